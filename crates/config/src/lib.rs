@@ -1,0 +1,5 @@
+//! Text to validated configuration, every key defined once.
+
+mod model;
+
+pub use model::*;

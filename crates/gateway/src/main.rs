@@ -1,0 +1,3 @@
+//! The binary `stillgate`: arguments, signals, wiring of the parts.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Workers: listeners, connections, exchanges.

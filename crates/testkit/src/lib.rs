@@ -1,0 +1,1 @@
+//! Dev-only builders: upstreams, clients, a running gateway.

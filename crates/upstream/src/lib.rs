@@ -1,0 +1,1 @@
+//! Balancing, connection pools, set-aside nodes, name resolution.

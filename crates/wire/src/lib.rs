@@ -1,0 +1,1 @@
+//! HTTP/1 parsing, framing and serialising, without IO or a clock.
