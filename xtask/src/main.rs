@@ -1,3 +1,61 @@
-//! The project's own tasks.
+//! `cargo xtask TASK`: the project's own tasks, one module each.
+//!
+//! They are a program and not a shell script so that they say what is missing, measure themselves, and run the same on
+//! every machine. Nothing in here is part of the gateway.
 
-fn main() {}
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::process::ExitCode;
+
+mod args;
+mod arrows;
+mod bench;
+mod fuzz;
+mod icount;
+mod packages;
+mod step;
+mod test;
+mod tidy;
+mod tree;
+
+/// A task ends well or with one message for the person who ran it; nobody reacts to the kind, so there is none.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "\
+cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
+cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
+cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
+cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--quick] [--syscalls] [--json FILE]
+                                      CPU per request beside nginx and HAProxy
+cargo xtask bench idle   [--connections N]
+                                      memory of idle keep-alive connections
+cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--blocks N] [--json FILE]
+                                      latency under a reload storm against none
+cargo xtask bench soak   [--seconds S]
+                                      mixed load with checksums, aborting clients, a dying upstream
+";
+
+fn main() -> ExitCode {
+    let mut args = args::Args::new(std::env::args().skip(1));
+    let done = match args.word().as_deref() {
+        Some("test") => test::run(args),
+        Some("fuzz") => fuzz::run(args),
+        Some("icount") => icount::run(args),
+        Some("bench") => bench::run(args),
+        Some("help" | "--help" | "-h") => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,5 +1,137 @@
 //! Text to validated configuration, every key defined once.
+//!
+//! ```text
+//! text ── tree ──> nodes with positions, ${ENV} put in
+//!      ── gateway, access_log, resources ──> what was written: one table of keys per object (`object!`)
+//!      ── resolve ──> Config: what it means
+//! ```
+//!
+//! The same tables give the JSON Schema and the reference. Nothing here does IO but [`load_file`]; the environment is
+//! an argument. What is not understood in full is refused in full, with every error that can be found at once.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod access_log;
+mod diagnostic;
+mod environment;
+mod gateway;
+mod kind;
+mod matching;
 mod model;
+mod nearest;
+mod nodes;
+mod object;
+mod quantity;
+mod resolve;
+mod resources;
+mod scalar;
+mod schema;
+mod tree;
 
+pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
+pub use environment::Lookup;
+pub use gateway::{
+    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, Limits, Listener, Log, LogFormat, Metrics,
+    Timeouts, WORKERS_MAX,
+};
 pub use model::*;
+pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};
+pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX};
+
+use diagnostic::{Path, Position, Sink};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::io::Read;
+
+/// The largest configuration file.
+pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A configuration that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// What the file means.
+    pub config: Config,
+    /// What its author should know all the same, in the order of the file.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a configuration from its text. `environment` answers for `${NAME}`.
+pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+    let mut sink = Sink::default();
+    let config = load_into(text.as_ref(), environment, &mut sink);
+    match config {
+        Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
+        _ => Err(sink.into_errors()),
+    }
+}
+
+/// Reads a configuration from a file, which the errors will name. A file that cannot be read is such an error too.
+pub fn load_file(file: &std::path::Path, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+    let loaded = read_bounded(file).map_err(|error| {
+        let mut sink = Sink::default();
+        sink.error(Position::NOWHERE, &Path::Root, format!("cannot read the file: {error}"));
+        sink.into_errors()
+    });
+    let named = |errors| Errors { file: Some(file.display().to_string()), ..errors };
+    loaded.and_then(|text| load(text, environment)).map_err(named)
+}
+
+/// The JSON Schema (draft 2020-12) of a configuration file.
+pub fn schema() -> serde_json::Value {
+    schema::schema_of::<resources::File>()
+}
+
+/// All keys with their defaults, as Markdown.
+pub fn reference() -> String {
+    schema::reference_of::<resources::File>()
+}
+
+fn load_into(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Config> {
+    if bytes.len() > FILE_BYTES_MAX {
+        let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
+        sink.error(Position::NOWHERE, &Path::Root, message);
+        return None;
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = position_of(&bytes[..error.valid_up_to()]);
+            let fault = diagnostic::Fault::new("not UTF-8").hint("save the file as UTF-8");
+            sink.error(at, &Path::Root, fault);
+            return None;
+        }
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let root = tree::parse(text, environment, sink)?;
+    let file = kind::read(&object::map::<resources::File>(), &root, &Path::Root, sink)?;
+    if file.routes.is_empty() {
+        sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
+    }
+    Some(resolve::resolve(file, digest(bytes), sink))
+}
+
+/// Where the byte after `before` is.
+fn position_of(before: &[u8]) -> Position {
+    let line_start = before.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+    let lines = before.iter().filter(|b| **b == b'\n').count();
+    let columns = String::from_utf8_lossy(&before[line_start..]).chars().count();
+    Position { line: lines as u32 + 1, column: columns as u32 + 1 }
+}
+
+/// SHA-256 of a file's bytes, as [`Config::digest`] has it.
+pub fn digest(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(bytes) {
+        // Writing to a `String` cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+/// The file's bytes, and one more than allowed where it is too large.
+fn read_bounded(file: &std::path::Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,3 +1,32 @@
 //! The binary `stillgate`: arguments, signals, wiring of the parts.
 
-fn main() {}
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod access_log_writer;
+mod admin;
+mod check;
+mod cli;
+mod control;
+mod demo;
+mod demo_upstream;
+mod explain;
+mod logging;
+mod reload;
+mod run;
+mod source;
+mod status;
+mod watch;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let code = match Cli::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Demo => demo::run(),
+    };
+    ExitCode::from(code)
+}

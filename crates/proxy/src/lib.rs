@@ -1,1 +1,30 @@
 //! Workers: listeners, connections, exchanges.
+//!
+//! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
+//! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, its bytes are moved by `relay` between the
+//! two halves of each connection, `receiver` and `sender`.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod access_log;
+mod buffer;
+mod client;
+mod clock;
+mod counters;
+mod exchange;
+mod fleet;
+mod forwarding;
+mod node;
+mod plan;
+mod receiver;
+mod relay;
+mod reply;
+mod sender;
+mod snapshot;
+mod variables;
+mod worker;
+
+pub use counters::Counters;
+pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
+pub use plan::{Plan, PlanCell, PlanError};

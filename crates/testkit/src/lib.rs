@@ -1,1 +1,67 @@
-//! Dev-only builders: upstreams, clients, a running gateway.
+//! Everything an end-to-end test is built from: a running gateway, upstreams, clients and peers.
+//!
+//! Dev-only, and deliberately independent of the gateway's own crates: its parser is a second reading of the RFC, so
+//! that a mistake in `wire` cannot hide itself. Blocking sockets and threads are used throughout, because a test is
+//! easiest to read when it does one thing after the other. All waiting is polling against [`PATIENCE`].
+//!
+//! A part that fails panics with what it saw: this crate's only callers are tests.
+
+#![allow(clippy::unwrap_used, reason = "a test harness reports by panicking")]
+
+mod client;
+mod corpus;
+mod gateway;
+mod message;
+mod notation;
+mod payload;
+mod peers;
+mod port;
+mod process;
+mod soak;
+mod transcript;
+mod upstream;
+
+pub use client::{Client, Delivery};
+pub use corpus::{Hostile, hostile_cases};
+pub use gateway::{Gateway, Setup};
+pub use message::{Broken, Connection, Framing, Head, Message};
+pub use notation::{decode, encode};
+pub use payload::{payload, seeded, sha256};
+pub use peers::{Nginx, Python, require_tool, run_tool};
+pub use port::ReservedPort;
+pub use process::Process;
+pub use soak::{SoakPlan, SoakReport, soak};
+pub use transcript::Transcript;
+pub use upstream::{Upstream, echo};
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up on it.
+///
+/// Generous: it is only waited out by a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks at a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Polls `condition` until it holds.
+///
+/// # Panics
+/// When it does not within [`PATIENCE`]; `what` says what was waited for.
+#[track_caller]
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, condition);
+}
+
+/// [`eventually`] with a deadline of its own.
+///
+/// # Panics
+/// When the condition does not hold in time.
+#[track_caller]
+pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {limit:?} in vain for: {what}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}

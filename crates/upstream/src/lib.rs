@@ -1,1 +1,25 @@
 //! Balancing, connection pools, set-aside nodes, name resolution.
+//!
+//! A worker thread owns one [`UpstreamState`] per upstream; nothing in it is shared, locked or does IO, and time and
+//! randomness are arguments. [`Resolver`] belongs to the control thread and is the only part that talks to a network.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod balancer;
+mod dns;
+mod endpoint;
+mod health;
+mod pool;
+mod retry;
+mod slot;
+mod state;
+mod tried;
+
+pub use balancer::Balancer;
+pub use dns::{Change, Resolver, ResolverSettings, Unresolved};
+pub use endpoint::{Endpoint, expand, host_header};
+pub use health::{SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS};
+pub use pool::{ConnMeta, Pool};
+pub use retry::{Attempt, Decision, Failure, decide, is_idempotent};
+pub use state::{EndpointStatus, UpstreamState};
+pub use tried::Tried;

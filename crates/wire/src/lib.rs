@@ -1,1 +1,57 @@
-//! HTTP/1 parsing, framing and serialising, without IO or a clock.
+//! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising.
+//!
+//! Pure functions and small state machines over buffers that the caller owns; no IO and no clock. Strictness is the
+//! point: a message whose end two parties could place differently is an error here and so never forwarded
+//! (RFC 9112 sections 2.2, 5.1, 6.3 and 11.2).
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod checks;
+mod chunked;
+mod error;
+mod fields;
+mod framing;
+mod head;
+mod host;
+mod limits;
+mod method;
+mod name;
+mod request;
+mod response;
+mod serialize;
+
+pub use chunked::{ChunkDecoder, Decoded};
+pub use error::{ChunkError, Fault, RequestError, ResponseError};
+pub use fields::{Field, FieldSet, Fields, Span};
+pub use framing::{BodyDecoder, Framing};
+pub use head::{Progress, leading_empty_lines};
+pub use host::{Authority, split_authority};
+pub use limits::{
+    CHUNK_LINE_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, TRAILER_BYTES_MAX,
+};
+pub use method::Method;
+pub use name::Name;
+pub use request::{Form, RequestHead};
+pub use response::ResponseHead;
+pub use serialize::{CHUNK_HEAD_BYTES_MAX, Edits, chunk_head, write_request, write_response};
+
+/// The minor version of HTTP/1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+}
+
+impl Version {
+    /// As in a request or status line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The keys of `gateway.access_log`: where lines go and what is in them.
+
+use crate::diagnostic::{Fault, Path, Sink, shortened};
+use crate::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some};
+use crate::matching::parse_variable;
+use crate::nearest::nearest;
+use crate::object::{Map, map, object};
+use crate::schema::Definitions;
+use crate::tree::{Node, Value};
+use serde_json::{Value as Json, json};
+use std::path::PathBuf;
+use stillgate_route::Variable;
+
+/// `gateway.access_log`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessLog {
+    /// Where lines go.
+    pub destination: LogDestination,
+    /// How a line looks.
+    pub format: AccessFormat,
+}
+
+/// Where a log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogDestination {
+    /// Standard output.
+    Stdout,
+    /// A file that is appended to, and reopened on SIGUSR1.
+    File(PathBuf),
+}
+
+/// The shape of an access log line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AccessFormat {
+    /// The combined format of Apache and nginx.
+    Combined,
+    /// One JSON object a line with these fields, in this order.
+    Json(Vec<AccessField>),
+}
+
+/// One field of a JSON access log line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AccessField {
+    /// The JSON key.
+    pub name: String,
+    /// Where its value comes from.
+    pub value: AccessValue,
+}
+
+/// What an access log field can show.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AccessValue {
+    /// Time the response ended, RFC 3339 with milliseconds.
+    Time,
+    /// Response status, a number.
+    Status,
+    /// Bytes sent to the client, head included.
+    BytesSent,
+    /// Bytes received from the client for this request, head included.
+    BytesReceived,
+    /// Seconds from the first request byte to the last response byte, as a decimal number.
+    RequestTime,
+    /// Seconds from choosing the node to the upstream's response head; null where there was none.
+    UpstreamTime,
+    /// The node that answered, as `host:port`; null where there was none.
+    UpstreamAddr,
+    /// The route's id; null where none matched.
+    RouteId,
+    /// Any variable of the request (`request_uri`, `http_user_agent`, `remote_addr`, …).
+    Variable(Variable),
+}
+
+object! {
+    /// How requests are logged.
+    pub(crate) struct AccessLogKeys {
+        /// A file that is appended to and reopened on SIGUSR1; `-` or `stdout` for standard output.
+        path: LogDestination = DESTINATION => default(LogDestination::Stdout);
+        /// `combined` as Apache and nginx have it, or `json`: one object a line.
+        format: Format = FORMAT => default(Format::Combined);
+        /// With `format: json`, the values of a line in their order, each by its name or as `{key: name}`. Names are
+        /// time, status, bytes_sent, bytes_received, request_time, upstream_response_time, upstream_addr, route_id and
+        /// the variables of a request as nginx calls them, such as http_user_agent.
+        fields: At<Vec<AccessField>> = Located(FIELDS) => optional;
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Format {
+    Combined,
+    Json,
+}
+
+const FORMAT: Choice<Format> = Choice {
+    words: &[("combined", Format::Combined), ("json", Format::Json)],
+    unbuilt: &[],
+};
+
+const DESTINATION: Destination = Destination;
+
+/// The kind of `gateway.access_log`.
+pub(crate) const ACCESS_LOG: Then<Map<AccessLogKeys>, AccessLog> = Then {
+    kind: map::<AccessLogKeys>(),
+    make: |keys, _, path, sink| {
+        let format = match (keys.format, keys.fields) {
+            (Format::Combined, None) => AccessFormat::Combined,
+            (Format::Combined, Some(fields)) => {
+                let fault = Fault::new("the combined format has fixed fields");
+                sink.error(fields.at, &path.key("fields"), fault.hint("write `format: json`, or remove the key"));
+                AccessFormat::Combined
+            }
+            (Format::Json, Some(fields)) => AccessFormat::Json(fields.value),
+            (Format::Json, None) => AccessFormat::Json(default_fields()),
+        };
+        Some(AccessLog { destination: keys.path, format })
+    },
+};
+
+/// What a JSON line has unless `fields` says otherwise.
+const DEFAULT_FIELDS: [&str; 13] = [
+    "time",
+    "remote_addr",
+    "request_method",
+    "host",
+    "request_uri",
+    "status",
+    "bytes_received",
+    "bytes_sent",
+    "request_time",
+    "route_id",
+    "upstream_addr",
+    "upstream_response_time",
+    "http_user_agent",
+];
+
+fn default_fields() -> Vec<AccessField> {
+    let field = |name: &&str| {
+        let value = access_value(name).ok()?;
+        Some(AccessField { name: (*name).to_owned(), value })
+    };
+    DEFAULT_FIELDS.iter().filter_map(field).collect()
+}
+
+const OWN_VALUES: [(&str, AccessValue); 9] = [
+    ("time", AccessValue::Time),
+    ("status", AccessValue::Status),
+    ("bytes_sent", AccessValue::BytesSent),
+    ("bytes_received", AccessValue::BytesReceived),
+    ("request_length", AccessValue::BytesReceived),
+    ("request_time", AccessValue::RequestTime),
+    ("upstream_response_time", AccessValue::UpstreamTime),
+    ("upstream_addr", AccessValue::UpstreamAddr),
+    ("route_id", AccessValue::RouteId),
+];
+
+fn access_value(name: &str) -> Result<AccessValue, Fault> {
+    if let Some((_, value)) = OWN_VALUES.iter().find(|(own, _)| *own == name) {
+        return Ok(value.clone());
+    }
+    parse_variable(name).map(AccessValue::Variable).map_err(|fault| {
+        match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
+            Some(own) => Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?")),
+            None => fault,
+        }
+    })
+}
+
+struct Destination;
+
+impl Kind for Destination {
+    type Out = LogDestination;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<LogDestination> {
+        match read(&TEXT, node, path, sink)?.as_str() {
+            "" => {
+                expected("a file, or `-` for standard output", node, path, sink);
+                None
+            }
+            "-" | "stdout" => Some(LogDestination::Stdout),
+            file => Some(LogDestination::File(file.into())),
+        }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "string"})
+    }
+
+    fn show(&self, value: &LogDestination) -> Json {
+        match value {
+            LogDestination::Stdout => json!("-"),
+            LogDestination::File(path) => json!(path.to_string_lossy()),
+        }
+    }
+}
+
+const VALUE: Text<AccessValue> = Text {
+    what: "the name of a value",
+    parse: access_value,
+    pattern: None,
+    numbers: false,
+};
+
+const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
+    kind: some(Field),
+    make: |fields, node, path, sink| {
+        for (i, field) in fields.iter().enumerate() {
+            if fields[..i].iter().any(|other| other.name == field.name) {
+                sink.error(node.at, path, Fault::new(format!("{:?} is here twice", field.name)).hint("remove one"));
+            }
+        }
+        Some(fields)
+    },
+};
+
+/// A value's name, or a map of one key to a value's name.
+struct Field;
+
+impl Kind for Field {
+    type Out = AccessField;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<AccessField> {
+        match &node.value {
+            Value::Map(entries) => match entries.as_slice() {
+                [entry] => Some(AccessField {
+                    value: read(&VALUE, &entry.value, &path.key(&entry.key), sink)?,
+                    name: entry.key.to_string(),
+                }),
+                _ => {
+                    sink.error(node.at, path, Fault::new("expected one key").hint("begin a new item for each field"));
+                    None
+                }
+            },
+            Value::Scalar(scalar) => Some(AccessField {
+                value: read(&VALUE, node, path, sink)?,
+                name: scalar.text.to_string(),
+            }),
+            _ => {
+                expected("the name of a value, or a map of a key to one", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"anyOf": [
+            {"type": "string"},
+            {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": {"type": "string"}},
+        ]})
+    }
+}

@@ -1,0 +1,286 @@
+//! The keys of the `gateway:` section, which describes the process.
+//!
+//! The structs made here are what the rest of the program uses; nothing in this section refers to anything outside it.
+
+use crate::access_log::{ACCESS_LOG, AccessLog};
+use crate::diagnostic::{Fault, Path, Sink};
+use crate::kind::{Choice, Flag, Kind, Located, Text, Then, expected, int, list, some};
+use crate::matching::NETWORK;
+use crate::object::{Map, map, object};
+use crate::quantity::{Size, Span, size, span};
+use crate::scalar::Meaning;
+use crate::schema::{Definitions, or_environment};
+use crate::tree::{Node, Value};
+use ipnet::IpNet;
+use serde_json::{Value as Json, json};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// Most worker threads.
+pub const WORKERS_MAX: usize = 256;
+/// The largest `gateway.limits.head_bytes`.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// The largest `gateway.limits.headers`.
+pub const HEADERS_MAX: usize = 100;
+/// The largest `gateway.limits.connections_per_worker`.
+pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
+
+const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
+const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
+const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
+const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
+
+object! {
+    /// The process: where it listens, its bounds, its logs.
+    pub struct Gateway {
+        /// Worker threads: a number, or `auto` for one per core.
+        workers: Option<NonZeroUsize> = Workers => default(None);
+        /// Addresses that accept HTTP/1.1 connections; never empty.
+        listeners: Vec<Listener> = Listeners => default(vec![Listener {
+            address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9080),
+        }]);
+        /// The admin API; without it no admin address is opened.
+        admin: Admin = map::<Admin>() => optional;
+        /// Accepted so that files can have it; this version serves no metrics and says so in a warning.
+        metrics: Metrics = METRICS => optional;
+        /// Addresses and networks of peers whose `X-Forwarded-*` and `X-Real-IP` are believed.
+        trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
+        /// Whether responses carry our `Server` header.
+        server_header: bool = Flag => default(true);
+        /// Time bounds of the client side and of shutdown.
+        timeouts: Timeouts = map::<Timeouts>() => nested;
+        /// Size and count bounds.
+        limits: Limits = map::<Limits>() => nested;
+        /// Where and how requests are logged; without it they are not.
+        access_log: AccessLog = ACCESS_LOG => optional;
+        /// The process's own log.
+        log: Log = map::<Log>() => nested;
+    }
+}
+
+object! {
+    /// One address that accepts connections.
+    pub struct Listener: Copy, Eq, Hash {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        unbuilt {
+            tls: "TLS listeners are";
+        }
+    }
+}
+
+object! {
+    /// The admin API.
+    pub struct Admin {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// Asked for (as `X-API-KEY`) from peers that are not loopback; without it only loopback is served.
+        key: String = ADMIN_KEY => optional;
+    }
+}
+
+object! {
+    /// Where metrics will be served.
+    pub struct Metrics {
+        /// Where the exposition will be served: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// Its path.
+        path: String = METRICS_PATH => default("/metrics".to_owned());
+        unbuilt {
+            dialect: "metric dialects are";
+            memory: "metric budgets are";
+            series_per_family: "metric budgets are";
+            expire: "the expiry of metrics is";
+        }
+    }
+}
+
+object! {
+    /// Time bounds of the client side and of shutdown.
+    pub struct Timeouts: Copy, Eq {
+        /// From a request's first byte to the end of its head; then 408.
+        head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// Between two reads of a request body; then 408.
+        body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// Between two successful writes to a client; then the connection is closed.
+        send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// A connection without a request; then it is closed.
+        keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
+        /// What requests in flight get to finish after SIGTERM.
+        drain: Duration = DRAIN => default(Duration::from_secs(30));
+    }
+}
+
+object! {
+    /// Size and count bounds.
+    pub struct Limits: Copy, Eq {
+        /// Bytes of a request or response head; beyond it 431 (or 502).
+        head_bytes: usize = HEAD_BYTES => default(16 * 1024);
+        /// Bytes of a request target; beyond it 414.
+        target_bytes: usize = TARGET_BYTES => default(8 * 1024);
+        /// Header fields of one head; beyond it 431 (or 502).
+        headers: usize = int(1, HEADERS_MAX as i64) => default(100);
+        /// Client connections open at once in one worker; the next is answered 503 and closed.
+        connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
+    }
+}
+
+object! {
+    /// The process's own log.
+    pub struct Log: Eq {
+        /// `off`, `error`, `warn`, `info`, `debug` or `trace`; also per module, as `info,stillgate_proxy=debug`.
+        level: String = LOG_LEVEL => default("info".to_owned());
+        /// `human`, `json`, or `auto`: human on a terminal, JSON otherwise.
+        format: LogFormat = LOG_FORMAT => default(LogFormat::Auto);
+    }
+}
+
+/// How the process's own log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Human,
+    /// For machines.
+    Json,
+}
+
+const LOG_FORMAT: Choice<LogFormat> = Choice {
+    words: &[("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)],
+    unbuilt: &[],
+};
+
+const ADDRESS: Text<SocketAddr> = Text {
+    what: "an address as IP:PORT",
+    parse: parse_address,
+    pattern: None,
+    numbers: false,
+};
+
+fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
+    text.parse().map_err(|_| {
+        let fault = Fault::new(format!("expected an address as IP:PORT, found {text:?}"));
+        match text.rsplit_once(':') {
+            Some(("" | "*", port)) => fault.hint(format!("write \"0.0.0.0:{port}\"")),
+            Some(("localhost", port)) => fault.hint(format!("write \"127.0.0.1:{port}\"")),
+            _ => fault.hint("write it like \"0.0.0.0:9080\" or \"[::]:9080\""),
+        }
+    })
+}
+
+const ADMIN_KEY: Text<String> = Text {
+    what: "a key",
+    parse: |text| match text {
+        "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
+        _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
+            Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
+        }
+        _ => Ok(text.to_owned()),
+    },
+    pattern: None,
+    numbers: false,
+};
+
+const METRICS_PATH: Text<String> = Text {
+    what: "a path",
+    parse: |text| match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new(format!("the path {text:?} does not begin with a slash")).hint(format!("write \"/{text}\""))),
+    },
+    pattern: None,
+    numbers: false,
+};
+
+const LOG_LEVEL: Text<String> = Text {
+    what: "a log level",
+    parse: parse_log_level,
+    pattern: None,
+    numbers: false,
+};
+
+/// The part of `tracing`'s filter language that is about levels: `LEVEL` and `MODULE=LEVEL`, separated by commas.
+fn parse_log_level(text: &str) -> Result<String, Fault> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    for directive in text.split(',') {
+        let (module, level) = directive.split_once('=').unwrap_or(("", directive));
+        let module_ok = module.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':');
+        if !module_ok || !LEVELS.contains(&level) {
+            let fault = Fault::new(format!("{directive:?} is not a log level"));
+            return Err(fault.hint(format!("write one of {}, or MODULE=LEVEL", LEVELS.join(", "))));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+const METRICS: Then<Map<Metrics>, Metrics> = Then {
+    kind: map::<Metrics>(),
+    make: |metrics, node, path, sink| {
+        let message = "this version serves no metrics; nothing will listen on the address";
+        sink.warning(node.at, path, message);
+        Some(metrics)
+    },
+};
+
+/// At least one listener, no two of them on one address.
+struct Listeners;
+
+impl Kind for Listeners {
+    type Out = Vec<Listener>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Listener>> {
+        let listeners = some(Located(map::<Listener>())).read(node, path, sink)?;
+        for (i, listener) in listeners.iter().enumerate() {
+            let same = listeners[..i].iter().find(|other| other.value == listener.value);
+            if let Some(first) = same {
+                let message = format!("{} is here twice, first in line {}", listener.value.address, first.at.line);
+                sink.error(listener.at, path, Fault::new(message).hint("remove one"));
+            }
+        }
+        Some(listeners.into_iter().map(|l| l.value).collect())
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        some(map::<Listener>()).schema(definitions)
+    }
+
+    fn show(&self, value: &Vec<Listener>) -> Json {
+        let listener = |l: &Listener| json!({"address": l.address.to_string()});
+        value.iter().map(listener).collect()
+    }
+}
+
+/// `auto` or a number.
+struct Workers;
+
+impl Kind for Workers {
+    type Out = Option<NonZeroUsize>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Option<NonZeroUsize>> {
+        if let Value::Scalar(scalar) = &node.value {
+            if &*scalar.text == "auto" {
+                return Some(None);
+            }
+            if let Meaning::Int(number) = scalar.meaning()
+                && let Ok(number) = usize::try_from(number)
+                && (1..=WORKERS_MAX).contains(&number)
+            {
+                return Some(NonZeroUsize::new(number));
+            }
+        }
+        expected(&format!("auto or a number from 1 to {WORKERS_MAX}"), node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        or_environment(json!({"anyOf": [
+            {"enum": ["auto"]},
+            {"type": "integer", "minimum": 1, "maximum": WORKERS_MAX},
+        ]}))
+    }
+
+    fn show(&self, value: &Option<NonZeroUsize>) -> Json {
+        value.map_or(json!("auto"), |n| json!(n))
+    }
+}

@@ -1,0 +1,90 @@
+//! Files as people write them: what each is read into, or everything that is wrong with it.
+//!
+//! `UPDATE_EXPECT=1 cargo test` rewrites what is expected; read the difference.
+
+#![allow(clippy::unwrap_used)]
+
+use expect_test::expect_file;
+use std::path::PathBuf;
+use stillgate_config::{load, load_file, schema};
+
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "PORT" => Some("9080".to_owned()),
+        "HOST" => Some("10.0.0.7".to_owned()),
+        "ADMIN_KEY" => Some("12345678".to_owned()),
+        "WEIGHT" => Some("3".to_owned()),
+        "INJECTION" => Some("x\nroutes: []\n- a: {b: c}".to_owned()),
+        "EMPTY" => Some(String::new()),
+        _ => None,
+    }
+}
+
+fn data(prefix: &str) -> Vec<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|p| p.extension().is_some_and(|e| e == "yaml"))
+        .filter(|p| p.file_name().unwrap().to_string_lossy().starts_with(prefix))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no {prefix}*.yaml");
+    files
+}
+
+#[test]
+fn bad_files_are_refused_with_every_error() {
+    for file in data("bad-") {
+        let text = std::fs::read(&file).unwrap();
+        let errors = load(text, &environment).expect_err(&file.display().to_string());
+        expect_file![file.with_extension("errors")].assert_eq(&format!("{errors}\n"));
+    }
+}
+
+#[test]
+fn good_files_are_read() {
+    for file in data("good-") {
+        let mut loaded = load_file(&file, &environment).unwrap_or_else(|errors| panic!("{errors}"));
+        loaded.config.digest.clear();
+        let mut seen = format!("{:#?}\n", loaded.config);
+        for warning in loaded.warnings {
+            seen += &format!("{warning}\n");
+        }
+        expect_file![file.with_extension("config")].assert_eq(&seen);
+    }
+}
+
+#[test]
+fn good_files_are_valid_by_the_schema() {
+    let validator = jsonschema::draft202012::new(&schema()).unwrap();
+    for file in data("good-") {
+        let instance = yaml_to_json(&std::fs::read_to_string(&file).unwrap());
+        let errors: Vec<String> = validator.iter_errors(&instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
+    }
+}
+
+/// By another reader than ours, on the same parser.
+fn yaml_to_json(text: &str) -> serde_json::Value {
+    use saphyr::{LoadableYamlNode, Scalar, Yaml};
+    use serde_json::{Value, json};
+    fn convert(yaml: &Yaml<'_>) -> Value {
+        match yaml {
+            Yaml::Value(Scalar::Null) => Value::Null,
+            Yaml::Value(Scalar::Boolean(value)) => json!(value),
+            Yaml::Value(Scalar::Integer(value)) => json!(value),
+            Yaml::Value(Scalar::FloatingPoint(value)) => json!(value.into_inner()),
+            Yaml::Value(Scalar::String(value)) => json!(value),
+            Yaml::Sequence(items) => items.iter().map(convert).collect(),
+            Yaml::Mapping(entries) => Value::Object(entries.iter().map(|(k, v)| (key(k), convert(v))).collect()),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn key(yaml: &Yaml<'_>) -> String {
+        match convert(yaml) {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }
+    }
+    convert(&Yaml::load_from_str(text).unwrap()[0])
+}

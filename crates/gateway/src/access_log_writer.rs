@@ -1,0 +1,322 @@
+//! The thread that writes the access log to standard output or to a file.
+//!
+//! It may stand still for as long as a full disk or a slow pipe does: workers then drop lines and count them, and lines
+//! that could not be written are added to the same count. It never ends because of an error. Rotation is the business of
+//! logrotate and its like: move the file away, then send SIGUSR1.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_config::LogDestination;
+use stillgate_proxy::access_log::{Chunk, Drain, Next};
+use tracing::{error, info, warn};
+
+/// How long the thread sleeps at most before it looks whether it should reopen its file.
+const LOOK_UP_EVERY: Duration = Duration::from_millis(250);
+
+/// Dropped lines are reported at most this often.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// The control thread's handle on the writer.
+pub(crate) struct AccessLogWriter {
+    reopen: Arc<AtomicBool>,
+    dropped: Arc<AtomicU64>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+}
+
+/// Why the access log could not be started.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// The destination cannot be written to.
+    Open {
+        /// Where lines should have gone.
+        destination: LogDestination,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// No thread could be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Open {
+                destination: LogDestination::File(path),
+                error,
+            } => write!(
+                f,
+                "cannot append to the access log {}: {error}; {}",
+                path.display(),
+                match error.kind() {
+                    ErrorKind::NotFound => "create its folder, or change gateway.access_log",
+                    ErrorKind::PermissionDenied =>
+                        "let this user write there, or change gateway.access_log",
+                    _ => "change gateway.access_log, or see what is wrong there",
+                }
+            ),
+            OpenError::Open {
+                destination: LogDestination::Stdout,
+                error,
+            } => write!(
+                f,
+                "cannot write the access log to standard output: {error}; leave it open, or log to a file"
+            ),
+            OpenError::Thread(error) => {
+                write!(f, "cannot start the access log's thread: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl AccessLogWriter {
+    /// Opens the destination and starts the thread.
+    pub(crate) fn start(destination: LogDestination, drain: Drain) -> Result<AccessLogWriter, OpenError> {
+        let file = open(&destination).map_err(|error| OpenError::Open {
+            destination: destination.clone(),
+            error,
+        })?;
+        let reopen = Arc::new(AtomicBool::new(false));
+        let dropped = drain.dropped_lines();
+        let (end, ended) = sync_channel(0);
+        let writer = Writer {
+            destination,
+            output: Output { file, torn: false },
+            reopen: reopen.clone(),
+            dropped: dropped.clone(),
+            reported: 0,
+            report_next: Instant::now(),
+            failure: None,
+        };
+        thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || {
+                writer.write_until_ended(drain);
+                drop(end);
+            })
+            .map_err(OpenError::Thread)?;
+        Ok(AccessLogWriter {
+            reopen,
+            dropped,
+            ended,
+        })
+    }
+
+    /// Asks for the file to be opened anew; done within 250 ms.
+    pub(crate) fn reopen(&self) {
+        self.reopen.store(true, Ordering::Release);
+    }
+
+    /// Lines that were lost since the start.
+    pub(crate) fn dropped_lines(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything is written, at most this long; whether it is. To be called after the workers have ended.
+    pub(crate) fn finish(self, at_most: Duration) -> bool {
+        // A thread that hangs in a write to a dead pipe is left behind: the process is about to end.
+        matches!(
+            self.ended.recv_timeout(at_most),
+            Err(RecvTimeoutError::Disconnected)
+        )
+    }
+}
+
+fn open(destination: &LogDestination) -> io::Result<File> {
+    match destination {
+        LogDestination::File(path) => open_file(path),
+        // Not `io::Stdout`: its buffer would keep what could not be written, and a lock is not needed.
+        LogDestination::Stdout => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+    }
+}
+
+fn open_file(path: &PathBuf) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+struct Writer {
+    destination: LogDestination,
+    output: Output<File>,
+    reopen: Arc<AtomicBool>,
+    dropped: Arc<AtomicU64>,
+    /// What was last logged of `dropped`.
+    reported: u64,
+    report_next: Instant,
+    /// The last error of a write, for the next report.
+    failure: Option<io::Error>,
+}
+
+impl Writer {
+    fn write_until_ended(mut self, mut drain: Drain) {
+        loop {
+            let next = drain.next(LOOK_UP_EVERY);
+            if self.reopen.swap(false, Ordering::Acquire) {
+                self.open_anew();
+            }
+            match next {
+                Next::Chunk(chunk) => {
+                    self.write(&chunk);
+                    drain.give_back(chunk);
+                }
+                Next::Quiet => {}
+                Next::Ended => break,
+            }
+            if Instant::now() >= self.report_next {
+                self.report();
+            }
+        }
+        self.report();
+    }
+
+    fn write(&mut self, chunk: &Chunk) {
+        if let Err((lost, error)) = self.output.write_lines(&chunk.bytes) {
+            self.dropped.fetch_add(lost, Ordering::Relaxed);
+            self.failure = Some(error);
+        }
+    }
+
+    fn report(&mut self) {
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        if dropped == self.reported {
+            return;
+        }
+        let lines = dropped - self.reported;
+        match self.failure.take() {
+            Some(error) => warn!(lines, total = dropped, %error, "access log lines lost: writing fails"),
+            None => warn!(
+                lines,
+                total = dropped,
+                "access log lines lost: whoever reads the log, or the disk, is too slow"
+            ),
+        }
+        self.reported = dropped;
+        self.report_next = Instant::now() + REPORT_EVERY;
+    }
+
+    fn open_anew(&mut self) {
+        let LogDestination::File(path) = &self.destination else {
+            return;
+        };
+        match open_file(path) {
+            Ok(file) => {
+                self.output = Output { file, torn: false };
+                info!(path = %path.display(), "access log reopened");
+            }
+            Err(error) => error!(
+                path = %path.display(),
+                %error,
+                "access log not reopened; lines go on to the old file"
+            ),
+        }
+    }
+}
+
+/// Where bytes go, and whether the last write stopped within a line.
+struct Output<W> {
+    file: W,
+    torn: bool,
+}
+
+impl<W: Write> Output<W> {
+    /// Writes whole lines, or says how many are lost. A line that was cut is ended before the next one begins.
+    fn write_lines(&mut self, lines: &[u8]) -> Result<(), (u64, io::Error)> {
+        if self.torn {
+            match self.file.write(b"\n") {
+                Ok(1) => self.torn = false,
+                Ok(_) => return Err((count_lines(lines), ErrorKind::WriteZero.into())),
+                Err(error) => return Err((count_lines(lines), error)),
+            }
+        }
+        let mut rest = lines;
+        while !rest.is_empty() {
+            let error = match self.file.write(rest) {
+                Ok(0) => ErrorKind::WriteZero.into(),
+                Ok(written) => {
+                    rest = &rest[written..];
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            let written = lines.len() - rest.len();
+            self.torn = written > 0 && lines[written - 1] != b'\n';
+            return Err((count_lines(rest), error));
+        }
+        Ok(())
+    }
+}
+
+fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        content: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let written = bytes.len().min(self.room);
+            if written == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.room -= written;
+            self.content.extend_from_slice(&bytes[..written]);
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_loses_counted_lines_and_the_rest_is_whole() {
+        let disk = Disk {
+            content: Vec::new(),
+            room: 6,
+        };
+        let mut output = Output {
+            file: disk,
+            torn: false,
+        };
+        let lost = |result: Result<(), (u64, io::Error)>| result.expect_err("no room").0;
+        assert_eq!(lost(output.write_lines(b"one\ntwo\nthree\n")), 2);
+        assert_eq!(lost(output.write_lines(b"four\n")), 1);
+        output.file.room = 100;
+        output.write_lines(b"five\n").expect("there is room");
+        assert_eq!(output.file.content, b"one\ntw\nfive\n");
+    }
+
+    #[test]
+    fn a_stop_between_lines_leaves_no_empty_line() {
+        let disk = Disk {
+            content: Vec::new(),
+            room: 4,
+        };
+        let mut output = Output {
+            file: disk,
+            torn: false,
+        };
+        assert!(output.write_lines(b"one\ntwo\n").is_err());
+        output.file.room = 100;
+        output.write_lines(b"six\n").expect("there is room");
+        assert_eq!(output.file.content, b"one\nsix\n");
+    }
+}

@@ -1,0 +1,289 @@
+//! The admin API's server: `GET /v1/status` and `GET /v1/health`, on the control thread.
+//!
+//! It owns no state: what it answers is asked of the control loop, which owns everything there is to know. Everything is
+//! bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
+
+use crate::status::Status;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tracing::{debug, warn};
+
+/// Connections served at once; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Within this a request's head has to be there, on a new connection as on one that is kept.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// After this a connection gets no further request, so that nobody holds a place for good.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// What a connection has to finish in, once it is too old.
+const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// How long accepting pauses after it failed, e.g. for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Questions to the control loop that may wait at once; more connections than this there are not.
+pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
+
+const API_KEY: &str = "x-api-key";
+
+/// Asks the control loop for its state.
+pub(crate) type Question = oneshot::Sender<Status>;
+
+/// What every connection needs.
+struct Api {
+    /// Changes with the configuration.
+    key: watch::Receiver<Option<String>>,
+    questions: mpsc::Sender<Question>,
+}
+
+/// Serves until the task is dropped with its runtime.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    key: watch::Receiver<Option<String>>,
+    questions: mpsc::Sender<Question>,
+) {
+    let api = Arc::new(Api { key, questions });
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let place = places
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let api = api.clone();
+                tokio::spawn(async move {
+                    serve_connection(stream, peer, &api).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                warn!(%error, "admin API: accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
+    let service = service_fn(|request: Request<Incoming>| async move {
+        Ok::<_, Infallible>(answer(&request, peer.ip(), api).await)
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = match tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            // A connection that does not even end in this time is dropped, which closes it.
+            tokio::time::timeout(CONNECTION_END_TIMEOUT, connection)
+                .await
+                .unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%peer, %error, "admin API: connection failed");
+    }
+}
+
+async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Response<Full<Bytes>> {
+    let given = request.headers().get(API_KEY).map(HeaderValue::as_bytes);
+    let admitted = admit(peer, given, api.key.borrow().as_deref());
+    if let Err(refusal) = admitted {
+        return refuse(refusal);
+    }
+    let endpoint = match find(request.method(), request.uri().path()) {
+        Ok(endpoint) => endpoint,
+        Err(refusal) => return refuse(refusal),
+    };
+    let (answer, answered) = oneshot::channel();
+    let asked = api.questions.send(answer).await.is_ok();
+    let Some(status) = (match asked {
+        true => answered.await.ok(),
+        false => None,
+    }) else {
+        return refuse(Refusal::Ending);
+    };
+    match endpoint {
+        Endpoint::Status => json(StatusCode::OK, &status),
+        Endpoint::Health if status.draining => {
+            json(StatusCode::SERVICE_UNAVAILABLE, &status.health())
+        }
+        Endpoint::Health => json(StatusCode::OK, &status.health()),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Endpoint {
+    Status,
+    Health,
+}
+
+/// Why a request is not answered with what it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    LoopbackOnly,
+    KeyMissing,
+    KeyWrong,
+    NoSuchPath,
+    MethodNotAllowed,
+    Ending,
+}
+
+#[derive(Serialize)]
+struct ErrorBody {
+    error_msg: &'static str,
+}
+
+/// Loopback is trusted; everybody else needs the key, and where there is none, nobody else is served.
+fn admit(peer: IpAddr, given: Option<&[u8]>, key: Option<&str>) -> Result<(), Refusal> {
+    if peer.to_canonical().is_loopback() {
+        return Ok(());
+    }
+    match (given, key) {
+        (_, None) => Err(Refusal::LoopbackOnly),
+        (None, Some(_)) => Err(Refusal::KeyMissing),
+        (Some(given), Some(key)) if equal_in_constant_time(given, key.as_bytes()) => Ok(()),
+        (Some(_), Some(_)) => Err(Refusal::KeyWrong),
+    }
+}
+
+/// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length shows.
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    let difference = a
+        .iter()
+        .zip(b)
+        .fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
+    a.len() == b.len() && difference == 0
+}
+
+fn find(method: &Method, path: &str) -> Result<Endpoint, Refusal> {
+    let endpoint = match path {
+        "/v1/status" => Endpoint::Status,
+        "/v1/health" => Endpoint::Health,
+        _ => return Err(Refusal::NoSuchPath),
+    };
+    match *method {
+        Method::GET | Method::HEAD => Ok(endpoint),
+        _ => Err(Refusal::MethodNotAllowed),
+    }
+}
+
+fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
+    let (status, error_msg) = match refusal {
+        Refusal::LoopbackOnly => (
+            StatusCode::FORBIDDEN,
+            "this address is served to loopback only; set gateway.admin.key to open it to others",
+        ),
+        Refusal::KeyMissing => (
+            StatusCode::UNAUTHORIZED,
+            "send the admin key in the header X-API-KEY",
+        ),
+        Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key"),
+        Refusal::NoSuchPath => (
+            StatusCode::NOT_FOUND,
+            "404 Not Found: there are /v1/status and /v1/health",
+        ),
+        Refusal::MethodNotAllowed => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "405 Method Not Allowed: use GET",
+        ),
+        Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is ending"),
+    };
+    let mut response = json(status, &ErrorBody { error_msg });
+    match refusal {
+        Refusal::MethodNotAllowed => {
+            let methods = HeaderValue::from_static("GET, HEAD");
+            response.headers_mut().insert(ALLOW, methods);
+        }
+        Refusal::KeyMissing | Refusal::KeyWrong => {
+            let scheme = HeaderValue::from_static("X-API-KEY");
+            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+        }
+        _ => {}
+    }
+    response
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
+    let mut bytes = serde_json::to_vec(body).expect("these shapes have string keys only");
+    bytes.push(b'\n');
+    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_admitted() {
+        let check = |peer: &str, given: Option<&[u8]>, key: Option<&str>, expected| {
+            let peer = peer.parse().expect("an address");
+            assert_eq!(admit(peer, given, key), expected, "{peer} {given:?} {key:?}");
+        };
+        check("127.0.0.1", None, Some("k"), Ok(()));
+        check("127.9.9.9", Some(b"wrong"), Some("k"), Ok(()));
+        check("::1", None, None, Ok(()));
+        check("::ffff:127.0.0.1", None, None, Ok(()));
+        check("192.0.2.1", Some(b"k"), None, Err(Refusal::LoopbackOnly));
+        check("::ffff:192.0.2.1", None, None, Err(Refusal::LoopbackOnly));
+        check("192.0.2.1", None, Some("k"), Err(Refusal::KeyMissing));
+        check("192.0.2.1", Some(b""), Some("k"), Err(Refusal::KeyWrong));
+        check("192.0.2.1", Some(b"kk"), Some("k"), Err(Refusal::KeyWrong));
+        check("192.0.2.1", Some(b"l"), Some("k"), Err(Refusal::KeyWrong));
+        check("192.0.2.1", Some(b"k"), Some("k"), Ok(()));
+    }
+
+    #[test]
+    fn what_is_found() {
+        let check = |method: Method, path: &str, expected| {
+            assert_eq!(find(&method, path), expected, "{method} {path}");
+        };
+        check(Method::GET, "/v1/status", Ok(Endpoint::Status));
+        check(Method::HEAD, "/v1/health", Ok(Endpoint::Health));
+        check(Method::GET, "/v1/status/", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/", Err(Refusal::NoSuchPath));
+        check(Method::POST, "/v1/status", Err(Refusal::MethodNotAllowed));
+    }
+
+    #[test]
+    fn refusals_say_how_to_do_better() {
+        let response = refuse(Refusal::MethodNotAllowed);
+        assert_eq!(response.status(), 405);
+        assert_eq!(response.headers()["allow"], "GET, HEAD");
+        let response = refuse(Refusal::KeyMissing);
+        assert_eq!(response.status(), 401);
+        assert_eq!(response.headers()["www-authenticate"], "X-API-KEY");
+        assert_eq!(response.headers()["content-type"], "application/json");
+    }
+}

@@ -1,0 +1,238 @@
+//! What can be typed: the commands and options of `stillgate`, defined once.
+//!
+//! Parsing only. Exit codes are the contract of scripts outside the project: 0 good, 1 the work found errors,
+//! 2 the arguments cannot be used (clap's own code for that too).
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Everything was right.
+pub(crate) const EXIT_GOOD: u8 = 0;
+/// The configuration has errors, or the gateway could not run.
+pub(crate) const EXIT_ERRORS: u8 = 1;
+/// The arguments cannot be used, or the file they name cannot be read.
+pub(crate) const EXIT_UNUSABLE: u8 = 2;
+
+/// An API gateway whose measurements never cost a request.
+#[derive(Debug, Parser)]
+#[command(name = "stillgate", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve what a configuration file says, until SIGTERM; SIGHUP and file changes reload it
+    Run(Run),
+    /// Validate a configuration file and list everything that is wrong with it
+    Check(Check),
+    /// Say which route a request takes, and why not each better-placed one
+    Explain(Explain),
+    /// Start a gateway and two small upstreams in this process, and print what to try
+    Demo,
+}
+
+/// `stillgate run`.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The configuration; by default ./stillgate.yaml, then /etc/stillgate/stillgate.yaml
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `stillgate check`.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The configuration
+    #[arg(value_name = "FILE", required_unless_present = "schema")]
+    pub(crate) file: Option<PathBuf>,
+    /// How findings are printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Print the JSON Schema of the configuration instead
+    #[arg(long, conflicts_with = "file")]
+    pub(crate) schema: bool,
+}
+
+/// `stillgate explain`.
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The configuration
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The request line, e.g. "GET http://host/path"
+    #[arg(long, value_name = "REQUEST")]
+    pub(crate) request: RequestLine,
+    /// A header field of the request; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<Header>,
+    /// The client's address
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) client: IpAddr,
+    /// A route to tell about in any case
+    #[arg(long, value_name = "ID")]
+    pub(crate) route: Option<String>,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+/// How a command prints its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// `METHOD http://host[:port]/path[?query]`, or `METHOD /path` with the host in a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RequestLine {
+    /// As written.
+    pub(crate) method: String,
+    /// `http` or `https`.
+    pub(crate) scheme: String,
+    /// With its port where one is written; `None`: not given.
+    pub(crate) authority: Option<String>,
+    /// Path and query; begins with `/`.
+    pub(crate) target: String,
+}
+
+impl std::str::FromStr for RequestLine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RequestLine, String> {
+        const SHAPE: &str = "write it as \"GET http://host/path\"";
+        let mut words = text.split_ascii_whitespace();
+        let (Some(method), Some(url), None) = (words.next(), words.next(), words.next()) else {
+            return Err(format!("a method and a URL are needed; {SHAPE}"));
+        };
+        if !method.bytes().all(is_token_byte) {
+            return Err(format!("\"{method}\" is not a method; {SHAPE}"));
+        }
+        if url.starts_with('/') {
+            return Ok(RequestLine {
+                method: method.to_owned(),
+                scheme: "http".to_owned(),
+                authority: None,
+                target: url.to_owned(),
+            });
+        }
+        let Some((scheme @ ("http" | "https"), rest)) = url.split_once("://") else {
+            return Err(format!("\"{url}\" is not an http or https URL; {SHAPE}"));
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        if authority.is_empty() {
+            return Err(format!("\"{url}\" has no host; {SHAPE}"));
+        }
+        // A fragment never reaches a server.
+        let target = target.split('#').next().unwrap_or_default();
+        Ok(RequestLine {
+            method: method.to_owned(),
+            scheme: scheme.to_owned(),
+            authority: Some(authority.to_owned()),
+            target: match target.starts_with('/') {
+                true => target.to_owned(),
+                false => format!("/{target}"),
+            },
+        })
+    }
+}
+
+/// One `name: value`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// As written.
+    pub(crate) name: String,
+    /// Without the blanks around it.
+    pub(crate) value: String,
+}
+
+impl std::str::FromStr for Header {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Header, String> {
+        match text.split_once(':') {
+            Some((name, value)) if !name.is_empty() && name.bytes().all(is_token_byte) => {
+                Ok(Header {
+                    name: name.to_owned(),
+                    value: value.trim().to_owned(),
+                })
+            }
+            _ => Err(format!(
+                "\"{text}\" is not a header field; write it as \"name: value\""
+            )),
+        }
+    }
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn request_lines() {
+        fn check(text: &str, expected: Result<(&str, &str, Option<&str>, &str), &str>) {
+            let found = text.parse::<RequestLine>();
+            match (&found, expected) {
+                (Ok(line), Ok((method, scheme, authority, target))) => assert_eq!(
+                    (
+                        line.method.as_str(),
+                        line.scheme.as_str(),
+                        line.authority.as_deref(),
+                        line.target.as_str()
+                    ),
+                    (method, scheme, authority, target)
+                ),
+                (Err(message), Err(part)) => assert!(message.contains(part), "{message}"),
+                _ => panic!("{text}: {found:?}"),
+            }
+        }
+        check(
+            "GET http://a.example:81/p/q?x=1#f",
+            Ok(("GET", "http", Some("a.example:81"), "/p/q?x=1")),
+        );
+        check("POST https://h", Ok(("POST", "https", Some("h"), "/")));
+        check("GET http://h?x", Ok(("GET", "http", Some("h"), "/?x")));
+        check("GET http://[::1]:80/", Ok(("GET", "http", Some("[::1]:80"), "/")));
+        check("GET /only/path", Ok(("GET", "http", None, "/only/path")));
+        check("GET", Err("a method and a URL"));
+        check("GET a b", Err("a method and a URL"));
+        check("G=T /", Err("not a method"));
+        check("GET ftp://h/", Err("not an http"));
+        check("GET http:///x", Err("no host"));
+    }
+
+    #[test]
+    fn arguments() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        assert!(parse("stillgate check").is_err());
+        assert!(parse("stillgate check --schema").is_ok());
+        assert!(parse("stillgate check --schema f.yaml").is_err());
+        assert!(parse("stillgate check f.yaml --format json").is_ok());
+        assert!(parse("stillgate explain f.yaml").is_err());
+        assert!(parse("stillgate run --config f.yaml").is_ok());
+        assert!(parse("stillgate exporter").is_err());
+        let header = "x-a: b:c ".parse::<Header>().expect("a header");
+        assert_eq!((header.name.as_str(), header.value.as_str()), ("x-a", "b:c"));
+        assert!("no colon".parse::<Header>().is_err());
+        assert!(": value".parse::<Header>().is_err());
+    }
+}

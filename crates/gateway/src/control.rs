@@ -1,0 +1,231 @@
+//! The control loop: everything that can wake the main thread, and what it does about it.
+//!
+//! It owns the workers' handle, the configuration and the logs; the admin server and the signals only ask it. Nothing
+//! here takes long: what would is done on another thread and comes back as an event.
+
+use crate::access_log_writer::AccessLogWriter;
+use crate::admin::Question;
+use crate::reload::{Reloader, Step};
+use crate::status::{AccessLogStatus, Status, counted};
+use crate::watch::FileWatch;
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Duration;
+use stillgate_proxy::{Counters, Fleet, StartError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+/// What the access log gets to be written out in, after the last request.
+const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Everything that can wake the control thread.
+enum Event {
+    /// SIGHUP: reload, whether or not the file changed.
+    Hangup,
+    /// SIGTERM or SIGINT: finish and end; the second time at once.
+    Terminate(&'static str),
+    /// SIGUSR1: open the access log anew.
+    ReopenLogs,
+    /// The configuration file may have changed.
+    FileTouched,
+    /// The admin API wants to know how things are.
+    Asked(Question),
+    /// A reload, or a change of addresses, has come a step further.
+    Reload(Step),
+    /// All workers have ended.
+    WorkersEnded(Result<(), String>),
+}
+
+/// The signals the process takes.
+pub(crate) struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    reopen: Signal,
+}
+
+impl Signals {
+    /// From here on these signals are events and no longer end the process. Needs a running runtime.
+    pub(crate) fn take() -> io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reopen: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+/// The workers, as seen from here.
+enum Workers {
+    Serving(Fleet),
+    /// Finishing what is in flight. The counters are those of the moment it began.
+    Draining {
+        ended: JoinHandle<Result<(), StartError>>,
+        counters: Counters,
+    },
+}
+
+/// Owns what runs.
+pub(crate) struct Control {
+    signals: Signals,
+    /// `None`: the configuration is not a file.
+    watch: Option<FileWatch>,
+    questions: mpsc::Receiver<Question>,
+    reloader: Reloader,
+    workers: Workers,
+    workers_count: usize,
+    access_log: Option<AccessLogWriter>,
+    started: Instant,
+}
+
+impl Control {
+    /// Takes over everything that was started.
+    pub(crate) fn new(
+        signals: Signals,
+        watch: Option<FileWatch>,
+        questions: mpsc::Receiver<Question>,
+        reloader: Reloader,
+        fleet: Fleet,
+        access_log: Option<AccessLogWriter>,
+    ) -> Control {
+        Control {
+            signals,
+            watch,
+            questions,
+            reloader,
+            workers_count: fleet.workers(),
+            workers: Workers::Serving(fleet),
+            access_log,
+            started: Instant::now(),
+        }
+    }
+
+    /// Runs until the gateway has ended; an error says that it should not have.
+    pub(crate) async fn run(mut self) -> Result<(), String> {
+        loop {
+            let event = self.next().await;
+            if let ControlFlow::Break(result) = self.handle(event) {
+                return result;
+            }
+        }
+    }
+
+    /// Every arm can be cancelled without losing what it waits for.
+    async fn next(&mut self) -> Event {
+        let watch = &mut self.watch;
+        let touched = async {
+            match watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let workers = &mut self.workers;
+        let ended = async {
+            match workers {
+                Workers::Serving(_) => std::future::pending().await,
+                Workers::Draining { ended, .. } => match ended.await {
+                    Ok(result) => result.map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                },
+            }
+        };
+        tokio::select! {
+            // Ending goes before answering, so that a flood of questions cannot hold it up.
+            biased;
+            Some(()) = self.signals.terminate.recv() => Event::Terminate("SIGTERM"),
+            Some(()) = self.signals.interrupt.recv() => Event::Terminate("SIGINT"),
+            result = ended => Event::WorkersEnded(result),
+            Some(()) = self.signals.hangup.recv() => Event::Hangup,
+            Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
+            () = touched => Event::FileTouched,
+            step = self.reloader.next() => Event::Reload(step),
+            Some(question) = self.questions.recv() => Event::Asked(question),
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> ControlFlow<Result<(), String>> {
+        match event {
+            Event::Hangup => {
+                info!("SIGHUP: reloading");
+                self.reloader.request(true);
+            }
+            Event::FileTouched => self.reloader.request(false),
+            Event::Reload(step) => self.reloader.handle(step),
+            Event::ReopenLogs => match &self.access_log {
+                Some(access_log) => access_log.reopen(),
+                None => info!("SIGUSR1: there is no access log to reopen"),
+            },
+            // Whoever asked may have gone meanwhile.
+            Event::Asked(question) => drop(question.send(self.status())),
+            Event::Terminate(signal) => return self.terminate(signal),
+            Event::WorkersEnded(result) => {
+                self.end_access_log();
+                match &result {
+                    Ok(()) => info!("ended"),
+                    Err(error) => error!("{error}"),
+                }
+                return ControlFlow::Break(result);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
+        let Workers::Serving(fleet) = &self.workers else {
+            warn!("{signal} again: ending at once");
+            return ControlFlow::Break(Ok(()));
+        };
+        let deadline = self.reloader.gateway().timeouts.drain;
+        let counters = fleet.counters();
+        info!(
+            in_flight = counters.requests_in_flight,
+            deadline_seconds = deadline.as_secs_f64(),
+            "{signal}: finishing what is in flight"
+        );
+        fleet.drain(deadline);
+        let (start, started) = std::sync::mpsc::sync_channel::<Fleet>(1);
+        let ended = spawn_blocking(move || match started.recv() {
+            Ok(fleet) => fleet.join(),
+            // The sender sends before it is dropped.
+            Err(_) => Ok(()),
+        });
+        let draining = Workers::Draining { ended, counters };
+        if let Workers::Serving(fleet) = std::mem::replace(&mut self.workers, draining) {
+            let _ = start.send(fleet);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn end_access_log(&mut self) {
+        let Some(access_log) = self.access_log.take() else {
+            return;
+        };
+        if !access_log.finish(ACCESS_LOG_END_TIMEOUT) {
+            warn!("the access log's last lines are lost: whoever reads it is too slow");
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (counters, draining) = match &self.workers {
+            Workers::Serving(fleet) => (fleet.counters(), false),
+            Workers::Draining { counters, .. } => (*counters, true),
+        };
+        let (connections, requests) = counted(&counters);
+        Status {
+            version: Status::VERSION,
+            config: self.reloader.status(),
+            workers: self.workers_count,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            connections,
+            requests,
+            access_log: self.access_log.as_ref().map(|log| AccessLogStatus {
+                dropped_lines: log.dropped_lines(),
+            }),
+            draining,
+        }
+    }
+}

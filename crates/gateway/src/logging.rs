@@ -1,0 +1,96 @@
+//! The process's own log: `tracing` to standard error, for people on a terminal and as JSON otherwise.
+//!
+//! Before a configuration is known there is no log; what goes wrong until then is printed plainly by the caller. The
+//! level can change with a reload, the shape cannot.
+
+use std::fmt;
+use std::io::IsTerminal;
+use stillgate_config::{Log, LogFormat};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+/// The running log.
+pub(crate) struct Logging {
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+/// Why a level was not taken over.
+#[derive(Debug)]
+pub(crate) struct LevelError {
+    level: String,
+    reason: String,
+}
+
+impl fmt::Display for LevelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "gateway.log.level: \"{}\": {}; write error, warn, info, debug or trace, or a filter such as \
+             \"info,stillgate_proxy=debug\"",
+            self.level, self.reason
+        )
+    }
+}
+
+impl std::error::Error for LevelError {}
+
+impl Logging {
+    /// Starts the log of this process; once.
+    pub(crate) fn start(log: &Log) -> Result<Logging, LevelError> {
+        let human = match log.format {
+            LogFormat::Auto => std::io::stderr().is_terminal(),
+            LogFormat::Human => true,
+            LogFormat::Json => false,
+        };
+        let (filter, handle) = reload::Layer::new(parse(&log.level)?);
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let registry = tracing_subscriber::registry().with(filter);
+        let started = match human {
+            true => registry
+                .with(
+                    lines
+                        .with_target(false)
+                        .with_ansi(std::io::stderr().is_terminal()),
+                )
+                .try_init(),
+            false => registry.with(lines.json().flatten_event(true)).try_init(),
+        };
+        // Only a second start in one process fails, and then the first log goes on.
+        match started {
+            Ok(()) => {}
+            Err(error) => tracing::warn!("{error}"),
+        }
+        Ok(Logging { filter: handle })
+    }
+
+    /// Changes what is shown.
+    pub(crate) fn set_level(&self, level: &str) -> Result<(), LevelError> {
+        let filter = parse(level)?;
+        self.filter.reload(filter).map_err(|error| LevelError {
+            level: level.to_owned(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+fn parse(level: &str) -> Result<EnvFilter, LevelError> {
+    EnvFilter::try_new(level).map_err(|error| LevelError {
+        level: level.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        for good in ["info", "info,stillgate_proxy=debug", "off"] {
+            assert!(parse(good).is_ok(), "{good}");
+        }
+        let error = parse("info,stillgate=loud").expect_err("no such level");
+        assert!(error.to_string().starts_with("gateway.log.level: \"info,stillgate=loud\": "));
+    }
+}

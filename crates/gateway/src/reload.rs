@@ -1,0 +1,422 @@
+//! From a changed file or a changed DNS answer to a published Plan, one step at a time.
+//!
+//! Nothing is swapped in before it is whole: read and validated, its new names resolved, compiled. What takes long runs
+//! on a thread of its own, so that the control loop goes on answering meanwhile; what comes in during a step is
+//! remembered (not queued: ten touches of the file are one reload) and done next. A file that is refused changes nothing
+//! but what the status says.
+//!
+//! ```text
+//!  request() ──▶ Reading ──▶ Resolving ──▶ Building ──▶ publish ──▶ Idle
+//!                  │ refused or unchanged      │ refused             ▲
+//!                  └───────────────────────────┴─────────────────────┘
+//!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
+//! ```
+
+use crate::logging::Logging;
+use crate::source::Source;
+use crate::status::{ConfigStatus, LastError, now_rfc3339};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_config::{Config, Errors, Gateway, Host, Loaded};
+use stillgate_proxy::{Plan, PlanCell, PlanError};
+use stillgate_upstream::{Change, Resolver};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+/// What new names get to be resolved in before a configuration is published without their addresses.
+pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often replaced Plans are looked through for those that no worker holds any more.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Replaced Plans kept for workers; beyond it the oldest is left to the worker that still holds it.
+const RETIRED_MAX: usize = 64;
+
+/// Names told of in one line of the log.
+const NAMES_SHOWN_MAX: usize = 10;
+
+/// What of the process follows a reload besides the Plan.
+pub(crate) struct Live {
+    /// Takes over `gateway.log.level`.
+    pub(crate) logging: Logging,
+    /// Takes over `gateway.admin.key`.
+    pub(crate) admin_key: watch::Sender<Option<String>>,
+}
+
+/// Owns the configuration that is served, and all that leads to the next one.
+pub(crate) struct Reloader {
+    source: Source,
+    plans: Arc<PlanCell>,
+    resolver: Resolver,
+    live: Live,
+    served: Arc<Config>,
+    /// What the process was started with; some of it holds until its end.
+    started: Gateway,
+    loaded_at: String,
+    last_error: Option<LastError>,
+    /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
+    looked_at: Option<String>,
+    work: Work,
+    wanted: Wanted,
+    retired: VecDeque<Arc<Plan>>,
+}
+
+/// What is under way.
+enum Work {
+    Idle,
+    Reading(JoinHandle<Read>),
+    Resolving { next: Arc<Config>, until: Instant },
+    Building(JoinHandle<(Arc<Config>, Result<Plan, PlanError>)>),
+}
+
+/// What is to be done after that.
+#[derive(Default)]
+struct Wanted {
+    /// The file is to be looked at; `Some(true)`: and published even if it is the same.
+    reload: Option<bool>,
+    /// Addresses changed since the last build began.
+    addresses: bool,
+}
+
+/// How reading ended.
+pub(crate) enum Read {
+    /// The text is the one that was looked at last.
+    Unchanged,
+    /// It is valid.
+    Good(Box<Loaded>),
+    /// It is not, or there is none.
+    Refused {
+        /// Of the text, where there is one.
+        digest: Option<String>,
+        /// One line per finding.
+        errors: Vec<String>,
+    },
+}
+
+/// What can happen to a [`Reloader`].
+pub(crate) enum Step {
+    /// Reading has ended.
+    Read(Result<Read, JoinError>),
+    /// New names are resolved, or their time is up.
+    NamesSettled,
+    /// Building has ended.
+    Built(Result<(Arc<Config>, Result<Plan, PlanError>), JoinError>),
+    /// A name has other addresses.
+    AddressesChanged(Change),
+    /// Time to look through the replaced Plans.
+    Sweep,
+}
+
+impl Reloader {
+    /// Begins with what `plans` holds, which was built from `served`.
+    pub(crate) fn new(
+        source: Source,
+        served: Config,
+        plans: Arc<PlanCell>,
+        resolver: Resolver,
+        live: Live,
+    ) -> Reloader {
+        Reloader {
+            source,
+            plans,
+            resolver,
+            live,
+            started: served.gateway.clone(),
+            looked_at: Some(served.digest.clone()),
+            served: Arc::new(served),
+            loaded_at: now_rfc3339(),
+            last_error: None,
+            work: Work::Idle,
+            wanted: Wanted::default(),
+            retired: VecDeque::new(),
+        }
+    }
+
+    /// The `gateway:` section that holds now.
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.served.gateway
+    }
+
+    /// For the status page.
+    pub(crate) fn status(&self) -> ConfigStatus {
+        let plan = self.plans.load();
+        ConfigStatus {
+            generation: plan.generation,
+            digest: plan.digest.clone(),
+            loaded_at: self.loaded_at.clone(),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// Wants the file to be looked at; where `even_if_same`, also published if it is the same.
+    pub(crate) fn request(&mut self, even_if_same: bool) {
+        let before = self.wanted.reload.unwrap_or(false);
+        self.wanted.reload = Some(before || even_if_same);
+        self.begin();
+    }
+
+    /// Waits for the next thing to happen. May be cancelled without losing anything.
+    pub(crate) async fn next(&mut self) -> Step {
+        let sweep = async {
+            match self.retired.is_empty() {
+                true => std::future::pending().await,
+                false => tokio::time::sleep(SWEEP_EVERY).await,
+            }
+        };
+        let resolver = &mut self.resolver;
+        match &mut self.work {
+            Work::Idle => tokio::select! {
+                change = resolver.next_change() => Step::AddressesChanged(change),
+                () = sweep => Step::Sweep,
+            },
+            Work::Reading(task) => tokio::select! {
+                read = task => Step::Read(read),
+                change = resolver.next_change() => Step::AddressesChanged(change),
+                () = sweep => Step::Sweep,
+            },
+            Work::Resolving { until, .. } => {
+                let left = until.saturating_duration_since(Instant::now());
+                // Who is still without addresses is told when it is published.
+                let _unresolved = resolver.resolve_all(left).await;
+                Step::NamesSettled
+            }
+            Work::Building(task) => tokio::select! {
+                built = task => Step::Built(built),
+                change = resolver.next_change() => Step::AddressesChanged(change),
+                () = sweep => Step::Sweep,
+            },
+        }
+    }
+
+    /// Takes in what happened and begins what follows from it.
+    pub(crate) fn handle(&mut self, step: Step) {
+        match step {
+            Step::Read(Ok(read)) => self.take_read(read),
+            Step::Built(Ok((config, built))) => self.take_built(config, built),
+            Step::Read(Err(error)) | Step::Built(Err(error)) => {
+                self.work = Work::Idle;
+                self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
+            }
+            Step::NamesSettled => {
+                if let Work::Resolving { next, .. } = std::mem::replace(&mut self.work, Work::Idle) {
+                    let generation = self.plans.load().generation + 1;
+                    self.build(generation, next);
+                }
+            }
+            Step::AddressesChanged(change) => {
+                info!(name = change.name, addresses = ?change.addresses, "addresses changed");
+                self.wanted.addresses = true;
+            }
+            Step::Sweep => {}
+        }
+        self.sweep();
+        self.begin();
+    }
+
+    /// Begins what is wanted, unless something is under way.
+    fn begin(&mut self) {
+        if !matches!(self.work, Work::Idle) {
+            return;
+        }
+        if let Some(even_if_same) = self.wanted.reload.take() {
+            let source = self.source.clone();
+            let unless = match even_if_same {
+                true => None,
+                false => self.looked_at.clone(),
+            };
+            self.work = Work::Reading(spawn_blocking(move || read(&source, unless.as_deref())));
+        } else if self.wanted.addresses {
+            let generation = self.plans.load().generation;
+            self.build(generation, self.served.clone());
+        }
+    }
+
+    fn take_read(&mut self, read: Read) {
+        self.work = Work::Idle;
+        match read {
+            Read::Unchanged => debug!("configuration unchanged"),
+            Read::Refused { digest, errors } => {
+                self.looked_at = digest;
+                self.refuse(errors);
+            }
+            Read::Good(loaded) => {
+                self.looked_at = Some(loaded.config.digest.clone());
+                for warning in &loaded.warnings {
+                    warn!("{}", warning.in_file(self.source.name().as_deref()));
+                }
+                // The names of what is served are kept until it is replaced.
+                let mut names = names(&loaded.config);
+                names.append(&mut self::names(&self.served));
+                self.resolver.set_names(names);
+                self.work = Work::Resolving {
+                    next: Arc::new(loaded.config),
+                    until: Instant::now() + NAMES_TIMEOUT,
+                };
+            }
+        }
+    }
+
+    fn build(&mut self, generation: u64, config: Arc<Config>) {
+        self.wanted.addresses = false;
+        let addresses = addresses(&self.resolver, &config);
+        let previous = self.plans.load();
+        self.work = Work::Building(spawn_blocking(move || {
+            let plan = Plan::build(generation, &config, &addresses, Some(&previous));
+            (config, plan)
+        }));
+    }
+
+    fn take_built(&mut self, config: Arc<Config>, built: Result<Plan, PlanError>) {
+        self.work = Work::Idle;
+        match built {
+            Ok(plan) => {
+                let reloaded = plan.generation != self.plans.load().generation;
+                self.retired.push_back(self.plans.publish(Arc::new(plan)));
+                if reloaded {
+                    self.take_over(config);
+                }
+            }
+            Err(error) => {
+                // While its names were resolved, changes were not told one by one.
+                self.wanted.addresses = true;
+                self.refuse(error.to_string().lines().map(str::to_owned).collect());
+            }
+        }
+    }
+
+    /// What follows once a new configuration is published.
+    fn take_over(&mut self, config: Arc<Config>) {
+        self.loaded_at = now_rfc3339();
+        self.last_error = None;
+        self.resolver.set_names(names(&config));
+        info!(
+            generation = self.plans.load().generation,
+            digest = config.digest,
+            routes = config.routes.len(),
+            upstreams = config.upstreams.len(),
+            "configuration published"
+        );
+        warn_unresolved(&self.resolver);
+        let (old, new) = (&self.served.gateway, &config.gateway);
+        if old.log.level != new.log.level
+            && let Err(error) = self.live.logging.set_level(&new.log.level)
+        {
+            warn!("{error}");
+        }
+        self.live
+            .admin_key
+            .send_replace(new.admin.as_ref().and_then(|admin| admin.key.clone()));
+        for key in needs_restart(&self.started, new) {
+            warn!("{key} differs from what the gateway was started with; takes effect at the next start");
+        }
+        self.served = config;
+    }
+
+    fn refuse(&mut self, errors: Vec<String>) {
+        error!("configuration refused; the one before goes on serving");
+        for line in &errors {
+            error!("{line}");
+        }
+        self.last_error = Some(LastError {
+            at: now_rfc3339(),
+            errors,
+        });
+    }
+
+    /// Frees Plans that no worker holds any more, here and not in the worker that was the last.
+    fn sweep(&mut self) {
+        self.retired.retain(|plan| Arc::strong_count(plan) > 1);
+        while self.retired.len() > RETIRED_MAX {
+            self.retired.pop_front();
+        }
+    }
+}
+
+/// The DNS names of a configuration's nodes.
+pub(crate) fn names(config: &Config) -> BTreeSet<String> {
+    let nodes = config.upstreams.iter().flat_map(|upstream| &upstream.nodes);
+    nodes
+        .filter_map(|node| match &node.host {
+            Host::Name(name) => Some(name.clone()),
+            Host::Ip(_) => None,
+        })
+        .collect()
+}
+
+/// What the names of a configuration stand for now.
+pub(crate) fn addresses(resolver: &Resolver, config: &Config) -> HashMap<String, Vec<IpAddr>> {
+    names(config)
+        .into_iter()
+        .map(|name| {
+            let addresses = resolver.addresses(&name).to_vec();
+            (name, addresses)
+        })
+        .collect()
+}
+
+/// Tells of names without addresses: their nodes are left out until they have some.
+pub(crate) fn warn_unresolved(resolver: &Resolver) {
+    let unresolved = resolver.unresolved();
+    for name in unresolved.iter().take(NAMES_SHOWN_MAX) {
+        warn!("{name}; its nodes are left out until it is");
+    }
+    if unresolved.len() > NAMES_SHOWN_MAX {
+        warn!("and {} more names", unresolved.len() - NAMES_SHOWN_MAX);
+    }
+}
+
+/// Findings as one line each.
+pub(crate) fn lines(errors: &Errors) -> Vec<String> {
+    let file = errors.file.as_deref();
+    let mut lines: Vec<String> = errors
+        .diagnostics
+        .iter()
+        .map(|diagnostic| diagnostic.in_file(file))
+        .collect();
+    if errors.omitted > 0 {
+        lines.push(format!("and {} more", errors.omitted));
+    }
+    lines
+}
+
+fn read(source: &Source, unless: Option<&str>) -> Read {
+    let text = match source.read() {
+        Ok(text) => text,
+        Err(error) => {
+            return Read::Refused {
+                digest: None,
+                errors: vec![error.to_string()],
+            };
+        }
+    };
+    let digest = stillgate_config::digest(&text);
+    if unless == Some(&digest) {
+        return Read::Unchanged;
+    }
+    match source.parse(&text) {
+        Ok(loaded) => Read::Good(Box::new(loaded)),
+        Err(errors) => Read::Refused {
+            digest: Some(digest),
+            errors: lines(&errors),
+        },
+    }
+}
+
+/// The keys that differ and cannot be changed in a running process.
+fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
+    let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
+    [
+        ("gateway.workers", started.workers != new.workers),
+        ("gateway.listeners", started.listeners != new.listeners),
+        ("gateway.admin.address", admin(started) != admin(new)),
+        ("gateway.access_log", started.access_log != new.access_log),
+        ("gateway.log.format", started.log.format != new.log.format),
+    ]
+    .into_iter()
+    .filter_map(|(key, differs)| differs.then_some(key))
+    .collect()
+}

@@ -1,0 +1,275 @@
+//! `stillgate run`: brings the parts up in the order that lets each failure be told before traffic is taken.
+//!
+//! Reading, resolving and compiling first, then what may be taken by others (addresses, files), workers last. From then
+//! on the control loop has everything.
+
+use crate::access_log_writer::{AccessLogWriter, OpenError};
+use crate::admin;
+use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
+use crate::control::{Control, Signals};
+use crate::logging::{LevelError, Logging};
+use crate::reload::{self, Live, NAMES_TIMEOUT, Reloader};
+use crate::source::{ReadError, Source};
+use crate::watch::FileWatch;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use stillgate_config::{Config, Errors, Gateway};
+use stillgate_proxy::{Fleet, Plan, PlanCell, PlanError, access_log};
+use stillgate_upstream::{Resolver, ResolverSettings};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+/// The control thread's niceness: a reload must not take a core from a worker.
+const CONTROL_NICE: i32 = 10;
+
+/// Reloading is one step at a time; the other is for the workers' end.
+const BLOCKING_THREADS_MAX: usize = 2;
+
+/// Where the gateway is found, once it is up.
+pub(crate) struct Up<'a> {
+    /// The addresses that take traffic.
+    pub(crate) listeners: &'a [SocketAddr],
+    /// The admin API's.
+    pub(crate) admin: Option<SocketAddr>,
+}
+
+/// Why the gateway did not come up, or ended as it should not have.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// There is no configuration text.
+    Read(ReadError),
+    /// The configuration is wrong.
+    Config(Errors),
+    /// The system refuses something that nothing works without.
+    System(&'static str, io::Error),
+    /// The log cannot be had as asked for.
+    Log(LevelError),
+    /// The system's resolver configuration cannot be used.
+    Resolver(String),
+    /// The routes cannot be compiled.
+    Plan(PlanError),
+    /// An address cannot be listened on.
+    Listen {
+        /// The key that names the address.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The access log cannot be written.
+    AccessLog(OpenError),
+    /// The workers did not start.
+    Workers(stillgate_proxy::StartError),
+    /// The workers ended by themselves.
+    Ended(String),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Read(error) => error.fmt(f),
+            RunError::Config(errors) => {
+                let count = errors.diagnostics.len() + errors.omitted;
+                write!(f, "the configuration is refused ({count} findings)\n{errors}")
+            }
+            RunError::System(what, error) => write!(f, "{what}: {error}"),
+            RunError::Log(error) => error.fmt(f),
+            RunError::Resolver(error) => write!(
+                f,
+                "names cannot be resolved: {error}; see /etc/resolv.conf"
+            ),
+            RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
+            RunError::Listen {
+                key,
+                address,
+                error,
+            } => write!(
+                f,
+                "cannot listen on {address} ({key}): {error}{}",
+                advice(*address, error.kind())
+            ),
+            RunError::AccessLog(error) => error.fmt(f),
+            RunError::Workers(error) => error.fmt(f),
+            RunError::Ended(error) => write!(f, "the workers have ended: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// What to do about an address that cannot be had.
+fn advice(address: SocketAddr, kind: ErrorKind) -> String {
+    match kind {
+        ErrorKind::AddrInUse => format!(
+            "; another process has it, `ss -ltnp 'sport = :{}'` says which",
+            address.port()
+        ),
+        ErrorKind::PermissionDenied => format!(
+            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE, {} is one",
+            address.port()
+        ),
+        ErrorKind::AddrNotAvailable => format!(
+            "; this machine has no such address, `ip addr` lists those it has; {} is all of them",
+            if address.is_ipv4() { "0.0.0.0" } else { "[::]" }
+        ),
+        _ => String::new(),
+    }
+}
+
+/// Runs the command; returns the exit code.
+pub(crate) fn run(arguments: Run) -> u8 {
+    let result = Source::find(arguments.config)
+        .map_err(RunError::Read)
+        .and_then(|source| {
+            serve(source, |up| {
+                info!(listeners = ?up.listeners, admin = ?up.admin, "serving");
+            })
+        });
+    exit_code(result)
+}
+
+/// Prints why it ended, if there is a reason.
+pub(crate) fn exit_code(result: Result<(), RunError>) -> u8 {
+    let Err(error) = result else {
+        return EXIT_GOOD;
+    };
+    eprintln!("stillgate: {error}");
+    match error {
+        RunError::Read(_) => EXIT_UNUSABLE,
+        _ => EXIT_ERRORS,
+    }
+}
+
+/// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
+pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
+    let text = source.read().map_err(RunError::Read)?;
+    let loaded = source.parse(&text).map_err(RunError::Config)?;
+    drop(text);
+    let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
+    for warning in &loaded.warnings {
+        warn!("{}", warning.in_file(source.name().as_deref()));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
+    let result = runtime.block_on(async {
+        let control = start(source, loaded.config, logging, announce).await?;
+        control.run().await.map_err(RunError::Ended)
+    });
+    // Not dropped: that would wait for a reload, or for workers that were told to end at once.
+    runtime.shutdown_background();
+    result
+}
+
+async fn start(
+    source: Source,
+    config: Config,
+    logging: Logging,
+    announce: impl FnOnce(&Up<'_>),
+) -> Result<Control, RunError> {
+    let signals =
+        Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        digest = config.digest,
+        routes = config.routes.len(),
+        upstreams = config.upstreams.len(),
+        file = source.name(),
+        "starting"
+    );
+    // Watched from before it is used: a change during the start is seen after it.
+    let watch = source.file().map(FileWatch::start);
+    match stillgate_proxy::raise_fd_limit() {
+        Ok(limit) => info!(limit, "file descriptors"),
+        Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
+    }
+    let mut resolver =
+        Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
+    resolver.set_names(reload::names(&config));
+    // Who is without addresses is told right below.
+    let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
+    reload::warn_unresolved(&resolver);
+    let addresses = reload::addresses(&resolver, &config);
+    let plan = Plan::build(1, &config, &addresses, None).map_err(RunError::Plan)?;
+    let plans = Arc::new(PlanCell::new(Arc::new(plan)));
+
+    let gateway = &config.gateway;
+    let admin = match &gateway.admin {
+        Some(admin) => Some(listen_admin(admin.address).await?),
+        None => None,
+    };
+    let (sinks, access_log) = start_access_log(gateway)?;
+    for listener in &gateway.listeners {
+        probe(listener.address)?;
+    }
+    let fleet = Fleet::start(gateway, plans.clone(), sinks).map_err(RunError::Workers)?;
+    // After the workers' threads were started, since a new thread inherits it.
+    lower_priority();
+
+    let key = gateway.admin.as_ref().and_then(|admin| admin.key.clone());
+    let (admin_key, key) = watch::channel(key);
+    let (ask, questions) = mpsc::channel(admin::QUESTIONS_MAX);
+    let admin_address = admin.as_ref().and_then(|admin| admin.local_addr().ok());
+    if let Some(listener) = admin {
+        // It ends with the runtime.
+        tokio::spawn(admin::serve(listener, key, ask));
+    }
+    announce(&Up {
+        listeners: fleet.addresses(),
+        admin: admin_address,
+    });
+    let live = Live { logging, admin_key };
+    let reloader = Reloader::new(source, config, plans, resolver, live);
+    Ok(Control::new(
+        signals, watch, questions, reloader, fleet, access_log,
+    ))
+}
+
+async fn listen_admin(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| RunError::Listen {
+            key: "gateway.admin.address",
+            address,
+            error,
+        })
+}
+
+fn start_access_log(
+    gateway: &Gateway,
+) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
+    let Some(access_log) = &gateway.access_log else {
+        return Ok((Vec::new(), None));
+    };
+    let workers = stillgate_proxy::worker_count(gateway);
+    let (sinks, drain) = access_log::channel(&access_log.format, workers);
+    let writer = AccessLogWriter::start(access_log.destination.clone(), drain)
+        .map_err(RunError::AccessLog)?;
+    Ok((sinks, Some(writer)))
+}
+
+/// Makes sure that nobody listens there. The workers' sockets would not notice: with `SO_REUSEPORT` a second gateway of
+/// the same user would quietly get every other connection of the first.
+fn probe(address: SocketAddr) -> Result<(), RunError> {
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(RunError::Listen {
+            key: "gateway.listeners",
+            address,
+            error,
+        }),
+    }
+}
+
+fn lower_priority() {
+    // On Linux this is about the calling thread only; those it starts from now on inherit it.
+    if let Err(error) = rustix::process::setpriority_process(None, CONTROL_NICE) {
+        warn!(%error, "the control thread keeps its priority");
+    }
+}

@@ -1,0 +1,109 @@
+//! Where the configuration comes from: finding the file, reading it, and its text's way through the loader.
+//!
+//! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
+//! argument that cannot be used, a file that is wrong is a finding.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded};
+
+/// Where `run` looks unless it is told, in this order.
+pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
+
+/// What a configuration is read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file, which may change.
+    File(PathBuf),
+    /// Text that is built in; it never changes.
+    Text(String),
+}
+
+/// Why there is no text.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// No file was named, and none is where they are looked for.
+    NotFound,
+    /// It cannot be read.
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::NotFound => write!(
+                f,
+                "no configuration file; tried {}. Name one with --config FILE, or try `stillgate demo`",
+                DEFAULT_FILES.join(" and ")
+            ),
+            ReadError::Unreadable { file, error } => {
+                write!(f, "cannot read {}: {error}", file.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl Source {
+    /// The file that was named, or the first of [`DEFAULT_FILES`] that exists.
+    pub(crate) fn find(named: Option<PathBuf>) -> Result<Source, ReadError> {
+        named
+            .or_else(|| {
+                DEFAULT_FILES
+                    .map(PathBuf::from)
+                    .into_iter()
+                    .find(|file| file.exists())
+            })
+            .map(Source::File)
+            .ok_or(ReadError::NotFound)
+    }
+
+    /// The text; of a file, at most one byte more than the loader takes.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, ReadError> {
+        match self {
+            Source::File(file) => read_bounded(file).map_err(|error| ReadError::Unreadable {
+                file: file.clone(),
+                error,
+            }),
+            Source::Text(text) => Ok(text.clone().into_bytes()),
+        }
+    }
+
+    /// Validates what was read. Errors name the file.
+    pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
+        let environment = |name: &str| std::env::var(name).ok();
+        stillgate_config::load(text, &environment).map_err(|errors| Errors {
+            file: self.name(),
+            ..errors
+        })
+    }
+
+    /// The file's name as findings show it.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.file().map(|file| file.display().to_string())
+    }
+
+    /// The file, where it is one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Source::File(file) => Some(file),
+            Source::Text(_) => None,
+        }
+    }
+}
+
+fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?
+        .take(FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

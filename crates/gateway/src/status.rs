@@ -1,0 +1,155 @@
+//! What `GET /v1/status` and `GET /v1/health` answer; the only owner of these JSON shapes.
+//!
+//! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
+
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_proxy::Counters;
+use stillgate_proxy::access_log::rfc3339;
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Status {
+    /// Of this program.
+    pub(crate) version: &'static str,
+    /// The configuration that is served.
+    pub(crate) config: ConfigStatus,
+    /// Worker threads.
+    pub(crate) workers: usize,
+    /// Since the start of the process.
+    pub(crate) uptime_seconds: u64,
+    /// Client connections.
+    pub(crate) connections: Connections,
+    /// Requests.
+    pub(crate) requests: Requests,
+    /// Absent where no access log is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) access_log: Option<AccessLogStatus>,
+    /// Whether the gateway is about to end.
+    pub(crate) draining: bool,
+}
+
+/// The configuration that is served, and what became of the last attempt to replace it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ConfigStatus {
+    /// Counts the configurations that were published, from 1. Changed DNS answers do not count.
+    pub(crate) generation: u64,
+    /// SHA-256 of the file as loaded.
+    pub(crate) digest: String,
+    /// When it was published, RFC 3339.
+    pub(crate) loaded_at: String,
+    /// Why a later file is not served; null where the last attempt went well.
+    pub(crate) last_error: Option<LastError>,
+}
+
+/// A configuration that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct LastError {
+    /// When, RFC 3339.
+    pub(crate) at: String,
+    /// One line per finding.
+    pub(crate) errors: Vec<String>,
+}
+
+/// Client connections.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Connections {
+    /// Now.
+    pub(crate) open: u64,
+    /// Since the start.
+    pub(crate) total: u64,
+    /// Turned away because of `connections_per_worker`.
+    pub(crate) refused: u64,
+    /// Failed calls of accept, e.g. for want of file descriptors.
+    pub(crate) accept_errors: u64,
+}
+
+/// Requests.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Requests {
+    /// Since the start.
+    pub(crate) total: u64,
+    /// Now.
+    pub(crate) in_flight: u64,
+}
+
+/// The access log.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AccessLogStatus {
+    /// Lines lost to a full disk or a slow reader since the start.
+    pub(crate) dropped_lines: u64,
+}
+
+/// `GET /v1/health`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Health {
+    /// `ok` or `draining`.
+    pub(crate) status: &'static str,
+}
+
+impl Status {
+    /// The version this binary was built as.
+    pub(crate) const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    /// Whether a balancer in front should send requests here.
+    pub(crate) fn health(&self) -> Health {
+        Health {
+            status: if self.draining { "draining" } else { "ok" },
+        }
+    }
+}
+
+/// The counters under the names of the API.
+pub(crate) fn counted(counters: &Counters) -> (Connections, Requests) {
+    (
+        Connections {
+            open: counters.connections_open,
+            total: counters.connections_total,
+            refused: counters.connections_refused,
+            accept_errors: counters.accept_errors,
+        },
+        Requests {
+            total: counters.requests_total,
+            in_flight: counters.requests_in_flight,
+        },
+    )
+}
+
+/// This moment as the status shows it.
+pub(crate) fn now_rfc3339() -> String {
+    // A clock set before 1970 is shown as 1970.
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    rfc3339(since_epoch.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn the_shape_is_a_contract() {
+        let (connections, requests) = counted(&Counters::default());
+        let status = Status {
+            version: "1.2.3",
+            config: ConfigStatus {
+                generation: 7,
+                digest: "ab".into(),
+                loaded_at: "2026-11-21T00:27:13.042Z".into(),
+                last_error: Some(LastError {
+                    at: "2026-11-21T00:27:14.000Z".into(),
+                    errors: vec!["stillgate.yaml:3:1: routes: expected a list".into()],
+                }),
+            },
+            workers: 2,
+            uptime_seconds: 9,
+            connections,
+            requests,
+            access_log: Some(AccessLogStatus { dropped_lines: 0 }),
+            draining: false,
+        };
+        expect![[""]].assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Notices that the configuration file may have changed.
+//!
+//! Folders are watched, not the file: editors replace a file by renaming another over it, and Kubernetes swaps a
+//! symbolic link (`..data`) beside it. Where the file is itself a link, the folder of what it points to is watched too.
+//! Whether the content differs is for the reader to find out: here a burst of events becomes one notice.
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::warn;
+
+/// How long after the first event the notice comes: what writes a file does so in several steps. Not after the last,
+/// or a file that is written all the time would never be read.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Watches one file.
+pub(crate) struct FileWatch {
+    file: PathBuf,
+    /// `None`: the system would not let us watch, and only SIGHUP reloads.
+    watcher: Option<RecommendedWatcher>,
+    touched: Arc<Notify>,
+    folders: BTreeSet<PathBuf>,
+    /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
+    due: Option<Instant>,
+}
+
+impl FileWatch {
+    /// Begins to watch. Where that fails the log says so, and no notice ever comes.
+    pub(crate) fn start(file: &Path) -> FileWatch {
+        let touched = Arc::new(Notify::new());
+        let watcher = notify::recommended_watcher({
+            let touched = touched.clone();
+            let file = file.to_owned();
+            // Several notices collapse into one, so nothing can pile up here.
+            move |event: notify::Result<Event>| match event {
+                Ok(event) if concerns(&event, &file) => touched.notify_one(),
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(%error, "watching the configuration file: some changes may be missed");
+                    touched.notify_one();
+                }
+            }
+        });
+        let mut watch = FileWatch {
+            file: file.to_owned(),
+            watcher: None,
+            touched,
+            folders: BTreeSet::new(),
+            due: None,
+        };
+        match watcher {
+            Ok(watcher) => watch.watcher = Some(watcher),
+            Err(error) => warn!(
+                %error,
+                "the configuration file cannot be watched; send SIGHUP after changing it"
+            ),
+        }
+        watch.watch_folders();
+        watch
+    }
+
+    /// Waits until the file may have changed. May be cancelled without losing a notice.
+    pub(crate) async fn changed(&mut self) {
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                self.touched.notified().await;
+                *self.due.insert(Instant::now() + SETTLE)
+            }
+        };
+        tokio::time::sleep_until(due).await;
+        self.due = None;
+        self.watch_folders();
+    }
+
+    /// Watches the folders the file is in by now; a link may point elsewhere than before.
+    fn watch_folders(&mut self) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let folders = folders_of(&self.file);
+        for gone in self.folders.difference(&folders) {
+            // It fails where the folder was deleted, and then it is not watched any more either.
+            let _ = watcher.unwatch(gone);
+        }
+        let mut watched = BTreeSet::new();
+        for folder in folders {
+            if self.folders.contains(&folder) {
+                watched.insert(folder);
+                continue;
+            }
+            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                Ok(()) => {
+                    watched.insert(folder);
+                }
+                Err(error) => warn!(
+                    folder = %folder.display(),
+                    %error,
+                    "this folder cannot be watched; send SIGHUP after changing the configuration"
+                ),
+            }
+        }
+        self.folders = watched;
+    }
+}
+
+/// The folder the file's name is in, and that of what the name finally points to.
+fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::from([folder_of(file)]);
+    // While the file does not exist, only its own folder can tell of its return.
+    if let Ok(target) = file.canonicalize() {
+        folders.insert(folder_of(&target));
+    }
+    folders
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Whether an event may mean other content of the file.
+fn concerns(event: &Event, file: &Path) -> bool {
+    // Reading the file is an event too, and must not lead to reading it again.
+    let changes = match event.kind {
+        EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
+        EventKind::Any | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) => true,
+        EventKind::Other => event.need_rescan(),
+    };
+    let folder = folder_of(file);
+    // Another file of the same folder, a log say, is no concern of ours, but for Kubernetes's links. In the folder that
+    // a link leads to, the names are not ours to know.
+    let ours = |path: &PathBuf| {
+        path.parent() != Some(&folder)
+            || path.file_name() == file.file_name()
+            || path
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
+    };
+    changes && (event.paths.is_empty() || event.paths.iter().any(ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Runs a change and waits for its notice; a notice that never comes makes the test hang, and then fail by its
+    /// timeout.
+    async fn notices(watch: &mut FileWatch, change: impl FnOnce()) {
+        change();
+        tokio::time::timeout(Duration::from_secs(20), watch.changed())
+            .await
+            .expect("a notice");
+    }
+
+    #[tokio::test]
+    async fn every_way_to_change_a_file_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("stillgate.yaml");
+        let beside = folder.path().join("new");
+        fs::write(&file, "1").expect("write");
+        let mut watch = FileWatch::start(&file);
+        notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
+        notices(&mut watch, || {
+            fs::write(&beside, "3").expect("write");
+            fs::rename(&beside, &file).expect("rename over it");
+        })
+        .await;
+        notices(&mut watch, || fs::remove_file(&file).expect("remove")).await;
+        notices(&mut watch, || fs::write(&file, "4").expect("again")).await;
+    }
+
+    #[tokio::test]
+    async fn a_config_map_is_swapped_by_its_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for (version, text) in [("..v1", "1"), ("..v2", "2")] {
+            fs::create_dir(at(version)).expect("a folder");
+            fs::write(at(version).join("stillgate.yaml"), text).expect("write");
+        }
+        symlink("..v1", at("..data")).expect("link");
+        symlink("..data/stillgate.yaml", at("stillgate.yaml")).expect("link");
+        let mut watch = FileWatch::start(&at("stillgate.yaml"));
+        notices(&mut watch, || {
+            symlink("..v2", at("..tmp")).expect("link");
+            fs::rename(at("..tmp"), at("..data")).expect("swap");
+        })
+        .await;
+        // And the folder it points to by now is watched.
+        notices(&mut watch, || {
+            fs::write(at("..v2").join("stillgate.yaml"), "3").expect("in place");
+        })
+        .await;
+    }
+
+    #[test]
+    fn other_files_and_reading_are_no_concern() {
+        let check = |kind, path: &str, expected| {
+            let event = Event::new(kind).add_path(path.into());
+            assert_eq!(concerns(&event, Path::new("/etc/x/s.yaml")), expected, "{path} {kind:?}");
+        };
+        let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+        let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
+        check(written, "/etc/x/s.yaml", true);
+        check(read, "/etc/x/s.yaml", false);
+        check(written, "/etc/x/access.log", false);
+        check(written, "/etc/x/..data", true);
+        check(written, "/opt/target.yaml", true);
+    }
+}

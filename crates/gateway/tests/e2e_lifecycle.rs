@@ -1,0 +1,200 @@
+//! Start, reload, drain, death: what an operator does to a gateway under traffic.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Gateway, PATIENCE, Setup, Upstream, eventually, sha256};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+#[test]
+fn the_status_tells_what_is_served() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
+    let file = std::fs::read(gateway.config_path()).expect("the config file");
+    let status = gateway.status();
+    assert_eq!(status["config"]["digest"], sha256(&file).as_str());
+    assert_eq!(status["config"]["generation"], 1);
+    assert!(status["config"]["last_error"].is_null());
+    assert!(status["config"]["loaded_at"].is_string());
+    assert!(status["version"].is_string());
+    let mut client = gateway.client();
+    for _ in 0..5 {
+        client.get("/");
+    }
+    eventually("the counters to tell", || {
+        let status = gateway.status();
+        status["requests"]["total"] == 5 && status["requests"]["in_flight"] == 0 && status["connections"]["open"] == 1
+    });
+}
+
+#[test]
+fn sigterm_ends_an_idle_gateway() {
+    let upstream = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = gateway.client();
+    client.get("/");
+    let mut silent = gateway.client();
+    gateway.signal("TERM");
+    client.expect_close();
+    silent.expect_close();
+    assert!(gateway.wait().success());
+}
+
+#[test]
+fn sigterm_lets_requests_finish() {
+    let upstream = Upstream::bind();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut node = upstream.accept();
+    node.expect_request();
+    gateway.signal("TERM");
+    eventually("new connections to be refused", || TcpStream::connect(gateway.addr()).is_err());
+    assert!(gateway.ended().is_none(), "it must wait for the request");
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    let response = client.expect_response("GET");
+    assert_eq!(response.body, b"hello");
+    assert!(response.head.connection_has("close"));
+    client.expect_close();
+    assert!(gateway.wait().success());
+}
+
+#[test]
+fn sigterm_does_not_wait_for_ever() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {drain: 300ms}");
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    upstream.accept().expect_request();
+    let started = Instant::now();
+    gateway.signal("TERM");
+    gateway.wait();
+    assert!(started.elapsed() < PATIENCE / 2);
+}
+
+#[test]
+fn a_changed_file_is_taken_and_connections_live_on() {
+    let (old, new) = (Upstream::echo(), Upstream::echo());
+    let gateway = Gateway::start(STILLGATE, &Setup::to(old.addr()));
+    let mut client = gateway.client();
+    client.get("/");
+    gateway.reload(&Setup::to(new.addr()));
+    client.get("/");
+    assert_eq!((old.requests(), new.requests()), (1, 1));
+    assert_eq!(gateway.status()["config"]["generation"], 2);
+}
+
+#[test]
+fn sighup_reloads_a_file_behind_a_symlink() {
+    let (old, new) = (Upstream::echo(), Upstream::echo());
+    let gateway = Gateway::start(STILLGATE, &Setup::to(old.addr()));
+    // A link to another folder: that its target changes is seen by nobody who watches the link's folder.
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    let target = elsewhere.path().join("real.yaml");
+    let yaml = gateway.write_config(&Setup::to(new.addr()));
+    std::fs::write(&target, &yaml).expect("write the target");
+    let link = gateway.dir().join("link");
+    std::os::unix::fs::symlink(&target, &link).expect("make a link");
+    std::fs::rename(&link, gateway.config_path()).expect("put the link in place");
+    gateway.signal("HUP");
+    eventually("the config behind the link", || {
+        gateway.status()["config"]["digest"] == sha256(yaml.as_bytes()).as_str()
+    });
+    let yaml = format!("{yaml}# changed\n");
+    std::fs::write(&target, &yaml).expect("write the target again");
+    gateway.signal("HUP");
+    eventually("the changed target", || gateway.status()["config"]["digest"] == sha256(yaml.as_bytes()).as_str());
+    gateway.get("/");
+    assert_eq!(new.requests(), 1);
+}
+
+#[test]
+fn a_request_in_flight_ends_as_it_began() {
+    let (old, new) = (Upstream::bind(), Upstream::echo());
+    let gateway = Gateway::start(STILLGATE, &Setup::to(old.addr()));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut node = old.accept();
+    node.expect_request();
+    gateway.reload(&Setup::to(new.addr()));
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold");
+    assert_eq!(client.expect_response("GET").body, b"old");
+    client.get("/");
+    assert_eq!(new.requests(), 1);
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_told() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let digest = gateway.status()["config"]["digest"].clone();
+    for bad in ["gateway: 7", "routes: [", "routes: [{id: a, uri: /a, upstream_id: nowhere}]", "\0"] {
+        gateway.write_config_text(bad);
+        eventually("the error in the status", || !gateway.status()["config"]["last_error"].is_null());
+        assert_eq!(gateway.status()["config"]["digest"], digest, "{bad:?}");
+        assert_eq!(gateway.get("/").head.status(), 200);
+        gateway.reload(&Setup::to(upstream.addr()));
+        eventually("the error to go", || gateway.status()["config"]["last_error"].is_null());
+    }
+    assert!(gateway.log().contains("nowhere"), "the log tells too");
+}
+
+#[test]
+fn a_missing_file_changes_nothing() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    std::fs::remove_file(gateway.config_path()).expect("remove the config");
+    gateway.signal("HUP");
+    eventually("the error in the status", || !gateway.status()["config"]["last_error"].is_null());
+    assert_eq!(gateway.get("/").head.status(), 200);
+    gateway.reload(&Setup::to(upstream.addr()));
+    assert_eq!(gateway.get("/").head.status(), 200);
+}
+
+#[test]
+fn a_storm_of_reloads_fails_no_request() {
+    let upstream = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
+    let (over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (gateway, over, served) = (&gateway, &over, &served);
+            scope.spawn(move || {
+                let mut client = gateway.client();
+                while !over.load(Ordering::Relaxed) {
+                    let response = client.get(&format!("/?size=100&seed={number}"));
+                    assert_eq!(response.head.status(), 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for generation in 0..20 {
+            let since = Instant::now();
+            let routes: String = (0..200)
+                .map(|route| format!("  - {{id: r{route}, uri: /r{route}/{generation}, upstream_id: main}}\n"))
+                .collect();
+            let mut yaml = gateway.write_config(&Setup::to(upstream.addr()).gateway("workers: 2"));
+            yaml.push_str(&routes);
+            gateway.write_config_text(&yaml);
+            eventually("a tenth of a second to pass", || since.elapsed() > Duration::from_millis(100));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    gateway.reload(&Setup::to(upstream.addr()).gateway("workers: 2"));
+    assert!(served.load(Ordering::Relaxed) > 100);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn a_killed_gateway_starts_again_on_its_port() {
+    let upstream = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = gateway.client();
+    client.get("/");
+    gateway.signal("KILL");
+    gateway.wait();
+    gateway.restart(STILLGATE);
+    assert_eq!(gateway.get("/").head.status(), 200);
+}

@@ -1,0 +1,141 @@
+//! Bounds on clients: their time, their number, our file descriptors.
+
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Client, Gateway, PATIENCE, Setup, Upstream, eventually};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+#[test]
+fn a_slow_head_is_answered_408() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {head: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost:");
+    let response = client.expect_response("GET");
+    assert_eq!(response.head.status(), 408);
+    assert!(response.head.connection_has("close"));
+    client.expect_close();
+    assert!(upstream.try_accept().is_none());
+}
+
+/// The head's time runs from its first byte, whatever comes in between.
+#[test]
+fn a_trickling_head_is_answered_408() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {head: 400ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    let started = Instant::now();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX: ");
+    eventually("the gateway to lose its patience", || client.try_send("y").is_err() || client.is_closed());
+    assert!(started.elapsed() < PATIENCE / 2);
+    assert_eq!(client.expect_response("GET").head.status(), 408);
+}
+
+#[test]
+fn a_slow_second_head_is_answered_408_too() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {head: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /");
+    assert_eq!(client.expect_response("GET").head.status(), 200);
+    assert_eq!(client.expect_response("GET").head.status(), 408);
+    client.expect_close();
+}
+
+#[test]
+fn a_slow_body_is_answered_408() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {body: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+    let mut node = upstream.accept();
+    node.read_head().expect("the head goes ahead");
+    let response = client.expect_response("POST");
+    assert_eq!(response.head.status(), 408);
+    assert!(response.head.connection_has("close"));
+    client.expect_close();
+    eventually("the upstream connection to be closed", || node.is_closed());
+}
+
+#[test]
+fn an_idle_client_is_closed_without_a_word() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {keepalive: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut used = gateway.client();
+    used.get("/");
+    let mut unused = gateway.client();
+    used.expect_close();
+    unused.expect_close();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed() {
+    let upstream = Upstream::serve(|connection| {
+        connection.expect_request();
+        connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        // Until the gateway hangs up.
+        while connection.try_send([&b"10000\r\n"[..], &[b'x'; 65536], b"\r\n"].concat()).is_ok() {}
+    });
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {send: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("the exchange to be given up", || {
+        gateway.status()["requests"]["in_flight"] == 0 && gateway.status()["requests"]["total"] == 1
+    });
+    assert!(client.read_response("GET").is_err(), "a cut response must not look complete");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_clearly() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr()).gateway("limits: {connections_per_worker: 2}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    // What the start has opened must have gone.
+    eventually("no connection to be open", || gateway.status()["connections"]["open"] == 0);
+    let mut clients = [gateway.client(), gateway.client()];
+    clients.each_mut().map(|client| client.get("/"));
+    let mut third = gateway.client();
+    let response = third.expect_response("GET");
+    assert_eq!(response.head.status(), 503);
+    assert!(response.head.connection_has("close"));
+    third.expect_close();
+    assert_eq!(gateway.status()["connections"]["refused"], 1);
+    for client in &mut clients {
+        assert_eq!(client.get("/").head.status(), 200, "the first ones go on");
+    }
+    let [first, _second] = clients;
+    drop(first);
+    eventually("a place to be free", || {
+        let mut client = gateway.client();
+        client.try_request("GET", "/", b"").is_ok_and(|response| response.head.status() == 200)
+    });
+}
+
+#[test]
+fn running_out_of_descriptors_slows_accepting_and_recovers() {
+    let upstream = Upstream::echo();
+    let mut setup = Setup::to(upstream.addr());
+    setup.open_files = Some(64);
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let mut clients: Vec<Client> = (0..100).map(|_| gateway.client()).collect();
+    eventually("all descriptors to be in use", || gateway.fd_count() >= 60);
+    let (cpu, since) = (gateway.cpu(), Instant::now());
+    eventually("half a second to pass", || since.elapsed() > Duration::from_millis(500));
+    let spent = gateway.cpu() - cpu;
+    assert!(spent < Duration::from_millis(150), "{spent:?} of CPU in half a second: it spins");
+    // Those that were accepted may find no descriptor for their upstream, but are answered.
+    let status = clients[0].get("/").head.status();
+    assert!(matches!(status, 200 | 502 | 503), "{status}");
+    clients.truncate(10);
+    eventually("a new client to be served", || {
+        gateway.client().try_request("GET", "/", b"").is_ok_and(|response| response.head.status() == 200)
+    });
+    gateway.assert_healthy();
+    assert!(gateway.status()["connections"]["accept_errors"].as_u64() > Some(0));
+}

@@ -1,0 +1,39 @@
+//! Golden wire transcripts: what goes upstream and what the client gets, rule by rule, in `data/wire`.
+
+use std::path::Path;
+use std::sync::Mutex;
+use stillgate_testkit::Transcript;
+
+/// Transcripts played at once; each waits for sockets most of its time.
+const PLAYERS: usize = 4;
+
+#[test]
+fn transcripts() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/wire");
+    // One alone: WIRE=get cargo test -p stillgate-gateway --test e2e_wire
+    let only = std::env::var("WIRE").ok();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("data/wire is part of the repository")
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| only.as_deref().is_none_or(|name| path.file_stem().is_some_and(|stem| stem == name)))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no transcripts");
+    let (todo, failures) = (Mutex::new(files), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..PLAYERS {
+            scope.spawn(|| {
+                loop {
+                    let Some(path) = todo.lock().expect("no player panics").pop() else { return };
+                    let name = path.file_stem().expect("a file name").to_string_lossy();
+                    let text = std::fs::read_to_string(&path).expect("a readable transcript");
+                    if let Err(why) = Transcript::parse(&name, &text).play(env!("CARGO_BIN_EXE_stillgate")) {
+                        failures.lock().expect("no player panics").push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no player panics");
+    assert!(failures.is_empty(), "{} failed\n\n{}", failures.len(), failures.join("\n\n"));
+}

@@ -1,0 +1,346 @@
+//! Formats one request as a line of the access log.
+//!
+//! Whatever a client sends ends up inside a quoted value that cannot be left: JSON strings are escaped by RFC 8259, with
+//! U+FFFD for what is not UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and
+//! always parses. It knows nothing of chunks and threads; those are in the parent module.
+
+use super::Record;
+use super::stamp::Stamp;
+use std::fmt::Display;
+use std::io::Write;
+use stillgate_config::{AccessFormat, AccessValue};
+use stillgate_route::{Lookup, Variable};
+
+/// What is shown of one value sent by a client; what is longer ends in `...`.
+pub const VALUE_BYTES_MAX: usize = 4096;
+
+const CUT: &[u8] = b"...";
+
+/// What formatting needs room for, kept so that a line allocates nothing.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    stamp: Stamp,
+    /// The value of a variable that does not stand in the request.
+    value: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Scratch {
+        Scratch {
+            stamp: Stamp::new(),
+            value: Vec::new(),
+        }
+    }
+}
+
+/// A line's layout, with everything that does not depend on the request worked out.
+#[derive(Debug, Clone)]
+pub(super) enum Layout {
+    /// The two header fields are looked up like any other variable. Who the user is we do not know: `-`.
+    Combined {
+        referer: Variable,
+        user_agent: Variable,
+    },
+    /// Per field `{"name":` or `,"name":`, escaped, and the value that follows it.
+    Json(Vec<(Vec<u8>, AccessValue)>),
+}
+
+impl Layout {
+    pub(super) fn new(format: &AccessFormat) -> Layout {
+        match format {
+            AccessFormat::Combined => Layout::Combined {
+                referer: variable("http_referer"),
+                user_agent: variable("http_user_agent"),
+            },
+            AccessFormat::Json(fields) => Layout::Json(
+                fields
+                    .iter()
+                    .enumerate()
+                    .map(|(position, field)| {
+                        let mut key = vec![if position == 0 { b'{' } else { b',' }];
+                        push_json_string(field.name.as_bytes(), &mut key);
+                        key.push(b':');
+                        (key, field.value.clone())
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Appends the line and its newline.
+    pub(super) fn push(&self, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+        match self {
+            Layout::Combined {
+                referer,
+                user_agent,
+            } => {
+                push_display(record.client, line);
+                line.extend_from_slice(b" - - [");
+                scratch.stamp.push_common(record.end_unix_ms, line);
+                line.extend_from_slice(b"] \"");
+                push_combined(record.method, line);
+                line.push(b' ');
+                push_combined(record.target, line);
+                line.push(b' ');
+                push_combined(record.version.as_bytes(), line);
+                line.extend_from_slice(b"\" ");
+                push_display(record.status, line);
+                line.push(b' ');
+                push_display(record.body_bytes_sent, line);
+                line.extend_from_slice(b" \"");
+                push_combined_variable(record.vars, referer, &mut scratch.value, line);
+                line.extend_from_slice(b"\" \"");
+                push_combined_variable(record.vars, user_agent, &mut scratch.value, line);
+                line.push(b'"');
+            }
+            Layout::Json(fields) => {
+                if fields.is_empty() {
+                    line.push(b'{');
+                }
+                for (key, value) in fields {
+                    line.extend_from_slice(key);
+                    push_json_value(value, record, scratch, line);
+                }
+                line.push(b'}');
+            }
+        }
+        line.push(b'\n');
+    }
+}
+
+fn push_json_value(
+    value: &AccessValue,
+    record: &Record<'_>,
+    scratch: &mut Scratch,
+    line: &mut Vec<u8>,
+) {
+    match value {
+        AccessValue::Time => {
+            line.push(b'"');
+            scratch.stamp.push_rfc3339(record.end_unix_ms, line);
+            line.push(b'"');
+        }
+        AccessValue::Status => push_display(record.status, line),
+        AccessValue::BytesSent => push_display(record.bytes_sent, line),
+        AccessValue::BytesReceived => push_display(record.bytes_received, line),
+        AccessValue::RequestTime => push_seconds(record.request_time_us, line),
+        AccessValue::UpstreamTime => match record.upstream_time_us {
+            Some(time_us) => push_seconds(time_us, line),
+            None => line.extend_from_slice(b"null"),
+        },
+        AccessValue::UpstreamAddr => match record.upstream_addr {
+            Some(address) => {
+                line.push(b'"');
+                push_display(address, line);
+                line.push(b'"');
+            }
+            None => line.extend_from_slice(b"null"),
+        },
+        AccessValue::RouteId => match record.route_id {
+            Some(id) => push_json_string(id.as_bytes(), line),
+            None => line.extend_from_slice(b"null"),
+        },
+        AccessValue::Variable(variable) => match record.vars.value(variable, &mut scratch.value) {
+            Some(value) => push_json_string(value, line),
+            None => line.extend_from_slice(b"null"),
+        },
+    }
+}
+
+fn variable(name: &str) -> Variable {
+    Variable::parse(name).expect("only names of request variables are asked for")
+}
+
+/// Numbers and addresses; `Vec`'s `Write` cannot fail.
+fn push_display(value: impl Display, line: &mut Vec<u8>) {
+    write!(line, "{value}").expect("writing to a Vec cannot fail");
+}
+
+/// Microseconds as decimal seconds: `0.001234`.
+fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
+    push_display(
+        format_args!("{}.{:06}", time_us / 1_000_000, time_us % 1_000_000),
+        line,
+    );
+}
+
+fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
+    let (value, cut) = shorten(value);
+    line.push(b'"');
+    for part in value.utf8_chunks() {
+        push_json_text(part.valid(), line);
+        if !part.invalid().is_empty() {
+            line.extend_from_slice("\u{FFFD}".as_bytes());
+        }
+    }
+    line.extend_from_slice(cut);
+    line.push(b'"');
+}
+
+/// Copies runs of ordinary bytes at once, as nearly all values are a single run.
+fn push_json_text(text: &str, line: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest
+        .iter()
+        .position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\')
+    {
+        line.extend_from_slice(&rest[..at]);
+        match rest[at] {
+            b'"' => line.extend_from_slice(b"\\\""),
+            b'\\' => line.extend_from_slice(b"\\\\"),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            control => {
+                line.extend_from_slice(b"\\u00");
+                push_hex(control, line);
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    line.extend_from_slice(rest);
+}
+
+fn push_combined_variable(
+    vars: &dyn Lookup,
+    variable: &Variable,
+    buffer: &mut Vec<u8>,
+    line: &mut Vec<u8>,
+) {
+    match vars.value(variable, buffer) {
+        Some(value) if !value.is_empty() => push_combined(value, line),
+        _ => line.push(b'-'),
+    }
+}
+
+/// As `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F on.
+fn push_combined(value: &[u8], line: &mut Vec<u8>) {
+    let (mut rest, cut) = shorten(value);
+    while let Some(at) = rest
+        .iter()
+        .position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\')
+    {
+        line.extend_from_slice(&rest[..at]);
+        line.extend_from_slice(b"\\x");
+        push_hex(rest[at], line);
+        rest = &rest[at + 1..];
+    }
+    line.extend_from_slice(rest);
+    line.extend_from_slice(cut);
+}
+
+fn push_hex(byte: u8, line: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    line.push(DIGITS[usize::from(byte >> 4)]);
+    line.push(DIGITS[usize::from(byte & 15)]);
+}
+
+fn shorten(value: &[u8]) -> (&[u8], &'static [u8]) {
+    match value.get(..VALUE_BYTES_MAX) {
+        Some(start) if value.len() > VALUE_BYTES_MAX => (start, CUT),
+        _ => (value, b""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Vars, record};
+    use super::*;
+    use expect_test::{Expect, expect};
+    use stillgate_config::AccessField;
+
+    fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {
+        let mut line = Vec::new();
+        Layout::new(format).push(record, &mut Scratch::new(), &mut line);
+        expected.assert_eq(&String::from_utf8(line).expect("a line is UTF-8"));
+    }
+
+    fn json(values: &[(&str, AccessValue)]) -> AccessFormat {
+        AccessFormat::Json(
+            values
+                .iter()
+                .map(|(name, value)| AccessField {
+                    name: (*name).into(),
+                    value: value.clone(),
+                })
+                .collect(),
+        )
+    }
+
+    fn all_fields() -> AccessFormat {
+        json(&[
+            ("time", AccessValue::Time),
+            ("status", AccessValue::Status),
+            ("sent", AccessValue::BytesSent),
+            ("received", AccessValue::BytesReceived),
+            ("took", AccessValue::RequestTime),
+            ("upstream_took", AccessValue::UpstreamTime),
+            ("upstream", AccessValue::UpstreamAddr),
+            ("route", AccessValue::RouteId),
+            (
+                "agent \"x\"",
+                AccessValue::Variable(variable("http_user_agent")),
+            ),
+        ])
+    }
+
+    #[test]
+    fn a_plain_request() {
+        let vars = Vars(vec![("http_user_agent", b"curl/8.5.0")]);
+        check(&AccessFormat::Combined, &record(&vars), expect![[""]]);
+        check(&all_fields(), &record(&vars), expect![[""]]);
+        check(&json(&[]), &record(&vars), expect![[""]]);
+    }
+
+    #[test]
+    fn hostile_bytes_stay_inside_their_value() {
+        let vars = Vars(vec![
+            ("http_user_agent", b"a\"b\\c\r\nd\te\x00\x1B[31m\x7F\xFF\xE2\x82\xC3\xA9\xED\xA0\x80"),
+            ("http_referer", b"\" 200 0 \"-\" \"x"),
+        ]);
+        let mut hostile = record(&vars);
+        hostile.method = b"G\"T";
+        hostile.target = b"/\"\\\n\xC3\xA9";
+        check(&AccessFormat::Combined, &hostile, expect![[""]]);
+        check(&all_fields(), &hostile, expect![[""]]);
+    }
+
+    #[test]
+    fn every_byte_gives_one_parsable_line() {
+        for first in 0..=255_u8 {
+            let value = [first, b'x', first];
+            let vars = Vars(vec![("http_user_agent", &value)]);
+            let mut line = Vec::new();
+            Layout::new(&all_fields()).push(&record(&vars), &mut Scratch::new(), &mut line);
+            assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let parsed: serde_json::Value =
+                serde_json::from_slice(&line).expect("the line is JSON");
+            assert_eq!(
+                parsed["agent \"x\""].as_str().expect("a string"),
+                String::from_utf8_lossy(&value)
+            );
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_cut_visibly() {
+        let long = vec![b'a'; VALUE_BYTES_MAX + 1];
+        let vars = Vars(vec![("http_user_agent", &long)]);
+        let mut line = Vec::new();
+        Layout::new(&AccessFormat::Combined).push(&record(&vars), &mut Scratch::new(), &mut line);
+        assert!(line.ends_with(b"aaa...\"\n"));
+        assert!(line.len() < VALUE_BYTES_MAX + 200);
+    }
+
+    #[test]
+    fn absent_upstream_and_route_are_null() {
+        let vars = Vars(vec![]);
+        let mut refused = record(&vars);
+        refused.upstream_addr = None;
+        refused.upstream_time_us = None;
+        refused.route_id = None;
+        refused.status = 404;
+        check(&all_fields(), &refused, expect![[""]]);
+        check(&AccessFormat::Combined, &refused, expect![[""]]);
+    }
+}

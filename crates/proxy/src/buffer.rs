@@ -1,0 +1,65 @@
+//! The worker's pools of memory for connections that have something to say.
+//!
+//! An idle connection owns no buffer; it takes one when bytes arrive and gives it back when they are gone. Last in,
+//! first out, so that the one in use is the one in the cache.
+
+use std::cell::RefCell;
+
+/// Bytes of one buffer, the bound on what is held of one direction of an exchange. A little under 64 KiB: were it a
+/// power of two, the beginnings of all buffers would compete for the same few cache sets.
+pub(crate) const BUFFER_BYTES: usize = 64 * 1024 - 704;
+/// Free buffers kept by a worker; beyond that they go back to the allocator.
+const BUFFERS_FREE_MAX: usize = 256;
+/// Free output vectors kept by a worker.
+const OUTPUTS_FREE_MAX: usize = 256;
+/// Initial capacity of an output vector: a head of usual size and a small body.
+const OUTPUT_BYTES: usize = 8 * 1024;
+/// An output vector that grew beyond this is not kept.
+const OUTPUT_BYTES_KEPT_MAX: usize = 64 * 1024;
+
+const _: () = assert!(BUFFER_BYTES <= 64 * 1024 && BUFFER_BYTES > stillgate_wire::HEAD_BYTES_MAX + 16 * 1024);
+
+/// Memory for received bytes.
+pub(crate) type Buffer = Box<[u8]>;
+
+/// Free buffers of one worker.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    buffers: RefCell<Vec<Buffer>>,
+    outputs: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Buffers {
+    /// A buffer of [`BUFFER_BYTES`], its content whatever was there.
+    pub(crate) fn take(&self) -> Buffer {
+        self.buffers.borrow_mut().pop().unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice())
+    }
+
+    /// Returns a buffer.
+    pub(crate) fn give(&self, buffer: Buffer) {
+        let mut free = self.buffers.borrow_mut();
+        if free.len() < BUFFERS_FREE_MAX {
+            free.push(buffer);
+        }
+    }
+
+    /// An empty vector for serialised bytes.
+    pub(crate) fn take_output(&self) -> Vec<u8> {
+        self.outputs.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(OUTPUT_BYTES))
+    }
+
+    /// Returns an output vector.
+    pub(crate) fn give_output(&self, mut output: Vec<u8>) {
+        let mut free = self.outputs.borrow_mut();
+        if free.len() < OUTPUTS_FREE_MAX && output.capacity() <= OUTPUT_BYTES_KEPT_MAX {
+            output.clear();
+            free.push(output);
+        }
+    }
+
+    /// Lets go of memory that a burst left behind; called where the worker has nothing to do.
+    pub(crate) fn shrink(&self, keep: usize) {
+        self.buffers.borrow_mut().truncate(keep);
+        self.outputs.borrow_mut().truncate(keep);
+    }
+}

@@ -1,0 +1,201 @@
+//! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing politely.
+
+use crate::exchange::{self, After, Exchange};
+use crate::reply;
+use crate::worker::Worker;
+use socket2::SockRef;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use stillgate_wire::{Progress, RequestError, leading_empty_lines};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::clock::Timer;
+
+/// How long a connection that we closed is read and discarded from, so that the client gets our last response and not
+/// a reset (RFC 9112 section 9.6).
+const LINGER_MS: u64 = 2_000;
+/// How much is discarded.
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
+
+/// One client connection.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    pub(crate) timer: Timer,
+    pub(crate) peer: SocketAddr,
+    /// Who asks: the peer, or whom a trusted one names in the present request.
+    pub(crate) address: IpAddr,
+    pub(crate) local: SocketAddr,
+    /// The header lines that tell a node of this client; the same for every request of an untrusted one.
+    pub(crate) forwarded: Box<[u8]>,
+    /// The client has closed its sending side.
+    pub(crate) eof: bool,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, peer: SocketAddr, local: SocketAddr) {
+    let mut client = Client {
+        stream,
+        timer: Timer::new(),
+        peer,
+        address: peer.ip().to_canonical(),
+        local,
+        forwarded: crate::forwarding::untrusted_lines(peer, local),
+        eof: false,
+    };
+    while idle(&worker, &mut client).await {
+        let mut x = worker.take_exchange();
+        let after = busy(&worker, &mut client, &mut x).await;
+        if after == After::Linger {
+            linger(&worker, &mut client, &mut x).await;
+        }
+        worker.give_exchange(x);
+        match after {
+            After::KeepAlive => {}
+            After::Close | After::Linger => return,
+            After::Abort => return abort(&client),
+        }
+    }
+}
+
+/// Ends with a reset: the only way to tell a client that a response without a length is not complete.
+fn abort(client: &Client) {
+    // A socket that is gone already needs no reset.
+    let _ = SockRef::from(&client.stream).set_linger(Some(Duration::ZERO));
+}
+
+/// Waits for bytes, owning no buffer; false where the connection is to be closed instead.
+async fn idle(worker: &Worker, client: &mut Client) -> bool {
+    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.keepalive_ms;
+    poll_fn(|cx| {
+        if client.stream.poll_read_ready(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        if worker.draining.get() || worker.clock.now_ms() >= deadline_ms {
+            return Poll::Ready(false);
+        }
+        client.timer.set(&worker.clock, deadline_ms, cx);
+        Poll::Pending
+    })
+    .await
+}
+
+/// Serves requests until there is nothing more to read.
+async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
+    loop {
+        x.begin();
+        match read_head(worker, client, x).await {
+            Arrived::Head => {}
+            Arrived::Nothing => return After::KeepAlive,
+            Arrived::Closed => return After::Close,
+            Arrived::Timeout => return reply::refuse(worker, client, x, 408, "the request head did not come in time").await,
+            Arrived::Refused(error) => return reply::refuse_head(worker, client, x, error).await,
+        }
+        let after = exchange::run(worker, client, x).await;
+        if after != After::KeepAlive || (client.eof && !x.from_client.has_leftover()) {
+            return after.max(if client.eof { After::Close } else { After::KeepAlive });
+        }
+    }
+}
+
+enum Arrived {
+    Head,
+    Nothing,
+    Closed,
+    Timeout,
+    Refused(RequestError),
+}
+
+/// Reads and parses one head. The bytes of the last read of the connection may hold several.
+async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Arrived {
+    let snapshot = worker.snapshot();
+    let settings = &snapshot.plan.settings;
+    let deadline_ms = worker.clock.now_ms() + settings.head_ms;
+    poll_fn(|cx| {
+        loop {
+            match parse_head(x, &settings.request_limits) {
+                Ok(Progress::Complete(_)) => return Poll::Ready(Arrived::Head),
+                Ok(Progress::Partial) => {}
+                Err(error) => return Poll::Ready(Arrived::Refused(error)),
+            }
+            if client.eof {
+                return Poll::Ready(Arrived::Closed);
+            }
+            match x.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(Arrived::Closed),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending if !x.from_client.has_leftover() => return Poll::Ready(Arrived::Nothing),
+                Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(Arrived::Timeout),
+                Poll::Pending => {
+                    client.timer.set(&worker.clock, deadline_ms, cx);
+                    return Poll::Pending;
+                }
+            }
+        }
+    })
+    .await
+}
+
+fn parse_head(x: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> Result<Progress, RequestError> {
+    if matches!(x.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
+        let skip = leading_empty_lines(x.from_client.unparsed())?;
+        x.from_client.skip(skip);
+        if x.from_client.unparsed() == b"\r" {
+            return Ok(Progress::Partial);
+        }
+    }
+    if !x.from_client.has_leftover() {
+        return Ok(Progress::Partial);
+    }
+    x.request.advance(x.from_client.unparsed(), limits)
+}
+
+/// Closes our side and discards what the client still sends, for a while.
+async fn linger(worker: &Worker, client: &mut Client, x: &mut Exchange) {
+    let deadline_ms = worker.clock.now_ms() + LINGER_MS;
+    x.from_client.release(&worker.buffers);
+    let mut left = LINGER_BYTES_MAX;
+    let mut buffer = worker.buffers.take();
+    let mut shut = false;
+    poll_fn(|cx| {
+        if !shut {
+            // Never pending for a TCP socket; an error means that the connection is gone, which reading shows too.
+            shut = Pin::new(&mut client.stream).poll_shutdown(cx).is_ready();
+        }
+        discard(cx, client, &mut buffer, &mut left, worker, deadline_ms)
+    })
+    .await;
+    worker.buffers.give(buffer);
+}
+
+fn discard(
+    cx: &mut Context<'_>,
+    client: &mut Client,
+    buffer: &mut [u8],
+    left: &mut usize,
+    worker: &Worker,
+    deadline_ms: u64,
+) -> Poll<()> {
+    loop {
+        let mut space = ReadBuf::new(buffer);
+        match Pin::new(&mut client.stream).poll_read(cx, &mut space) {
+            Poll::Ready(Ok(())) => {
+                let n = space.filled().len();
+                if n == 0 || n >= *left {
+                    return Poll::Ready(());
+                }
+                *left -= n;
+            }
+            Poll::Ready(Err(_)) => return Poll::Ready(()),
+            Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(()),
+            Poll::Pending => {
+                client.timer.set(&worker.clock, deadline_ms, cx);
+                return Poll::Pending;
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a worker counts about itself, for the status page.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One worker's counts; only that worker writes them.
+        #[derive(Debug, Default)]
+        pub(crate) struct WorkerCounters {
+            $(pub(crate) $name: Count,)*
+        }
+
+        /// The counts of all workers together.
+        #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl WorkerCounters {
+            pub(crate) fn add_to(&self, sum: &mut Counters) {
+                $(sum.$name += self.$name.0.load(Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Client connections open now.
+    connections_open,
+    /// Client connections accepted so far.
+    connections_total,
+    /// Connections refused because the worker had its share.
+    connections_refused,
+    /// Times `accept` failed, for want of file descriptors above all.
+    accept_errors,
+    /// Requests whose head has been received and whose response is not out.
+    requests_in_flight,
+    /// Requests answered so far, by an upstream or by the gateway itself.
+    requests_total,
+    /// Requests that were sent a second time or to another node.
+    upstream_retries,
+    /// Connections made to nodes.
+    upstream_connects,
+    /// Connections lost to a bug in the gateway.
+    panics,
+}
+
+/// A count with one writer: a plain store is enough, no locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,175 @@
+//! Header fields on their way through: what ends here, what tells the node of the client, what tells the client of us.
+
+use crate::client::Client;
+use crate::exchange::Exchange;
+use crate::plan::Settings;
+use crate::worker::Worker;
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+use stillgate_config::PassHost;
+use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version};
+
+const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
+
+/// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
+pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr) -> Box<[u8]> {
+    let ip = peer.ip().to_canonical();
+    format!(
+        "X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Port: {}\r\n",
+        local.port()
+    )
+    .into_bytes()
+    .into()
+}
+
+/// Whether the connection's peer may speak for others.
+fn is_trusted(ip: IpAddr, trusted: &[IpNet]) -> bool {
+    !trusted.is_empty() && trusted.iter().any(|range| range.contains(&ip))
+}
+
+/// Who asks: the peer, or whom a trusted peer says it asks for. The right-most address of `X-Forwarded-For` that is no
+/// trusted proxy itself counts, as everything left of it may be made up.
+pub(crate) fn client_address(settings: &Settings, head: &[u8], request: &RequestHead, peer: IpAddr) -> IpAddr {
+    let peer = peer.to_canonical();
+    if !is_trusted(peer, &settings.trusted_proxies) {
+        return peer;
+    }
+    let parse = |text: &[u8]| std::str::from_utf8(text.trim_ascii()).ok()?.parse::<IpAddr>().ok();
+    let mut client = peer;
+    let mut named = false;
+    let values = request.fields.iter().rev().filter(|field| field.id == Name::XForwardedFor);
+    for text in values.flat_map(|field| field.value.of(head).rsplit(|b| *b == b',')) {
+        let Some(ip) = parse(text) else { break };
+        client = ip.to_canonical();
+        named = true;
+        if !is_trusted(client, &settings.trusted_proxies) {
+            break;
+        }
+    }
+    if !named && let Some(ip) = request.fields.get(head, Name::XRealIp).and_then(parse) {
+        client = ip.to_canonical();
+    }
+    client
+}
+
+/// Prepares the edits of a request that hold for every node it may be sent to.
+pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Settings, pass_host: &PassHost) {
+    let head = x.from_client.head();
+    let edits = &mut x.request_edits;
+    edits.clear();
+    edits.removed = x.request.hop_by_hop;
+    let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
+    let replaces_host = *pass_host != PassHost::Pass || x.request.form == Form::Absolute;
+    let mut has_host = false;
+    for (index, field) in x.request.fields.iter().enumerate() {
+        match field.id {
+            Name::Host => {
+                has_host = true;
+                if replaces_host {
+                    edits.removed.insert(index);
+                }
+            }
+            Name::XForwardedFor => edits.removed.insert(index),
+            Name::XForwardedProto
+            | Name::XForwardedHost
+            | Name::XForwardedPort
+            | Name::XRealIp
+            | Name::Forwarded
+                if !trusted =>
+            {
+                edits.removed.insert(index);
+            }
+            // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing.
+            Name::Expect if x.request.version == Version::Http10 => edits.removed.insert(index),
+            _ => {}
+        }
+    }
+    x.sets_host = replaces_host || !has_host;
+    if trusted {
+        trusted_lines(edits, head, &x.request, client, client.address);
+    } else {
+        edits.added.extend_from_slice(&client.forwarded);
+        edits.add("X-Forwarded-Host", x.request.authority.of(head));
+    }
+    if x.request.framing == Framing::Chunked {
+        edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+}
+
+/// What a trusted proxy said is kept, its own address appended, and what it left out is filled in.
+fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
+    let missing = |id: Name| request.fields.get(head, id).is_none();
+    edits.added.extend_from_slice(b"X-Forwarded-For: ");
+    for field in request.fields.iter().filter(|field| field.id == Name::XForwardedFor) {
+        edits.added.extend_from_slice(field.value.of(head));
+        edits.added.extend_from_slice(b", ");
+    }
+    edits.added.extend_from_slice(format!("{}\r\n", client.peer.ip().to_canonical()).as_bytes());
+    if missing(Name::XRealIp) {
+        edits.add("X-Real-IP", client_ip.to_string().as_bytes());
+    }
+    if missing(Name::XForwardedProto) {
+        edits.add("X-Forwarded-Proto", b"http");
+    }
+    if missing(Name::XForwardedPort) {
+        edits.add("X-Forwarded-Port", client.local.port().to_string().as_bytes());
+    }
+    if missing(Name::XForwardedHost) {
+        edits.add("X-Forwarded-Host", request.authority.of(head));
+    }
+}
+
+/// The `Host` a node gets where it is not the client's own line.
+pub(crate) fn host_for<'a>(x: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
+    let authority = x.request.authority.of(x.from_client.head());
+    match pass_host {
+        PassHost::Rewrite(host) => host.as_bytes(),
+        PassHost::Pass if !authority.is_empty() => authority,
+        // HTTP/1.0 without Host: the node's own name is the only one there is.
+        PassHost::Pass | PassHost::Node => node_host.as_bytes(),
+    }
+}
+
+/// Prepares the edits of a response; `keep_alive` and `chunked` are what the client's connection will do.
+pub(crate) fn edit_response(worker: &Worker, x: &mut Exchange, settings: &Settings, keep_alive: bool, chunked: bool) {
+    let edits = &mut x.response_edits;
+    edits.clear();
+    edits.removed = x.response.hop_by_hop;
+    let forbids_length = x.response.status == 204 || x.response.status < 200;
+    for (index, field) in x.response.fields.iter().enumerate() {
+        match field.id {
+            Name::Server if settings.server_header => edits.removed.insert(index),
+            Name::ContentLength if forbids_length => edits.removed.insert(index),
+            _ => {}
+        }
+    }
+    if x.response.status < 200 {
+        return;
+    }
+    if chunked {
+        edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    push_common_lines(worker, settings, &mut edits.added, !x.response.has_date, x.request.version, keep_alive);
+}
+
+/// `Server`, `Date` and `Connection` as the situation wants them.
+pub(crate) fn push_common_lines(
+    worker: &Worker,
+    settings: &Settings,
+    out: &mut Vec<u8>,
+    date: bool,
+    client_version: Version,
+    keep_alive: bool,
+) {
+    if settings.server_header {
+        out.extend_from_slice(SERVER_LINE.as_bytes());
+    }
+    if date {
+        worker.clock.push_date_line(out);
+    }
+    match (client_version, keep_alive) {
+        (Version::Http11, true) => {}
+        (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
+    }
+}

@@ -1,0 +1,343 @@
+//! Moves one exchange's bytes: the request from client to node and the response from node to client, both at once.
+//!
+//! One poll function drives both directions, so that a response may begin, and end, while the request is still coming.
+//! Each direction has one buffer; it is read into again only when what was read before is written, and that is the
+//! backpressure. Nothing here decides: whatever needs a decision ends the poll with an [`Event`].
+
+use crate::client::Client;
+use crate::exchange::Exchange;
+use crate::plan::TimeoutsMs;
+use crate::worker::Worker;
+use std::task::{Context, Poll};
+use stillgate_upstream::Failure;
+use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};
+use tokio::net::TcpStream;
+
+/// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
+/// the answer is looked at.
+const HALF_CLOSE_PROBE_MS: u64 = 250;
+
+/// What stopped the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A whole response head, interim or final, was parsed.
+    Head,
+    /// The response has been written to its end.
+    Finished,
+    /// The node failed before its final response head.
+    NodeFailed(Failure),
+    /// The response broke off after its head had been passed on.
+    Cut,
+    /// The client closed or reset its connection, or did not take its response in time.
+    ClientGone,
+    /// The request's body did not come in time.
+    BodyTimeout,
+    /// The request's body is malformed.
+    BadBody(ChunkError),
+}
+
+/// What is being waited for longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    NodeSend,
+    NodeRead,
+    ClientBody,
+    ClientSend,
+    HalfClosed,
+}
+
+/// Where the response is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Body,
+}
+
+/// One try of one exchange, from the staged request to the end of the response.
+pub(crate) struct Relay<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) client: &'a mut Client,
+    pub(crate) x: &'a mut Exchange,
+    pub(crate) node: &'a mut TcpStream,
+    bounds: Bounds,
+    phase: Phase,
+    /// All of the request is written.
+    pub(crate) request_sent: bool,
+    /// Writing to the node failed. Its response may be on its way all the same: a server that refuses a body answers
+    /// and closes.
+    pub(crate) node_deaf: bool,
+    request_moved_ms: u64,
+    response_moved_ms: u64,
+    /// When the client's end of sending was seen, or last probed; zero: not yet.
+    half_closed_ms: u64,
+    probed: bool,
+    /// Whether the client's connection goes on after the response; known from its head on.
+    pub(crate) keep_alive: bool,
+}
+
+/// The time and size bounds of an exchange.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) node: TimeoutsMs,
+    pub(crate) client_body_ms: u64,
+    pub(crate) client_send_ms: u64,
+    pub(crate) response_head: HeadLimits,
+}
+
+impl<'a> Relay<'a> {
+    pub(crate) fn new(
+        worker: &'a Worker,
+        client: &'a mut Client,
+        x: &'a mut Exchange,
+        node: &'a mut TcpStream,
+        bounds: Bounds,
+    ) -> Relay<'a> {
+        let now = worker.clock.now_ms();
+        Relay {
+            worker,
+            client,
+            x,
+            node,
+            bounds,
+            phase: Phase::Head,
+            request_sent: false,
+            node_deaf: false,
+            request_moved_ms: now,
+            response_moved_ms: now,
+            half_closed_ms: 0,
+            probed: false,
+            keep_alive: false,
+        }
+    }
+
+    /// Whether the final response head has been staged.
+    pub(crate) fn in_body(&self) -> bool {
+        self.phase == Phase::Body
+    }
+
+    /// The final response head is staged: what follows is its body.
+    pub(crate) fn enter_body(&mut self) {
+        self.phase = Phase::Body;
+    }
+
+    /// Moves what can be moved. Called again after every event that does not end the try.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        match self.poll_pumps(cx) {
+            Ok(()) => Poll::Pending,
+            Err(event) => Poll::Ready(event),
+        }
+    }
+
+    fn poll_pumps(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        if !self.request_sent && !self.node_deaf {
+            self.pump_request(cx)?;
+        }
+        match self.phase {
+            Phase::Head => self.pump_head(cx)?,
+            Phase::Body => self.pump_body(cx)?,
+        }
+        if !self.client.eof && self.x.from_client.is_done() {
+            self.watch_client(cx)?;
+        }
+        self.wait(cx)
+    }
+
+    /// Client to node, until one of them has to be waited for.
+    fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            if !self.x.to_node.is_idle() {
+                let before = self.x.to_node.total;
+                let buffers = &self.worker.buffers;
+                let flushed = self.x.to_node.poll_flush(cx, self.node, self.x.from_client.content(), buffers);
+                self.x.from_client.written_but(self.x.to_node.content_left());
+                if self.x.to_node.total != before {
+                    self.request_moved_ms = self.worker.clock.now_ms();
+                }
+                match flushed {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(_)) => {
+                        self.node_deaf = true;
+                        return Ok(());
+                    }
+                }
+            }
+            if self.x.from_client.is_done() {
+                self.request_sent = true;
+                return Ok(());
+            }
+            if self.read_request_body(cx)?.is_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        let buffers = &self.worker.buffers;
+        let x = &mut *self.x;
+        match x.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
+            Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
+            Poll::Ready(Ok(Ok(_))) => {
+                self.request_moved_ms = self.worker.clock.now_ms();
+                let end = x.from_client.is_done().then(|| x.from_client.trailers());
+                x.to_node.stage(x.from_client.content(), end, buffers);
+                x.from_client.written_but(x.to_node.content_left());
+                Ok(Poll::Ready(()))
+            }
+        }
+    }
+
+    /// Reads the response's head. An interim response passed on before must be out first.
+    fn pump_head(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        if self.flush_to_client(cx)?.is_pending() {
+            return Ok(());
+        }
+        loop {
+            let x = &mut *self.x;
+            if x.from_node.has_leftover() {
+                match x.response.advance(x.from_node.unparsed(), x.request.method, &self.bounds.response_head) {
+                    Ok(Progress::Complete(_)) => return Err(Event::Head),
+                    Ok(Progress::Partial) => {}
+                    Err(error) => {
+                        x.refusal = Some(error.into());
+                        return Err(Event::NodeFailed(Failure::BadResponse));
+                    }
+                }
+            }
+            match x.from_node.poll_read_head(cx, self.node, &self.worker.buffers) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(Event::NodeFailed(Failure::Reset)),
+                Poll::Ready(Ok(_)) => self.response_moved_ms = self.worker.clock.now_ms(),
+            }
+        }
+    }
+
+    /// Node to client, until one of them has to be waited for.
+    fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            if self.flush_to_client(cx)?.is_pending() {
+                return Ok(());
+            }
+            if self.x.from_node.is_done() {
+                return Err(Event::Finished);
+            }
+            let buffers = &self.worker.buffers;
+            let x = &mut *self.x;
+            match x.from_node.poll_read_body(false, cx, self.node, buffers) {
+                Poll::Pending => return Ok(()),
+                // The end of a body that ends with the connection; of any other it is a truncation.
+                Poll::Ready(Ok(Ok(0))) if x.response.framing == stillgate_wire::Framing::UntilClose => x.from_node.finish(),
+                Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
+                Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
+            }
+            let end = x.from_node.is_done().then(|| x.from_node.trailers());
+            x.to_client.stage(x.from_node.content(), end, buffers);
+            x.from_node.written_but(x.to_client.content_left());
+        }
+    }
+
+    fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        let x = &mut *self.x;
+        if x.to_client.is_idle() {
+            return Ok(Poll::Ready(()));
+        }
+        let before = x.to_client.total;
+        // An interim head has no content; what `from_node` holds then is not to be written.
+        let content = if x.to_client.content_left() == 0 { &[][..] } else { x.from_node.content() };
+        let flushed = x.to_client.poll_flush(cx, &mut self.client.stream, content, &self.worker.buffers);
+        if self.phase == Phase::Body {
+            x.from_node.written_but(x.to_client.content_left());
+        }
+        if x.to_client.total != before {
+            self.response_moved_ms = self.worker.clock.now_ms();
+        }
+        match flushed {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+        }
+    }
+
+    /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
+    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        let Some(read) =
+            self.x.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers)
+        else {
+            return Ok(());
+        };
+        match read {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(0)) => {
+                self.client.eof = true;
+                self.half_closed_ms = self.worker.clock.now_ms();
+                Ok(())
+            }
+            Poll::Ready(Ok(_)) => self.watch_client(cx),
+            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+        }
+    }
+
+    /// Sets the timer to the nearest deadline, or says what passing it means.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            let (deadline_ms, wait) = self.deadline();
+            if deadline_ms > self.worker.clock.now_ms() {
+                self.client.timer.set(&self.worker.clock, deadline_ms, cx);
+                return Ok(());
+            }
+            match wait {
+                Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
+                Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
+                Wait::NodeSend | Wait::NodeRead => return Err(Event::Cut),
+                Wait::ClientBody => return Err(Event::BodyTimeout),
+                Wait::ClientSend => return Err(Event::ClientGone),
+                Wait::HalfClosed => self.probe_half_closed(cx)?,
+            }
+        }
+    }
+
+    fn deadline(&self) -> (u64, Wait) {
+        let mut nearest = (u64::MAX / 2, Wait::NodeRead);
+        let mut consider = |deadline_ms: u64, wait: Wait| {
+            if deadline_ms < nearest.0 {
+                nearest = (deadline_ms, wait);
+            }
+        };
+        let sending = !self.request_sent && !self.node_deaf;
+        if sending && !self.x.to_node.is_idle() {
+            consider(self.request_moved_ms + self.bounds.node.send, Wait::NodeSend);
+        } else if sending {
+            consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
+        }
+        if !self.x.to_client.is_idle() {
+            consider(self.response_moved_ms + self.bounds.client_send_ms, Wait::ClientSend);
+        } else if !sending || self.phase == Phase::Body {
+            let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
+            consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
+        }
+        if self.half_closed_ms != 0 && self.phase == Phase::Head {
+            consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
+        }
+        nearest
+    }
+
+    /// A FIN does not tell a client that only closed its sending side from one that is gone, and only the first wants
+    /// its response. Sending something tells: a closed peer answers with a reset. An interim response is what may be
+    /// sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
+    fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        self.half_closed_ms = self.worker.clock.now_ms();
+        if matches!(self.client.stream.take_error(), Ok(Some(_)) | Err(_)) {
+            return Err(Event::ClientGone);
+        }
+        if !self.probed && self.x.request.version == Version::Http11 && self.x.to_client.is_idle() {
+            self.probed = true;
+            let buffers = &self.worker.buffers;
+            self.x.to_client.head(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.x.to_client.stage(&[], None, buffers);
+            let _ = self.flush_to_client(cx)?;
+        }
+        Ok(())
+    }
+}

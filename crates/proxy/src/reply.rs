@@ -1,0 +1,124 @@
+//! Answers the gateway gives itself, in APISIX's form: a JSON object with `error_msg`.
+
+use crate::client::Client;
+use crate::exchange::{After, Exchange};
+use crate::forwarding::push_common_lines;
+use crate::worker::Worker;
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::io::Write;
+use std::task::Poll;
+use stillgate_wire::{Fault, Method, RequestError, Version};
+
+/// The name of a status (RFC 9110 section 15).
+pub(crate) fn reason(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        414 => "URI Too Long",
+        431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Internal Server Error",
+    }
+}
+
+/// Answers a request whose head was understood; the connection goes on where its body is here.
+pub(crate) async fn send(worker: &Worker, client: &mut Client, x: &mut Exchange, status: u16, message: &str) -> After {
+    let keep_alive = x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
+    stage(worker, x, status, message, keep_alive);
+    flush(worker, client, x, keep_alive).await
+}
+
+/// Answers a request whose head or body was refused, and closes.
+pub(crate) async fn refuse(
+    worker: &Worker,
+    client: &mut Client,
+    x: &mut Exchange,
+    status: u16,
+    message: impl Display,
+) -> After {
+    stage(worker, x, status, &message.to_string(), false);
+    flush(worker, client, x, false).await
+}
+
+/// Answers a head that was refused.
+pub(crate) async fn refuse_head(worker: &Worker, client: &mut Client, x: &mut Exchange, error: RequestError) -> After {
+    let status = match error.fault() {
+        Fault::BadRequest => 400,
+        Fault::TargetTooLong => 414,
+        Fault::HeadTooLarge => 431,
+        Fault::Version => 505,
+    };
+    // What the last request of this connection said of itself does not hold for this one.
+    x.request.method = Method::Other;
+    x.request.version = Version::Http11;
+    refuse(worker, client, x, status, error).await
+}
+
+fn stage(worker: &Worker, x: &mut Exchange, status: u16, message: &str, keep_alive: bool) {
+    tracing::debug!(status, message, "answered by the gateway");
+    let snapshot = worker.snapshot();
+    x.to_client.reset(&worker.buffers);
+    x.from_node.release(&worker.buffers);
+    x.to_node.release(&worker.buffers);
+    let (http11, method) = (x.request.version, x.request.method);
+    let out = x.to_client.head(&worker.buffers);
+    let body = body(status, message);
+    write_head(out, status, body.len());
+    push_common_lines(worker, &snapshot.plan.settings, out, true, http11, keep_alive);
+    out.extend_from_slice(b"\r\n");
+    x.outcome.head_bytes = out.len() as u64;
+    x.outcome.status = status;
+    if method != Method::Head {
+        out.extend_from_slice(body.as_bytes());
+    }
+    x.to_client.stage(&[], None, &worker.buffers);
+}
+
+/// The messages are ours and need no escaping.
+fn body(status: u16, message: &str) -> String {
+    match (status, message) {
+        (404, message) => format!("{{\"error_msg\":\"404 {message}\"}}\n"),
+        (status, "") => format!("{{\"error_msg\":\"{status} {}\"}}\n", reason(status)),
+        (status, message) => format!("{{\"error_msg\":\"{status} {}: {message}\"}}\n", reason(status)),
+    }
+}
+
+fn write_head(out: &mut Vec<u8>, status: u16, length: usize) {
+    let reason = reason(status);
+    write!(out, "HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n")
+        .expect("writing to a vector does not fail");
+}
+
+async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, keep_alive: bool) -> After {
+    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.send_ms;
+    let written = poll_fn(|cx| match x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
+        Poll::Ready(result) => Poll::Ready(result.is_ok()),
+        Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),
+        Poll::Pending => {
+            client.timer.set(&worker.clock, deadline_ms, cx);
+            Poll::Pending
+        }
+    })
+    .await;
+    match (written, keep_alive) {
+        (false, _) => After::Close,
+        (true, true) => After::KeepAlive,
+        (true, false) => After::Linger,
+    }
+}
+
+/// The whole answer to a connection beyond the worker's share.
+pub(crate) fn overloaded() -> Vec<u8> {
+    let body = body(503, "too many connections, try again later");
+    let mut out = Vec::new();
+    write_head(&mut out, 503, body.len());
+    out.extend_from_slice(b"Retry-After: 1\r\nConnection: close\r\n\r\n");
+    out.extend_from_slice(body.as_bytes());
+    out
+}

@@ -1,0 +1,132 @@
+//! The variables of a request in flight, answered from the bytes of its head.
+
+use crate::client::Client;
+use crate::exchange::Exchange;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use stillgate_route::path::{normalise, target_path};
+use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Scratch, Variable, canonical_host};
+use stillgate_wire::RequestHead;
+
+/// A request as its variables see it.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestVars<'a> {
+    pub(crate) head: &'a [u8],
+    pub(crate) request: &'a RequestHead,
+    /// Canonical.
+    pub(crate) host: &'a [u8],
+    /// `None` where it has no normal form; such a request is logged but never routed.
+    pub(crate) path: Option<NormalPath<'a>>,
+    pub(crate) client: IpAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// Where the path's captures are, once a route was found.
+    pub(crate) captures: Option<(&'a Matcher, Match, &'a Scratch)>,
+}
+
+impl<'a> RequestVars<'a> {
+    fn path_and_query(&self) -> &'a [u8] {
+        self.request.path_and_query.of(self.head)
+    }
+
+    fn query(&self) -> Option<&'a [u8]> {
+        target_path(self.path_and_query()).1
+    }
+
+    fn header<'b>(&self, name: &HeaderName, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        let mut values = self
+            .request
+            .fields
+            .iter()
+            .filter(|field| name.matches(field.name.of(self.head)))
+            .map(|field| field.value.of(self.head));
+        let first = values.next()?;
+        let Some(second) = values.next() else { return Some(first) };
+        buffer.clear();
+        buffer.extend_from_slice(first);
+        for value in std::iter::once(second).chain(values) {
+            buffer.extend_from_slice(b", ");
+            buffer.extend_from_slice(value);
+        }
+        Some(buffer)
+    }
+
+    fn cookie(&self, name: &str) -> Option<&'a [u8]> {
+        self.request
+            .fields
+            .iter()
+            .filter(|field| field.name.of(self.head).eq_ignore_ascii_case(b"cookie"))
+            .flat_map(|field| field.value.of(self.head).split(|b| *b == b';'))
+            .find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
+    }
+
+    fn argument(&self, name: &str) -> Option<&'a [u8]> {
+        self.query()?.split(|b| *b == b'&').find_map(|pair| {
+            if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) }
+        })
+    }
+
+    fn path_param(&self, name: &str) -> Option<&'a [u8]> {
+        let (matcher, found, scratch) = self.captures?;
+        matcher.params(found, scratch, self.path?).find(|(have, _)| *have == name).map(|(_, value)| value)
+    }
+}
+
+/// The value in `name=value`.
+fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    pair.strip_prefix(name)?.strip_prefix(b"=")
+}
+
+impl Lookup for RequestVars<'_> {
+    fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        match variable {
+            Variable::Uri => self.path.map(NormalPath::bytes),
+            Variable::RequestUri => Some(self.path_and_query()),
+            Variable::Args => self.query(),
+            Variable::IsArgs => Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" }),
+            Variable::Host => Some(self.host),
+            Variable::RequestMethod => Some(self.request.method_bytes(self.head)),
+            Variable::Scheme => Some(b"http"),
+            Variable::ServerProtocol => Some(self.request.version.as_str().as_bytes()),
+            Variable::RemoteAddr => Some(written(buffer, self.client)),
+            Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
+            Variable::RemotePort => Some(written(buffer, self.peer.port())),
+            Variable::ServerAddr => Some(written(buffer, self.local.ip())),
+            Variable::ServerPort => Some(written(buffer, self.local.port())),
+            Variable::Arg(name) => self.argument(name),
+            Variable::Header(name) => self.header(name, buffer),
+            Variable::Cookie(name) => self.cookie(name),
+            Variable::PathParam(name) => self.path_param(name),
+        }
+    }
+}
+
+fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
+}
+
+/// Calls `then` with the variables of a request whose route is known or was not found.
+pub(crate) fn with_vars<R>(
+    client: &Client,
+    x: &mut Exchange,
+    matcher: &Matcher,
+    then: impl FnOnce(&RequestVars<'_>, &mut Vec<u8>) -> R,
+) -> R {
+    let head = x.from_client.head();
+    let vars = RequestVars {
+        head,
+        request: &x.request,
+        host: canonical_host(x.request.authority.of(head), &mut x.host_scratch),
+        path: normalise(target_path(x.request.path_and_query.of(head)).0, &mut x.path_scratch).ok(),
+        client: client.address,
+        peer: client.peer,
+        local: client.local,
+        captures: x.outcome.route.map(|found| (matcher, found, &x.matching)),
+    };
+    then(&vars, &mut x.key)
+}

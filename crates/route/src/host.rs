@@ -1,0 +1,247 @@
+//! Hosts: what a route may ask for, and the form a request's host is compared in.
+//!
+//! Both sides are lower-case names without port and without a trailing dot. Names are not resolved and IDNs are not
+//! translated: a configuration writes the punycode form, which is what clients send.
+
+use std::fmt;
+
+/// Longest host pattern in bytes: the longest DNS name (RFC 1035 section 2.3.4). It also bounds what of a request's host
+/// is looked at for suffixes.
+pub const HOST_BYTES_MAX: usize = 253;
+
+/// `example.com` or `*.example.com`, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    /// A name, or a suffix that begins with a dot (no name does, so one table holds both).
+    text: Box<str>,
+}
+
+/// Why a text is no host pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostError {
+    /// Nothing was written.
+    Empty,
+    /// More than [`HOST_BYTES_MAX`] bytes.
+    TooLong,
+    /// A lone `*`.
+    AnyHost,
+    /// A `*` elsewhere than in a leading `*.`.
+    Wildcard {
+        /// As it was written.
+        text: String,
+        /// What was probably meant.
+        write: String,
+    },
+    /// `example.com:8080`.
+    Port {
+        /// As it was written.
+        text: String,
+        /// The host alone.
+        write: String,
+    },
+    /// A trailing dot, or an empty label.
+    EmptyLabel {
+        /// As it was written.
+        text: String,
+        /// The name without it.
+        write: String,
+    },
+    /// A character no host has.
+    Character {
+        /// As it was written.
+        text: String,
+        /// The first offender.
+        character: char,
+    },
+}
+
+impl HostPattern {
+    /// Parses a host of a route; upper case is folded.
+    pub fn parse(text: &str) -> Result<HostPattern, HostError> {
+        if text.is_empty() {
+            return Err(HostError::Empty);
+        }
+        if text == "*" {
+            return Err(HostError::AnyHost);
+        }
+        if text.len() > HOST_BYTES_MAX + 1 {
+            return Err(HostError::TooLong);
+        }
+        let lower = text.to_ascii_lowercase();
+        if let Some(address) = lower.strip_prefix('[') {
+            return ipv6_literal(text, address);
+        }
+        let (suffix, name) = match lower.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, lower.as_str()),
+        };
+        check_name(text, name)?;
+        let text = if suffix { &lower[1..] } else { name };
+        Ok(HostPattern { text: text.into() })
+    }
+
+    /// Whether it is a `*.` pattern.
+    pub fn is_suffix(&self) -> bool {
+        self.text.starts_with('.')
+    }
+
+    /// Whether a host in canonical form (see [`canonical_host`]) matches.
+    pub fn matches(&self, host: &[u8]) -> bool {
+        let text = self.text.as_bytes();
+        if self.is_suffix() { host.len() > text.len() && host.ends_with(text) } else { host == text }
+    }
+
+    /// The name, or the suffix with its leading dot.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn ipv6_literal(text: &str, address: &str) -> Result<HostPattern, HostError> {
+    let Some((address, after)) = address.split_once(']') else {
+        return Err(HostError::Character { text: text.to_owned(), character: '[' });
+    };
+    if !after.is_empty() {
+        let write = format!("[{address}]");
+        return Err(HostError::Port { text: text.to_owned(), write });
+    }
+    match address.parse::<std::net::Ipv6Addr>() {
+        Ok(_) => Ok(HostPattern { text: format!("[{address}]").into() }),
+        Err(_) => Err(HostError::Character { text: text.to_owned(), character: '[' }),
+    }
+}
+
+fn check_name(text: &str, name: &str) -> Result<(), HostError> {
+    if name.contains('*') {
+        let rest = name.rsplit('*').find(|part| !part.is_empty()).unwrap_or("example.com");
+        let write = format!("*.{}", rest.trim_matches('.'));
+        return Err(HostError::Wildcard { text: text.to_owned(), write });
+    }
+    if let Some((host, port)) = name.split_once(':')
+        && port.bytes().all(|b| b.is_ascii_digit())
+    {
+        let star = if text.starts_with("*.") { "*." } else { "" };
+        return Err(HostError::Port { text: text.to_owned(), write: format!("{star}{host}") });
+    }
+    if let Some(character) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !"-._".contains(*c)) {
+        return Err(HostError::Character { text: text.to_owned(), character });
+    }
+    if name.split('.').any(str::is_empty) {
+        let labels: Vec<&str> = name.split('.').filter(|label| !label.is_empty()).collect();
+        let star = if text.starts_with('*') || text.starts_with('.') { "*." } else { "" };
+        return Err(HostError::EmptyLabel { text: text.to_owned(), write: format!("{star}{}", labels.join(".")) });
+    }
+    Ok(())
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let star = if self.is_suffix() { "*" } else { "" };
+        write!(f, "{star}{}", self.text)
+    }
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostError::Empty => write!(f, "an empty host; leave the key out to match any host"),
+            HostError::TooLong => write!(f, "a host has at most {HOST_BYTES_MAX} bytes"),
+            HostError::AnyHost => write!(f, "\"*\": leave the key out to match any host"),
+            HostError::Wildcard { text, write } => {
+                write!(f, "\"{text}\": '*' only as the whole first label; write \"{write}\"")
+            }
+            HostError::Port { text, write } => {
+                write!(f, "\"{text}\": hosts are compared without port; write \"{write}\"")
+            }
+            HostError::EmptyLabel { text, write } => write!(f, "\"{text}\": empty label; write \"{write}\""),
+            HostError::Character { text, character } => {
+                write!(f, "\"{text}\": {character:?} cannot be in a host")?;
+                if !character.is_ascii() {
+                    write!(f, "; write the punycode form (xn--…)")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// The form hosts are compared in: of a `Host` field or an authority, without port and trailing dot, in lower case.
+///
+/// Borrows `host` where it is in that form already; otherwise the result lives in `scratch`, whose content is replaced.
+pub fn canonical_host<'a>(host: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    let host = without_port(host);
+    let host = host.strip_suffix(b".").unwrap_or(host);
+    if !host.iter().any(u8::is_ascii_uppercase) {
+        return host;
+    }
+    scratch.clear();
+    scratch.extend(host.iter().map(u8::to_ascii_lowercase));
+    scratch
+}
+
+fn without_port(host: &[u8]) -> &[u8] {
+    match memchr::memrchr(b':', host) {
+        Some(colon) if host[colon + 1..].iter().all(u8::is_ascii_digit) => &host[..colon],
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names_or_true_suffixes() {
+        let check = |pattern: &str, host: &str, expected: bool| {
+            let pattern = HostPattern::parse(pattern).unwrap();
+            assert_eq!(pattern.matches(host.as_bytes()), expected, "{pattern} {host}");
+        };
+        check("example.com", "example.com", true);
+        check("Example.COM", "example.com", true);
+        check("example.com", "a.example.com", false);
+        check("*.example.com", "a.example.com", true);
+        check("*.example.com", "a.b.example.com", true);
+        check("*.example.com", "example.com", false);
+        check("*.example.com", ".example.com", false);
+        check("*.example.com", "aexample.com", false);
+        check("[::1]", "[::1]", true);
+        check("10.0.0.1", "10.0.0.1", true);
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        let check = |text: &str, message: &str| {
+            assert_eq!(HostPattern::parse(text).unwrap_err().to_string(), message);
+        };
+        check("", "an empty host; leave the key out to match any host");
+        check("*", "\"*\": leave the key out to match any host");
+        check("*example.com", "\"*example.com\": '*' only as the whole first label; write \"*.example.com\"");
+        check("a.*.com", "\"a.*.com\": '*' only as the whole first label; write \"*.com\"");
+        check("example.com:80", "\"example.com:80\": hosts are compared without port; write \"example.com\"");
+        check("*.a.com:80", "\"*.a.com:80\": hosts are compared without port; write \"*.a.com\"");
+        check("[::1]:80", "\"[::1]:80\": hosts are compared without port; write \"[::1]\"");
+        check("example.com.", "\"example.com.\": empty label; write \"example.com\"");
+        check(".example.com", "\".example.com\": empty label; write \"*.example.com\"");
+        check("a b", "\"a b\": ' ' cannot be in a host");
+        check("käse.de", "\"käse.de\": 'ä' cannot be in a host; write the punycode form (xn--…)");
+        check(&"a".repeat(300), "a host has at most 253 bytes");
+    }
+
+    #[test]
+    fn hosts_of_requests_lose_port_case_and_final_dot() {
+        let check = |host: &str, expected: &str| {
+            let mut scratch = Vec::new();
+            assert_eq!(canonical_host(host.as_bytes(), &mut scratch), expected.as_bytes());
+        };
+        check("example.com", "example.com");
+        check("Example.com:8080", "example.com");
+        check("example.com.", "example.com");
+        check("example.com.:80", "example.com");
+        check("example.com:", "example.com");
+        check("[::1]:80", "[::1]");
+        check("[2001:DB8::1]", "[2001:db8::1]");
+        check("", "");
+    }
+}

@@ -1,0 +1,356 @@
+//! Paths in the one form they are matched in: RFC 3986 section 6.2.2, with duplicate slashes merged.
+//!
+//! The normal form decodes `%XX` of unreserved characters, writes every other `%XX` in upper case, encodes what may not
+//! stand in a path, merges slashes and then removes dot segments (in that order, as nginx does). It is for matching
+//! only: what is forwarded is the path as it came. An encoded slash stays encoded here; [`crate::Matcher::find`] refuses
+//! a request whose route would be another one if it were decoded.
+
+use std::fmt;
+
+/// A path no route may be chosen by; answered with 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathError {
+    /// It does not begin with a slash.
+    NotAbsolute,
+    /// A `..` leads above the root.
+    AboveRoot,
+    /// A NUL byte, encoded or not.
+    Nul,
+    /// A `%` without two hexadecimal digits.
+    Percent,
+    /// Which route takes the request depends on whether `%2F` is a slash.
+    EncodedSlash,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PathError::NotAbsolute => "the path does not begin with '/'",
+            PathError::AboveRoot => "the path leads above the root",
+            PathError::Nul => "the path holds a NUL byte",
+            PathError::Percent => "the path holds a '%' without two hexadecimal digits",
+            PathError::EncodedSlash => "the route depends on whether %2F in the path is a slash",
+        })
+    }
+}
+
+impl std::error::Error for PathError {}
+
+/// A path in normal form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NormalPath<'a> {
+    bytes: &'a [u8],
+    encoded_slash: bool,
+}
+
+impl<'a> NormalPath<'a> {
+    /// The text; it begins with a slash and is printable ASCII.
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether it holds `%2F`.
+    pub fn has_encoded_slash(self) -> bool {
+        self.encoded_slash
+    }
+}
+
+/// Splits an origin-form request target at its first `?`: the path, and the query without the `?`.
+pub fn target_path(target: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match memchr::memchr(b'?', target) {
+        Some(at) => (&target[..at], Some(&target[at + 1..])),
+        None => (target, None),
+    }
+}
+
+/// Brings a path (without query) into normal form; an empty one (of an absolute-form target) is `/`.
+///
+/// Borrows `raw` where nothing is to do; otherwise the result lives in `scratch`, whose content is replaced and which
+/// grows to at most three times `raw`.
+pub fn normalise<'a>(raw: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<NormalPath<'a>, PathError> {
+    if raw.is_empty() {
+        return Ok(NormalPath { bytes: b"/", encoded_slash: false });
+    }
+    if raw[0] != b'/' {
+        return Err(PathError::NotAbsolute);
+    }
+    if is_plain(raw) {
+        return Ok(NormalPath { bytes: raw, encoded_slash: false });
+    }
+    scratch.clear();
+    let encoded_slash = rewrite(raw, scratch)?;
+    Ok(NormalPath { bytes: scratch, encoded_slash })
+}
+
+/// The path as it reads if `%2F` is a slash.
+pub(crate) fn decode_slashes<'a>(
+    path: NormalPath<'_>,
+    decoded: &'a mut Vec<u8>,
+    scratch: &'a mut Vec<u8>,
+) -> Result<NormalPath<'a>, PathError> {
+    decoded.clear();
+    let mut rest = path.bytes();
+    while let Some(at) = memchr::memmem::find(rest, b"%2F") {
+        decoded.extend_from_slice(&rest[..at]);
+        decoded.push(b'/');
+        rest = &rest[at + 3..];
+    }
+    decoded.extend_from_slice(rest);
+    normalise(decoded, scratch)
+}
+
+/// What a byte of a raw path may need.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Stays as it is, and needs no percent-encoding (RFC 3986 `unreserved`, but for the dot).
+    Unreserved,
+    /// As [`Class::Unreserved`], and may make a dot segment.
+    Dot,
+    /// Stays as it came: encoded and literal differ (`sub-delims`, `:` and `@`).
+    Reserved,
+    /// Separates segments.
+    Slash,
+    /// Begins an encoded byte.
+    Percent,
+    /// Has no place in a path and is encoded.
+    Illegal,
+}
+
+static CLASSES: [Class; 256] = classes();
+
+const fn classes() -> [Class; 256] {
+    let mut classes = [Class::Illegal; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => Class::Unreserved,
+            b'.' => Class::Dot,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => {
+                Class::Reserved
+            }
+            b'/' => Class::Slash,
+            b'%' => Class::Percent,
+            _ => Class::Illegal,
+        };
+        byte += 1;
+    }
+    classes
+}
+
+/// Whether a path that begins with a slash is in normal form and holds no `%`.
+fn is_plain(raw: &[u8]) -> bool {
+    let mut after_slash = false;
+    for (at, &byte) in raw.iter().enumerate() {
+        match CLASSES[byte as usize] {
+            Class::Unreserved | Class::Reserved => after_slash = false,
+            Class::Slash if after_slash => return false,
+            Class::Slash => after_slash = true,
+            Class::Dot if after_slash && begins_with_dot_segment(&raw[at..]) => return false,
+            Class::Dot => after_slash = false,
+            Class::Percent | Class::Illegal => return false,
+        }
+    }
+    true
+}
+
+fn begins_with_dot_segment(rest: &[u8]) -> bool {
+    let rest = rest.strip_prefix(b"..").or_else(|| rest.strip_prefix(b".")).unwrap_or(rest);
+    matches!(rest.first(), None | Some(b'/'))
+}
+
+/// Writes the normal form of `raw` to the empty `out`; tells whether it holds an encoded slash.
+fn rewrite(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, PathError> {
+    let mut encoded_slash = false;
+    out.push(b'/');
+    // Invariant: `out[..segment]` is finished and ends with a slash.
+    let mut segment = 1;
+    let mut rest = &raw[1..];
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match CLASSES[byte as usize] {
+            Class::Slash => segment = end_segment(out, segment, true)?,
+            Class::Percent => {
+                let decoded = hex_pair(rest).ok_or(PathError::Percent)?;
+                rest = &rest[2..];
+                encoded_slash |= decoded == b'/';
+                push_decoded(decoded, out)?;
+            }
+            Class::Illegal if byte == 0 => return Err(PathError::Nul),
+            Class::Illegal => push_encoded(byte, out),
+            Class::Unreserved | Class::Dot | Class::Reserved => out.push(byte),
+        }
+    }
+    end_segment(out, segment, false)?;
+    // A `..` may have removed it.
+    Ok(encoded_slash && memchr::memmem::find(out, b"%2F").is_some())
+}
+
+/// Ends the segment that begins at `segment`; returns where the next one begins.
+fn end_segment(out: &mut Vec<u8>, segment: usize, slash_follows: bool) -> Result<usize, PathError> {
+    match &out[segment..] {
+        b"" => Ok(segment),
+        b"." => {
+            out.truncate(segment);
+            Ok(segment)
+        }
+        b".." => {
+            if segment == 1 {
+                return Err(PathError::AboveRoot);
+            }
+            let parent = memchr::memrchr(b'/', &out[..segment - 1]).map_or(1, |slash| slash + 1);
+            out.truncate(parent);
+            Ok(parent)
+        }
+        _ => {
+            if slash_follows {
+                out.push(b'/');
+            }
+            Ok(out.len())
+        }
+    }
+}
+
+fn push_decoded(byte: u8, out: &mut Vec<u8>) -> Result<(), PathError> {
+    match CLASSES[byte as usize] {
+        _ if byte == 0 => return Err(PathError::Nul),
+        Class::Unreserved | Class::Dot => out.push(byte),
+        Class::Reserved | Class::Slash | Class::Percent | Class::Illegal => push_encoded(byte, out),
+    }
+    Ok(())
+}
+
+fn push_encoded(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'%', DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]]);
+}
+
+fn hex_pair(text: &[u8]) -> Option<u8> {
+    let digit = |at: usize| (*text.get(at)? as char).to_digit(16);
+    Some((digit(0)? << 4 | digit(1)?) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn normal(raw: &str) -> Result<String, PathError> {
+        let mut scratch = Vec::new();
+        let path = normalise(raw.as_bytes(), &mut scratch)?;
+        Ok(String::from_utf8(path.bytes().to_vec()).unwrap())
+    }
+
+    #[test]
+    fn normal_forms() {
+        let check = |raw: &str, expected: Result<&str, PathError>| {
+            assert_eq!(normal(raw), expected.map(str::to_owned), "{raw}");
+        };
+        check("/", Ok("/"));
+        check("", Ok("/"));
+        check("/a/b", Ok("/a/b"));
+        check("/a/b/", Ok("/a/b/"));
+        check("//a///b//", Ok("/a/b/"));
+        check("/%61%2D%7e", Ok("/a-~"));
+        check("/%2f%3a%c3%a4", Ok("/%2F%3A%C3%A4"));
+        check("/a b{}|", Ok("/a%20b%7B%7D%7C"));
+        check("/ä", Ok("/%C3%A4"));
+        check("/a:b@c;d=e,f!", Ok("/a:b@c;d=e,f!"));
+        check("/a/./b/.", Ok("/a/b/"));
+        check("/a/../b", Ok("/b"));
+        check("/a/b/..", Ok("/a/"));
+        check("/a/..", Ok("/"));
+        check("/a//../b", Ok("/b"));
+        check("/a/%2e%2E/b", Ok("/b"));
+        check("/a/%2e/b", Ok("/a/b"));
+        check("/.well-known/...", Ok("/.well-known/..."));
+        check("/a/.b/..c/d.", Ok("/a/.b/..c/d."));
+        check("/..", Err(PathError::AboveRoot));
+        check("/a/../..", Err(PathError::AboveRoot));
+        check("/%2e%2e/a", Err(PathError::AboveRoot));
+        check("/a%00b", Err(PathError::Nul));
+        check("/a\0b", Err(PathError::Nul));
+        check("/%", Err(PathError::Percent));
+        check("/%4", Err(PathError::Percent));
+        check("/%zz", Err(PathError::Percent));
+        check("/%+1", Err(PathError::Percent));
+        check("a", Err(PathError::NotAbsolute));
+        check("*", Err(PathError::NotAbsolute));
+    }
+
+    #[test]
+    fn what_is_normal_is_borrowed() {
+        let check = |raw: &str, borrowed: bool| {
+            let mut scratch = Vec::new();
+            let path = normalise(raw.as_bytes(), &mut scratch).unwrap();
+            assert_eq!(std::ptr::eq(path.bytes(), raw.as_bytes()), borrowed, "{raw}");
+        };
+        check("/a/b.c/.d/..e/f./g..", true);
+        check("/", true);
+        check("/a/.", false);
+        check("/a//b", false);
+        check("/%41", false);
+    }
+
+    #[test]
+    fn encoded_slashes_are_noticed_and_can_be_decoded() {
+        let check = |raw: &str, expected: Option<&str>| {
+            let (mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new());
+            let path = normalise(raw.as_bytes(), &mut a).unwrap();
+            assert_eq!(path.has_encoded_slash(), expected.is_some(), "{raw}");
+            if let Some(expected) = expected {
+                assert_eq!(decode_slashes(path, &mut b, &mut c).unwrap().bytes(), expected.as_bytes());
+            }
+        };
+        check("/a/b", None);
+        check("/a%252Fb", None);
+        check("/a%2f../b", Some("/b"));
+        check("/a/b%2f..%2Fc", Some("/a/c"));
+        check("/a%2fb/../c", None);
+    }
+
+    #[test]
+    fn targets_are_cut_at_the_first_question_mark() {
+        assert_eq!(target_path(b"/a?b?c"), (&b"/a"[..], Some(&b"b?c"[..])));
+        assert_eq!(target_path(b"/a?"), (&b"/a"[..], Some(&b""[..])));
+        assert_eq!(target_path(b"/a"), (&b"/a"[..], None));
+    }
+
+    #[test]
+    fn long_paths_take_linear_time() {
+        let mib = 1 << 20;
+        let ups = format!("{}{}", "/a".repeat(mib / 8), "/..".repeat(mib / 8));
+        assert_eq!(normal(&ups), Ok("/".to_owned()));
+        assert_eq!(normal(&"/".repeat(mib)), Ok("/".to_owned()));
+        assert_eq!(normal(&"/..".repeat(mib)), Err(PathError::AboveRoot));
+    }
+
+    proptest! {
+        #[test]
+        fn normalising_is_idempotent_and_leaves_nothing_to_do(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    Just("/".to_owned()), Just(".".to_owned()), Just("..".to_owned()), Just("%2e".to_owned()),
+                    Just("%2F".to_owned()), Just("%c3".to_owned()), Just("%41".to_owned()), "[a-c:ä *{]{1,2}",
+                ],
+                0..24,
+            )
+        ) {
+            let raw = format!("/{}", parts.concat());
+            if let Ok(once) = normal(&raw) {
+                prop_assert_eq!(normal(&once), Ok(once.clone()));
+                prop_assert!(once.starts_with('/'));
+                prop_assert!(!once.contains("//"));
+                prop_assert!(!once.split('/').any(|segment| segment == "." || segment == ".."));
+                prop_assert!(once.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_normalised_or_refused(raw in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let mut scratch = Vec::new();
+            if let Ok(path) = normalise(&raw, &mut scratch) {
+                prop_assert!(path.bytes().iter().all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+    }
+}

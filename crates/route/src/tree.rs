@@ -1,0 +1,354 @@
+//! Radix trees over pattern keys: finds the patterns that match a path, best first.
+//!
+//! ```text
+//!   "/a/" ─┬─ "b/" ─ star            /a/b/*
+//!          ├─ "bc" ─ leaf            (exact paths live in a table, not here)
+//!          ├─ param ─┬─ leaf         /a/:x
+//!          │         └─ "/c" ─ leaf  /a/:x/c
+//!          └─ star                   /a/*
+//! ```
+//!
+//! All trees share one arena; siblings stand side by side, and so do their first bytes. The search goes depth first:
+//! what ends here, then the static child, then the parameter, then the star; that is the order of the keys. It needs no
+//! stack, since every node knows its parent, and what a step consumed can be given back.
+//!
+//! Bound: a node is reached on one way only and is entered at most once, so a search costs at most the nodes of the tree,
+//! and at most 2^[`PARAMS_MAX`] times the segments of the longest pattern, whatever the path.
+
+use crate::pattern::{PARAM, PARAMS_MAX, STAR};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// No node, no leaf.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Default)]
+pub(crate) struct Forest {
+    nodes: Vec<Node>,
+    /// First byte of each node's label, at the node's index.
+    firsts: Vec<u8>,
+    labels: Vec<u8>,
+}
+
+/// A root of a tree in a [`Forest`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Root(u32);
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// What of the path leads into the node, as a range of [`Forest::labels`]. For a parameter: what follows it.
+    label: u32,
+    label_len: u32,
+    parent: u32,
+    /// First of the static children; the others follow it.
+    children: u32,
+    /// Value of the pattern that ends here.
+    leaf: u32,
+    /// Value of the pattern that has its star here.
+    star: u32,
+    /// Child that is entered by one whole segment.
+    param: u32,
+    child_count: u8,
+    is_param: bool,
+}
+
+/// What parameters and the star took of a path; fixed in size.
+#[derive(Debug, Clone)]
+pub(crate) struct Captures {
+    len: usize,
+    ranges: [(usize, usize); PARAMS_MAX + 1],
+}
+
+impl Captures {
+    pub(crate) fn new() -> Captures {
+        Captures { len: 0, ranges: [(0, 0); PARAMS_MAX + 1] }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
+        self.ranges[..self.len].iter().map(|&(start, end)| start..end)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    fn push(&mut self, start: usize, end: usize) {
+        self.ranges[self.len] = (start, end);
+        self.len += 1;
+    }
+
+    /// Returns where the dropped one began.
+    fn pop(&mut self) -> usize {
+        self.len -= 1;
+        self.ranges[self.len].0
+    }
+}
+
+/// Where the search stands with a node.
+enum Step {
+    Enter,
+    Param,
+    Star,
+    Leave,
+}
+
+impl Forest {
+    /// Calls `visit` with the value of every pattern that matches `path`, best first, until it returns something.
+    /// `captures` holds, then and after a hit, what the pattern took.
+    #[inline]
+    pub(crate) fn search<B>(
+        &self,
+        root: Root,
+        path: &[u8],
+        captures: &mut Captures,
+        mut visit: impl FnMut(u32, &Captures) -> Option<B>,
+    ) -> Option<B> {
+        captures.clear();
+        let mut index = root.0;
+        let mut at = self.skip_label(&self.nodes[index as usize], path, 0)?;
+        let mut step = Step::Enter;
+        loop {
+            let node = &self.nodes[index as usize];
+            step = match step {
+                Step::Enter if at == path.len() => {
+                    if node.leaf != NONE
+                        && let Some(found) = visit(node.leaf, captures)
+                    {
+                        return Some(found);
+                    }
+                    Step::Star
+                }
+                Step::Enter => match self.static_child(node, path, at) {
+                    Some((child, after)) => {
+                        (index, at) = (child, after);
+                        Step::Enter
+                    }
+                    None => Step::Param,
+                },
+                Step::Param => match self.param_child(node, path, at) {
+                    Some((end, after)) => {
+                        captures.push(at, end);
+                        (index, at) = (node.param, after);
+                        Step::Enter
+                    }
+                    None => Step::Star,
+                },
+                Step::Star => {
+                    if node.star != NONE {
+                        captures.push(at, path.len());
+                        if let Some(found) = visit(node.star, captures) {
+                            return Some(found);
+                        }
+                        captures.pop();
+                    }
+                    Step::Leave
+                }
+                Step::Leave if index == root.0 => return None,
+                Step::Leave => {
+                    index = node.parent;
+                    if node.is_param {
+                        at = captures.pop();
+                        Step::Star
+                    } else {
+                        at -= node.label_len as usize;
+                        Step::Param
+                    }
+                }
+            }
+        }
+    }
+
+    /// The static child that goes on as `path` does at `at`, and the position behind its label.
+    #[inline]
+    fn static_child(&self, node: &Node, path: &[u8], at: usize) -> Option<(u32, usize)> {
+        let first = node.children as usize;
+        let firsts = &self.firsts[first..first + node.child_count as usize];
+        let child = first + firsts.iter().position(|byte| *byte == path[at])?;
+        Some((child as u32, self.skip_label(&self.nodes[child], path, at)?))
+    }
+
+    /// The end of the segment at `at`, and the position behind the label of the parameter's node.
+    #[inline]
+    fn param_child(&self, node: &Node, path: &[u8], at: usize) -> Option<(usize, usize)> {
+        if node.param == NONE {
+            return None;
+        }
+        let end = memchr::memchr(b'/', &path[at..]).map_or(path.len(), |len| at + len);
+        if end == at {
+            return None;
+        }
+        Some((end, self.skip_label(&self.nodes[node.param as usize], path, end)?))
+    }
+
+    #[inline]
+    fn skip_label(&self, node: &Node, path: &[u8], at: usize) -> Option<usize> {
+        let label = &self.labels[node.label as usize..][..node.label_len as usize];
+        path[at..].starts_with(label).then_some(at + label.len())
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>() + self.firsts.capacity() + self.labels.capacity()
+    }
+}
+
+/// A subtree still to be built: `patterns` share the `consumed` bytes of their keys that lead to `node`.
+struct Task {
+    node: u32,
+    patterns: Range<usize>,
+    consumed: usize,
+}
+
+impl Forest {
+    /// Adds a tree for patterns, given as keys with a value each: sorted by key, no key twice, at least one. Keys and
+    /// nodes of the whole forest together must stay below 4 GiB and 2^32.
+    pub(crate) fn plant(&mut self, patterns: &[(&[u8], u32)]) -> Root {
+        let root = self.push_node(NONE, false, 0);
+        let mut tasks = VecDeque::from([Task { node: root, patterns: 0..patterns.len(), consumed: 0 }]);
+        while let Some(task) = tasks.pop_front() {
+            self.grow(patterns, task, &mut tasks);
+        }
+        Root(root)
+    }
+
+    pub(crate) fn shrink_to_fit(&mut self) {
+        self.nodes.shrink_to_fit();
+        self.firsts.shrink_to_fit();
+        self.labels.shrink_to_fit();
+    }
+
+    /// Fills in a node and queues its children.
+    fn grow(&mut self, patterns: &[(&[u8], u32)], task: Task, tasks: &mut VecDeque<Task>) {
+        let mine = &patterns[task.patterns.clone()];
+        let label = common_literal(mine, task.consumed);
+        let end = task.consumed + label.len();
+        let index = task.node as usize;
+        self.nodes[index].label = self.labels.len() as u32;
+        self.nodes[index].label_len = label.len() as u32;
+        self.labels.extend_from_slice(label);
+        self.nodes[index].children = self.nodes.len() as u32;
+
+        let mut from = 0;
+        while let Some((key, value)) = mine.get(from) {
+            let next = key.get(end).copied();
+            let count = mine[from..].partition_point(|(key, _)| key.get(end).copied() == next);
+            match next {
+                None => self.nodes[index].leaf = *value,
+                Some(STAR) => self.nodes[index].star = *value,
+                Some(byte) => {
+                    let is_param = byte == PARAM;
+                    let child = self.push_node(task.node, is_param, byte);
+                    if is_param {
+                        self.nodes[index].param = child;
+                    } else {
+                        self.nodes[index].child_count += 1;
+                    }
+                    let patterns = task.patterns.start + from..task.patterns.start + from + count;
+                    tasks.push_back(Task { node: child, patterns, consumed: end + usize::from(is_param) });
+                }
+            }
+            from += count;
+        }
+    }
+
+    fn push_node(&mut self, parent: u32, is_param: bool, first: u8) -> u32 {
+        let index = self.nodes.len() as u32;
+        self.firsts.push(first);
+        self.nodes.push(Node {
+            label: 0,
+            label_len: 0,
+            parent,
+            children: 0,
+            leaf: NONE,
+            star: NONE,
+            param: NONE,
+            child_count: 0,
+            is_param,
+        });
+        index
+    }
+}
+
+/// The literal bytes that all keys have in common from `from` on. As they are sorted, those of the first and the last.
+fn common_literal<'a>(patterns: &[(&'a [u8], u32)], from: usize) -> &'a [u8] {
+    let (Some((first, _)), Some((last, _))) = (patterns.first(), patterns.last()) else {
+        return &[];
+    };
+    let pairs = first[from..].iter().zip(&last[from..]);
+    let len = pairs.take_while(|(a, b)| a == b && **a < PARAM).count();
+    &first[from..from + len]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PathPattern;
+
+    /// Which patterns match, best first, each with what it captured.
+    fn search(patterns: &[&str], path: &str) -> Vec<String> {
+        let parsed: Vec<PathPattern> = patterns.iter().map(|text| PathPattern::parse(text).unwrap()).collect();
+        let mut keys: Vec<(&[u8], u32)> = parsed.iter().map(PathPattern::key).zip(0..).collect();
+        keys.sort();
+        let mut forest = Forest::default();
+        let root = forest.plant(&keys);
+        let mut found = Vec::new();
+        forest.search(root, path.as_bytes(), &mut Captures::new(), |value, captures| {
+            let captured: Vec<&str> = captures.iter().map(|range| &path[range]).collect();
+            found.push(format!("{} [{}]", patterns[value as usize], captured.join(",")));
+            None::<()>
+        });
+        found
+    }
+
+    #[test]
+    fn matches_come_best_first_with_what_they_captured() {
+        let check = |patterns: &[&str], path: &str, expected: &[&str]| {
+            assert_eq!(search(patterns, path), expected, "{path}");
+        };
+        let routes =
+            ["/a/b", "/a/b/*", "/a/b*", "/a/*", "/a*", "/*", "/a/:x", "/:x/b", "/:x/:y", "/:x/*rest", "/a/:x/c"];
+        check(
+            &routes,
+            "/a/b",
+            &[
+                "/a/b []",
+                "/a/b* []",
+                "/a/:x [b]",
+                "/a/* [b]",
+                "/a* [/b]",
+                "/:x/b [a]",
+                "/:x/:y [a,b]",
+                "/:x/*rest [a,b]",
+                "/* [a/b]",
+            ],
+        );
+        check(
+            &routes,
+            "/a/b/c",
+            &["/a/b/* [c]", "/a/b* [/c]", "/a/:x/c [b]", "/a/* [b/c]", "/a* [/b/c]", "/:x/*rest [a,b/c]", "/* [a/b/c]"],
+        );
+        check(&routes, "/a", &["/a* []", "/* [a]"]);
+        check(&routes, "/a/", &["/a/* []", "/a* [/]", "/:x/*rest [a,]", "/* [a/]"]);
+        check(&routes, "/", &["/* []"]);
+        check(&["/a/:x/c"], "/a//c", &[]);
+        check(&["/a/:x"], "/a/b/", &[]);
+        check(&["/a"], "/b", &[]);
+    }
+
+    /// `/a/a/…` against every combination of `a` and `:p` in each place, with an end that nothing has: the search sees
+    /// each node once.
+    #[test]
+    fn backtracking_is_bounded_by_the_tree() {
+        const DEPTH: usize = 12;
+        let patterns: Vec<String> = (0..1u32 << DEPTH)
+            .map(|bits| {
+                let segment =
+                    |place: usize| if bits >> place & 1 == 1 { format!("/:p{place}") } else { "/a".to_owned() };
+                (0..DEPTH).map(segment).collect::<String>() + "/end"
+            })
+            .collect();
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        assert_eq!(search(&patterns, &("/a".repeat(DEPTH) + "/end")).len(), 1 << DEPTH);
+        assert_eq!(search(&patterns, &("/a".repeat(DEPTH) + "/miss")).len(), 0);
+        assert_eq!(search(&patterns, &"/a".repeat(100_000)).len(), 0);
+    }
+}

@@ -1,0 +1,273 @@
+//! Variables of a request, as nginx and APISIX name them, parsed once.
+//!
+//! Only what is known when a request has arrived is in here; what only its end tells (status, times, bytes) belongs to
+//! the access log. Who answers for a variable is behind [`Lookup`].
+
+use std::fmt;
+
+/// A named value of a request.
+///
+/// All values are bytes as they came, undecoded, but for [`Variable::Uri`] and [`Variable::Host`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Variable {
+    /// `uri`: the normalised path, without query.
+    Uri,
+    /// `request_uri`: path and query as they came.
+    RequestUri,
+    /// `args` or `query_string`: the query without `?`; absent where there is no `?`.
+    Args,
+    /// `is_args`: `?` where there is a query that is not empty, else empty.
+    IsArgs,
+    /// `host`: in lower case, without port.
+    Host,
+    /// `request_method`
+    RequestMethod,
+    /// `scheme`: `http` or `https`, of the client's connection.
+    Scheme,
+    /// `server_protocol` or `protocol`: `HTTP/1.1`.
+    ServerProtocol,
+    /// `remote_addr`: the client, after trusted proxies were believed.
+    RemoteAddr,
+    /// `remote_port`: that of the connection's peer.
+    RemotePort,
+    /// `realip_remote_addr`: the connection's peer, whoever it speaks for.
+    PeerAddr,
+    /// `server_addr`: our address of the connection.
+    ServerAddr,
+    /// `server_port`: our port of the connection.
+    ServerPort,
+    /// `arg_NAME`: of the first `NAME=value` in the query, undecoded; empty for `NAME` alone. Names are case-sensitive.
+    Arg(Box<str>),
+    /// `http_NAME`, `content_type`, `content_length`: a header field; several lines are joined by `, `.
+    Header(HeaderName),
+    /// `cookie_NAME`: of the first such cookie. Names are case-sensitive.
+    Cookie(Box<str>),
+    /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
+    PathParam(Box<str>),
+}
+
+/// A header field's name, in lower case, with dashes where the variable's name had underscores.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HeaderName(Box<str>);
+
+impl HeaderName {
+    /// The name in lower case.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a field on the wire has this name. `X_User` is not `x-user`: a proxy in front of us that strips the one
+    /// would let the other through.
+    pub fn matches(&self, field_name: &[u8]) -> bool {
+        self.0.as_bytes().eq_ignore_ascii_case(field_name)
+    }
+}
+
+/// Answers for the variables of one request.
+///
+/// Implemented by whoever holds a request: the proxy, explain, tests.
+pub trait Lookup {
+    /// The value of a variable, or `None` where the request has none: part of the request where it stands there, else
+    /// written to `buffer`, whose content may be replaced.
+    ///
+    /// While a route is sought the matcher answers for [`Variable::PathParam`] itself.
+    fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]>;
+}
+
+/// Variables without a name part. The first name of each is the one it prints as.
+const PLAIN: [(&str, Variable); 15] = [
+    ("uri", Variable::Uri),
+    ("request_uri", Variable::RequestUri),
+    ("args", Variable::Args),
+    ("query_string", Variable::Args),
+    ("is_args", Variable::IsArgs),
+    ("host", Variable::Host),
+    ("request_method", Variable::RequestMethod),
+    ("scheme", Variable::Scheme),
+    ("server_protocol", Variable::ServerProtocol),
+    ("protocol", Variable::ServerProtocol),
+    ("remote_addr", Variable::RemoteAddr),
+    ("remote_port", Variable::RemotePort),
+    ("realip_remote_addr", Variable::PeerAddr),
+    ("server_addr", Variable::ServerAddr),
+    ("server_port", Variable::ServerPort),
+];
+
+/// Prefixes of variables with a name part, and what an example of each looks like.
+const PREFIXES: [(&str, &str); 4] =
+    [("arg_", "arg_NAME"), ("http_", "http_NAME"), ("cookie_", "cookie_NAME"), ("uri_param_", "uri_param_NAME")];
+
+/// Names that exist only when the response is there.
+const LATER: [&str; 9] = [
+    "status",
+    "body_bytes_sent",
+    "bytes_sent",
+    "request_time",
+    "upstream_addr",
+    "upstream_status",
+    "upstream_response_time",
+    "upstream_header_time",
+    "upstream_connect_time",
+];
+
+/// A name that is no variable of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VariableError {
+    /// As it was written, without a leading `$`.
+    pub name: String,
+    /// What is wrong with it.
+    pub kind: VariableErrorKind,
+}
+
+/// What is wrong with a variable's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VariableErrorKind {
+    /// There is none of that name.
+    Unknown {
+        /// The nearest that there is.
+        nearest: Option<&'static str>,
+    },
+    /// The name part is missing or holds a character it cannot.
+    Name {
+        /// How it is written.
+        example: &'static str,
+    },
+    /// It is known only when the response is.
+    Later,
+}
+
+impl Variable {
+    /// Parses a variable's name; a leading `$` is accepted.
+    pub fn parse(name: &str) -> Result<Variable, VariableError> {
+        let name = name.strip_prefix('$').unwrap_or(name);
+        if let Some((_, variable)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
+            return Ok(variable.clone());
+        }
+        let header = |name: &str| Variable::Header(HeaderName(name.to_ascii_lowercase().replace('_', "-").into()));
+        if matches!(name, "content_type" | "content_length") {
+            return Ok(header(name));
+        }
+        let error = |kind| VariableError { name: name.to_owned(), kind };
+        let Some((prefix, example)) = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix)) else {
+            return Err(error(unknown(name)));
+        };
+        let part = &name[prefix.len()..];
+        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        let valid = match *prefix {
+            "http_" | "cookie_" => part.bytes().all(is_token),
+            "uri_param_" => part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'),
+            _ => part.bytes().all(|b| !matches!(b, b'&' | b'=' | b' ' | b'#') && !b.is_ascii_control()),
+        };
+        if part.is_empty() || !valid {
+            return Err(error(VariableErrorKind::Name { example }));
+        }
+        Ok(match *prefix {
+            "arg_" => Variable::Arg(part.into()),
+            "http_" => header(part),
+            "cookie_" => Variable::Cookie(part.into()),
+            _ => Variable::PathParam(part.into()),
+        })
+    }
+}
+
+fn unknown(name: &str) -> VariableErrorKind {
+    if LATER.contains(&name) {
+        return VariableErrorKind::Later;
+    }
+    let examples = PREFIXES.iter().map(|(_, example)| *example);
+    let names = PLAIN.iter().map(|(name, _)| *name).chain(["content_type", "content_length"]);
+    let nearest = names
+        .chain(examples)
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, known)| *distance <= known.len().div_ceil(3))
+        .map(|(_, known)| known);
+    VariableErrorKind::Unknown { nearest }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Variable::Arg(name) => write!(f, "arg_{name}"),
+            Variable::Header(name) => write!(f, "http_{}", name.0.replace('-', "_")),
+            Variable::Cookie(name) => write!(f, "cookie_{name}"),
+            Variable::PathParam(name) => write!(f, "uri_param_{name}"),
+            plain => {
+                let known = PLAIN.iter().find(|(_, variable)| variable == plain);
+                f.write_str(known.map_or("", |(name, _)| name))
+            }
+        }
+    }
+}
+
+impl fmt::Display for VariableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match &self.kind {
+            VariableErrorKind::Unknown { nearest: Some(nearest) } => {
+                write!(f, "\"{name}\": unknown variable; did you mean \"{nearest}\"?")
+            }
+            VariableErrorKind::Unknown { nearest: None } => {
+                write!(f, "\"{name}\": unknown variable; write one of ")?;
+                for (name, _) in PLAIN {
+                    write!(f, "{name}, ")?;
+                }
+                write!(f, "content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME")
+            }
+            VariableErrorKind::Name { example } => {
+                write!(f, "\"{name}\": the name part is missing or holds a character it cannot; write {example}")
+            }
+            VariableErrorKind::Later => {
+                write!(f, "\"{name}\": known only once there is a response; only the access log has it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for VariableError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_print_as_they_parse() {
+        let check = |name: &str, printed: &str| assert_eq!(Variable::parse(name).unwrap().to_string(), printed);
+        for (name, variable) in PLAIN {
+            assert_eq!(Variable::parse(name), Ok(variable));
+        }
+        check("$uri", "uri");
+        check("query_string", "args");
+        check("http_X-Real-IP", "http_x_real_ip");
+        check("content_type", "http_content_type");
+        check("arg_Page", "arg_Page");
+        check("cookie_Session", "cookie_Session");
+        check("uri_param_id", "uri_param_id");
+    }
+
+    #[test]
+    fn header_names_match_in_any_case_but_not_with_underscores() {
+        let Ok(Variable::Header(name)) = Variable::parse("http_X_user") else {
+            panic!("not a header");
+        };
+        assert_eq!(name.as_str(), "x-user");
+        assert!(name.matches(b"X-User"));
+        assert!(!name.matches(b"X_User"));
+        assert!(!name.matches(b"X-Users"));
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        let check = |name: &str, message: &str| {
+            assert_eq!(Variable::parse(name).unwrap_err().to_string(), message);
+        };
+        check("remote_adr", "\"remote_adr\": unknown variable; did you mean \"remote_addr\"?");
+        check(
+            "URI",
+            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
+        );
+        check("arg_", "\"arg_\": the name part is missing or holds a character it cannot; write arg_NAME");
+        check("http_a b", "\"http_a b\": the name part is missing or holds a character it cannot; write http_NAME");
+        check("status", "\"status\": known only once there is a response; only the access log has it");
+    }
+}

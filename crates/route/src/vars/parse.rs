@@ -1,0 +1,338 @@
+//! From the nested lists a configuration holds to a condition, with errors that point into the lists.
+//!
+//! It takes JSON values, since that is what `vars` is in every format it comes in; positions in the text are the
+//! caller's, who maps [`VarsError::path`] to them.
+
+use super::{Expr, Operand, Predicate, Test, parse_number};
+use crate::{AddressSet, Variable};
+use ipnet::IpNet;
+use regex::bytes::RegexBuilder;
+use serde_json::Value;
+use std::fmt;
+
+/// Deepest nesting of lists.
+pub const DEPTH_MAX: usize = 16;
+/// Most predicates of one condition.
+pub const PREDICATES_MAX: usize = 256;
+/// Most memory of one compiled regex, and of its lazily built automaton.
+pub const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// A condition that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VarsError {
+    /// Where: indices into the nested lists, from the outermost; empty for the whole.
+    pub path: Vec<usize>,
+    /// What, and what to write.
+    pub message: String,
+}
+
+impl fmt::Display for VarsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.iter().try_for_each(|index| write!(f, "[{index}]"))?;
+        write!(f, "{}{}", if self.path.is_empty() { "" } else { ": " }, self.message)
+    }
+}
+
+impl std::error::Error for VarsError {}
+
+impl Expr {
+    /// Parses the value of `vars`: a list of conditions that must all hold, or a list that begins with `OR`, `AND`,
+    /// `!OR` or `!AND`. The empty list always holds.
+    pub fn parse(value: &Value) -> Result<Expr, VarsError> {
+        let mut parser = Parser { path: Vec::new(), predicates: 0 };
+        match value {
+            Value::Array(items) if items.is_empty() => Ok(Expr::And(Vec::new())),
+            Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
+                parser.fail(format!("a single condition stands in brackets of its own; write [{value}]"))
+            }
+            value => parser.expr(value),
+        }
+    }
+}
+
+type Parsed<T> = Result<T, VarsError>;
+
+struct Parser {
+    path: Vec<usize>,
+    predicates: usize,
+}
+
+/// How the conditions of a list are joined.
+fn logic(first: &Value) -> Option<fn(Vec<Expr>) -> Expr> {
+    match first.as_str()?.to_ascii_uppercase().as_str() {
+        "AND" => Some(Expr::And),
+        "OR" => Some(Expr::Or),
+        "!AND" => Some(Expr::NotAnd),
+        "!OR" => Some(Expr::NotOr),
+        _ => None,
+    }
+}
+
+impl Parser {
+    fn fail<T>(&self, message: impl Into<String>) -> Parsed<T> {
+        Err(VarsError { path: self.path.clone(), message: message.into() })
+    }
+
+    /// Runs `parse` on an item of the list at hand, so that errors point at it.
+    fn at<T>(&mut self, index: usize, parse: impl FnOnce(&mut Parser) -> Parsed<T>) -> Parsed<T> {
+        self.path.push(index);
+        let parsed = parse(self)?;
+        self.path.pop();
+        Ok(parsed)
+    }
+
+    fn expr(&mut self, value: &Value) -> Parsed<Expr> {
+        const EXAMPLE: &str = r#"["arg_name", "==", "value"]"#;
+        let Value::Array(items) = value else {
+            return self.fail(format!("expected a list; write a condition as {EXAMPLE}"));
+        };
+        if self.path.len() > DEPTH_MAX {
+            return self.fail(format!("lists nest at most {DEPTH_MAX} deep"));
+        }
+        let Some(first) = items.first() else {
+            return self.fail(format!("an empty list; write a condition as {EXAMPLE}"));
+        };
+        if first.is_array() {
+            return Ok(Expr::And(self.list(items, 0)?));
+        }
+        let Some(join) = logic(first) else {
+            return self.predicate(value, items);
+        };
+        if items.len() < 3 {
+            return self.fail(format!("{first} joins at least two conditions; write them behind it"));
+        }
+        Ok(join(self.list(items, 1)?))
+    }
+
+    fn list(&mut self, items: &[Value], from: usize) -> Parsed<Vec<Expr>> {
+        let items = items.iter().enumerate().skip(from);
+        items.map(|(index, item)| self.at(index, |parser| parser.expr(item))).collect()
+    }
+
+    fn predicate(&mut self, whole: &Value, items: &[Value]) -> Parsed<Expr> {
+        self.predicates += 1;
+        if self.predicates > PREDICATES_MAX {
+            return self.fail(format!("more than {PREDICATES_MAX} conditions"));
+        }
+        let (negated, operator_index) = match items {
+            [_, value] => return self.fail(format!("no operator; write [{}, \"==\", {value}]", items[0])),
+            [_, _, _] => (false, 1),
+            [_, not, _, _] if not == "!" => (true, 2),
+            [_, _, _, _] => {
+                return self.at(1, |parser| parser.fail("four items are [variable, \"!\", operator, value]"));
+            }
+            _ => return self.fail("a condition is [variable, operator, value] or [variable, \"!\", operator, value]"),
+        };
+        let variable = self.at(0, |parser| parser.variable(&items[0]))?;
+        let operator = self.at(operator_index, |parser| parser.operator(&items[operator_index]))?;
+        let value = &items[operator_index + 1];
+        let test = self.at(operator_index + 1, |parser| parser.test(operator, value))?;
+        Ok(Expr::Predicate(Predicate { variable, negated, test, text: whole.to_string().into() }))
+    }
+
+    fn variable(&self, value: &Value) -> Parsed<Variable> {
+        let Value::String(name) = value else {
+            return self.fail(format!("expected a variable's name, not {value}"));
+        };
+        Variable::parse(name).or_else(|error| self.fail(error.to_string()))
+    }
+
+    fn operator(&self, value: &Value) -> Parsed<Operator> {
+        let Value::String(name) = value else {
+            return self.fail(format!("expected an operator, not {value}"));
+        };
+        let lower = name.to_ascii_lowercase();
+        if let Some((_, operator)) = OPERATORS.iter().find(|(known, _)| *known == lower) {
+            return Ok(*operator);
+        }
+        let hint = match lower.as_str() {
+            "=" | "===" | "eq" => "write \"==\"".to_owned(),
+            "!=" | "<>" | "ne" => "write \"~=\"".to_owned(),
+            "=~" | "~" | "regex" => "write \"~~\"".to_owned(),
+            "not in" | "notin" | "!in" => "write \"!\", \"in\"".to_owned(),
+            _ => {
+                let names: Vec<String> = OPERATORS.iter().map(|(name, _)| format!("{name:?}")).collect();
+                format!("write one of {}", names.join(", "))
+            }
+        };
+        self.fail(format!("{name:?}: unknown operator; {hint}"))
+    }
+
+    fn test(&mut self, operator: Operator, value: &Value) -> Parsed<Test> {
+        Ok(match operator {
+            Operator::Equal => Test::Equal(self.operand(value)?),
+            Operator::NotEqual => Test::NotEqual(self.operand(value)?),
+            Operator::Greater => Test::Greater(self.number(value)?),
+            Operator::GreaterOrEqual => Test::GreaterOrEqual(self.number(value)?),
+            Operator::Less => Test::Less(self.number(value)?),
+            Operator::LessOrEqual => Test::LessOrEqual(self.number(value)?),
+            Operator::Matches { any_case } => self.regex(value, any_case)?,
+            Operator::In => Test::In(self.each(value, Parser::operand)?.into()),
+            Operator::Has => match self.operand(value)? {
+                Operand::Text(text) => Test::Has(text),
+                _ => return self.fail("\"has\" compares text; write the element in quotes"),
+            },
+            Operator::IpMatch if value.is_string() => Test::InNetworks(AddressSet::new(&[self.network(value)?])),
+            Operator::IpMatch => Test::InNetworks(AddressSet::new(&self.each(value, Parser::network)?)),
+        })
+    }
+
+    fn each<T>(&mut self, value: &Value, parse: impl Fn(&Parser, &Value) -> Parsed<T>) -> Parsed<Vec<T>> {
+        match value {
+            Value::Array(items) if !items.is_empty() => {
+                let items = items.iter().enumerate();
+                items.map(|(index, item)| self.at(index, |parser| parse(parser, item))).collect()
+            }
+            Value::Array(_) => self.fail("an empty list: the condition could never hold"),
+            _ => self.fail(format!("expected a list; write [{value}]")),
+        }
+    }
+
+    fn operand(&self, value: &Value) -> Parsed<Operand> {
+        match value {
+            Value::Null => Ok(Operand::Null),
+            Value::String(text) => Ok(Operand::Text(text.as_str().into())),
+            Value::Number(_) => Ok(Operand::Number(self.number(value)?)),
+            Value::Bool(_) => self.fail(format!("variables are text; write \"{value}\"")),
+            Value::Array(_) | Value::Object(_) => self.fail("expected text or a number"),
+        }
+    }
+
+    fn number(&self, value: &Value) -> Parsed<f64> {
+        let number = match value {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => parse_number(text.as_bytes()),
+            _ => None,
+        };
+        number.map_or_else(|| self.fail(format!("expected a number, not {value}")), Ok)
+    }
+
+    fn regex(&self, value: &Value, any_case: bool) -> Parsed<Test> {
+        let Value::String(pattern) = value else {
+            return self.fail(format!("expected a regex in quotes, not {value}"));
+        };
+        let regex = RegexBuilder::new(pattern)
+            .unicode(false)
+            .case_insensitive(any_case)
+            .size_limit(REGEX_BYTES_MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .build();
+        match regex {
+            Ok(regex) => Ok(Test::Matches(regex)),
+            Err(regex::Error::CompiledTooBig(_)) => self
+                .fail(format!("the regex needs more than {REGEX_BYTES_MAX} bytes; write fewer or smaller repetitions")),
+            Err(error) => {
+                // Of the drawing that the library makes only the last line says what is wrong.
+                let text = error.to_string();
+                let cause = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                self.fail(format!("{pattern:?} is no regex: {cause}"))
+            }
+        }
+    }
+
+    fn network(&self, value: &Value) -> Parsed<IpNet> {
+        let parsed = value.as_str().and_then(|text| {
+            let address = || text.parse::<std::net::IpAddr>().ok().map(IpNet::from);
+            text.parse::<IpNet>().ok().or_else(address)
+        });
+        parsed.map_or_else(|| self.fail(format!("{value}: expected an address or network, as \"10.0.0.0/8\"")), Ok)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Matches { any_case: bool },
+    In,
+    Has,
+    IpMatch,
+}
+
+const OPERATORS: [(&str, Operator); 11] = [
+    ("==", Operator::Equal),
+    ("~=", Operator::NotEqual),
+    (">", Operator::Greater),
+    (">=", Operator::GreaterOrEqual),
+    ("<", Operator::Less),
+    ("<=", Operator::LessOrEqual),
+    ("~~", Operator::Matches { any_case: false }),
+    ("~*", Operator::Matches { any_case: true }),
+    ("in", Operator::In),
+    ("has", Operator::Has),
+    ("ipmatch", Operator::IpMatch),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_point_at_the_item_and_say_what_to_write() {
+        let check = |json: &str, message: &str| {
+            let error = Expr::parse(&serde_json::from_str(json).unwrap()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        };
+        check(r#""x""#, r#"expected a list; write a condition as ["arg_name", "==", "value"]"#);
+        check(
+            r#"["arg_a","==","1"]"#,
+            r#"a single condition stands in brackets of its own; write [["arg_a","==","1"]]"#,
+        );
+        check(r#"[[]]"#, r#"[0]: an empty list; write a condition as ["arg_name", "==", "value"]"#);
+        check(r#"[["arg_a","1"]]"#, r#"[0]: no operator; write ["arg_a", "==", "1"]"#);
+        check(
+            r#"[["arg_a"]]"#,
+            r#"[0]: a condition is [variable, operator, value] or [variable, "!", operator, value]"#,
+        );
+        check(r#"[["arg_a","not","==","1"]]"#, r#"[0][1]: four items are [variable, "!", operator, value]"#);
+        check(r#"["OR",["arg_a","==","1"]]"#, r#""OR" joins at least two conditions; write them behind it"#);
+        check(
+            r#"[["a","==","1"]]"#,
+            r#"[0][0]: "a": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
+        );
+        check(r#"[[1,"==","1"]]"#, r#"[0][0]: expected a variable's name, not 1"#);
+        check(r#"["OR",["uri","==","1"],["uri","!=","1"]]"#, r#"[2][1]: "!=": unknown operator; write "~=""#);
+        check(
+            r#"[["uri","is","1"]]"#,
+            r#"[0][1]: "is": unknown operator; write one of "==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch""#,
+        );
+        check(r#"[["uri","!","not in",["1"]]]"#, r#"[0][2]: "not in": unknown operator; write "!", "in""#);
+        check(r#"[["uri",1,"1"]]"#, r#"[0][1]: expected an operator, not 1"#);
+        check(r#"[["uri","==",true]]"#, r#"[0][2]: variables are text; write "true""#);
+        check(r#"[["uri","==",["a"]]]"#, r#"[0][2]: expected text or a number"#);
+        check(r#"[["uri",">","a"]]"#, r#"[0][2]: expected a number, not "a""#);
+        check(r#"[["uri","in","a"]]"#, r#"[0][2]: expected a list; write ["a"]"#);
+        check(r#"[["uri","in",[]]]"#, r#"[0][2]: an empty list: the condition could never hold"#);
+        check(r#"[["uri","in",["a",true]]]"#, r#"[0][2][1]: variables are text; write "true""#);
+        check(r#"[["uri","has",1]]"#, r#"[0][2]: "has" compares text; write the element in quotes"#);
+        check(r#"[["uri","~~",1]]"#, r#"[0][2]: expected a regex in quotes, not 1"#);
+        check(r#"[["uri","~~","(a"]]"#, r#"[0][2]: "(a" is no regex: unclosed group"#);
+        check(
+            r#"[["uri","~~","(?=a)"]]"#,
+            r#"[0][2]: "(?=a)" is no regex: look-around, including look-ahead and look-behind, is not supported"#,
+        );
+        check(
+            r#"[["uri","~~","(a{1000}){1000}"]]"#,
+            r#"[0][2]: the regex needs more than 1048576 bytes; write fewer or smaller repetitions"#,
+        );
+        check(
+            r#"[["uri","ipmatch",["10.0.0.0/33"]]]"#,
+            r#"[0][2][0]: "10.0.0.0/33": expected an address or network, as "10.0.0.0/8""#,
+        );
+    }
+
+    #[test]
+    fn size_and_depth_are_bounded() {
+        let check = |json: String, message: &str| {
+            let error = Expr::parse(&serde_json::from_str(&json).unwrap()).unwrap_err();
+            assert!(error.message.contains(message), "{error}");
+        };
+        let rule = r#"["uri","==","a"]"#;
+        check(format!("[{}]", vec![rule; PREDICATES_MAX + 1].join(",")), "more than 256 conditions");
+        check(format!("{}{rule}{}", "[".repeat(40), "]".repeat(40)), "lists nest at most 16 deep");
+    }
+}

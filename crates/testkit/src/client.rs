@@ -1,0 +1,129 @@
+//! A client that decides where its bytes are split.
+
+use crate::message::{Broken, Connection, Message};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
+
+/// How a message is cut into writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// All in one.
+    Whole,
+    /// A write for every byte.
+    Bytewise,
+    /// A write after every LF, and between CR and LF.
+    AtLineEnds,
+}
+
+impl Delivery {
+    /// Every way.
+    pub const ALL: [Self; 3] = [Self::Whole, Self::Bytewise, Self::AtLineEnds];
+
+    fn pieces(self, bytes: &[u8]) -> Vec<&[u8]> {
+        match self {
+            Self::Whole => vec![bytes],
+            Self::Bytewise => bytes.chunks(1).collect(),
+            Self::AtLineEnds => bytes
+                .split_inclusive(|&byte| byte == b'\r')
+                .flat_map(|piece| piece.split_inclusive(|&byte| byte == b'\n'))
+                .collect(),
+        }
+    }
+}
+
+/// A connection to the gateway; everything of [`Connection`] is at hand.
+#[derive(Debug)]
+pub struct Client(Connection);
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Panics
+    /// When nobody listens there.
+    #[track_caller]
+    pub fn connect(addr: SocketAddr) -> Self {
+        Self(Connection::new(TcpStream::connect(addr).expect("connect to the gateway")))
+    }
+
+    /// Sends `bytes` in pieces. Stops without complaint when the peer has closed: it may refuse half-way.
+    pub fn deliver(&mut self, bytes: &[u8], how: Delivery) {
+        for piece in how.pieces(bytes) {
+            if self.0.try_send(piece).is_err() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// One `GET` and its response, on this connection.
+    ///
+    /// # Panics
+    /// When no whole response comes.
+    #[track_caller]
+    pub fn get(&mut self, target: &str) -> Message {
+        self.request("GET", target, b"")
+    }
+
+    /// One request with a body of known length (none when empty), and its response.
+    ///
+    /// # Panics
+    /// When no whole response comes.
+    #[track_caller]
+    pub fn request(&mut self, method: &str, target: &str, body: &[u8]) -> Message {
+        self.try_request(method, target, body).unwrap_or_else(|broken| panic!("{method} {target}: {broken:?}"))
+    }
+
+    /// As [`Client::request`].
+    ///
+    /// # Errors
+    /// When no whole response comes.
+    pub fn try_request(&mut self, method: &str, target: &str, body: &[u8]) -> Result<Message, Broken> {
+        let length = match body.len() {
+            0 => String::new(),
+            len => format!("Content-Length: {len}\r\n"),
+        };
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: test\r\n{length}\r\n");
+        let sent = self.0.try_send([head.as_bytes(), body].concat());
+        // A response may have come before the body was taken; it counts.
+        let response = self.0.read_response(method);
+        if sent.is_err() && response.is_err() { Err(Broken::Reset(Vec::new())) } else { response }
+    }
+
+    /// A connection that was accepted instead, to deliver responses in pieces too.
+    pub fn from_connection(connection: Connection) -> Self {
+        Self(connection)
+    }
+
+    /// Gives the connection out of hand.
+    pub fn into_connection(self) -> Connection {
+        self.0
+    }
+}
+
+impl Deref for Client {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl DerefMut for Client {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_add_up() {
+        let bytes = b"GET / HTTP/1.1\r\nA: b\n\r\n";
+        for how in Delivery::ALL {
+            assert_eq!(how.pieces(bytes).concat(), bytes);
+        }
+        assert_eq!(Delivery::AtLineEnds.pieces(b"a\r\nb\nc"), [&b"a\r"[..], b"\n", b"b\n", b"c"]);
+    }
+}

@@ -1,0 +1,283 @@
+//! A gateway under test: the real binary, its own ports, its own folder.
+//!
+//! Its path comes from the caller (`env!("CARGO_BIN_EXE_stillgate")` is known to the tests of that crate only), so this
+//! crate need not depend on the gateway.
+
+use crate::client::Client;
+use crate::eventually;
+use crate::message::Message;
+use crate::payload::sha256;
+use crate::port::ReservedPort;
+use crate::process::Process;
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// What to start a gateway with. Lines are YAML without indentation; `{dir}` in them is the gateway's own folder.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Further lines of the `gateway:` section. `workers: 1` unless they say otherwise.
+    pub gateway: String,
+    /// Further lines of the one upstream.
+    pub upstream: String,
+    /// Further lines of the one route; `uri: /*` unless they say otherwise.
+    pub route: String,
+    /// Nodes of the one upstream, best first where they have different priorities.
+    pub nodes: Vec<SocketAddr>,
+    /// Instead of the one route and upstream: all resources.
+    pub resources: Option<String>,
+    /// A limit on file descriptors, soft and hard.
+    pub open_files: Option<usize>,
+}
+
+impl Setup {
+    /// One route that takes everything to one upstream with one node.
+    pub fn to(node: SocketAddr) -> Self {
+        Self { nodes: vec![node], ..Self::default() }
+    }
+
+    /// One route to several nodes, tried in this order (each has a lower priority than the one before).
+    pub fn to_tiers(nodes: &[SocketAddr]) -> Self {
+        Self { nodes: nodes.to_vec(), ..Self::default() }
+    }
+
+    /// All resources given as YAML.
+    pub fn resources(yaml: impl Into<String>) -> Self {
+        Self { resources: Some(yaml.into()), ..Self::default() }
+    }
+
+    /// Adds lines to the `gateway:` section.
+    #[must_use]
+    pub fn gateway(mut self, lines: &str) -> Self {
+        writeln!(self.gateway, "{lines}").expect("writing to a String cannot fail");
+        self
+    }
+
+    /// Adds lines to the upstream.
+    #[must_use]
+    pub fn upstream(mut self, lines: &str) -> Self {
+        writeln!(self.upstream, "{lines}").expect("writing to a String cannot fail");
+        self
+    }
+
+    /// Adds lines to the route.
+    #[must_use]
+    pub fn route(mut self, lines: &str) -> Self {
+        writeln!(self.route, "{lines}").expect("writing to a String cannot fail");
+        self
+    }
+
+    /// The whole file.
+    pub fn render(&self, listen: SocketAddr, admin: SocketAddr, dir: &Path) -> String {
+        let mut gateway = String::new();
+        if !self.gateway.contains("workers:") {
+            gateway.push_str("workers: 1\n");
+        }
+        write!(gateway, "listeners:\n  - address: \"{listen}\"\nadmin:\n  address: \"{admin}\"\n{}", self.gateway)
+            .expect("writing to a String cannot fail");
+        let yaml = format!("gateway:\n{}{}", indented(&gateway, 2), self.render_resources());
+        yaml.replace("{dir}", &dir.display().to_string())
+    }
+
+    fn render_resources(&self) -> String {
+        if let Some(resources) = &self.resources {
+            return resources.clone();
+        }
+        let mut upstream = self.upstream.clone();
+        if !upstream.contains("type:") {
+            upstream.push_str("type: roundrobin\n");
+        }
+        upstream.push_str("nodes:\n");
+        for (tier, node) in self.nodes.iter().enumerate() {
+            let (ip, port) = (node.ip(), node.port());
+            let priority = -i32::try_from(tier).expect("a handful of nodes");
+            writeln!(upstream, "  - {{host: {ip}, port: {port}, weight: 1, priority: {priority}}}")
+                .expect("writing to a String cannot fail");
+        }
+        let uri = if self.route.contains("uri") { "" } else { "uri: /*\n" };
+        let route = indented(&format!("{uri}{}upstream_id: main", self.route), 4);
+        format!("upstreams:\n  - id: main\n{}routes:\n  - id: all\n{route}", indented(&upstream, 4))
+    }
+}
+
+fn indented(lines: &str, by: usize) -> String {
+    let mut text = String::new();
+    for line in lines.lines() {
+        writeln!(text, "{:by$}{line}", "").expect("writing to a String cannot fail");
+    }
+    text
+}
+
+/// A running gateway. Ends when dropped; everything of [`Process`] is at hand.
+#[derive(Debug)]
+pub struct Gateway {
+    process: Process,
+    listen: ReservedPort,
+    admin: ReservedPort,
+    dir: TempDir,
+}
+
+impl Gateway {
+    /// Starts `binary` and waits until it accepts connections.
+    ///
+    /// # Panics
+    /// When it ends instead, with its log.
+    #[track_caller]
+    pub fn start(binary: &str, setup: &Setup) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (listen, admin) = (ReservedPort::new(), ReservedPort::new());
+        let config = dir.path().join("stillgate.yaml");
+        let yaml = setup.render(listen.addr(), admin.addr(), dir.path());
+        std::fs::write(&config, yaml).expect("write the config");
+        let process = spawn(binary, setup.open_files, dir.path());
+        let mut gateway = Self { process, listen, admin, dir };
+        gateway.await_listening();
+        gateway
+    }
+
+    /// Starts a gateway that has ended again, with the configuration that is there now.
+    ///
+    /// # Panics
+    /// When it does not listen in time.
+    #[track_caller]
+    pub fn restart(&mut self, binary: &str) {
+        self.process = spawn(binary, None, self.dir.path());
+        self.await_listening();
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        self.listen.addr()
+    }
+
+    /// Where the admin API is.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin.addr()
+    }
+
+    /// Its folder, which `{dir}` in a [`Setup`] stands for.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The configuration file.
+    pub fn config_path(&self) -> PathBuf {
+        self.dir.path().join("stillgate.yaml")
+    }
+
+    /// Connects a client.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr())
+    }
+
+    /// One `GET` on a connection of its own.
+    #[track_caller]
+    pub fn get(&self, target: &str) -> Message {
+        self.client().get(target)
+    }
+
+    /// `GET /v1/status` as JSON.
+    ///
+    /// # Panics
+    /// When the admin address does not answer 200 with JSON.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let response = Client::connect(self.admin.addr()).get("/v1/status");
+        assert_eq!(response.head.status(), 200, "{response:?}");
+        serde_json::from_slice(&response.body).expect("the status is JSON")
+    }
+
+    /// Replaces the configuration and waits until it is in use.
+    ///
+    /// # Panics
+    /// When it is not taken.
+    #[track_caller]
+    pub fn reload(&self, setup: &Setup) {
+        let digest = sha256(self.write_config(setup).as_bytes());
+        eventually("the new config's digest in the status", || self.status()["config"]["digest"] == digest.as_str());
+    }
+
+    /// Replaces the configuration file in one step and returns its text; whether it is taken is not looked at.
+    pub fn write_config(&self, setup: &Setup) -> String {
+        let yaml = setup.render(self.listen.addr(), self.admin.addr(), self.dir.path());
+        self.write_config_text(&yaml);
+        yaml
+    }
+
+    /// [`Gateway::write_config`] with any text.
+    pub fn write_config_text(&self, yaml: &str) {
+        let beside = self.dir.path().join("stillgate.yaml.new");
+        std::fs::write(&beside, yaml).expect("write the new config");
+        std::fs::rename(&beside, self.config_path()).expect("put the new config in place");
+    }
+
+    /// # Panics
+    /// When the process has ended or its log tells of a panic.
+    #[track_caller]
+    pub fn assert_healthy(&mut self) {
+        let ended = self.process.ended();
+        assert!(ended.is_none(), "the gateway has ended: {ended:?}\n{}", self.log());
+        let log = self.log();
+        assert!(!log.contains("panicked"), "a panic in the log:\n{log}");
+    }
+
+    #[track_caller]
+    fn await_listening(&mut self) {
+        let addr = self.addr();
+        eventually("the gateway to listen", || {
+            if let Some(status) = self.process.ended() {
+                panic!("the gateway ended at its start ({status})");
+            }
+            TcpStream::connect(addr).is_ok()
+        });
+    }
+}
+
+fn spawn(binary: &str, open_files: Option<usize>, dir: &Path) -> Process {
+    let mut command = match open_files {
+        None => Command::new(binary),
+        Some(limit) => {
+            let mut shell = Command::new("sh");
+            let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+            shell.args(["-c", &script, binary]);
+            shell
+        }
+    };
+    command.arg("run").arg("--config").arg(dir.join("stillgate.yaml"));
+    // A log filter of the caller must not change a test.
+    command.env_remove("RUST_LOG").env("RUST_BACKTRACE", "1");
+    Process::spawn("stillgate", &mut command, &dir.join("stillgate.log"))
+}
+
+impl Deref for Gateway {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Gateway {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renders_one_route() {
+        let setup = Setup::to("127.0.0.1:1".parse().unwrap()).gateway("server_header: false").upstream("retries: 0");
+        let yaml = setup.render("127.0.0.1:2".parse().unwrap(), "127.0.0.1:3".parse().unwrap(), Path::new("/d"));
+        let expected = "gateway:\n  workers: 1\n  listeners:\n    - address: \"127.0.0.1:2\"\n  admin:\n    address: \"127.0.0.1:3\"\n  server_header: false\n\
+            upstreams:\n  - id: main\n    retries: 0\n    type: roundrobin\n    nodes:\n      - {host: 127.0.0.1, port: 1, weight: 1, priority: 0}\n\
+            routes:\n  - id: all\n    uri: /*\n    upstream_id: main\n";
+        assert_eq!(yaml, expected);
+    }
+}

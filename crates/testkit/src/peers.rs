@@ -1,0 +1,167 @@
+//! Other people's programs: nginx, Python's h11, curl. They are the proof that we speak what others speak.
+
+use crate::eventually;
+use crate::port::ReservedPort;
+use crate::process::Process;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// # Panics
+/// When `program` is not installed; names the Debian package that has it.
+#[track_caller]
+pub fn require_tool(program: &str, package: &str) {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {program} || test -x /usr/sbin/{program}")])
+        .output()
+        .expect("run sh");
+    assert!(
+        found.status.success(),
+        "{program} is missing; install the Debian package {package} (`cargo xtask test` does it when root)"
+    );
+}
+
+/// Runs a tool to its end.
+///
+/// # Panics
+/// When it is missing; see [`require_tool`].
+#[track_caller]
+pub fn run_tool(program: &str, package: &str, arguments: &[&str]) -> Output {
+    require_tool(program, package);
+    Command::new(program)
+        .args(arguments)
+        .env_remove("http_proxy")
+        .env_remove("ALL_PROXY")
+        .output()
+        .unwrap_or_else(|error| panic!("run {program}: {error}"))
+}
+
+/// An nginx of our own.
+#[derive(Debug)]
+pub struct Nginx {
+    process: Process,
+    port: ReservedPort,
+    dir: TempDir,
+}
+
+impl Nginx {
+    /// Starts nginx with these lines inside `http { }`, where `{port}` is its port and `{dir}` its folder.
+    ///
+    /// # Panics
+    /// When nginx is missing or refuses the lines.
+    #[track_caller]
+    pub fn start(http: &str) -> Self {
+        require_tool("nginx", "nginx");
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        // nginx's worker may run as another user.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), open).expect("open the folder to nginx's user");
+        let port = ReservedPort::new();
+        let at = dir.path().display().to_string();
+        let http = http.replace("{port}", &port.addr().port().to_string()).replace("{dir}", &at);
+        let temp: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|kind| format!("{kind}_temp_path {at}/{kind};\n"))
+            .collect();
+        let config = format!(
+            "daemon off;\nmaster_process off;\nworker_processes 1;\npid {at}/nginx.pid;\nerror_log stderr warn;\n\
+             events {{ worker_connections 512; }}\nhttp {{\naccess_log off;\n{temp}{http}\n}}\n"
+        );
+        let file = dir.path().join("nginx.conf");
+        std::fs::write(&file, config).expect("write nginx.conf");
+        let mut command = Command::new("sh");
+        command.args(["-c", "PATH=$PATH:/usr/sbin exec nginx -p \"$0\" -c \"$1\" -e stderr"]).args([dir.path(), &file]);
+        let process = Process::spawn("nginx", &mut command, &dir.path().join("nginx.log"));
+        let mut nginx = Self { process, port, dir };
+        let addr = nginx.addr();
+        eventually("nginx to listen", || {
+            assert!(nginx.process.ended().is_none(), "nginx ended at its start");
+            TcpStream::connect(addr).is_ok()
+        });
+        nginx
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// A Python script, run by the system's interpreter (which has Debian's `python3-h11`).
+#[derive(Debug)]
+pub struct Python {
+    process: Process,
+    _dir: TempDir,
+}
+
+impl Python {
+    /// Starts `script` (its text) with `arguments`.
+    ///
+    /// # Panics
+    /// When Python or h11 is missing.
+    #[track_caller]
+    pub fn start(script: &str, arguments: &[&str]) -> Self {
+        let probe = Command::new("/usr/bin/python3").args(["-c", "import h11"]).output();
+        assert!(
+            probe.is_ok_and(|output| output.status.success()),
+            "Python's h11 is missing; install the Debian package python3-h11 (`cargo xtask test` does it when root)"
+        );
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("script.py");
+        std::fs::write(&file, script).expect("write the script");
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg("-u").arg(&file).args(arguments);
+        let process = Process::spawn("python3", &mut command, &dir.path().join("python.log"));
+        Self { process, _dir: dir }
+    }
+
+    /// What it has printed.
+    pub fn output(&self) -> String {
+        self.process.log()
+    }
+
+    /// Waits for its first line that begins with `prefix` and returns what follows.
+    ///
+    /// # Panics
+    /// When it ends or none comes.
+    #[track_caller]
+    pub fn announced(&mut self, prefix: &str) -> String {
+        let mut found = None;
+        eventually(&format!("a line {prefix:?} from the script"), || {
+            let output = self.process.log();
+            found = output.lines().find_map(|line| Some(line.strip_prefix(prefix)?.to_owned()));
+            assert!(found.is_some() || self.process.ended().is_none(), "it ended:\n{output}");
+            found.is_some()
+        });
+        found.expect("the loop above ends with a line")
+    }
+
+    /// Whether it has ended, and well.
+    pub fn succeeded(&mut self) -> Option<bool> {
+        self.process.ended().map(|status| status.success())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+
+    #[test]
+    fn nginx_answers() {
+        let nginx = Nginx::start("server { listen 127.0.0.1:{port}; location / { return 200 'ok'; } }");
+        assert_eq!(Client::connect(nginx.addr()).get("/").body, b"ok");
+    }
+
+    #[test]
+    fn python_announces() {
+        let mut python = Python::start("print('port', 7)", &[]);
+        assert_eq!(python.announced("port "), "7");
+    }
+}

@@ -1,0 +1,124 @@
+//! A child process of a test: its output kept, its resources read from `/proc`, its end certain.
+
+use crate::{PATIENCE, eventually};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How much of the log a failed test shows.
+const LOG_SHOWN_BYTES: usize = 8 * 1024;
+
+/// What one clock tick of `/proc/PID/stat` is worth; `USER_HZ` is 100 on every Linux that matters.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// A running child, killed when dropped. When the test panics, its log is printed.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs appended to `log`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[track_caller]
+    pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
+        let out = File::options().create(true).append(true).open(log).expect("open the child's log");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("duplicate the log's descriptor"))
+            .stderr(out)
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {name}: {error}"));
+        Self { name: name.to_owned(), child, log: log.to_owned() }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it has printed so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Sends a signal by name (`TERM`, `HUP`, `KILL`, …).
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status().expect("run sh");
+        assert!(status.success(), "kill -{name} {} failed", self.pid());
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("wait for an own child")
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it goes on for more than [`PATIENCE`].
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually(&format!("the end of {}", self.name), || {
+            status = self.child.try_wait().expect("wait for an own child");
+            status.is_some()
+        });
+        status.expect("the loop above ends with a status")
+    }
+
+    /// Resident memory in bytes.
+    pub fn rss(&self) -> usize {
+        let status = self.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a live process has VmRSS");
+        let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("VmRSS in kB");
+        kib * 1024
+    }
+
+    /// CPU time used so far, user and system.
+    pub fn cpu(&self) -> Duration {
+        let stat = self.proc("stat");
+        let (_, after_name) = stat.rsplit_once(") ").expect("the name is in parentheses");
+        let ticks: u32 = after_name
+            .split(' ')
+            .skip(11)
+            .take(2)
+            .map(|field| field.parse::<u32>().expect("utime and stime are numbers"))
+            .sum();
+        CLOCK_TICK * ticks
+    }
+
+    /// Open file descriptors.
+    pub fn fd_count(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a live process has a fd table").count()
+    }
+
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.pid()))
+            .unwrap_or_else(|error| panic!("{} is gone ({error}); log:\n{}", self.name, self.log()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.child.try_wait().ok().flatten().is_none() {
+            // It may end by itself in between, which is as good.
+            let _ = self.child.kill();
+            let deadline = Instant::now() + PATIENCE;
+            while self.child.try_wait().ok().flatten().is_none() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.len().saturating_sub(LOG_SHOWN_BYTES);
+            let shown = log.get(from..).unwrap_or(&log);
+            eprintln!("--- log of {} ---\n{shown}\n--- end ---", self.name);
+        }
+    }
+}

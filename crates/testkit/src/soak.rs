@@ -1,0 +1,268 @@
+//! Mixed load that checks every byte, while clients abort and an upstream comes and goes.
+//!
+//! It finds wrong bodies, leaks and panics; it does not measure speed. The same plan runs for seconds in a test and for
+//! a minute or a night from `examples/soak.rs`.
+
+use crate::client::Client;
+use crate::gateway::{Gateway, Setup};
+use crate::message::Message;
+use crate::payload::{payload, seeded, sha256};
+use crate::upstream::Upstream;
+use crate::{PATIENCE, eventually_within};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct SoakPlan {
+    /// How long.
+    pub duration: Duration,
+    /// Clients at once.
+    pub clients: usize,
+    /// Bodies are between nothing and this.
+    pub body_bytes_max: usize,
+    /// How long an upstream stays up, and then down.
+    pub upstream_period: Duration,
+    /// Every client's choices derive from it.
+    pub seed: u64,
+}
+
+/// What came of it. `faults` must be empty.
+#[derive(Debug, Default)]
+pub struct SoakReport {
+    /// Exchanges whose every byte was checked.
+    pub checked: usize,
+    /// Exchanges the client gave up on purpose.
+    pub aborted: usize,
+    /// Exchanges that failed while an upstream was down: 502, 503, 504, or cut off.
+    pub excused: usize,
+    /// Times an upstream was killed and restarted.
+    pub restarts: usize,
+    /// Resident memory before, at the end, in bytes.
+    pub rss: (usize, usize),
+    /// File descriptors before, after all clients have gone.
+    pub fds: (usize, usize),
+    /// Everything that must not be.
+    pub faults: Vec<String>,
+}
+
+/// Faults kept per client; more of them say nothing new.
+const FAULTS_PER_CLIENT_MAX: usize = 5;
+
+/// Memory a debug or release gateway may hold on to after load (pools, allocator slack), in bytes.
+const RSS_SLACK_BYTES: usize = 32 * 1024 * 1024;
+
+/// Runs the plan against a gateway of its own.
+///
+/// # Panics
+/// When the gateway does not even start.
+pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
+    let steady = Upstream::echo();
+    let mut flaky = Upstream::echo();
+    let setup = Setup::resources(format!(
+        "upstreams:\n  - {{id: steady, type: roundrobin, nodes: {{\"{}\": 1}}}}\n  - {{id: flaky, type: roundrobin, nodes: {{\"{}\": 1}}}}\n\
+         routes:\n  - {{id: s, uri: /steady/*, upstream_id: steady}}\n  - {{id: f, uri: /flaky/*, upstream_id: flaky}}\n",
+        steady.addr(),
+        flaky.addr()
+    ))
+    .gateway("workers: 2");
+    let mut gateway = Gateway::start(binary, &setup);
+    gateway.get("/steady/warm");
+    let mut report = SoakReport { rss: (gateway.rss(), 0), fds: (gateway.fd_count(), 0), ..SoakReport::default() };
+    let over = AtomicBool::new(false);
+    let deadline = Instant::now() + plan.duration;
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..plan.clients)
+            .map(|number| {
+                let (addr, over) = (gateway.addr(), &over);
+                scope.spawn(move || client_loop(addr, plan, number as u64, over))
+            })
+            .collect();
+        while Instant::now() < deadline {
+            std::thread::park_timeout(plan.upstream_period);
+            flaky.stop();
+            std::thread::park_timeout(plan.upstream_period / 4);
+            flaky.start_echo();
+            report.restarts += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        for client in clients {
+            report.add(client.join().expect("a client thread reports, it does not panic"));
+        }
+    });
+    report.look_at(&mut gateway, plan);
+    report
+}
+
+impl SoakReport {
+    fn add(&mut self, other: Self) {
+        self.checked += other.checked;
+        self.aborted += other.aborted;
+        self.excused += other.excused;
+        self.faults.extend(other.faults);
+    }
+
+    fn look_at(&mut self, gateway: &mut Gateway, plan: &SoakPlan) {
+        if let Some(status) = gateway.ended() {
+            self.faults.push(format!("the gateway ended: {status}\n{}", gateway.log()));
+            return;
+        }
+        if gateway.log().contains("panicked") {
+            self.faults.push(format!("a panic in the log:\n{}", gateway.log()));
+        }
+        // Idle upstream connections are kept on purpose: at most one per client and node.
+        let allowed = self.fds.0 + 2 * plan.clients + 4;
+        let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually_within(PATIENCE, "file descriptors to go", || gateway.fd_count() <= allowed);
+        }));
+        self.fds.1 = gateway.fd_count();
+        if settled.is_err() {
+            self.faults.push(format!("{} descriptors, {} at the start", self.fds.1, self.fds.0));
+        }
+        self.rss.1 = gateway.rss();
+        if self.rss.1 > self.rss.0 + RSS_SLACK_BYTES {
+            self.faults.push(format!("{} bytes resident, {} at the start", self.rss.1, self.rss.0));
+        }
+    }
+}
+
+/// One client's life: a connection is kept until an exchange ends it.
+fn client_loop(addr: SocketAddr, plan: &SoakPlan, number: u64, over: &AtomicBool) -> SoakReport {
+    let mut random = seeded(plan.seed ^ (number + 1).wrapping_mul(0xA5A5_5A5A_1234_4321));
+    let mut report = SoakReport::default();
+    let mut kept: Option<Client> = None;
+    while !over.load(Ordering::Relaxed) && report.faults.len() < FAULTS_PER_CLIENT_MAX {
+        let exchange = Exchange::choose(&mut random, plan.body_bytes_max);
+        let mut client = kept.take().unwrap_or_else(|| Client::connect(addr));
+        if exchange.aborts {
+            exchange.abort(&mut client, &mut random);
+            report.aborted += 1;
+            continue;
+        }
+        match exchange.perform(&mut client) {
+            Ok(response) if matches!(response.head.status(), 502..=504) && exchange.flaky => {
+                report.excused += 1;
+            }
+            Ok(response) => match exchange.check(&response) {
+                Ok(()) => {
+                    report.checked += 1;
+                    kept = Some(client).filter(|_| !response.head.connection_has("close"));
+                }
+                Err(fault) => report.faults.push(format!("{exchange:?}: {fault}")),
+            },
+            Err(_) if exchange.flaky => report.excused += 1,
+            Err(fault) => report.faults.push(format!("{exchange:?}: {fault}")),
+        }
+    }
+    report
+}
+
+#[derive(Debug)]
+struct Exchange {
+    method: &'static str,
+    flaky: bool,
+    aborts: bool,
+    chunked_request: bool,
+    chunked_response: bool,
+    closes: bool,
+    request_len: usize,
+    response_len: usize,
+    seed: u64,
+}
+
+impl Exchange {
+    fn choose(random: &mut impl FnMut() -> u64, max: usize) -> Self {
+        let mut below = |bound: u64| random() % bound;
+        let method = ["GET", "GET", "GET", "POST", "PUT", "HEAD"][below(6) as usize];
+        // Small bodies are the rule, with all orders of magnitude up to the largest.
+        let mut size = || {
+            let magnitude = below(u64::from(usize::BITS - max.leading_zeros()) + 1);
+            (below(1 << magnitude) as usize).min(max)
+        };
+        let (request_len, response_len) = (size(), size());
+        Self {
+            method,
+            request_len: if matches!(method, "POST" | "PUT") { request_len } else { 0 },
+            response_len,
+            flaky: below(3) == 0,
+            aborts: below(12) == 0,
+            chunked_request: below(3) == 0,
+            chunked_response: below(3) == 0,
+            closes: below(15) == 0,
+            seed: below(1 << 20),
+        }
+    }
+
+    fn request(&self) -> Vec<u8> {
+        let target = format!(
+            "/{}/x?size={}&seed={}{}{}",
+            if self.flaky { "flaky" } else { "steady" },
+            self.response_len,
+            self.seed,
+            if self.chunked_response { "&chunked" } else { "" },
+            if self.closes { "&close" } else { "" },
+        );
+        let mut bytes = format!("{} {target} HTTP/1.1\r\nHost: soak\r\n", self.method).into_bytes();
+        let body = payload(self.seed + 1, self.request_len);
+        if self.request_len == 0 {
+            bytes.extend_from_slice(b"\r\n");
+        } else if self.chunked_request {
+            bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+            for part in body.chunks(7000) {
+                bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+                bytes.extend_from_slice(part);
+                bytes.extend_from_slice(b"\r\n");
+            }
+            bytes.extend_from_slice(b"0\r\n\r\n");
+        } else {
+            bytes.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
+            bytes.extend_from_slice(&body);
+        }
+        bytes
+    }
+
+    fn perform(&self, client: &mut Client) -> Result<Message, String> {
+        let sent = client.try_send(self.request());
+        client
+            .read_response(self.method)
+            .map_err(|broken| format!("sent {sent:?}, then {}", shorten(&format!("{broken:?}"))))
+    }
+
+    /// Sends some of the request, perhaps reads some of the response, and goes away.
+    fn abort(&self, client: &mut Client, random: &mut impl FnMut() -> u64) {
+        let request = self.request();
+        let part = (random() as usize % request.len()) + 1;
+        // That it fails is what may happen to one who aborts.
+        let _ = client.try_send(&request[..part]);
+        if part == request.len() && random() % 2 == 0 {
+            let _ = client.read_head();
+        }
+        if random() % 2 == 0 {
+            let lingering = socket2::SockRef::from(client.stream());
+            lingering.set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
+        }
+    }
+
+    fn check(&self, response: &Message) -> Result<(), String> {
+        if response.head.status() != 200 {
+            return Err(format!("status {}", response.head.status()));
+        }
+        let expected = match self.method {
+            "HEAD" => Vec::new(),
+            _ => payload(self.seed, self.response_len),
+        };
+        if response.body != expected {
+            return Err(format!("wrong body of {} bytes", response.body.len()));
+        }
+        let got = response.head.get("x-body-sha256");
+        if got != Some(&sha256(&payload(self.seed + 1, self.request_len))) {
+            return Err("the upstream got another body".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(300).collect()
+}

@@ -1,0 +1,321 @@
+//! Upstreams under a test's control: one that the test drives step by step, and one that serves by itself.
+//!
+//! Driven by hand ([`Upstream::bind`], [`Upstream::accept`]) a test reads as the dialogue it checks. Serving by itself
+//! ([`Upstream::serve`], [`echo`]) suits load and peers. Both count what reaches them.
+
+use crate::message::{Broken, Connection, Message};
+use crate::payload::{payload, sha256};
+use crate::port::ReservedPort;
+use crate::{PATIENCE, eventually};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A TCP server on a port of its own.
+#[derive(Debug)]
+pub struct Upstream {
+    port: Arc<ReservedPort>,
+    listener: Option<TcpListener>,
+    served: Option<Serving>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+    seen: Mutex<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Serving {
+    stop: Arc<AtomicBool>,
+    acceptor: JoinHandle<()>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+/// Start lines kept by [`Upstream::seen`]; later ones are only counted.
+const SEEN_MAX: usize = 10_000;
+
+impl Upstream {
+    /// Listens; the test accepts.
+    pub fn bind() -> Self {
+        let mut upstream = Self::refusing();
+        upstream.listen();
+        upstream
+    }
+
+    /// Has a port, but nobody listens: connecting is refused.
+    pub fn refusing() -> Self {
+        Self { port: Arc::new(ReservedPort::new()), listener: None, served: None, counts: Arc::new(Counts::default()) }
+    }
+
+    /// Runs `handler` for each connection, in a thread of its own.
+    pub fn serve(handler: impl Fn(&mut Connection) + Send + Sync + 'static) -> Self {
+        let mut upstream = Self::refusing();
+        upstream.start(handler);
+        upstream
+    }
+
+    /// Serves [`echo`] responses on every connection until the peer closes.
+    pub fn echo() -> Self {
+        let mut upstream = Self::refusing();
+        upstream.start_echo();
+        upstream
+    }
+
+    /// Where it is.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// Begins (again) to listen for a test that accepts by hand.
+    pub fn listen(&mut self) {
+        self.listener = Some(self.port.listen());
+    }
+
+    /// Begins (again) to serve echoes.
+    pub fn start_echo(&mut self) {
+        let counts = Arc::clone(&self.counts);
+        self.start(move |connection| {
+            while let Ok(request) = connection.read_request() {
+                counts.record(&request);
+                if !echo(connection, &request) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Begins (again) to serve.
+    pub fn start(&mut self, handler: impl Fn(&mut Connection) + Send + Sync + 'static) {
+        let listener = self.port.listen();
+        let stop = Arc::new(AtomicBool::new(false));
+        let open = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
+        let (stopping, opened) = (Arc::clone(&stop), Arc::clone(&open));
+        let counts = Arc::clone(&self.counts);
+        let handler = Arc::new(handler);
+        let acceptor = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopping.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                counts.connections.fetch_add(1, Ordering::SeqCst);
+                let Ok(twin) = stream.try_clone() else {
+                    continue;
+                };
+                {
+                    let mut open = opened.lock().unwrap();
+                    open.retain(|stream| stream.peer_addr().is_ok());
+                    open.push(twin);
+                }
+                let handler = Arc::clone(&handler);
+                std::thread::spawn(move || {
+                    let mut connection = Connection::new(stream);
+                    connection.set_patience(PATIENCE * 6);
+                    handler(&mut connection);
+                    // The twin in `open` would keep it half alive otherwise.
+                    let _ = connection.stream().shutdown(Shutdown::Both);
+                });
+            }
+        });
+        self.served = Some(Serving { stop, acceptor, open });
+    }
+
+    /// Stops listening and ends every connection, as a killed process would.
+    pub fn stop(&mut self) {
+        self.listener = None;
+        let Some(serving) = self.served.take() else {
+            return;
+        };
+        serving.stop.store(true, Ordering::SeqCst);
+        // Wakes the acceptor; that it is gone already is fine.
+        let _ = TcpStream::connect(self.addr());
+        serving.acceptor.join().expect("the acceptor does not panic");
+        for stream in serving.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Panics
+    /// When none comes in time, or the upstream serves by itself.
+    #[track_caller]
+    pub fn accept(&self) -> Connection {
+        let mut accepted = None;
+        eventually("a connection to the upstream", || {
+            accepted = self.try_accept();
+            accepted.is_some()
+        });
+        accepted.expect("the loop above ends with one")
+    }
+
+    /// A connection that is already there.
+    pub fn try_accept(&self) -> Option<Connection> {
+        let listener = self.listener.as_ref().expect("accept() is for upstreams driven by hand");
+        listener.set_nonblocking(true).expect("set the listener non-blocking");
+        let (stream, _) = listener.accept().ok()?;
+        self.counts.connections.fetch_add(1, Ordering::SeqCst);
+        Some(Connection::new(stream))
+    }
+
+    /// Connections accepted so far.
+    pub fn connections(&self) -> usize {
+        self.counts.connections.load(Ordering::SeqCst)
+    }
+
+    /// Whole requests an echo upstream has read so far.
+    pub fn requests(&self) -> usize {
+        self.counts.requests.load(Ordering::SeqCst)
+    }
+
+    /// The start lines of those requests.
+    pub fn seen(&self) -> Vec<String> {
+        self.counts.seen.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Counts {
+    fn record(&self, request: &Message) {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        let mut seen = self.seen.lock().unwrap();
+        if seen.len() < SEEN_MAX {
+            seen.push(request.head.start.clone());
+        }
+    }
+}
+
+/// Answers one request as its query asks; tells whether the connection goes on.
+///
+/// `status=404` (200), `size=1000` bytes (0) of [`payload`] with `seed=7` (0), `echo` (the request's body instead),
+/// `chunked`, `close` (delimited), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
+/// The response tells what came: `X-Body-Sha256`, `X-Body-Length` and `X-Got` (the request line).
+pub fn echo(connection: &mut Connection, request: &Message) -> bool {
+    let (method, target) = request.head.method_and_target();
+    let query = target.split_once('?').map_or("", |(_, query)| query);
+    let param = |name: &str| {
+        query.split('&').find_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, "1"));
+            (key == name).then_some(value)
+        })
+    };
+    let number = |name: &str| param(name).and_then(|value| value.parse::<u64>().ok());
+    let body = match param("echo") {
+        Some(_) => request.body.clone(),
+        None => payload(number("seed").unwrap_or(0), number("size").unwrap_or(0) as usize),
+    };
+    if let Some(ms) = number("delay") {
+        pause(Duration::from_millis(ms));
+    }
+    let status = number("status").unwrap_or(200);
+    let framing = match (param("chunked"), param("close")) {
+        _ if matches!(status, 204 | 304) => String::new(),
+        (Some(_), _) => "Transfer-Encoding: chunked\r\n".to_owned(),
+        (None, Some(_)) => "Connection: close\r\n".to_owned(),
+        (None, None) => format!("Content-Length: {}\r\n", body.len()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status} Status\r\n{framing}X-Got: {}\r\nX-Body-Length: {}\r\nX-Body-Sha256: {}\r\n\r\n",
+        request.head.start,
+        request.body.len(),
+        sha256(&request.body)
+    );
+    let bodyless = method == "HEAD" || matches!(status, 204 | 304);
+    let body = if bodyless { Vec::new() } else { body };
+    let piece = number("piece").map_or(body.len(), |piece| piece as usize).max(1);
+    let keep = body.len().min(number("cut").map_or(usize::MAX, |cut| cut as usize));
+    let mut sent = connection.try_send(&head).is_ok();
+    for part in body[..keep].chunks(piece) {
+        sent = sent
+            && match param("chunked") {
+                Some(_) => {
+                    connection.try_send([format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat()).is_ok()
+                }
+                None => connection.try_send(part).is_ok(),
+            };
+    }
+    if param("cut").is_some() {
+        return false;
+    }
+    if param("chunked").is_some() && !bodyless {
+        sent = sent && connection.try_send(b"0\r\n\r\n").is_ok();
+    }
+    let stays = param("close").is_none() && !request.head.connection_has("close");
+    sent && stays && !request.head.start.ends_with("HTTP/1.0")
+}
+
+/// The one place where time must pass: an upstream that is asked to be slow.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::thread::park_timeout(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Reads the next request of a hand-driven connection.
+///
+/// # Panics
+/// When none comes whole.
+impl Connection {
+    /// Reads a request and panics when none comes whole.
+    ///
+    /// # Panics
+    /// See above.
+    #[track_caller]
+    pub fn expect_request(&mut self) -> Message {
+        self.read_request().unwrap_or_else(|broken: Broken| panic!("no request reached the upstream: {broken:?}"))
+    }
+
+    /// Reads a response and panics when none comes whole.
+    ///
+    /// # Panics
+    /// See above.
+    #[track_caller]
+    pub fn expect_response(&mut self, method: &str) -> Message {
+        self.read_response(method).unwrap_or_else(|broken: Broken| panic!("no response came: {broken:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Client, Framing};
+
+    #[test]
+    fn echoes_as_asked() {
+        let upstream = Upstream::echo();
+        let mut client = Client::connect(upstream.addr());
+        let response = client.request("POST", "/a?echo&status=201", b"body");
+        assert_eq!((response.head.status(), &response.body[..]), (201, &b"body"[..]));
+        let response = client.get("/b?size=70000&chunked&piece=999&seed=3");
+        assert_eq!(response.framing, Framing::Chunked);
+        assert_eq!(response.body, payload(3, 70_000));
+        let response = client.get("/c?size=10&close");
+        assert_eq!((response.framing, response.body.len()), (Framing::Close, 10));
+        client.expect_close();
+        assert_eq!((upstream.connections(), upstream.requests()), (1, 3));
+        assert_eq!(upstream.seen()[1], "GET /b?size=70000&chunked&piece=999&seed=3 HTTP/1.1");
+    }
+
+    #[test]
+    fn stops_and_starts_on_the_same_port() {
+        let mut upstream = Upstream::echo();
+        let mut client = Client::connect(upstream.addr());
+        client.get("/");
+        upstream.stop();
+        client.expect_close();
+        assert!(TcpStream::connect(upstream.addr()).is_err());
+        upstream.start_echo();
+        Client::connect(upstream.addr()).get("/");
+    }
+}

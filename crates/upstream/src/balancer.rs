@@ -1,0 +1,153 @@
+//! Choosing the endpoint a request goes to.
+//!
+//! Endpoints are grouped in tiers by priority; a tier is asked only when every endpoint of the better ones is unusable,
+//! that is set aside or already tried by this request. An endpoint with weight 0 is in no tier and never chosen. When
+//! no tier has a usable endpoint, the one that failed least recently among those not yet tried is chosen although it is
+//! set aside: being set aside alone never makes a request fail. `None` means that nothing is left to try.
+//!
+//! How one is chosen within a tier is in the files of this folder, one method each. The state is one worker's; workers
+//! do not agree with each other on whose turn it is.
+
+mod ewma;
+mod ketama;
+mod least_conn;
+mod round_robin;
+
+use crate::endpoint::Endpoint;
+use crate::slot::{Slot, settle, usable};
+use crate::tried::Tried;
+pub(crate) use ewma::Latency;
+use ketama::Ring;
+use stillgate_config::Balance;
+
+/// The balancing state of one upstream in one worker.
+#[derive(Debug, Clone)]
+pub struct Balancer {
+    balance: Balance,
+    slots: Vec<Slot>,
+    /// Best first; no tier is empty.
+    tiers: Vec<Tier>,
+}
+
+/// Endpoints of one priority with a weight, in the order they were configured in.
+#[derive(Debug, Clone)]
+struct Tier {
+    members: Vec<u32>,
+    /// Points of the members; empty unless the method is the consistent hash.
+    ring: Ring,
+}
+
+impl Balancer {
+    /// A balancer without a history.
+    pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Self {
+        let mut balancer = Self { balance: balance.clone(), slots: Vec::new(), tiers: Vec::new() };
+        balancer.redefine(balance, endpoints);
+        balancer
+    }
+
+    /// Changes method and endpoints. A peer (same address and host) that stays keeps its index, its requests under way,
+    /// latency and set-aside state, and its place in the round robin unless its weight or tier changed. Indices of
+    /// peers that are gone stay valid for the requests under way.
+    pub fn redefine(&mut self, balance: &Balance, endpoints: &[Endpoint]) {
+        self.balance = balance.clone();
+        let order = settle(&mut self.slots, endpoints);
+        self.tiers = tiers(balance, &self.slots, order);
+        for tier in &self.tiers {
+            round_robin::clamp(&mut self.slots, &tier.members);
+        }
+    }
+
+    /// Chooses an endpoint not in `tried`. `key` is what the consistent hash hashes; without one it falls back to the
+    /// round robin. `random` must be fresh for each call.
+    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+        let slots = &mut self.slots;
+        for tier in &self.tiers {
+            let members = &tier.members;
+            let chosen = match (&self.balance, key) {
+                (Balance::RoundRobin, _) | (Balance::ConsistentHash(_), None) => {
+                    round_robin::pick(slots, members, |slots, index| usable(slots, index, now_ms, tried))
+                }
+                (Balance::ConsistentHash(_), Some(key)) => {
+                    let usable = |index| usable(slots, index, now_ms, tried);
+                    tier.ring.pick(members, key, usable)
+                }
+                (Balance::LeastConn, _) => least_conn::pick(slots, members, now_ms, tried),
+                (Balance::Ewma, _) => ewma::pick(slots, members, now_ms, random, tried),
+            };
+            if let Some(index) = chosen {
+                slots[index as usize].health.chosen(now_ms);
+                return Some(index as usize);
+            }
+        }
+        self.least_recently_failed(tried)
+    }
+
+    fn least_recently_failed(&self, tried: &Tried) -> Option<usize> {
+        self.tiers
+            .iter()
+            .flat_map(|tier| &tier.members)
+            .map(|&index| index as usize)
+            .filter(|&index| !tried.contains(index))
+            .min_by_key(|&index| self.slots[index].health.last_failed_ms)
+    }
+
+    /// A try begins on the endpoint. Every call is to be followed by one of [`Balancer::on_finish`].
+    #[inline]
+    pub fn on_start(&mut self, index: usize) {
+        self.slots[index].active += 1;
+    }
+
+    /// The try is over; `latency_us` runs from its beginning to the response head, and is `None` where there was none.
+    #[inline]
+    pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.active > 0, "on_finish without on_start");
+        slot.active = slot.active.saturating_sub(1);
+        if let Some(latency_us) = latency_us {
+            slot.latency.observe(latency_us, now_ms);
+        }
+    }
+
+    /// A connection to the endpoint could not be made: it is set aside for a growing time.
+    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) {
+        self.slots[index].health.failed(now_ms);
+    }
+
+    /// A connection was made: the endpoint is as good as any again.
+    #[inline]
+    pub fn on_success(&mut self, index: usize) {
+        self.slots[index].health.succeeded();
+    }
+
+    /// What the index stands for.
+    #[inline]
+    pub fn endpoint(&self, index: usize) -> &Endpoint {
+        &self.slots[index].endpoint
+    }
+
+    /// Endpoints that can be chosen at all, set aside or not.
+    pub fn choices(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.members.len()).sum()
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+}
+
+/// Groups the slots in `order` that have a weight by priority, best first.
+fn tiers(balance: &Balance, slots: &[Slot], mut order: Vec<u32>) -> Vec<Tier> {
+    let endpoint = |index: u32| &slots[index as usize].endpoint;
+    order.retain(|&index| endpoint(index).weight > 0);
+    order.sort_by_key(|&index| std::cmp::Reverse(endpoint(index).priority));
+    order
+        .chunk_by(|&a, &b| endpoint(a).priority == endpoint(b).priority)
+        .map(|members| Tier {
+            members: members.to_vec(),
+            ring: match balance {
+                Balance::ConsistentHash(_) => Ring::new(slots, members),
+                Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => Ring::default(),
+            },
+        })
+        .collect()
+}

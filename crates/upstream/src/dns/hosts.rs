@@ -1,0 +1,84 @@
+//! The hosts file, read again whenever it changed.
+//!
+//! As for the C library, a name in it is answered from it alone: no server is asked for the other address family, which
+//! would make a gateway without a network wait for answers it does not need.
+
+use super::lookup::{Answer, Family};
+use hickory_resolver::Hosts;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// How long an answer from the file is used before the file is looked at again.
+const HOSTS_TTL: Duration = Duration::from_secs(10);
+
+/// The file and what it said when it was last read.
+#[derive(Debug)]
+pub(super) struct HostsFile {
+    path: PathBuf,
+    /// Modification time and length of what `hosts` was read from; `None`: there was no file.
+    version: Option<(SystemTime, u64)>,
+    hosts: Hosts,
+}
+
+impl HostsFile {
+    /// Does not read yet.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, version: None, hosts: Hosts::default() }
+    }
+
+    /// What the file says of the name, if anything.
+    pub(super) fn lookup(&mut self, name: &str) -> Option<Answer> {
+        self.refresh();
+        let name = Name::from_utf8(name).ok()?;
+        let records = |record_type| {
+            let query = Query::query(name.clone(), record_type);
+            let lookup = self.hosts.lookup_static_host(&query);
+            lookup.map_or_else(Vec::new, |lookup| lookup.answers().to_vec())
+        };
+        let v4: Vec<_> = (records(RecordType::A).into_iter())
+            .filter_map(|record| match record.data {
+                RData::A(address) => Some(address.0),
+                _ => None,
+            })
+            .collect();
+        let v6: Vec<_> = (records(RecordType::AAAA).into_iter())
+            .filter_map(|record| match record.data {
+                RData::AAAA(address) => Some(address.0),
+                _ => None,
+            })
+            .collect();
+        (!v4.is_empty() || !v6.is_empty()).then_some(Answer {
+            v4: Family::Known(v4),
+            v6: Family::Known(v6),
+            ttl: HOSTS_TTL,
+        })
+    }
+
+    fn refresh(&mut self) {
+        let version = fs::metadata(&self.path).and_then(|metadata| Ok((metadata.modified()?, metadata.len()))).ok();
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        match self.read() {
+            Ok(hosts) => self.hosts = hosts,
+            Err(error) => {
+                let file = self.path.display();
+                tracing::warn!(%file, %error, "hosts file not read; its names are asked of DNS");
+                self.hosts = Hosts::default();
+            }
+        }
+    }
+
+    fn read(&self) -> io::Result<Hosts> {
+        let mut hosts = Hosts::default();
+        if self.version.is_some() {
+            hosts.read_hosts_conf(File::open(&self.path)?)?;
+        }
+        Ok(hosts)
+    }
+}

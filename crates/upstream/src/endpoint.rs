@@ -1,0 +1,161 @@
+//! Endpoints: the addresses an upstream's nodes stand for.
+//!
+//! A literal node is one endpoint. A DNS name is one endpoint per address it resolved to, and *each* has the node's
+//! whole weight, as in nginx: a name with three addresses draws three times the traffic of a literal of the same weight,
+//! which is what an operator wants who scales a service up behind its name. Resolving is not done here.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use stillgate_config::{Host, Upstream};
+
+/// One address that requests can be sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Share of the traffic; zero is never chosen.
+    pub weight: u32,
+    /// Tier, higher first.
+    pub priority: i32,
+    /// The configured node as a `Host` header would have it (see [`host_header`]).
+    pub host: Arc<str>,
+}
+
+impl Endpoint {
+    /// Whether both are the same peer, whatever their weight and tier: the same address asked for under the same name.
+    pub fn same_peer(&self, other: &Endpoint) -> bool {
+        self.address == other.address && self.host == other.host
+    }
+
+    /// Bytes that place the endpoint on a hash ring. For a literal node they are those of nginx's and APISIX's rings,
+    /// so the three agree on where a key goes; a name's endpoints also carry the name, so that two names with one
+    /// address are two places.
+    pub(crate) fn ring_id(&self) -> String {
+        let ip = self.address.ip();
+        let port = self.address.port();
+        if host_header(&Host::Ip(ip), port) == *self.host {
+            match ip {
+                IpAddr::V4(ip) => format!("{ip}\0{port}"),
+                IpAddr::V6(ip) => format!("[{ip}]\0{port}"),
+            }
+        } else {
+            format!("{}\0{ip}\0{port}", self.host)
+        }
+    }
+}
+
+/// The `Host` field value for a node: its port is left out where it is 80, an IPv6 address is bracketed.
+pub fn host_header(host: &Host, port: u16) -> String {
+    let mut text = match host {
+        Host::Ip(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Host::Ip(IpAddr::V4(ip)) => ip.to_string(),
+        Host::Name(name) => name.clone(),
+    };
+    if port != 80 {
+        text.push_str(&format!(":{port}"));
+    }
+    text
+}
+
+/// The endpoints of an upstream in the order of its nodes; `resolve` gives the addresses of a name, none where it is
+/// not known (yet). A peer that comes out twice is one endpoint with the sum of the weights, in the higher tier.
+pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -> Vec<Endpoint> {
+    let mut endpoints = Vec::with_capacity(upstream.nodes.len());
+    let mut places = std::collections::HashMap::new();
+    for node in &upstream.nodes {
+        let literal;
+        let addresses = match &node.host {
+            Host::Ip(ip) => {
+                literal = [*ip];
+                &literal[..]
+            }
+            Host::Name(name) => resolve(name),
+        };
+        let host: Arc<str> = host_header(&node.host, node.port).into();
+        for ip in addresses {
+            let endpoint = Endpoint {
+                address: SocketAddr::new(*ip, node.port),
+                weight: node.weight,
+                priority: node.priority,
+                host: host.clone(),
+            };
+            let peer = (endpoint.address, host.clone());
+            match places.entry(peer) {
+                std::collections::hash_map::Entry::Vacant(place) => {
+                    place.insert(endpoints.len());
+                    endpoints.push(endpoint);
+                }
+                std::collections::hash_map::Entry::Occupied(place) => {
+                    let first: &mut Endpoint = &mut endpoints[*place.get()];
+                    first.weight = first.weight.saturating_add(endpoint.weight);
+                    first.priority = first.priority.max(endpoint.priority);
+                }
+            }
+        }
+    }
+    endpoints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use stillgate_config::{Balance, KeepalivePool, Node, PassHost, UpstreamTimeouts};
+
+    fn upstream(nodes: &[(&str, u16, u32, i32)]) -> Upstream {
+        let second = Duration::from_secs(1);
+        Upstream {
+            key: "u".into(),
+            balance: Balance::RoundRobin,
+            nodes: nodes
+                .iter()
+                .map(|&(host, port, weight, priority)| Node {
+                    host: host.parse().map_or_else(|_| Host::Name(host.into()), Host::Ip),
+                    port,
+                    weight,
+                    priority,
+                })
+                .collect(),
+            retries: None,
+            retry_timeout: Duration::ZERO,
+            timeout: UpstreamTimeouts { connect: second, send: second, read: second },
+            pass_host: PassHost::Node,
+            keepalive: KeepalivePool { size: 1, idle_timeout: second, requests: 1 },
+        }
+    }
+
+    fn check(nodes: &[(&str, u16, u32, i32)], expected: &[&str]) {
+        let addresses: [IpAddr; 2] = ["10.0.0.8".parse().unwrap(), "2001:db8::8".parse().unwrap()];
+        let resolve = |name: &str| match name {
+            "two.test" => &addresses[..],
+            "one.test" => &addresses[..1],
+            _ => &[],
+        };
+        let found: Vec<String> = expand(&upstream(nodes), resolve)
+            .iter()
+            .map(|e| format!("{} {} {} {}", e.address, e.weight, e.priority, e.host))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn literals_and_names() {
+        check(
+            &[("10.0.0.1", 8080, 2, 0), ("::1", 80, 0, -1), ("two.test", 80, 3, 1), ("gone.test", 80, 1, 0)],
+            &[
+                "10.0.0.1:8080 2 0 10.0.0.1:8080",
+                "[::1]:80 0 -1 [::1]",
+                "10.0.0.8:80 3 1 two.test",
+                "[2001:db8::8]:80 3 1 two.test",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_peer_listed_twice_is_one_endpoint() {
+        check(
+            &[("one.test", 81, 2, 0), ("10.0.0.8", 81, 1, 0), ("one.test", 81, 5, 3)],
+            &["10.0.0.8:81 7 3 one.test:81", "10.0.0.8:81 1 0 10.0.0.8:81"],
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! What to do about a try that failed.
+//!
+//! Three rules, in this order:
+//! 1. Nothing is sent twice unless that is safe: no byte of the request was sent, or its method is idempotent and its
+//!    whole body can be sent again. Once a byte of the response came, nothing is tried again.
+//! 2. A reused connection that ends before any response byte says nothing about the node, which may just have closed it
+//!    for being idle: the same node is tried at once on a fresh connection, and that does not count as a retry.
+//! 3. Otherwise `retries` bounds how often another node is tried and `retry_timeout` until when.
+//!
+//! Pure: it neither picks a node nor waits.
+
+/// How a try failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection: refused, unreachable, no local resource.
+    Connect,
+    /// No connection within `timeout.connect`.
+    ConnectTimeout,
+    /// The connection was reset or closed before the response was complete.
+    Reset,
+    /// No progress in sending for `timeout.send`.
+    SendTimeout,
+    /// No byte of the response for `timeout.read`.
+    ReadTimeout,
+    /// The response broke the protocol or a limit.
+    BadResponse,
+}
+
+impl Failure {
+    /// Whether it happened before there was a connection; the endpoint is then to be set aside.
+    pub fn is_connect(self) -> bool {
+        matches!(self, Failure::Connect | Failure::ConnectTimeout)
+    }
+
+    /// Status for the client when nothing is tried any more.
+    fn status(self) -> u16 {
+        match self {
+            Failure::Connect | Failure::Reset | Failure::BadResponse => 502,
+            Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout => 504,
+        }
+    }
+}
+
+/// The failed try and what came before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// How it failed.
+    pub failure: Failure,
+    /// It went over a connection that had carried a request before.
+    pub reused: bool,
+    /// A byte of the request may have reached the kernel.
+    pub request_sent: bool,
+    /// A byte of the response was read.
+    pub response_started: bool,
+    /// See [`is_idempotent`].
+    pub idempotent: bool,
+    /// All of the body read so far is still held, or there is none.
+    pub body_replayable: bool,
+    /// Times another node was tried already.
+    pub retries_used: u32,
+    /// The upstream's `retries`; `None`: one for each other node.
+    pub retries: Option<u32>,
+    /// Endpoints of the upstream that can be chosen.
+    pub choices: usize,
+    /// Since the first try began.
+    pub elapsed_ms: u64,
+    /// The upstream's `retry_timeout`; zero: none.
+    pub retry_timeout_ms: u64,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Try the same endpoint on a fresh connection, never on one from the pool.
+    RetrySame,
+    /// Try another endpoint; where none is left, answer with the status.
+    RetryNext(u16),
+    /// Answer with the status, or cut the response where its head has gone out already.
+    Fail(u16),
+}
+
+/// Decides about a failed try.
+pub fn decide(attempt: &Attempt) -> Decision {
+    let status = attempt.failure.status();
+    let safe = !attempt.request_sent || (attempt.idempotent && attempt.body_replayable);
+    if !safe || attempt.response_started || attempt.failure == Failure::BadResponse {
+        return Decision::Fail(status);
+    }
+    if attempt.reused && attempt.failure == Failure::Reset {
+        return Decision::RetrySame;
+    }
+    let others = u32::try_from(attempt.choices.saturating_sub(1)).unwrap_or(u32::MAX);
+    let in_time = attempt.retry_timeout_ms == 0 || attempt.elapsed_ms < attempt.retry_timeout_ms;
+    if attempt.retries_used < attempt.retries.unwrap_or(others) && in_time {
+        Decision::RetryNext(status)
+    } else {
+        Decision::Fail(status)
+    }
+}
+
+/// Whether sending the request twice means the same as once (RFC 9110, 9.2.2). Methods not registered there are not.
+pub fn is_idempotent(method: &[u8]) -> bool {
+    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILURES: [Failure; 6] = [
+        Failure::Connect,
+        Failure::ConnectTimeout,
+        Failure::Reset,
+        Failure::SendTimeout,
+        Failure::ReadTimeout,
+        Failure::BadResponse,
+    ];
+
+    /// A GET without a body on a fresh connection to the first of three nodes.
+    fn get(failure: Failure) -> Attempt {
+        Attempt {
+            failure,
+            reused: false,
+            request_sent: !failure.is_connect(),
+            response_started: false,
+            idempotent: true,
+            body_replayable: true,
+            retries_used: 0,
+            retries: None,
+            choices: 3,
+            elapsed_ms: 10,
+            retry_timeout_ms: 0,
+        }
+    }
+
+    #[test]
+    fn examples() {
+        use Decision::*;
+        use Failure::*;
+        let post = |failure| Attempt { idempotent: false, ..get(failure) };
+        let reused = |attempt| Attempt { reused: true, ..attempt };
+        let unsent = |attempt| Attempt { request_sent: false, ..attempt };
+        let used = |retries_used, attempt| Attempt { retries_used, ..attempt };
+        let table = [
+            ("GET refused", get(Connect), RetryNext(502)),
+            ("GET connect timeout", get(ConnectTimeout), RetryNext(504)),
+            ("POST refused", post(Connect), RetryNext(502)),
+            ("GET reset, fresh", get(Reset), RetryNext(502)),
+            ("GET reset, reused", reused(get(Reset)), RetrySame),
+            ("POST reset, fresh", post(Reset), Fail(502)),
+            ("POST reset, reused", reused(post(Reset)), Fail(502)),
+            ("POST unsent, reused", reused(unsent(post(Reset))), RetrySame),
+            ("POST unsent, fresh", unsent(post(Reset)), RetryNext(502)),
+            ("GET read timeout, reused", reused(get(ReadTimeout)), RetryNext(504)),
+            ("POST read timeout", post(ReadTimeout), Fail(504)),
+            ("GET send timeout", get(SendTimeout), RetryNext(504)),
+            ("GET bad response", get(BadResponse), Fail(502)),
+            ("GET refused, last retry", used(1, get(Connect)), RetryNext(502)),
+            ("GET refused, none left", used(2, get(Connect)), Fail(502)),
+            ("GET reset, reused, none left", used(2, reused(get(Reset))), RetrySame),
+            ("PUT whose body is gone", Attempt { body_replayable: false, ..reused(get(Reset)) }, Fail(502)),
+            ("GET cut in its response", Attempt { response_started: true, ..reused(get(Reset)) }, Fail(502)),
+            ("retries: 0", Attempt { retries: Some(0), ..get(Connect) }, Fail(502)),
+            ("retries: 5 of one node", Attempt { retries: Some(5), choices: 1, ..get(Connect) }, RetryNext(502)),
+            ("no other node", Attempt { choices: 1, ..get(Connect) }, Fail(502)),
+            ("retry_timeout just not over", Attempt { retry_timeout_ms: 11, ..get(Connect) }, RetryNext(502)),
+            ("retry_timeout over", Attempt { retry_timeout_ms: 10, ..get(ConnectTimeout) }, Fail(504)),
+        ];
+        for (what, attempt, expected) in table {
+            assert_eq!(decide(&attempt), expected, "{what}");
+        }
+    }
+
+    /// Every combination of what `decide` looks at, against the rules stated one by one.
+    #[test]
+    fn every_combination_keeps_the_rules() {
+        let bits = 0..1u32 << 5;
+        let mut seen = [0usize; 3];
+        for (failure, bits) in FAILURES.iter().flat_map(|f| bits.clone().map(move |b| (*f, b))) {
+            let bit = |n: u32| bits >> n & 1 == 1;
+            for (retries, choices, retries_used, elapsed_ms, retry_timeout_ms) in bounds() {
+                let attempt = Attempt {
+                    failure,
+                    reused: bit(0),
+                    request_sent: bit(1),
+                    response_started: bit(2),
+                    idempotent: bit(3),
+                    body_replayable: bit(4),
+                    retries_used,
+                    retries,
+                    choices,
+                    elapsed_ms,
+                    retry_timeout_ms,
+                };
+                let decision = decide(&attempt);
+                seen[match decision {
+                    Decision::RetrySame => 0,
+                    Decision::RetryNext(_) => 1,
+                    Decision::Fail(_) => 2,
+                }] += 1;
+                check_rules(&attempt, decision);
+            }
+        }
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    }
+
+    /// `(retries, choices, retries_used, elapsed_ms, retry_timeout_ms)`
+    fn bounds() -> impl Iterator<Item = (Option<u32>, usize, u32, u64, u64)> {
+        let retries = [None, Some(0), Some(1), Some(3)];
+        let times = [(0, 0), (900, 0), (900, 1_000), (1_000, 1_000), (1_001, 1_000)];
+        retries.into_iter().flat_map(move |retries| {
+            (0..4).flat_map(move |choices| {
+                (0..4).flat_map(move |used| {
+                    times.map(move |(elapsed, timeout)| (retries, choices, used, elapsed, timeout))
+                })
+            })
+        })
+    }
+
+    fn check_rules(attempt: &Attempt, decision: Decision) {
+        let retried = !matches!(decision, Decision::Fail(_));
+        if attempt.request_sent && !attempt.idempotent {
+            assert!(!retried, "sent twice: {attempt:?}");
+        }
+        if attempt.request_sent && !attempt.body_replayable {
+            assert!(!retried, "half a body: {attempt:?}");
+        }
+        if attempt.response_started || attempt.failure == Failure::BadResponse {
+            assert!(!retried, "response begun: {attempt:?}");
+        }
+        match decision {
+            Decision::RetrySame => assert!(
+                attempt.reused && attempt.failure == Failure::Reset,
+                "a fresh connection's failure is the node's: {attempt:?}"
+            ),
+            Decision::RetryNext(_) => {
+                let others = attempt.choices.saturating_sub(1) as u32;
+                assert!(attempt.retries_used < attempt.retries.unwrap_or(others));
+                let over = attempt.elapsed_ms >= attempt.retry_timeout_ms;
+                assert!(attempt.retry_timeout_ms == 0 || !over);
+                assert!(!(attempt.reused && attempt.failure == Failure::Reset));
+            }
+            Decision::Fail(_) => {}
+        }
+        if let Decision::RetryNext(status) | Decision::Fail(status) = decision {
+            let timeout = format!("{:?}", attempt.failure).ends_with("Timeout");
+            assert_eq!(status, if timeout { 504 } else { 502 });
+        }
+    }
+
+    #[test]
+    fn idempotent_methods() {
+        for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
+            assert!(is_idempotent(method.as_bytes()), "{method}");
+        }
+        for method in ["POST", "PATCH", "CONNECT", "get", "PROPFIND", ""] {
+            assert!(!is_idempotent(method.as_bytes()), "{method}");
+        }
+    }
+}

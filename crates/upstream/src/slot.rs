@@ -1,0 +1,91 @@
+//! Slots: the places endpoints and what is known of them live in.
+//!
+//! A peer keeps its slot, and so its index, for as long as it is part of the upstream, however often the upstream is
+//! redefined: a request that began before a reload ends with the index it was given. A peer that is gone leaves a
+//! retired slot, which is reused when no request uses it any more.
+
+use crate::balancer::Latency;
+use crate::endpoint::Endpoint;
+use crate::health::Health;
+use crate::tried::Tried;
+use std::collections::HashMap;
+
+/// One endpoint and its changing state.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) endpoint: Endpoint,
+    /// Part of the upstream as now defined. Retired slots are in no tier.
+    pub(crate) live: bool,
+    /// Counts the peers this slot has held, so that a connection of an earlier one is never taken for the present one's.
+    pub(crate) generation: u32,
+    /// Requests under way.
+    pub(crate) active: u32,
+    /// nginx's `current_weight`; within ± the sum of its tier's weights.
+    pub(crate) current: i64,
+    pub(crate) latency: Latency,
+    pub(crate) health: Health,
+}
+
+impl Slot {
+    pub(crate) fn new(endpoint: Endpoint, generation: u32) -> Self {
+        Self {
+            endpoint,
+            live: true,
+            generation,
+            active: 0,
+            current: 0,
+            latency: Latency::default(),
+            health: Health::default(),
+        }
+    }
+}
+
+/// Makes the slots hold exactly `endpoints` as live ones and returns their indices in that order. A peer that comes
+/// back finds its retired slot if that was not given away. Duplicate peers get one slot, the last one's weight and tier.
+pub(crate) fn settle(slots: &mut Vec<Slot>, endpoints: &[Endpoint]) -> Vec<u32> {
+    let mut places: HashMap<_, _> = slots
+        .iter()
+        .enumerate()
+        .map(|(index, slot)| ((slot.endpoint.address, slot.endpoint.host.clone()), index))
+        .collect();
+    slots.iter_mut().for_each(|slot| slot.live = false);
+    for endpoint in endpoints {
+        if let Some(&index) = places.get(&(endpoint.address, endpoint.host.clone())) {
+            let slot = &mut slots[index];
+            slot.live = true;
+            if slot.endpoint.weight != endpoint.weight || slot.endpoint.priority != endpoint.priority {
+                slot.current = 0;
+            }
+            slot.endpoint = endpoint.clone();
+        }
+    }
+    let mut free = 0;
+    let mut order = Vec::with_capacity(endpoints.len());
+    let mut listed = vec![false; slots.len() + endpoints.len()];
+    for endpoint in endpoints {
+        let peer = (endpoint.address, endpoint.host.clone());
+        let index = *places.entry(peer).or_insert_with(|| occupy(slots, &mut free, endpoint));
+        if !std::mem::replace(&mut listed[index], true) {
+            order.push(index as u32);
+        }
+    }
+    order
+}
+
+/// Puts a new peer into the first free slot from `free` on, or into one more.
+fn occupy(slots: &mut Vec<Slot>, free: &mut usize, endpoint: &Endpoint) -> usize {
+    while *free < slots.len() && (slots[*free].live || slots[*free].active > 0) {
+        *free += 1;
+    }
+    match slots.get_mut(*free) {
+        Some(slot) => *slot = Slot::new(endpoint.clone(), slot.generation.wrapping_add(1)),
+        None => slots.push(Slot::new(endpoint.clone(), 0)),
+    }
+    *free
+}
+
+/// Whether a request that has tried `tried` may be sent to the endpoint now.
+#[inline]
+pub(crate) fn usable(slots: &[Slot], index: u32, now_ms: u64, tried: &Tried) -> bool {
+    slots[index as usize].health.usable(now_ms) && !tried.contains(index as usize)
+}

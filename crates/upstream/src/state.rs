@@ -1,0 +1,145 @@
+//! All that one worker keeps about one upstream: whose turn it is, who failed, and the idle connections.
+//!
+//! The proxy keeps the object across a reload that leaves the upstream unchanged, and calls [`UpstreamState::migrate`]
+//! where the definition or the resolved addresses changed.
+
+use crate::balancer::Balancer;
+use crate::endpoint::Endpoint;
+use crate::pool::{ConnMeta, Pool};
+use crate::slot::Slot;
+use crate::tried::Tried;
+use std::net::SocketAddr;
+use stillgate_config::Upstream;
+
+/// One upstream in one worker. An endpoint's index is valid from the [`UpstreamState::pick`] that gave it until the
+/// [`UpstreamState::on_finish`] of that try, whatever is redefined in between.
+#[derive(Debug)]
+pub struct UpstreamState<C> {
+    balancer: Balancer,
+    pool: Pool<C>,
+}
+
+/// What the status shows of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Requests under way.
+    pub active: u32,
+    /// Idle connections.
+    pub idle: usize,
+    /// Set-aside periods in a row.
+    pub failures: u32,
+    /// What is left of the present set-aside period; zero when it is in use.
+    pub set_aside_ms: u64,
+    /// Latency average, zero before the first answer.
+    pub latency_us: u32,
+}
+
+impl<C> UpstreamState<C> {
+    /// An upstream without a history.
+    pub fn new(upstream: &Upstream, endpoints: &[Endpoint]) -> Self {
+        Self { balancer: Balancer::new(&upstream.balance, endpoints), pool: Pool::new(upstream.keepalive) }
+    }
+
+    /// Takes on a new definition or new addresses. Whatever belongs to an endpoint that stays is kept: idle connections,
+    /// requests under way, set-aside state, latency, and its turn where weight and priority are the same. Idle
+    /// connections to endpoints that are gone are closed; one in use ends its request and is not kept afterwards.
+    pub fn migrate(&mut self, upstream: &Upstream, endpoints: &[Endpoint]) {
+        self.balancer.redefine(&upstream.balance, endpoints);
+        let slots = self.balancer.slots();
+        self.pool.retain(|index, meta| keeps_connections(&slots[index], meta));
+        self.pool.set_bounds(upstream.keepalive);
+    }
+
+    /// Chooses an endpoint; see [`Balancer::pick`].
+    #[inline]
+    pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+        self.balancer.pick(key, now_ms, random, tried)
+    }
+
+    /// A try begins on the endpoint; see [`Balancer::on_start`].
+    #[inline]
+    pub fn on_start(&mut self, index: usize) {
+        self.balancer.on_start(index);
+    }
+
+    /// The try is over, and its connection back in the pool or closed; see [`Balancer::on_finish`].
+    #[inline]
+    pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
+        self.balancer.on_finish(index, latency_us, now_ms);
+    }
+
+    /// A connection could not be made; see [`Balancer::on_connect_failure`].
+    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) {
+        self.balancer.on_connect_failure(index, now_ms);
+    }
+
+    /// A connection was made; see [`Balancer::on_success`].
+    #[inline]
+    pub fn on_success(&mut self, index: usize) {
+        self.balancer.on_success(index);
+    }
+
+    /// What the index stands for.
+    #[inline]
+    pub fn endpoint(&self, index: usize) -> &Endpoint {
+        self.balancer.endpoint(index)
+    }
+
+    /// Endpoints that can be chosen at all, set aside or not; none: the request is answered 503.
+    pub fn choices(&self) -> usize {
+        self.balancer.choices()
+    }
+
+    /// An idle connection to the endpoint; see [`Pool::take`].
+    #[inline]
+    pub fn take(&mut self, index: usize, now_ms: u64) -> Option<(C, ConnMeta)> {
+        self.pool.take(index, now_ms)
+    }
+
+    /// What to keep with a connection just made to the endpoint, for [`UpstreamState::put`] after its first request.
+    pub fn fresh_meta(&self, index: usize) -> ConnMeta {
+        ConnMeta::fresh(self.balancer.slots()[index].generation)
+    }
+
+    /// Keeps a connection whose request is over, and returns the one to close instead, if any; see [`Pool::put`]. A
+    /// connection to an endpoint that was removed meanwhile is not kept.
+    #[inline]
+    pub fn put(&mut self, index: usize, conn: C, meta: ConnMeta, now_ms: u64) -> Option<C> {
+        if keeps_connections(&self.balancer.slots()[index], &meta) {
+            self.pool.put(index, conn, meta, now_ms)
+        } else {
+            Some(conn)
+        }
+    }
+
+    /// Closes idle connections that are too old or dead; see [`Pool::expire`].
+    pub fn expire(&mut self, now_ms: u64, is_dead: impl FnMut(&C) -> bool) -> usize {
+        self.pool.expire(now_ms, is_dead)
+    }
+
+    /// Idle connections over all endpoints.
+    pub fn idle(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// The endpoints as now defined, for the status.
+    pub fn status(&self, now_ms: u64) -> impl Iterator<Item = EndpointStatus> {
+        let slots = self.balancer.slots().iter().enumerate();
+        slots.filter(|(_, slot)| slot.live).map(move |(index, slot)| EndpointStatus {
+            address: slot.endpoint.address,
+            active: slot.active,
+            idle: self.pool.idle(index),
+            failures: slot.health.failures,
+            set_aside_ms: slot.health.set_aside_ms(now_ms),
+            latency_us: slot.latency.average_us(),
+        })
+    }
+}
+
+/// Whether a connection with this meta is one to the peer the slot stands for now.
+#[inline]
+fn keeps_connections(slot: &Slot, meta: &ConnMeta) -> bool {
+    slot.live && slot.generation == meta.generation
+}

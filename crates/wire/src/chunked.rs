@@ -1,0 +1,276 @@
+//! The chunked transfer coding (RFC 9112 section 7.1), decoded in place.
+//!
+//! Content is moved to the front of the buffer and the framing dropped, extensions with it: what is sent on is framed
+//! anew, so no reader behind us can see other chunk borders than we did. Stricter than the grammar where the grammar
+//! invites trouble: no white space around a chunk size, no bare LF anywhere.
+
+use crate::error::ChunkError;
+use crate::limits::{CHUNK_LINE_BYTES_MAX, TRAILER_BYTES_MAX};
+use crate::name::Name;
+
+/// What one call took out of the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decoded {
+    /// Bytes of the buffer that belonged to the body.
+    pub consumed: usize,
+    /// Bytes of content, now at the buffer's front.
+    pub data: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// In a size; how many digits were seen.
+    #[default]
+    Size,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    /// In the trailer section, which begins at the start of a line.
+    Trailer,
+    Done,
+}
+
+/// Decodes one chunked body, in any number of pieces.
+#[derive(Debug, Default)]
+pub struct ChunkDecoder {
+    state: State,
+    /// Content bytes of the current chunk still to come; while in [`State::Size`], the size read so far.
+    left: u64,
+    digits: u8,
+    /// Bytes of the current chunk line.
+    line: u16,
+    /// The trailer section as it comes, then only its lines that may be forwarded. Unallocated without trailers.
+    trailer: Vec<u8>,
+}
+
+/// More hexadecimal digits than this overflow or are an attempt to.
+const SIZE_DIGITS_MAX: u8 = 15;
+
+impl ChunkDecoder {
+    /// Whether the last chunk and the trailer section were seen.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Complete lines of forwardable trailer fields; empty until done.
+    pub fn trailers(&self) -> &[u8] {
+        if self.is_done() { &self.trailer } else { &[] }
+    }
+
+    /// See [`crate::BodyDecoder::decode`].
+    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<Decoded, ChunkError> {
+        let mut read = 0;
+        let mut data = 0;
+        while read < buffer.len() && self.state != State::Done {
+            match self.state {
+                State::Data => {
+                    let take = (buffer.len() - read).min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                    if data != read {
+                        buffer.copy_within(read..read + take, data);
+                    }
+                    data += take;
+                    read += take;
+                    self.left -= take as u64;
+                    if self.left == 0 {
+                        self.state = State::DataCr;
+                    }
+                }
+                State::Trailer => read += self.trailer(&buffer[read..])?,
+                _ => {
+                    self.framing_byte(buffer[read])?;
+                    read += 1;
+                }
+            }
+        }
+        Ok(Decoded { consumed: read, data })
+    }
+
+    fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
+        match self.state {
+            State::Size => return self.size_byte(byte),
+            State::Extension => {
+                self.count_line_byte()?;
+                match byte {
+                    b'\r' => self.state = State::SizeLf,
+                    b'\n' => return Err(ChunkError::LineEnd),
+                    b'\t' | b' '..=0x7e | 0x80.. => {}
+                    _ => return Err(ChunkError::ExtensionMalformed),
+                }
+            }
+            State::SizeLf => {
+                if byte != b'\n' {
+                    return Err(ChunkError::LineEnd);
+                }
+                self.line = 0;
+                self.digits = 0;
+                self.state = if self.left == 0 { State::Trailer } else { State::Data };
+            }
+            State::DataCr if byte == b'\r' => self.state = State::DataLf,
+            State::DataLf if byte == b'\n' => self.state = State::Size,
+            _ => return Err(ChunkError::LineEnd),
+        }
+        Ok(())
+    }
+
+    fn size_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
+        self.count_line_byte()?;
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ if self.digits == 0 => return Err(ChunkError::SizeMalformed),
+            b'\r' => {
+                self.state = State::SizeLf;
+                return Ok(());
+            }
+            b';' => {
+                self.state = State::Extension;
+                return Ok(());
+            }
+            b'\n' => return Err(ChunkError::LineEnd),
+            _ => return Err(ChunkError::SizeMalformed),
+        };
+        if self.digits == SIZE_DIGITS_MAX {
+            return Err(ChunkError::SizeTooLarge);
+        }
+        self.digits += 1;
+        self.left = self.left * 16 + u64::from(digit);
+        Ok(())
+    }
+
+    fn count_line_byte(&mut self) -> Result<(), ChunkError> {
+        self.line += 1;
+        if usize::from(self.line) > CHUNK_LINE_BYTES_MAX { Err(ChunkError::LineTooLong) } else { Ok(()) }
+    }
+
+    /// Takes trailer bytes up to the end of a line; the empty line ends the body.
+    fn trailer(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
+        let take = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
+        if self.trailer.len() + take > TRAILER_BYTES_MAX {
+            return Err(ChunkError::TrailerTooLarge);
+        }
+        // The usual end without trailers, whole in one buffer: nothing to keep.
+        if self.trailer.is_empty() && bytes.starts_with(b"\r\n") {
+            self.state = State::Done;
+            return Ok(2);
+        }
+        self.trailer.extend_from_slice(&bytes[..take]);
+        if !self.trailer.ends_with(b"\n") {
+            return Ok(take);
+        }
+        if !self.trailer.ends_with(b"\r\n") {
+            return Err(ChunkError::LineEnd);
+        }
+        if self.trailer == b"\r\n" || self.trailer.ends_with(b"\r\n\r\n") {
+            self.trailer = forwardable(&self.trailer)?;
+            self.state = State::Done;
+        }
+        Ok(take)
+    }
+}
+
+/// The lines of a trailer section that may be sent on: no field that frames, routes or authenticates
+/// (RFC 9110 section 6.5.1).
+fn forwardable(section: &[u8]) -> Result<Vec<u8>, ChunkError> {
+    let mut slots = [httparse::EMPTY_HEADER; crate::HEADERS_MAX];
+    let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(section, &mut slots) else {
+        return Err(ChunkError::TrailerMalformed);
+    };
+    let mut lines = Vec::new();
+    for field in fields {
+        if is_forbidden_trailer(field.name.as_bytes()) {
+            continue;
+        }
+        lines.extend_from_slice(field.name.as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(field.value);
+        lines.extend_from_slice(b"\r\n");
+    }
+    Ok(lines)
+}
+
+fn is_forbidden_trailer(name: &[u8]) -> bool {
+    const ALSO: [&[u8]; 9] = [
+        b"authorization",
+        b"proxy-authorization",
+        b"cookie",
+        b"set-cookie",
+        b"content-encoding",
+        b"content-type",
+        b"content-range",
+        b"cache-control",
+        b"max-forwards",
+    ];
+    Name::classify(name) != Name::Other || ALSO.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes in pieces of `step` bytes; content and what was left over.
+    fn run(input: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>, bool), ChunkError> {
+        let mut decoder = ChunkDecoder::default();
+        let mut content = Vec::new();
+        let mut rest = input;
+        while !rest.is_empty() && !decoder.is_done() {
+            let mut piece = rest[..step.min(rest.len())].to_vec();
+            let got = decoder.decode(&mut piece)?;
+            content.extend_from_slice(&piece[..got.data]);
+            rest = &rest[got.consumed..];
+        }
+        Ok((content, rest.to_vec(), decoder.trailers().to_vec(), decoder.is_done()))
+    }
+
+    fn check(input: &str, content: &str, rest: &str, trailers: &str) {
+        for step in [1, 2, 3, 7, 4096] {
+            let got = run(input.as_bytes(), step).expect(input);
+            assert_eq!(got, (content.into(), rest.into(), trailers.into(), true), "{input:?} by {step}");
+        }
+    }
+
+    #[test]
+    fn decodes() {
+        check("0\r\n\r\n", "", "", "");
+        check("3\r\nabc\r\n0\r\n\r\nGET", "abc", "GET", "");
+        check("00A;x=y;q=\"z\"\r\n0123456789\r\n1\r\n!\r\n000\r\n\r\n", "0123456789!", "", "");
+        check("1\r\na\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\nCookie: a\r\n\r\nz", "a", "z", "X-Sum: 1\r\n");
+    }
+
+    #[test]
+    fn refuses() {
+        let long_line = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(CHUNK_LINE_BYTES_MAX));
+        let long_trailer = format!("0\r\nA: {}\r\n\r\n", "x".repeat(TRAILER_BYTES_MAX));
+        for (input, error) in [
+            ("\r\n", ChunkError::SizeMalformed),
+            (";x\r\n", ChunkError::SizeMalformed),
+            ("-1\r\n", ChunkError::SizeMalformed),
+            ("+1\r\n", ChunkError::SizeMalformed),
+            ("0x1\r\n", ChunkError::SizeMalformed),
+            (" 1\r\na", ChunkError::SizeMalformed),
+            ("1 \r\na", ChunkError::SizeMalformed),
+            ("g\r\n", ChunkError::SizeMalformed),
+            ("1\na\r\n", ChunkError::LineEnd),
+            ("1\rxa\r\n", ChunkError::LineEnd),
+            ("1;a\n", ChunkError::LineEnd),
+            ("1;a\0\r\n", ChunkError::ExtensionMalformed),
+            ("1\r\nab\r\n", ChunkError::LineEnd),
+            ("1\r\na\n0\r\n\r\n", ChunkError::LineEnd),
+            ("10000000000000000\r\n", ChunkError::SizeTooLarge),
+            ("0000000000000000\r\n", ChunkError::SizeTooLarge),
+            ("0\r\nA: b\n\r\n", ChunkError::LineEnd),
+            ("0\r\nA : b\r\n\r\n", ChunkError::TrailerMalformed),
+            ("0\r\n b\r\n\r\n", ChunkError::TrailerMalformed),
+            ("0\r\n\n", ChunkError::LineEnd),
+            (&long_line, ChunkError::LineTooLong),
+            (&long_trailer, ChunkError::TrailerTooLarge),
+        ] {
+            for step in [1, 5, 65536] {
+                assert_eq!(run(input.as_bytes(), step), Err(error), "{:.40} by {step}", input);
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Why a message was refused, in the words the other side and the log get.
+
+use std::fmt;
+
+/// What a refusal means to the sender of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// 400
+    BadRequest,
+    /// 414
+    TargetTooLong,
+    /// 431
+    HeadTooLarge,
+    /// 505
+    Version,
+}
+
+macro_rules! errors {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident => $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($name::$variant => $text,)* })
+            }
+        }
+
+        impl std::error::Error for $name {}
+    };
+}
+
+errors! {
+    /// Why a request head was refused.
+    RequestError {
+        RequestLine => "malformed request line",
+        Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+        TargetTooLong => "request target too long",
+        HeadTooLarge => "request head too large",
+        TooManyHeaders => "too many header fields",
+        BadHeader => "malformed header field",
+        LineEnd => "a line must end in CR LF",
+        TargetForm => "malformed request target",
+        HostMissing => "Host is missing",
+        HostRepeated => "more than one Host",
+        HostInvalid => "malformed Host",
+        LengthMalformed => "malformed Content-Length",
+        LengthRepeated => "more than one Content-Length",
+        CodingAndLength => "Transfer-Encoding and Content-Length together",
+        CodingUnknown => "Transfer-Encoding must be exactly chunked",
+        CodingInHttp10 => "Transfer-Encoding in an HTTP/1.0 message",
+        FramingLookalike => "a header field that looks like a framing field",
+    }
+}
+
+errors! {
+    /// Why a response head was refused.
+    ResponseError {
+        StatusLine => "malformed status line",
+        HeadTooLarge => "response head too large",
+        TooManyHeaders => "too many header fields",
+        BadHeader => "malformed header field",
+        LineEnd => "a line must end in CR LF",
+        LengthMalformed => "malformed Content-Length",
+        LengthRepeated => "more than one Content-Length",
+        CodingAndLength => "Transfer-Encoding and Content-Length together",
+        CodingUnknown => "Transfer-Encoding must be exactly chunked",
+        CodingInHttp10 => "Transfer-Encoding in an HTTP/1.0 message",
+        BodyForbidden => "a body announced on a status that has none",
+    }
+}
+
+errors! {
+    /// Why a chunked body was refused.
+    ChunkError {
+        SizeMalformed => "malformed chunk size",
+        SizeTooLarge => "chunk size too large",
+        LineTooLong => "chunk line too long",
+        LineEnd => "a chunk line or chunk must end in CR LF",
+        ExtensionMalformed => "control character in a chunk extension",
+        TrailerTooLarge => "trailer section too large",
+        TrailerMalformed => "malformed trailer field",
+    }
+}
+
+impl RequestError {
+    /// Which status answers it.
+    pub fn fault(self) -> Fault {
+        match self {
+            RequestError::TargetTooLong => Fault::TargetTooLong,
+            RequestError::HeadTooLarge | RequestError::TooManyHeaders => Fault::HeadTooLarge,
+            RequestError::Version => Fault::Version,
+            _ => Fault::BadRequest,
+        }
+    }
+}

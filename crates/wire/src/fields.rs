@@ -1,0 +1,137 @@
+//! A head's header fields as a flat, ordered list of ranges over the head's bytes.
+//!
+//! There is no map and no per-header allocation: a head has a dozen fields, and a walk over a dozen 10-byte records is
+//! quicker than any hash. A field nobody edits is forwarded as the bytes that came.
+
+use crate::name::Name;
+
+/// A range of the head's bytes. 16 bits are enough: see [`crate::HEAD_BYTES_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Offset from the head's first byte.
+    pub start: u16,
+    /// Length in bytes.
+    pub len: u16,
+}
+
+impl Span {
+    /// The bytes it stands for; `head` must be the bytes that were parsed.
+    #[inline]
+    pub fn of(self, head: &[u8]) -> &[u8] {
+        &head[self.start as usize..self.start as usize + self.len as usize]
+    }
+
+    /// Where it ends.
+    pub fn end(self) -> usize {
+        self.start as usize + self.len as usize
+    }
+
+    /// `part` must lie within `head`, and `head` within [`crate::HEAD_BYTES_MAX`].
+    #[inline]
+    pub(crate) fn locate(head: &[u8], part: &[u8]) -> Span {
+        let start = part.as_ptr() as usize - head.as_ptr() as usize;
+        debug_assert!(start + part.len() <= head.len());
+        Span { start: start as u16, len: part.len() as u16 }
+    }
+}
+
+/// One header line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// The name as it came; also where the line begins.
+    pub name: Span,
+    /// The value without surrounding white space.
+    pub value: Span,
+    /// What the name means to the gateway.
+    pub id: Name,
+}
+
+/// All header lines of a head, in order.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Fields {
+    pub(crate) list: Vec<Field>,
+    /// Where the fields end: the offset of the empty line.
+    pub(crate) end: u16,
+}
+
+impl Fields {
+    /// The fields in order.
+    #[inline]
+    pub fn iter(&self) -> std::slice::Iter<'_, Field> {
+        self.list.iter()
+    }
+
+    /// How many there are; at most [`crate::HEADERS_MAX`].
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The value of the first field of a known name.
+    #[inline]
+    pub fn get<'h>(&self, head: &'h [u8], id: Name) -> Option<&'h [u8]> {
+        self.list.iter().find(|f| f.id == id).map(|f| f.value.of(head))
+    }
+
+    /// The value of the first field of any name, compared without case. `_` in the asked-for name also stands for
+    /// `-`, as in nginx's `$http_…` variables.
+    pub fn find<'h>(&self, head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
+        let same = |a: &u8, b: &u8| a.eq_ignore_ascii_case(b) || (*a == b'-' && *b == b'_');
+        self.list
+            .iter()
+            .find(|f| {
+                let have = f.name.of(head);
+                have.len() == name.len() && have.iter().zip(name).all(|(a, b)| same(a, b))
+            })
+            .map(|f| f.value.of(head))
+    }
+
+    /// The range of a whole line, its CRLF included.
+    #[inline]
+    pub(crate) fn line(&self, index: usize) -> std::ops::Range<usize> {
+        let end = self.list.get(index + 1).map_or(self.end, |next| next.name.start);
+        self.list[index].name.start as usize..end as usize
+    }
+}
+
+/// A set of field positions of one head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FieldSet(u128);
+
+const _: () = assert!(crate::HEADERS_MAX <= 128);
+
+impl FieldSet {
+    /// Adds a position.
+    #[inline]
+    pub fn insert(&mut self, index: usize) {
+        self.0 |= 1 << index;
+    }
+
+    /// Whether a position is in it.
+    pub fn contains(self, index: usize) -> bool {
+        self.0 & (1 << index) != 0
+    }
+
+    /// The positions, ascending.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            if rest == 0 {
+                return None;
+            }
+            let index = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            Some(index)
+        })
+    }
+
+    /// Adds all of another set.
+    pub fn extend(&mut self, other: FieldSet) {
+        self.0 |= other.0;
+    }
+}

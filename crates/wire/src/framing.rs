@@ -1,0 +1,195 @@
+//! Where a message's body ends (RFC 9112 section 6), decided once from the head and then followed byte by byte.
+
+use crate::chunked::{ChunkDecoder, Decoded};
+use crate::error::ChunkError;
+use crate::fields::{Field, Fields};
+use crate::name::Name;
+use crate::Version;
+
+/// How a body is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// There is no body.
+    #[default]
+    None,
+    /// Exactly this many bytes.
+    Length(u64),
+    /// Chunked coding.
+    Chunked,
+    /// Until the connection ends; responses only.
+    UntilClose,
+}
+
+/// What the two framing fields of a head say; the same rules for requests and responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declared {
+    Nothing,
+    Length(u64),
+    Chunked,
+}
+
+pub(crate) enum DeclaredError {
+    LengthMalformed,
+    LengthRepeated,
+    CodingAndLength,
+    CodingUnknown,
+    CodingInHttp10,
+}
+
+/// Gathers the framing fields while a head's fields are walked.
+#[derive(Default)]
+pub(crate) struct Declaration {
+    length: Option<Field>,
+    coding: Option<Field>,
+    lengths: u8,
+    codings: u8,
+}
+
+impl Declaration {
+    #[inline]
+    pub(crate) fn see(&mut self, field: &Field) {
+        match field.id {
+            Name::ContentLength => {
+                self.length = Some(*field);
+                self.lengths = self.lengths.saturating_add(1);
+            }
+            Name::TransferEncoding => {
+                self.coding = Some(*field);
+                self.codings = self.codings.saturating_add(1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Repeated lengths are refused even where they agree, and codings even where `chunked` comes last: RFC 9112
+    /// section 6.3 allows either, and the next party may read them another way.
+    pub(crate) fn decide(&self, head: &[u8], version: Version) -> Result<Declared, DeclaredError> {
+        match (self.coding, self.length) {
+            (None, None) => Ok(Declared::Nothing),
+            (Some(_), Some(_)) => Err(DeclaredError::CodingAndLength),
+            (Some(_), None) if version == Version::Http10 => Err(DeclaredError::CodingInHttp10),
+            (Some(coding), None) => {
+                if self.codings == 1 && coding.value.of(head).eq_ignore_ascii_case(b"chunked") {
+                    Ok(Declared::Chunked)
+                } else {
+                    Err(DeclaredError::CodingUnknown)
+                }
+            }
+            (None, Some(_)) if self.lengths > 1 => Err(DeclaredError::LengthRepeated),
+            (None, Some(length)) => parse_length(length.value.of(head))
+                .map(Declared::Length)
+                .ok_or(DeclaredError::LengthMalformed),
+        }
+    }
+}
+
+/// `1*DIGIT` below 2^63: more digits than any file has, and no sum of two overflows.
+fn parse_length(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 19 {
+        return None;
+    }
+    let mut value = 0u64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    (value <= i64::MAX as u64).then_some(value)
+}
+
+/// Follows a body to its end, whatever its framing.
+#[derive(Debug)]
+pub enum BodyDecoder {
+    /// This many bytes are still to come; zero: the body is complete.
+    Length(u64),
+    /// In the chunked coding. Boxed state would cost an allocation a request; inline it costs nothing when unused.
+    Chunked(ChunkDecoder),
+    /// All bytes until the connection ends.
+    UntilClose,
+}
+
+impl Default for BodyDecoder {
+    fn default() -> Self {
+        BodyDecoder::Length(0)
+    }
+}
+
+impl BodyDecoder {
+    /// At the beginning of a body.
+    pub fn new(framing: Framing) -> BodyDecoder {
+        match framing {
+            Framing::None => BodyDecoder::Length(0),
+            Framing::Length(bytes) => BodyDecoder::Length(bytes),
+            Framing::Chunked => BodyDecoder::Chunked(ChunkDecoder::default()),
+            Framing::UntilClose => BodyDecoder::UntilClose,
+        }
+    }
+
+    /// Takes the body's bytes out of `buffer`, leaving the content in `buffer[..data]` and everything from
+    /// `consumed` on untouched. Takes as much as it can: afterwards either all is consumed or the body is done.
+    pub fn decode(&mut self, buffer: &mut [u8]) -> Result<Decoded, ChunkError> {
+        match self {
+            BodyDecoder::Length(left) => {
+                let take = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= take as u64;
+                Ok(Decoded { consumed: take, data: take })
+            }
+            BodyDecoder::Chunked(decoder) => decoder.decode(buffer),
+            BodyDecoder::UntilClose => Ok(Decoded { consumed: buffer.len(), data: buffer.len() }),
+        }
+    }
+
+    /// Whether the body's last byte was seen. Never true of a body that ends with the connection.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        match self {
+            BodyDecoder::Length(left) => *left == 0,
+            BodyDecoder::Chunked(decoder) => decoder.is_done(),
+            BodyDecoder::UntilClose => false,
+        }
+    }
+
+    /// The trailer fields that may be forwarded, as complete lines; empty unless the body is done and had some.
+    pub fn trailers(&self) -> &[u8] {
+        match self {
+            BodyDecoder::Chunked(decoder) => decoder.trailers(),
+            _ => &[],
+        }
+    }
+}
+
+/// Parses the tokens of all `Connection` fields.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionTokens {
+    pub(crate) close: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) names_others: bool,
+}
+
+impl ConnectionTokens {
+    pub(crate) fn see(&mut self, value: &[u8]) {
+        for token in tokens(value) {
+            if token.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else {
+                self.names_others = true;
+            }
+        }
+    }
+}
+
+/// The elements of a comma-separated list, without white space and empty ones.
+pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+/// Whether some `Connection` field of this head names `name`.
+pub(crate) fn named_by_connection(fields: &Fields, head: &[u8], name: &[u8]) -> bool {
+    fields
+        .iter()
+        .filter(|f| f.id == Name::Connection)
+        .any(|f| tokens(f.value.of(head)).any(|token| token.eq_ignore_ascii_case(name)))
+}

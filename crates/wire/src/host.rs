@@ -1,0 +1,81 @@
+//! `Host` and the authority of an absolute-form target (RFC 9110 section 7.2, RFC 3986 section 3.2).
+
+/// A host with an optional port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Authority<'a> {
+    /// Name or address; IPv6 in its brackets.
+    pub host: &'a [u8],
+    /// Present only where it was written.
+    pub port: Option<u16>,
+}
+
+/// Splits `host[:port]`; `None` where it is neither a name, an IPv4 nor a bracketed IPv6 address. No user information
+/// is allowed: it serves nobody but a phisher (RFC 9110 section 4.2.4).
+pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
+    let (host, rest) = if text.first() == Some(&b'[') {
+        let close = memchr::memchr(b']', text)?;
+        let inside = &text[1..close];
+        let valid = |b: &u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
+        if inside.is_empty() || !inside.iter().all(valid) {
+            return None;
+        }
+        text.split_at(close + 1)
+    } else {
+        let end = memchr::memchr(b':', text).unwrap_or(text.len());
+        if !text[..end].iter().all(|b| NAME[*b as usize]) {
+            return None;
+        }
+        text.split_at(end)
+    };
+    let port = match rest {
+        [] | [b':'] => None,
+        [b':', digits @ ..] => Some(port(digits)?),
+        _ => return None,
+    };
+    Some(Authority { host, port })
+}
+
+fn port(digits: &[u8]) -> Option<u16> {
+    if digits.len() > 5 {
+        return None;
+    }
+    let mut port = 0u32;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        port = port * 10 + u32::from(digit - b'0');
+    }
+    u16::try_from(port).ok()
+}
+
+/// Unreserved, `%` and the harmless sub-delimiters. A comma is left out: it is what two joined Host fields look like.
+static NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        let c = b as u8;
+        table[b] = c.is_ascii_alphanumeric()
+            || matches!(c, b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=');
+        b += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_or_refuses() {
+        let ok = |text: &str| split_authority(text.as_bytes()).map(|a| (String::from_utf8_lossy(a.host).into_owned(), a.port));
+        assert_eq!(ok("a.example"), Some(("a.example".into(), None)));
+        assert_eq!(ok("a.example:"), Some(("a.example".into(), None)));
+        assert_eq!(ok("a.example:80"), Some(("a.example".into(), Some(80))));
+        assert_eq!(ok("[::1]:8080"), Some(("[::1]".into(), Some(8080))));
+        assert_eq!(ok(""), Some(("".into(), None)));
+        for bad in ["a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}", "a:000080"] {
+            assert_eq!(ok(bad), None, "{bad}");
+        }
+    }
+}

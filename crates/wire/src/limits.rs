@@ -1,0 +1,28 @@
+//! The bounds on what one message may hold.
+
+/// Most bytes of a head, whatever the configuration says: spans are 16 bits, and a head shares its 64 KiB buffer with
+/// the beginning of its body.
+pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Most header fields of a head: what fits the removal set of [`crate::Edits`].
+pub const HEADERS_MAX: usize = 100;
+/// Most bytes of a chunk's size line, extensions and CRLF included.
+pub const CHUNK_LINE_BYTES_MAX: usize = 1024;
+/// Most bytes of a trailer section.
+pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+/// The configurable bounds of one head. Each is at most its constant above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Bytes up to and including the empty line.
+    pub head_bytes_max: usize,
+    /// Bytes of the request target; unused for responses.
+    pub target_bytes_max: usize,
+    /// Header fields.
+    pub headers_max: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        HeadLimits { head_bytes_max: 16 * 1024, target_bytes_max: 8 * 1024, headers_max: HEADERS_MAX }
+    }
+}

@@ -1,0 +1,256 @@
+//! A request head: request line, fields, and what they decide.
+
+use crate::error::RequestError;
+use crate::fields::{FieldSet, Fields, Span};
+use crate::framing::{Declared, DeclaredError, Framing};
+use crate::head::{header_slots, walk, Arrival, Progress, WalkError};
+use crate::host::split_authority;
+use crate::limits::HeadLimits;
+use crate::method::Method;
+use crate::name::Name;
+use crate::Version;
+
+/// The four forms of a request target (RFC 9112 section 3.2), without CONNECT's, whose method the proxy refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `http://authority/path?query`: `authority` replaces `Host`, and `path` is what is forwarded.
+    Absolute,
+    /// `*`, with OPTIONS.
+    Asterisk,
+    /// `host:port`, with CONNECT.
+    Authority,
+}
+
+/// A parsed request head. It holds no bytes: every accessor takes the bytes that were parsed. Kept and reused from
+/// request to request, so that its field list is allocated once.
+#[derive(Debug, Default)]
+pub struct RequestHead {
+    arrival: Arrival,
+    /// What the method token means.
+    pub method: Method,
+    /// The method token.
+    pub method_span: Span,
+    /// The target as it came.
+    pub target: Span,
+    /// The target's path and query: all of it in origin form, the part after the authority in absolute form (may be
+    /// empty there).
+    pub path_and_query: Span,
+    /// Which form the target has.
+    pub form: Form,
+    /// `Host`, or the authority of an absolute-form target; `host[:port]`, valid, perhaps empty.
+    pub authority: Span,
+    /// The sender's version.
+    pub version: Version,
+    /// Header lines.
+    pub fields: Fields,
+    /// How the body is delimited.
+    pub framing: Framing,
+    /// Whether the sender wants the connection kept after this exchange.
+    pub keep_alive: bool,
+    /// `Expect: 100-continue` of an HTTP/1.1 request that has a body.
+    pub expects_continue: bool,
+    /// Fields that end here: hop-by-hop ones and those that `Connection` names.
+    pub hop_by_hop: FieldSet,
+    /// Bytes of the head, the empty line included.
+    pub len: usize,
+}
+
+impl RequestHead {
+    /// Forgets the last head, keeping the memory.
+    pub fn reset(&mut self) {
+        self.arrival.reset();
+        self.len = 0;
+    }
+
+    /// Looks at all bytes that have arrived of this head, from its first on; called again when there are more.
+    /// Leading empty lines must have been skipped ([`crate::leading_empty_lines`]).
+    pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
+        let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
+        if let Some(prefix) = self.arrival.prefix(bounded) {
+            if let Progress::Complete(len) = self.parse(prefix, limits)? {
+                return Ok(Progress::Complete(len));
+            }
+        }
+        if bytes.len() >= limits.head_bytes_max {
+            return Err(RequestError::HeadTooLarge);
+        }
+        Ok(Progress::Partial)
+    }
+
+    fn parse(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
+        let mut slots = header_slots();
+        let mut parsed = httparse::Request::new(&mut []);
+        match parsed.parse_with_uninit_headers(bytes, &mut slots[..limits.headers_max]) {
+            Ok(httparse::Status::Complete(len)) => {
+                self.accept(&parsed, &bytes[..len], limits)?;
+                self.len = len;
+                Ok(Progress::Complete(len))
+            }
+            Ok(httparse::Status::Partial) if target_is_too_long(bytes, limits) => Err(RequestError::TargetTooLong),
+            Ok(httparse::Status::Partial) => Ok(Progress::Partial),
+            Err(error) => Err(refusal(error, bytes, limits)),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        parsed: &httparse::Request<'_, '_>,
+        head: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<(), RequestError> {
+        let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+            return Err(RequestError::RequestLine);
+        };
+        self.method_span = Span::locate(head, method.as_bytes());
+        self.method = Method::from_bytes(method.as_bytes());
+        self.target = Span::locate(head, target.as_bytes());
+        if self.target.len as usize > limits.target_bytes_max {
+            return Err(RequestError::TargetTooLong);
+        }
+        self.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+        // `httparse` takes a bare LF here too.
+        let line_end = self.target.end() + 1 + self.version.as_str().len();
+        if !head[line_end..].starts_with(b"\r\n") {
+            return Err(RequestError::LineEnd);
+        }
+        self.read_fields(parsed.headers, head)?;
+        self.read_target(head)
+    }
+
+    fn read_fields(&mut self, headers: &[httparse::Header<'_>], head: &[u8]) -> Result<(), RequestError> {
+        let mut hosts = 0u32;
+        let mut authority = Span::default();
+        let mut expects = false;
+        let walked = walk(&mut self.fields, head, headers, |field| match field.id {
+            Name::Host => {
+                hosts += 1;
+                authority = field.value;
+            }
+            Name::Expect => expects |= field.value.of(head).eq_ignore_ascii_case(b"100-continue"),
+            _ => {}
+        })?;
+        self.hop_by_hop = walked.hop_by_hop;
+        self.framing = match walked.declaration.decide(head, self.version)? {
+            Declared::Nothing => Framing::None,
+            Declared::Length(bytes) => Framing::Length(bytes),
+            Declared::Chunked => Framing::Chunked,
+        };
+        self.keep_alive = match self.version {
+            Version::Http11 => !walked.connection.close,
+            Version::Http10 => walked.connection.keep_alive && !walked.connection.close,
+        };
+        let has_body = !matches!(self.framing, Framing::None | Framing::Length(0));
+        self.expects_continue = expects && has_body && self.version == Version::Http11;
+        self.authority = authority;
+        match hosts {
+            0 if self.version == Version::Http11 => Err(RequestError::HostMissing),
+            0 => Ok(()),
+            1 if split_authority(authority.of(head)).is_none() => Err(RequestError::HostInvalid),
+            1 => Ok(()),
+            _ => Err(RequestError::HostRepeated),
+        }
+    }
+
+    fn read_target(&mut self, head: &[u8]) -> Result<(), RequestError> {
+        let target = self.target.of(head);
+        self.path_and_query = self.target;
+        self.form = Form::Origin;
+        // A fragment is never sent (RFC 9110 section 7.1): parties differ on whether it belongs to the path.
+        if memchr::memchr(b'#', target).is_some() {
+            return Err(RequestError::TargetForm);
+        }
+        if self.method == Method::Connect {
+            self.form = Form::Authority;
+            return Ok(());
+        }
+        match target[0] {
+            b'/' => Ok(()),
+            b'*' if target.len() == 1 && self.method == Method::Options => {
+                self.form = Form::Asterisk;
+                Ok(())
+            }
+            _ => self.read_absolute(head, target),
+        }
+    }
+
+    /// RFC 9112 section 3.2.2: the authority of an absolute-form target is the host, whatever `Host` says.
+    fn read_absolute(&mut self, head: &[u8], target: &[u8]) -> Result<(), RequestError> {
+        let starts = |scheme: &[u8]| target.len() > scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme);
+        let scheme_len = if starts(b"http://") {
+            7
+        } else if starts(b"https://") {
+            8
+        } else {
+            return Err(RequestError::TargetForm);
+        };
+        let rest = &target[scheme_len..];
+        let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+        let authority = &rest[..end];
+        if authority.is_empty() || split_authority(authority).is_none_or(|a| a.host.is_empty()) {
+            return Err(RequestError::TargetForm);
+        }
+        self.form = Form::Absolute;
+        self.authority = Span::locate(head, authority);
+        self.path_and_query = Span::locate(head, &rest[end..]);
+        Ok(())
+    }
+
+    /// The method token.
+    pub fn method_bytes<'h>(&self, head: &'h [u8]) -> &'h [u8] {
+        self.method_span.of(head)
+    }
+}
+
+/// Which error to report where the parser stopped. The target's length is judged first if it is exceeded before the
+/// place of the error, as it would be had the bytes come one by one.
+fn refusal(error: httparse::Error, bytes: &[u8], limits: &HeadLimits) -> RequestError {
+    if target_is_too_long(bytes, limits) {
+        return RequestError::TargetTooLong;
+    }
+    match error {
+        httparse::Error::TooManyHeaders => RequestError::TooManyHeaders,
+        httparse::Error::HeaderName | httparse::Error::HeaderValue => RequestError::BadHeader,
+        httparse::Error::Version => RequestError::Version,
+        httparse::Error::NewLine => RequestError::LineEnd,
+        _ => RequestError::RequestLine,
+    }
+}
+
+/// Whether the target goes beyond its bound with only good bytes up to there.
+fn target_is_too_long(bytes: &[u8], limits: &HeadLimits) -> bool {
+    let Some(space) = memchr::memchr(b' ', bytes) else { return false };
+    let overflow = space + 1 + limits.target_bytes_max + 1;
+    if bytes.len() < overflow {
+        return false;
+    }
+    let target = &bytes[space + 1..overflow];
+    !target.iter().any(|b| *b <= b' ' || *b == 0x7f)
+        && matches!(
+            httparse::Request::new(&mut []).parse(&bytes[..space + 1]),
+            Ok(httparse::Status::Partial)
+        )
+}
+
+impl From<WalkError> for RequestError {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::LineEnd => RequestError::LineEnd,
+            WalkError::FramingLookalike => RequestError::FramingLookalike,
+        }
+    }
+}
+
+impl From<DeclaredError> for RequestError {
+    fn from(error: DeclaredError) -> Self {
+        match error {
+            DeclaredError::LengthMalformed => RequestError::LengthMalformed,
+            DeclaredError::LengthRepeated => RequestError::LengthRepeated,
+            DeclaredError::CodingAndLength => RequestError::CodingAndLength,
+            DeclaredError::CodingUnknown => RequestError::CodingUnknown,
+            DeclaredError::CodingInHttp10 => RequestError::CodingInHttp10,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A response head: status line, fields, and what they decide.
+
+use crate::error::ResponseError;
+use crate::fields::{FieldSet, Fields, Span};
+use crate::framing::{Declared, DeclaredError, Framing};
+use crate::head::{header_slots, walk, Arrival, Progress, WalkError};
+use crate::limits::HeadLimits;
+use crate::method::Method;
+use crate::name::Name;
+use crate::Version;
+
+/// A parsed response head; like [`crate::RequestHead`] it holds no bytes and is reused.
+#[derive(Debug, Default)]
+pub struct ResponseHead {
+    arrival: Arrival,
+    /// 100 to 999.
+    pub status: u16,
+    /// The reason phrase as it came, perhaps empty.
+    pub reason: Span,
+    /// The sender's version.
+    pub version: Version,
+    /// Header lines.
+    pub fields: Fields,
+    /// How the body is delimited, the request's method considered.
+    pub framing: Framing,
+    /// Whether the sender keeps the connection after this response.
+    pub keep_alive: bool,
+    /// Fields that end here.
+    pub hop_by_hop: FieldSet,
+    /// Whether a `Date` came with it.
+    pub has_date: bool,
+    /// Bytes of the head, the empty line included.
+    pub len: usize,
+}
+
+impl ResponseHead {
+    /// Forgets the last head, keeping the memory.
+    pub fn reset(&mut self) {
+        self.arrival.reset();
+        self.len = 0;
+    }
+
+    /// Looks at all bytes that have arrived of this head; `method` is that of the request it answers.
+    pub fn advance(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
+        let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
+        if let Some(prefix) = self.arrival.prefix(bounded) {
+            if let Progress::Complete(len) = self.parse(prefix, method, limits)? {
+                return Ok(Progress::Complete(len));
+            }
+        }
+        if bytes.len() >= limits.head_bytes_max {
+            return Err(ResponseError::HeadTooLarge);
+        }
+        Ok(Progress::Partial)
+    }
+
+    fn parse(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
+        // `httparse` skips empty lines before a status line; nothing allows a server to send them.
+        if matches!(bytes.first(), Some(b'\r' | b'\n')) {
+            return Err(ResponseError::StatusLine);
+        }
+        let mut slots = header_slots();
+        let mut parsed = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut slots[..limits.headers_max]) {
+            Ok(httparse::Status::Complete(len)) => {
+                self.accept(&parsed, &bytes[..len], method)?;
+                self.len = len;
+                Ok(Progress::Complete(len))
+            }
+            Ok(httparse::Status::Partial) => Ok(Progress::Partial),
+            Err(httparse::Error::TooManyHeaders) => Err(ResponseError::TooManyHeaders),
+            Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => Err(ResponseError::BadHeader),
+            Err(httparse::Error::NewLine) => Err(ResponseError::LineEnd),
+            Err(_) => Err(ResponseError::StatusLine),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        parsed: &httparse::Response<'_, '_>,
+        head: &[u8],
+        method: Method,
+    ) -> Result<(), ResponseError> {
+        let (Some(version), Some(status), Some(reason)) = (parsed.version, parsed.code, parsed.reason) else {
+            return Err(ResponseError::StatusLine);
+        };
+        if status < 100 {
+            return Err(ResponseError::StatusLine);
+        }
+        self.status = status;
+        self.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+        self.reason = read_reason(head, reason)?;
+        let mut has_date = false;
+        let walked = walk(&mut self.fields, head, parsed.headers, |field| has_date |= field.id == Name::Date)?;
+        self.has_date = has_date;
+        self.hop_by_hop = walked.hop_by_hop;
+        let declared = walked.declaration.decide(head, self.version)?;
+        self.framing = framing(status, method, declared)?;
+        self.keep_alive = self.framing != Framing::UntilClose
+            && match self.version {
+                Version::Http11 => !walked.connection.close,
+                Version::Http10 => walked.connection.keep_alive && !walked.connection.close,
+            };
+        Ok(())
+    }
+}
+
+/// Where the reason phrase is, having checked that its line ends in CRLF. `httparse` reports an empty phrase for one
+/// with bytes outside ASCII, so the line's own end is what counts.
+fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
+    const STATUS_END: usize = "HTTP/1.1 200".len();
+    let end = memchr::memchr(b'\n', head).ok_or(ResponseError::LineEnd)?;
+    if head[end - 1] != b'\r' {
+        return Err(ResponseError::LineEnd);
+    }
+    let start = if reason.is_empty() { (STATUS_END + 1).min(end - 1) } else { Span::locate(head, reason.as_bytes()).start as usize };
+    Ok(Span { start: start as u16, len: (end - 1 - start) as u16 })
+}
+
+/// RFC 9112 section 6.3. A body on a 1xx or 204 is refused, not ignored: the next party might read it.
+fn framing(status: u16, method: Method, declared: Declared) -> Result<Framing, ResponseError> {
+    match (status, declared) {
+        (100..=199 | 204, Declared::Nothing | Declared::Length(0)) => Ok(Framing::None),
+        (100..=199 | 204, _) => Err(ResponseError::BodyForbidden),
+        (304, _) => Ok(Framing::None),
+        _ if method == Method::Head => Ok(Framing::None),
+        (_, Declared::Nothing) => Ok(Framing::UntilClose),
+        (_, Declared::Length(bytes)) => Ok(Framing::Length(bytes)),
+        (_, Declared::Chunked) => Ok(Framing::Chunked),
+    }
+}
+
+impl From<WalkError> for ResponseError {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::LineEnd => ResponseError::LineEnd,
+            WalkError::FramingLookalike => ResponseError::BadHeader,
+        }
+    }
+}
+
+impl From<DeclaredError> for ResponseError {
+    fn from(error: DeclaredError) -> Self {
+        match error {
+            DeclaredError::LengthMalformed => ResponseError::LengthMalformed,
+            DeclaredError::LengthRepeated => ResponseError::LengthRepeated,
+            DeclaredError::CodingAndLength => ResponseError::CodingAndLength,
+            DeclaredError::CodingUnknown => ResponseError::CodingUnknown,
+            DeclaredError::CodingInHttp10 => ResponseError::CodingInHttp10,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Heads to bytes: what came, less what was removed, plus what was added.
+//!
+//! Lines nobody touched are copied in runs, so that an unedited head is one copy whatever its number of fields.
+
+use crate::fields::{FieldSet, Fields};
+use crate::request::{Form, RequestHead};
+use crate::response::ResponseHead;
+use crate::Version;
+
+/// Changes to a head, kept beside it: the parsed bytes are never moved.
+#[derive(Debug, Default)]
+pub struct Edits {
+    /// Lines that are left out.
+    pub removed: FieldSet,
+    /// Lines that are added at the end, each with its CRLF.
+    pub added: Vec<u8>,
+}
+
+impl Edits {
+    /// No edits, keeping the memory.
+    pub fn clear(&mut self) {
+        self.removed = FieldSet::default();
+        self.added.clear();
+    }
+
+    /// Adds a line. Neither part may hold CR, LF or NUL: names are constants and values come out of parsed heads,
+    /// addresses and validated configuration.
+    #[inline]
+    pub fn add(&mut self, name: &str, value: &[u8]) {
+        debug_assert!(!value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)), "a header value must stay on its line");
+        self.added.extend_from_slice(name.as_bytes());
+        self.added.extend_from_slice(b": ");
+        self.added.extend_from_slice(value);
+        self.added.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends a request head in HTTP/1.1, its target in origin (or asterisk) form.
+pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits: &Edits) {
+    if parsed.version == Version::Http11 && matches!(parsed.form, Form::Origin | Form::Asterisk) {
+        return write_lines(out, head, 0, &parsed.fields, edits);
+    }
+    let path = parsed.path_and_query.of(head);
+    out.extend_from_slice(parsed.method_bytes(head));
+    out.push(b' ');
+    if path.first() != Some(&b'/') && parsed.form == Form::Absolute {
+        out.push(b'/');
+    }
+    out.extend_from_slice(path);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, edits);
+}
+
+/// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5).
+pub fn write_response(out: &mut Vec<u8>, head: &[u8], parsed: &ResponseHead, edits: &Edits) {
+    if parsed.version == Version::Http11 {
+        return write_lines(out, head, 0, &parsed.fields, edits);
+    }
+    out.extend_from_slice(b"HTTP/1.1");
+    write_lines(out, head, Version::Http10.as_str().len(), &parsed.fields, edits);
+}
+
+fn fields_start(fields: &Fields) -> usize {
+    fields.iter().next().map_or(fields.end, |first| first.name.start) as usize
+}
+
+fn write_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+    let mut from = start;
+    for index in edits.removed.iter() {
+        let line = fields.line(index);
+        if from < line.start {
+            out.extend_from_slice(&head[from..line.start]);
+        }
+        from = line.end;
+    }
+    out.extend_from_slice(&head[from..fields.end as usize]);
+    out.extend_from_slice(&edits.added);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Most bytes of [`chunk_head`].
+pub const CHUNK_HEAD_BYTES_MAX: usize = 18;
+
+/// Writes a chunk's size line to the *end* of `space` and returns it.
+pub fn chunk_head(size: usize, space: &mut [u8; CHUNK_HEAD_BYTES_MAX]) -> &[u8] {
+    let mut at = CHUNK_HEAD_BYTES_MAX - 2;
+    space[at..].copy_from_slice(b"\r\n");
+    let mut rest = size;
+    loop {
+        at -= 1;
+        space[at] = b"0123456789abcdef"[rest & 15];
+        rest >>= 4;
+        if rest == 0 {
+            return &space[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HeadLimits, Method, Progress};
+
+    fn request(input: &str, removed: &[usize], added: &[(&str, &str)]) -> String {
+        let mut head = RequestHead::default();
+        let done = head.advance(input.as_bytes(), &HeadLimits::default());
+        assert_eq!(done, Ok(Progress::Complete(input.len())), "{input:?}");
+        let mut edits = Edits::default();
+        removed.iter().for_each(|index| edits.removed.insert(*index));
+        added.iter().for_each(|(name, value)| edits.add(name, value.as_bytes()));
+        let mut out = Vec::new();
+        write_request(&mut out, input.as_bytes(), &head, &edits);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn writes_requests() {
+        let plain = "GET /a HTTP/1.1\r\nHost: h\r\nA:1\r\nB:  2 \r\n\r\n";
+        assert_eq!(request(plain, &[], &[]), plain);
+        assert_eq!(request(plain, &[0], &[("Host", "x")]), "GET /a HTTP/1.1\r\nA:1\r\nB:  2 \r\nHost: x\r\n\r\n");
+        assert_eq!(request(plain, &[0, 1, 2], &[]), "GET /a HTTP/1.1\r\n\r\n");
+        assert_eq!(request(plain, &[2], &[]), "GET /a HTTP/1.1\r\nHost: h\r\nA:1\r\n\r\n");
+        assert_eq!(request("GET / HTTP/1.0\r\n\r\n", &[], &[]), "GET / HTTP/1.1\r\n\r\n");
+        assert_eq!(
+            request("GET http://o?q HTTP/1.1\r\nHost: h\r\n\r\n", &[], &[]),
+            "GET /?q HTTP/1.1\r\nHost: h\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn writes_responses() {
+        let input = b"HTTP/1.0 200 \xc3\xa4\r\nA: b\r\n\r\n";
+        let mut head = ResponseHead::default();
+        let done = head.advance(input, Method::Get, &HeadLimits::default());
+        assert_eq!(done, Ok(Progress::Complete(input.len())));
+        let mut out = Vec::new();
+        write_response(&mut out, input, &head, &Edits::default());
+        assert_eq!(out, b"HTTP/1.1 200 \xc3\xa4\r\nA: b\r\n\r\n");
+    }
+
+    #[test]
+    fn chunk_heads() {
+        for size in [0, 1, 15, 16, 255, 65536, usize::MAX] {
+            let mut space = [0; CHUNK_HEAD_BYTES_MAX];
+            assert_eq!(chunk_head(size, &mut space), format!("{size:x}\r\n").as_bytes());
+        }
+    }
+}

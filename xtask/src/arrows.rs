@@ -1,0 +1,160 @@
+//! Which crate may depend on which, and what some may not do at all: the tables, checked against cargo and the sources.
+//!
+//! By name and not by meaning: a check that finds the honest mistake, not the ingenious one.
+
+use crate::Result;
+use crate::step;
+use crate::tree;
+use serde_json::Value;
+
+/// From top to bottom. A crate may depend on those below it only.
+const ORDER: &[&str] = &[
+    "stillgate-gateway",
+    "stillgate-proxy",
+    "stillgate-upstream",
+    "stillgate-config",
+    "stillgate-route",
+    "stillgate-wire",
+];
+
+/// Outside the order: nothing that ships depends on them; tests may.
+const OUTSIDE: &[&str] = &["stillgate-testkit", "xtask"];
+
+/// Crates without IO, clock or randomness: those are arguments.
+const PURE: &[&str] = &["stillgate-route", "stillgate-wire"];
+
+/// Dependencies that a pure crate cannot have.
+const IMPURE_CRATES: &[&str] = &[
+    "arc-swap",
+    "getrandom",
+    "hickory-resolver",
+    "hyper",
+    "libc",
+    "mio",
+    "notify",
+    "rand",
+    "rustix",
+    "socket2",
+    "tokio",
+    "tracing",
+];
+
+/// What the sources of some crates cannot name, with the reason.
+struct Ban {
+    crates: &'static [&'static str],
+    names: &'static [&'static str],
+    reason: &'static str,
+}
+
+const BANS: &[Ban] = &[
+    Ban {
+        crates: PURE,
+        names: &[
+            "std::env::",
+            "std::fs",
+            "std::process",
+            "std::thread",
+            "Instant::now",
+            "SystemTime",
+            "TcpStream",
+            "UdpSocket",
+            "println!(",
+        ],
+        reason: "in a crate without IO and clock; take it as an argument",
+    },
+    Ban {
+        crates: &["stillgate-wire", "stillgate-route", "stillgate-upstream", "stillgate-proxy"],
+        names: &["Mutex", "RwLock", "Condvar"],
+        reason: "on the way of a request; give the value one owner, or publish a snapshot",
+    },
+];
+
+/// Checks every arrow; names each that points up.
+pub(crate) fn check() -> Result {
+    let metadata = step::output(&mut step::cargo(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let mut wrong = Vec::new();
+    let mut arrows = 0;
+    for package in packages {
+        let from = package["name"].as_str().unwrap_or_default();
+        if !ORDER.contains(&from) && !OUTSIDE.contains(&from) {
+            wrong.push(format!("{from}: not in the table of xtask/src/arrows.rs; give it its place"));
+        }
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            let dev = dependency["kind"] == "dev";
+            arrows += usize::from(ORDER.contains(&to));
+            wrong.extend(judge(from, to, dev));
+        }
+    }
+    wrong.extend(banned_names()?);
+    if wrong.is_empty() {
+        println!("{arrows} arrows point down");
+        return Ok(());
+    }
+    Err(wrong.join("\n").into())
+}
+
+/// What is wrong with `from` depending on `to`.
+fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
+    let place = |name: &str| ORDER.iter().position(|known| *known == name);
+    if dev {
+        return None;
+    }
+    if OUTSIDE.contains(&to) {
+        return Some(format!("{from} -> {to}: for tests only; make it a dev-dependency"));
+    }
+    if PURE.contains(&from) && IMPURE_CRATES.contains(&to) {
+        return Some(format!("{from} -> {to}: {from} does no IO; take what it gives as an argument"));
+    }
+    match (place(from), place(to)) {
+        (Some(above), Some(below)) if above >= below => {
+            Some(format!("{from} -> {to}: points up; an arrow may only point down the table"))
+        }
+        _ => None,
+    }
+}
+
+/// Lines before a file's tests that name what their crate may not.
+fn banned_names() -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for file in tree::files()?.iter().filter(|file| file.is_rust()) {
+        let text = file.text().unwrap_or_default();
+        let shipped = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
+        for ban in BANS.iter().filter(|ban| ban.covers(&file.path)) {
+            for (number, line) in shipped.lines().enumerate() {
+                let code = line.split("//").next().unwrap_or(line);
+                if let Some(name) = ban.names.iter().find(|name| code.contains(**name)) {
+                    wrong.push(format!("{}:{}: `{name}` {}", file.path, number + 1, ban.reason));
+                }
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+impl Ban {
+    fn covers(&self, path: &str) -> bool {
+        self.crates.iter().any(|name| {
+            let folder = name.trim_start_matches("stillgate-");
+            path.starts_with(&format!("crates/{folder}/src/"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_down() {
+        assert_eq!(judge("stillgate-proxy", "stillgate-wire", false), None);
+        assert!(judge("stillgate-wire", "stillgate-proxy", false).is_some());
+        assert!(judge("stillgate-wire", "stillgate-wire", false).is_some());
+        assert!(judge("stillgate-wire", "tokio", false).is_some());
+        assert!(judge("stillgate-gateway", "stillgate-testkit", false).is_some());
+        assert_eq!(judge("stillgate-gateway", "stillgate-testkit", true), None);
+        assert_eq!(judge("stillgate-wire", "proptest", true), None);
+    }
+}

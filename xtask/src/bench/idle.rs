@@ -1,0 +1,131 @@
+//! `cargo xtask bench idle`: what an idle keep-alive connection costs the process, and whether it is given back.
+//!
+//! Every connection has had one request answered, so whatever a used connection keeps is in the figure. Memory of the
+//! kernel (sockets) is not: no gateway can change that.
+
+use super::process::{Memory, Running, free_port};
+use super::{GATEWAY_CPU, peers};
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, NGINX};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Files this program needs beside its connections.
+const OTHER_FILES: u64 = 64;
+
+/// Memory counts as stable once it has not changed for this long.
+const STABLE: Duration = Duration::from_millis(1500);
+const STABLE_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(100);
+
+const REQUEST: &[u8] = b"GET /service-1/v1/idle HTTP/1.1\r\nHost: idle.example\r\nUser-Agent: xtask\r\n\r\n";
+
+/// Connections that are opened and closed first, so that what is made once (stacks, tables) is not charged to the rest.
+const WARM_UP: usize = 100;
+
+pub(super) fn run(mut args: Args) -> Result {
+    let connections: usize = args.value("--connections")?.unwrap_or(10_000);
+    args.finish()?;
+    packages::ensure(&[NGINX])?;
+    raise_open_files(connections as u64 + OTHER_FILES)?;
+    let binary = super::release_binary()?;
+    let dir = tempfile::tempdir()?;
+    let (_upstream, upstream) = peers::start_upstream(dir.path())?;
+    let address = free_port()?;
+    let config = dir.path().join("stillgate.yaml");
+    let limits =
+        format!("  limits:\n    connections_per_worker: {}\n  timeouts:\n    keepalive: 1h\n", connections + WARM_UP);
+    fs::write(&config, peers::stillgate_config(address, None, upstream, 1000, &limits))?;
+    let words = peers::stillgate_command(&binary, &config);
+    let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &dir.path().join("log"))?;
+    gateway.wait_for(address)?;
+
+    drop(open(address, WARM_UP)?);
+    let before = stable(&mut gateway)?;
+    println!("{:34} {:>10} {:>10}", "", "RSS KiB", "PSS KiB");
+    line("before", before);
+    let begin = Instant::now();
+    let held = open(address, connections)?;
+    let opened = begin.elapsed().as_secs_f64();
+    let with = stable(&mut gateway)?;
+    line(&format!("with {connections} idle connections"), with);
+    let again = exchange_all(held)?;
+    let twice = stable(&mut gateway)?;
+    line("after a second request on each", twice);
+    drop(again);
+    let after = stable(&mut gateway)?;
+    line("after closing them", after);
+    let each = |memory: Memory| (memory.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / connections as f64;
+    println!(
+        "\n{:.0} bytes each (PSS); {:.0} after the second request; {:.0} left after closing; opened in {opened:.1} s",
+        each(with),
+        each(twice),
+        each(after)
+    );
+    Ok(())
+}
+
+fn line(name: &str, memory: Memory) {
+    println!("{name:34} {:10} {:10}", memory.rss_kib, memory.pss_kib);
+}
+
+/// Opens connections one after the other, each with one answered request.
+fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>> {
+    let streams: std::io::Result<Vec<_>> = (0..count).map(|_| TcpStream::connect(address)).collect();
+    exchange_all(streams?)
+}
+
+/// One request on each connection, all of them to be answered.
+fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
+    for (number, stream) in streams.iter_mut().enumerate() {
+        stream.set_read_timeout(Some(STABLE_TIMEOUT))?;
+        stream.write_all(REQUEST)?;
+        let mut buffer = [0; 4096];
+        let length = stream.read(&mut buffer)?;
+        if !buffer[..length].starts_with(b"HTTP/1.1 200") {
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            return Err(format!("connection {number}: not answered 200 but {text:?}").into());
+        }
+    }
+    Ok(streams)
+}
+
+/// The process's memory once it has settled.
+fn stable(gateway: &mut Running) -> Result<Memory> {
+    let begin = Instant::now();
+    let mut last = gateway.memory()?;
+    let mut since = Instant::now();
+    while since.elapsed() < STABLE {
+        if begin.elapsed() > STABLE_TIMEOUT {
+            println!("(memory has not settled for {} s)", STABLE_TIMEOUT.as_secs());
+            break;
+        }
+        sleep(POLL);
+        gateway.check_alive()?;
+        let now = gateway.memory()?;
+        if now != last {
+            last = now;
+            since = Instant::now();
+        }
+    }
+    Ok(last)
+}
+
+/// Lets this process, and the gateway that inherits it, open so many files.
+fn raise_open_files(needed: u64) -> Result {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(format!(
+            "{needed} open files are needed and {} allowed; `ulimit -Hn`, or fewer --connections",
+            limit.maximum.unwrap_or_default()
+        )
+        .into());
+    }
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    Ok(setrlimit(Resource::Nofile, raised)?)
+}

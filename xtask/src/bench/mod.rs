@@ -1,0 +1,41 @@
+//! `cargo xtask bench`: the project's claims of speed, each as a ratio to a named peer or to itself in the same run.
+//!
+//! Never a gate in a test: a time on a shared machine proves nothing alone.
+
+use crate::Result;
+use crate::args::Args;
+use crate::step;
+use std::path::PathBuf;
+
+mod idle;
+mod open_loop;
+mod peers;
+mod process;
+mod proxy;
+mod reload;
+mod soak;
+mod statistics;
+mod syscalls;
+mod wrk;
+
+/// Where the measured gateway runs.
+const GATEWAY_CPU: usize = 0;
+/// Where everything else runs: upstream, load, this program.
+const OTHER_CPU: usize = 1;
+
+pub(crate) fn run(mut args: Args) -> Result {
+    match args.word().as_deref() {
+        Some("proxy") => proxy::run(args),
+        Some("idle") => idle::run(args),
+        Some("reload") => reload::run(args),
+        Some("soak") => soak::run(args),
+        _ => Err("bench what? proxy, idle, reload or soak; see `cargo xtask help`".into()),
+    }
+}
+
+/// Builds the binary that ships and returns its path.
+fn release_binary() -> Result<PathBuf> {
+    let arguments = ["build", "--release", "--package", "stillgate-gateway", "--bin", "stillgate"];
+    step::run(&mut step::cargo(arguments))?;
+    Ok(step::target_dir().join("release/stillgate"))
+}

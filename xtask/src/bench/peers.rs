@@ -1,0 +1,152 @@
+//! The gateways that are compared, and the upstream behind them, each with its own configuration.
+//!
+//! Peers are set up as their manuals advise for proxying with kept connections, one worker, logs off: a peer that is
+//! configured badly makes a ratio worthless.
+
+use super::process::{Running, free_port};
+use super::{GATEWAY_CPU, OTHER_CPU};
+use crate::Result;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Bytes of the small answer.
+const SMALL_BYTES: usize = 100;
+/// Bytes of the large answer and of the posted body.
+pub(super) const LARGE_BYTES: usize = 16 * 1024;
+
+/// A gateway under measure.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Gateway<'a> {
+    Nginx,
+    Haproxy,
+    /// Ours: the binary.
+    Stillgate(&'a Path),
+}
+
+impl Gateway<'_> {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Gateway::Nginx => "nginx",
+            Gateway::Haproxy => "haproxy",
+            Gateway::Stillgate(_) => "stillgate",
+        }
+    }
+
+    /// Starts it on its CPU with one worker, proxying everything to `upstream`.
+    pub(super) fn start(self, dir: &Path, upstream: SocketAddr, routes: usize) -> Result<(Running, SocketAddr)> {
+        let address = free_port()?;
+        let path = |extension: &str| dir.join(format!("{}.{extension}", self.name()));
+        let file = |extension: &str| path(extension).to_string_lossy().into_owned();
+        let words = match self {
+            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream))?,
+            Gateway::Haproxy => {
+                fs::write(path("cfg"), haproxy_config(address, upstream))?;
+                vec!["haproxy".to_owned(), "-f".to_owned(), file("cfg")]
+            }
+            Gateway::Stillgate(binary) => {
+                fs::write(path("yaml"), stillgate_config(address, None, upstream, routes, ""))?;
+                stillgate_command(binary, &path("yaml"))
+            }
+        };
+        let mut running = Running::spawn(&words, Some(GATEWAY_CPU), &path("log"))?;
+        running.wait_for(address)?;
+        Ok((running, address))
+    }
+}
+
+/// The upstream: nginx on the other CPU. `/` is small, `/large` has [`LARGE_BYTES`], `/upload` reads a whole body first.
+pub(super) fn start_upstream(dir: &Path) -> Result<(Running, SocketAddr)> {
+    let address = free_port()?;
+    let small = "x".repeat(SMALL_BYTES - 1);
+    fs::write(dir.join("large"), "x".repeat(LARGE_BYTES))?;
+    let server = format!(
+        r#"server {{ listen {address} backlog=4096;
+  location / {{ default_type text/plain; return 200 "{small}\n"; }}
+  location = /large {{ default_type text/plain; root {dir}; open_file_cache max=10; }}
+  location = /upload {{ client_body_buffer_size 64k; proxy_pass http://sink; proxy_http_version 1.1;
+    proxy_set_header Connection ""; proxy_set_header Content-Length ""; proxy_pass_request_body off; }}
+ }}
+ upstream sink {{ server unix:{dir}/sink; keepalive 512; keepalive_requests 1000000000; }}
+ server {{ listen unix:{dir}/sink; location / {{ return 200 "done\n"; }} }}"#,
+        dir = dir.display()
+    );
+    let words = nginx(dir, "upstream", &server)?;
+    let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("upstream.log"))?;
+    running.wait_for(address)?;
+    Ok((running, address))
+}
+
+/// The command that runs stillgate with `config`.
+pub(super) fn stillgate_command(binary: &Path, config: &Path) -> Vec<String> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    vec![text(binary), "run".to_owned(), "--config".to_owned(), text(config)]
+}
+
+/// Stillgate with one worker: `routes` routes of which the last takes everything, and `extra` lines under `gateway:`.
+pub(super) fn stillgate_config(
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    upstream: SocketAddr,
+    routes: usize,
+    extra: &str,
+) -> String {
+    let mut text = format!("gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n{extra}");
+    // A `String` takes every write.
+    if let Some(admin) = admin {
+        let _ = writeln!(text, "  admin:\n    address: \"{admin}\"");
+    }
+    let _ = write!(text, "upstreams:\n  - id: u\n    type: roundrobin\n    nodes: {{\"{upstream}\": 1}}\nroutes:\n");
+    for route in 0..routes.saturating_sub(1) {
+        let _ = write!(text, "  - id: r{route}\n    uri: /service-{route}/v1/*\n    upstream_id: u\n");
+    }
+    text.push_str("  - id: all\n    uri: /*\n    upstream_id: u\n");
+    text
+}
+
+fn nginx(dir: &Path, name: &str, servers: &str) -> Result<Vec<String>> {
+    let dir = dir.display();
+    let path = format!("{dir}/{name}.conf");
+    let log = format!("{dir}/{name}.error");
+    let text = format!(
+        "worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off;
+events {{ worker_connections 4096; }}
+http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/{name}.body;
+ proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi;
+ scgi_temp_path {dir}/{name}.scgi;
+ {servers} }}\n"
+    );
+    fs::write(&path, text)?;
+    Ok(["nginx", "-e", &log, "-c", &path].map(str::to_owned).to_vec())
+}
+
+fn nginx_proxy(address: SocketAddr, upstream: SocketAddr) -> String {
+    // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
+    format!(
+        "upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
+ server {{ listen {address}; client_body_buffer_size 64k;
+  location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}"
+    )
+}
+
+fn haproxy_config(address: SocketAddr, upstream: SocketAddr) -> String {
+    format!(
+        "global
+  nbthread 1
+  maxconn 4000
+  tune.bufsize 65536
+defaults
+  mode http
+  timeout client 1h
+  timeout server 1h
+  timeout connect 5s
+  http-reuse always
+frontend f
+  bind {address}
+  default_backend b
+backend b
+  server s {upstream} pool-max-conn -1
+"
+    )
+}

@@ -1,0 +1,19 @@
+//! `cargo xtask bench soak`: builds the shipping binary and lets the testkit's mixed load at it.
+//!
+//! What is sent and what is checked is the business of the testkit's example `soak`.
+
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, NGINX};
+use crate::step;
+
+pub(super) fn run(mut args: Args) -> Result {
+    let seconds: u64 = args.value("--seconds")?.unwrap_or(60);
+    args.finish()?;
+    packages::ensure(&[NGINX])?;
+    let binary = super::release_binary()?;
+    let arguments = ["run", "--release", "--package", "stillgate-testkit", "--example", "soak", "--"];
+    let mut command = step::cargo(arguments);
+    command.args(["--seconds", &seconds.to_string(), "--binary"]).arg(binary);
+    step::run(&mut command)
+}

@@ -1,0 +1,168 @@
+//! `cargo xtask icount`: instructions per operation, by callgrind, against the committed figures.
+//!
+//! Instructions and not time, because they repeat to the last digit on any load. Each example is run with N and with 2N
+//! iterations and the difference taken, so that start-up, environment and the loader cancel out.
+
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, VALGRIND};
+use crate::step::{self, root};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One measured operation: `example` of `package`, called with N and `case`.
+struct Operation {
+    name: &'static str,
+    package: &'static str,
+    example: &'static str,
+    case: &'static str,
+}
+
+const fn wire(name: &'static str, case: &'static str) -> Operation {
+    Operation { name, package: "stillgate-wire", example: "icount", case }
+}
+
+const OPERATIONS: &[Operation] = &[
+    wire("parse request, 3 fields", "parse-request-small"),
+    wire("parse request, 16 fields", "parse-request-16"),
+    wire("parse response, 7 fields", "parse-response"),
+    wire("serialise request, 3 fields", "serialise-request-small"),
+    wire("serialise request, 16 fields", "serialise-request-16"),
+    wire("serialise response, 7 fields", "serialise-response"),
+    Operation { name: "match, 1,000 routes", package: "stillgate-route", example: "icount_match", case: "1000" },
+];
+
+/// Enough that what is left of start-up is far below the slack.
+const ITERATIONS: u64 = 4000;
+
+/// How far a figure may be above the committed one.
+const SLACK_PERCENT: f64 = 2.0;
+
+const FIGURES: &str = "xtask/icount.toml";
+
+/// What is committed.
+struct Committed {
+    rustc: String,
+    instructions: BTreeMap<String, f64>,
+}
+
+pub(crate) fn run(mut args: Args) -> Result {
+    let update = args.flag("--update");
+    args.finish()?;
+    packages::ensure(&[VALGRIND])?;
+    check(update)
+}
+
+/// Counts everything; compares, or writes the figures down.
+pub(crate) fn check(update: bool) -> Result {
+    if !cfg!(target_arch = "x86_64") || !std::is_x86_feature_detected!("avx2") {
+        println!("skipped: the figures hold on x86-64 with AVX2, whose instructions the parsers choose at run time");
+        return Ok(());
+    }
+    let rustc = rustc_version()?;
+    let mut counted = Vec::new();
+    for operation in OPERATIONS {
+        let binary = build(operation)?;
+        let once = instructions(&binary, operation, ITERATIONS)?;
+        let twice = instructions(&binary, operation, 2 * ITERATIONS)?;
+        let each = (twice as f64 - once as f64) / ITERATIONS as f64;
+        counted.push((operation.name, each));
+    }
+    if update {
+        return write(&rustc, &counted);
+    }
+    compare(&rustc, &counted, &read()?)
+}
+
+/// Prints each figure beside the committed one; fails where one is too high.
+fn compare(rustc: &str, counted: &[(&str, f64)], committed: &Committed) -> Result {
+    let mut worse = 0;
+    let mut better = 0;
+    for (name, each) in counted {
+        let Some(before) = committed.instructions.get(*name) else {
+            return Err(format!("{FIGURES} has no {name:?}; run `cargo xtask icount --update`").into());
+        };
+        let percent = (each / before - 1.0) * 100.0;
+        println!("{name:32} {each:8.1} instructions, committed {before:8.1} ({percent:+.2}%)");
+        worse += usize::from(percent > SLACK_PERCENT);
+        better += usize::from(percent < -SLACK_PERCENT);
+    }
+    if worse + better > 0 && committed.rustc != rustc {
+        println!("not judged: the figures are of rustc {}, this is {rustc}", committed.rustc);
+        return Ok(());
+    }
+    if better > 0 {
+        println!("{better} figures are better by more than {SLACK_PERCENT}%; keep that: `cargo xtask icount --update`");
+    }
+    if worse > 0 {
+        return Err(format!(
+            "{worse} operations take over {SLACK_PERCENT}% more instructions; where that is worth it, \
+             `cargo xtask icount --update` and say why in the commit"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Builds the example as it would be measured; returns where cargo put it.
+fn build(operation: &Operation) -> Result<PathBuf> {
+    let arguments = ["build", "--quiet", "--profile", "bench", "--message-format", "json-render-diagnostics"];
+    let mut command = step::cargo(arguments);
+    command.args(["--package", operation.package, "--example", operation.example]);
+    let messages = step::output(&mut command)?;
+    let mut executables = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    executables.next_back().ok_or_else(|| format!("cargo built no example {}", operation.example).into())
+}
+
+/// All instructions of one run.
+fn instructions(binary: &Path, operation: &Operation, iterations: u64) -> Result<u64> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(binary)
+        .args([&iterations.to_string(), operation.case]);
+    let (good, _, log) = step::capture(&mut command)?;
+    if !good {
+        return Err(format!("valgrind {}:\n{log}", operation.example).into());
+    }
+    let total = log.lines().find_map(|line| line.split_once("Collected : "));
+    let (_, total) = total.ok_or_else(|| format!("callgrind printed no total:\n{log}"))?;
+    Ok(total.trim().parse()?)
+}
+
+fn rustc_version() -> Result<String> {
+    let text = step::output(Command::new("rustc").arg("--version"))?;
+    Ok(text.split_whitespace().nth(1).unwrap_or("unknown").to_owned())
+}
+
+fn read() -> Result<Committed> {
+    let text = fs::read_to_string(root().join(FIGURES)).map_err(|error| format!("{FIGURES}: {error}"))?;
+    let table: toml::Table = text.parse()?;
+    let figures = table.get("instructions").and_then(toml::Value::as_table);
+    let figures = figures.ok_or_else(|| format!("{FIGURES}: no [instructions]"))?;
+    let figures = figures.iter().filter_map(|(name, value)| Some((name.clone(), value.as_float()?)));
+    let rustc = table.get("rustc").and_then(toml::Value::as_str);
+    Ok(Committed { rustc: rustc.unwrap_or_default().to_owned(), instructions: figures.collect() })
+}
+
+fn write(rustc: &str, counted: &[(&str, f64)]) -> Result {
+    let mut text = format!(
+        "# Instructions per operation by callgrind, on x86-64 with AVX2; written by `cargo xtask icount --update`,\n\
+         # checked by `cargo xtask icount` with {SLACK_PERCENT}% slack. A raised figure needs its reason in the commit.\n\
+         rustc = \"{rustc}\"\n\n[instructions]\n"
+    );
+    for (name, each) in counted {
+        println!("{name:32} {each:8.1} instructions");
+        writeln!(text, "\"{name}\" = {each:.1}")?;
+    }
+    fs::write(root().join(FIGURES), text)?;
+    println!("written to {FIGURES}");
+    Ok(())
+}

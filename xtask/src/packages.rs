@@ -1,0 +1,94 @@
+//! Debian packages that a task needs: looked for, installed when root, named otherwise.
+
+use crate::Result;
+use crate::step;
+use rustix::process::geteuid;
+use std::process::{Command, Stdio};
+
+/// One package with how to tell that it is there. Asking for the program and not for the package keeps this right on
+/// machines that are not Debian.
+#[derive(Clone, Copy)]
+pub(crate) struct Package {
+    name: &'static str,
+    probe: Probe,
+}
+
+#[derive(Clone, Copy)]
+enum Probe {
+    Program(&'static str),
+    PythonModule(&'static str),
+}
+
+const fn program(name: &'static str, program: &'static str) -> Package {
+    Package { name, probe: Probe::Program(program) }
+}
+
+/// A client and an upstream of the end-to-end tests that are not ours.
+pub(crate) const CURL: Package = program("curl", "curl");
+/// The other upstream of the end-to-end tests; the first peer of the benches.
+pub(crate) const NGINX: Package = program("nginx", "nginx");
+/// Checks strictly every message the end-to-end tests show it.
+pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
+/// libFuzzer is C++.
+pub(crate) const GXX: Package = program("g++", "c++");
+/// Counts instructions.
+pub(crate) const VALGRIND: Package = program("valgrind", "valgrind");
+/// The second peer of the benches.
+pub(crate) const HAPROXY: Package = program("haproxy", "haproxy");
+/// The benches' closed-loop load.
+pub(crate) const WRK: Package = program("wrk", "wrk");
+/// Counts system calls.
+pub(crate) const STRACE: Package = program("strace", "strace");
+
+/// Makes sure that all of `packages` are there.
+pub(crate) fn ensure(packages: &[Package]) -> Result {
+    let missing = |packages: &[Package]| -> Vec<&'static str> {
+        let absent = packages.iter().filter(|package| !present(package.probe));
+        absent.map(|package| package.name).collect()
+    };
+    let lacking = missing(packages);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let typed = format!("apt-get install --no-install-recommends {}", lacking.join(" "));
+    if !geteuid().is_root() || !present(Probe::Program("apt-get")) {
+        return Err(format!("programs are missing; run: sudo {typed}").into());
+    }
+    println!("missing, installing: {}", lacking.join(" "));
+    step::run(&mut apt(&["update", "-qq"]))?;
+    let mut install = apt(&["install", "-qq", "--yes", "--no-install-recommends"]);
+    step::run(install.args(&lacking).stdout(Stdio::null()))?;
+    let still = missing(packages);
+    if !still.is_empty() {
+        return Err(format!("still missing after `{typed}`: {}", still.join(" ")).into());
+    }
+    Ok(())
+}
+
+/// Whether `name` can be run.
+pub(crate) fn on_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<_> = std::env::split_paths(&path).collect();
+    // nginx and haproxy live here, where not every shell looks.
+    folders.push("/usr/sbin".into());
+    folders.iter().any(|folder| folder.join(name).is_file())
+}
+
+fn present(probe: Probe) -> bool {
+    match probe {
+        Probe::Program(name) => on_path(name),
+        Probe::PythonModule(name) => {
+            let import = format!("import {name}");
+            let tried = step::capture(Command::new("python3").args(["-c", &import]));
+            matches!(tried, Ok((true, ..)))
+        }
+    }
+}
+
+fn apt(arguments: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    // At this runlevel a freshly installed daemon is not started: we need its program only.
+    command.env("RUNLEVEL", "1");
+    command
+}

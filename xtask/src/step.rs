@@ -1,0 +1,113 @@
+//! Running a task's steps: a headline before each, its time after it, a summary at the end.
+//!
+//! Commands inherit standard output, so what `cargo test` prints is what the reader sees.
+
+use crate::Result;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The steps done so far.
+#[derive(Default)]
+pub(crate) struct Steps {
+    done: Vec<(String, Duration, bool)>,
+}
+
+impl Steps {
+    /// Runs one step. A failed one is printed and remembered, and the next is run all the same: one run shows all that
+    /// is wrong.
+    pub(crate) fn run(&mut self, name: &str, body: impl FnOnce() -> Result) {
+        println!("\n==> {name}");
+        let begin = Instant::now();
+        let outcome = body();
+        let took = begin.elapsed();
+        match &outcome {
+            Ok(()) => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
+            Err(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
+        }
+        self.done.push((name.to_owned(), took, outcome.is_ok()));
+    }
+
+    /// Prints the summary; fails if a step did.
+    pub(crate) fn finish(self) -> Result {
+        println!();
+        for (name, took, good) in &self.done {
+            let verdict = if *good { "ok" } else { "FAILED" };
+            println!("{verdict:>6}  {:>7.1} s  {name}", took.as_secs_f64());
+        }
+        let total: Duration = self.done.iter().map(|step| step.1).sum();
+        println!("{:>6}  {:>7.1} s  in all", "", total.as_secs_f64());
+        let failed = self.done.iter().filter(|step| !step.2).count();
+        if failed > 0 {
+            return Err(format!("{failed} of {} steps failed", self.done.len()).into());
+        }
+        Ok(())
+    }
+}
+
+/// The workspace's root; cargo names this crate's folder to what it runs.
+pub(crate) fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    match here.as_deref().and_then(Path::parent) {
+        Some(parent) => parent.to_owned(),
+        None => PathBuf::from("."),
+    }
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// The cargo that runs us, at the workspace's root.
+pub(crate) fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root());
+    // Set for us by `cargo run`; it would make every crate that reads it rebuild.
+    command.env_remove("CARGO_MANIFEST_DIR");
+    command
+}
+
+/// Runs a command on our own standard streams.
+pub(crate) fn run(command: &mut Command) -> Result {
+    let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{}: {error}", shown(command)))?;
+    if !status.success() {
+        return Err(format!("{}: {status}", shown(command)).into());
+    }
+    Ok(())
+}
+
+/// Runs a command and returns its standard output and standard error, whatever its status.
+pub(crate) fn capture(command: &mut Command) -> Result<(bool, String, String)> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(command)))?;
+    Ok((
+        output.status.success(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    ))
+}
+
+/// Runs a command and returns its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let (good, out, err) = capture(command)?;
+    if !good {
+        return Err(format!("{}: failed\n{err}", shown(command)).into());
+    }
+    Ok(out)
+}
+
+/// The command as one would type it.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(command.get_program());
+    let mut text = program.to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        text.push(' ');
+        text.push_str(&argument.to_string_lossy());
+    }
+    text
+}

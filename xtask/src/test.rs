@@ -1,0 +1,34 @@
+//! `cargo xtask test`: all that must hold before a change goes in.
+
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, CURL, GXX, H11, NGINX, VALGRIND};
+use crate::step::{self, Steps};
+use crate::{arrows, fuzz, icount, tidy};
+
+/// How long each fuzz target runs here; long enough to see that it still works and finds the shallow things.
+const FUZZ_SECONDS: u64 = 10;
+
+pub(crate) fn run(mut args: Args) -> Result {
+    let quick = args.flag("--quick");
+    args.finish()?;
+    let mut needed = vec![NGINX, CURL, H11];
+    if !quick {
+        needed.extend([GXX, VALGRIND]);
+    }
+    let mut steps = Steps::default();
+    steps.run("Debian packages", || packages::ensure(&needed));
+    steps.run("format", || step::run(&mut step::cargo(["fmt", "--all", "--check"])));
+    steps.run("tidy", tidy::check);
+    steps.run("arrows between crates", arrows::check);
+    steps.run("clippy", || {
+        let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+        step::run(&mut step::cargo(arguments))
+    });
+    steps.run("unit, property and end-to-end tests", || step::run(&mut step::cargo(["test", "--workspace"])));
+    if !quick {
+        steps.run("fuzz targets", || fuzz::all(FUZZ_SECONDS));
+        steps.run("instruction counts", || icount::check(false));
+    }
+    steps.finish()
+}

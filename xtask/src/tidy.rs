@@ -1,0 +1,112 @@
+//! Style rules that a machine can check, over every file of the repository.
+//!
+//! What clippy or rustfmt can check is left to them.
+
+use crate::Result;
+use crate::tree::{self, File};
+
+/// Longest a source file may be. The aim is 150 to 400.
+const LINES_MAX: usize = 600;
+
+/// Longer files, each with its reason.
+const LONGER: &[(&str, &str)] = &[];
+
+/// Folder and file names that say nothing about what is inside.
+const EMPTY_NAMES: &[&str] = &["utils", "util", "common", "helpers", "misc", "types"];
+
+/// Checks all files; names every violation.
+pub(crate) fn check() -> Result {
+    let files = tree::files()?;
+    let mut wrong = Vec::new();
+    for file in &files {
+        check_file(file, &mut wrong);
+    }
+    for (path, _) in LONGER {
+        if !files.iter().any(|file| file.path == *path && lines(file) > LINES_MAX) {
+            wrong.push(format!("{path}: no longer over {LINES_MAX} lines; take it off the list in xtask/src/tidy.rs"));
+        }
+    }
+    if wrong.is_empty() {
+        println!("{} files are tidy", files.len());
+        return Ok(());
+    }
+    Err(wrong.join("\n").into())
+}
+
+fn check_file(file: &File, wrong: &mut Vec<String>) {
+    let path = &file.path;
+    for part in path.split('/') {
+        let stem = part.strip_suffix(".rs").unwrap_or(part);
+        if EMPTY_NAMES.contains(&stem) {
+            wrong.push(format!("{path}: `{stem}` says nothing; name it after what is inside"));
+        }
+    }
+    let Some(text) = file.text() else { return };
+    // This file has to spell what it forbids.
+    if path == "xtask/src/tidy.rs" {
+        return;
+    }
+    for (number, line) in text.lines().enumerate() {
+        if let Some(reason) = forbidden(path, line) {
+            wrong.push(format!("{path}:{}: {reason}", number + 1));
+        }
+    }
+    if file.is_rust() {
+        if !text.starts_with("//!") {
+            wrong.push(format!("{path}:1: open with `//!`: what it is for, why so, what it does not do"));
+        }
+        let allowed = LONGER.iter().any(|(long, _)| long == path);
+        if lines(file) > LINES_MAX && !allowed {
+            wrong.push(format!("{path}: {} lines, {LINES_MAX} at most; split it by purpose", lines(file)));
+        }
+    }
+}
+
+fn lines(file: &File) -> usize {
+    file.bytes.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Why this line may not be there.
+fn forbidden(path: &str, line: &str) -> Option<&'static str> {
+    let source = path.ends_with(".rs") || path.ends_with(".toml") || path.ends_with(".py") || path.ends_with(".sh");
+    if source && ["TODO", "FIXME", "XXX:", "todo!(", "unimplemented!("].iter().any(|word| line.contains(word)) {
+        return Some("unfinished; do it, or write down why not in ARCHITECTURE.md");
+    }
+    if path.ends_with(".rs") {
+        if line.contains("#[ignore") {
+            return Some("a test that does not run; make it run or remove it");
+        }
+        if line.contains("dbg!(") {
+            return Some("left over from debugging");
+        }
+    }
+    // Of this machine, hence wrong on any other. URL paths in tests must avoid them too.
+    if ["/root/", "/home/", "/Users/", "/work/"].iter().any(|place| line.contains(place)) {
+        return Some("a path of one machine");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(path: &str, text: &str) -> Vec<String> {
+        let file = File { path: path.to_owned(), bytes: text.as_bytes().to_vec() };
+        let mut wrong = Vec::new();
+        check_file(&file, &mut wrong);
+        wrong
+    }
+
+    #[test]
+    fn each_rule_bites() {
+        assert!(check("crates/a/src/lib.rs", "//! Good.\n").is_empty());
+        assert_eq!(check("crates/a/src/lib.rs", "fn main() {}\n").len(), 1);
+        assert_eq!(check("crates/a/src/utils.rs", "//! Bad.\n").len(), 1);
+        assert_eq!(check("crates/a/src/b.rs", "//! Bad.\n// TODO later\n").len(), 1);
+        assert_eq!(check("crates/a/src/b.rs", "//! Bad.\n#[ignore]\n").len(), 1);
+        assert_eq!(check("README.md", "see /root/x\n").len(), 1);
+        let long = format!("//! Bad.\n{}", "\n".repeat(LINES_MAX));
+        assert_eq!(check("crates/a/src/b.rs", &long).len(), 1);
+    }
+}
