@@ -1,7 +1,7 @@
 //! The keys of `gateway.access_log`: where lines go and what is in them.
 
 use crate::diagnostic::{Fault, Path, Sink, shortened};
-use crate::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some};
+use crate::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
 use crate::matching::parse_variable;
 use crate::nearest::nearest;
 use crate::object::{Map, map, object};
@@ -90,10 +90,8 @@ pub(crate) enum Format {
     Json,
 }
 
-const FORMAT: Choice<Format> = Choice {
-    words: &[("combined", Format::Combined), ("json", Format::Json)],
-    unbuilt: &[],
-};
+const FORMAT: Choice<Format> =
+    Choice { words: &[("combined", Format::Combined), ("json", Format::Json)], unbuilt: &[] };
 
 const DESTINATION: Destination = Destination;
 
@@ -158,7 +156,9 @@ fn access_value(name: &str) -> Result<AccessValue, Fault> {
     }
     parse_variable(name).map(AccessValue::Variable).map_err(|fault| {
         match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
-            Some(own) => Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?")),
+            Some(own) => {
+                Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?"))
+            }
             None => fault,
         }
     })
@@ -192,12 +192,7 @@ impl Kind for Destination {
     }
 }
 
-const VALUE: Text<AccessValue> = Text {
-    what: "the name of a value",
-    parse: access_value,
-    pattern: None,
-    numbers: false,
-};
+const VALUE: Text<AccessValue> = text("the name of a value", access_value);
 
 const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
     kind: some(Field),
@@ -229,10 +224,9 @@ impl Kind for Field {
                     None
                 }
             },
-            Value::Scalar(scalar) => Some(AccessField {
-                value: read(&VALUE, node, path, sink)?,
-                name: scalar.text.to_string(),
-            }),
+            Value::Scalar(scalar) => {
+                Some(AccessField { value: read(&VALUE, node, path, sink)?, name: scalar.text.to_string() })
+            }
             _ => {
                 expected("the name of a value, or a map of a key to one", node, path, sink);
                 None

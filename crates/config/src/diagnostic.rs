@@ -150,17 +150,11 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(message: impl Into<String>) -> Fault {
-        Fault {
-            message: message.into(),
-            hint: None,
-        }
+        Fault { message: message.into(), hint: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Fault {
-        Fault {
-            hint: Some(hint.into()),
-            ..self
-        }
+        Fault { hint: Some(hint.into()), ..self }
     }
 }
 
@@ -209,11 +203,7 @@ impl Sink {
         let mut diagnostics = self.errors.kept;
         diagnostics.append(&mut self.warnings.kept);
         diagnostics.sort_by_key(|d| (d.line, d.column));
-        Errors {
-            file: None,
-            diagnostics,
-            omitted,
-        }
+        Errors { file: None, diagnostics, omitted }
     }
 }
 
@@ -267,11 +257,7 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 fn shortened_to(text: &str, chars_max: usize) -> String {
-    let mut out: String = text
-        .chars()
-        .take(chars_max)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let mut out: String = text.chars().take(chars_max).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {
         out.push('…');
     }

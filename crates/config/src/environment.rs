@@ -25,9 +25,8 @@ pub(crate) fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<Strin
             continue;
         }
         out.push_str(before);
-        let end = reference
-            .find('}')
-            .ok_or_else(|| Fault::new("`${` without `}`").hint("write `$${` for a literal `${`"))?;
+        let end =
+            reference.find('}').ok_or_else(|| Fault::new("`${` without `}`").hint("write `$${` for a literal `${`"))?;
         out.push_str(&value(&reference[2..end], environment)?);
         rest = &reference[end + 1..];
         if out.len() > SCALAR_BYTES_MAX {

@@ -4,7 +4,7 @@
 
 use crate::access_log::{ACCESS_LOG, AccessLog};
 use crate::diagnostic::{Fault, Path, Sink};
-use crate::kind::{Choice, Flag, Kind, Located, Text, Then, expected, int, list, some};
+use crate::kind::{Choice, Flag, Kind, Located, Text, Then, expected, int, list, some, text};
 use crate::matching::NETWORK;
 use crate::object::{Map, map, object};
 use crate::quantity::{Size, Span, size, span};
@@ -152,12 +152,7 @@ const LOG_FORMAT: Choice<LogFormat> = Choice {
     unbuilt: &[],
 };
 
-const ADDRESS: Text<SocketAddr> = Text {
-    what: "an address as IP:PORT",
-    parse: parse_address,
-    pattern: None,
-    numbers: false,
-};
+const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", parse_address);
 
 fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
     text.parse().map_err(|_| {
@@ -170,35 +165,22 @@ fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-const ADMIN_KEY: Text<String> = Text {
-    what: "a key",
-    parse: |text| match text {
-        "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
-        _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
-            Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
-        }
-        _ => Ok(text.to_owned()),
-    },
-    pattern: None,
-    numbers: false,
-};
+const ADMIN_KEY: Text<String> = text("a key", |text| match text {
+    "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
+    _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
+        Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
+    }
+    _ => Ok(text.to_owned()),
+});
 
-const METRICS_PATH: Text<String> = Text {
-    what: "a path",
-    parse: |text| match text.starts_with('/') {
-        true => Ok(text.to_owned()),
-        false => Err(Fault::new(format!("the path {text:?} does not begin with a slash")).hint(format!("write \"/{text}\""))),
-    },
-    pattern: None,
-    numbers: false,
-};
+const METRICS_PATH: Text<String> = text("a path", |text| match text.starts_with('/') {
+    true => Ok(text.to_owned()),
+    false => {
+        Err(Fault::new(format!("the path {text:?} does not begin with a slash")).hint(format!("write \"/{text}\"")))
+    }
+});
 
-const LOG_LEVEL: Text<String> = Text {
-    what: "a log level",
-    parse: parse_log_level,
-    pattern: None,
-    numbers: false,
-};
+const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();
 
 /// The part of `tracing`'s filter language that is about levels: `LEVEL` and `MODULE=LEVEL`, separated by commas.
 fn parse_log_level(text: &str) -> Result<String, Fault> {

@@ -108,22 +108,42 @@ impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
 
 /// A text that is parsed into something.
 pub(crate) struct Text<T> {
-    /// With its article: `an IP address`.
-    pub(crate) what: &'static str,
-    pub(crate) parse: fn(&str) -> Result<T, Fault>,
+    what: &'static str,
+    parse: fn(&str) -> Result<T, Fault>,
+    show: fn(&T) -> Json,
+    pattern: Option<&'static str>,
+    numbers: bool,
+}
+
+/// `what` with its article: `an IP address`.
+pub(crate) const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
+    Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false }
+}
+
+impl<T> Text<T> {
     /// A regular expression for the schema that all valid texts match.
-    pub(crate) pattern: Option<&'static str>,
-    /// Whether a bare whole number is taken as its digits.
-    pub(crate) numbers: bool,
+    pub(crate) const fn pattern(mut self, pattern: &'static str) -> Text<T> {
+        self.pattern = Some(pattern);
+        self
+    }
+
+    /// A bare whole number is taken as its digits.
+    pub(crate) const fn or_number(mut self) -> Text<T> {
+        self.numbers = true;
+        self
+    }
+}
+
+impl Text<String> {
+    /// The text can be shown as a default.
+    pub(crate) const fn shown(mut self) -> Text<String> {
+        self.show = |text| json!(text);
+        self
+    }
 }
 
 /// Any text, as it is.
-pub(crate) const TEXT: Text<String> = Text {
-    what: "a text",
-    parse: |text| Ok(text.to_owned()),
-    pattern: None,
-    numbers: false,
-};
+pub(crate) const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
 
 impl<T> Kind for Text<T> {
     type Out = T;
@@ -167,6 +187,10 @@ impl<T> Kind for Text<T> {
                 or_environment(schema)
             }
         }
+    }
+
+    fn show(&self, value: &T) -> Json {
+        (self.show)(value)
     }
 }
 
@@ -274,6 +298,11 @@ impl<K: Kind> Kind for List<K> {
 pub(crate) struct At<T> {
     pub(crate) at: Position,
     pub(crate) value: T,
+}
+
+/// A value that stands nowhere, such as a default.
+pub(crate) fn unplaced<T>(value: T) -> At<T> {
+    At { at: Position::NOWHERE, value }
 }
 
 /// A kind whose values remember where they stand.

@@ -105,10 +105,12 @@ fn load_into(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<C
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let root = tree::parse(text, environment, sink)?;
     let file = kind::read(&object::map::<resources::File>(), &root, &Path::Root, sink)?;
-    if file.routes.is_empty() {
+    let no_routes = file.routes.is_empty();
+    let config = resolve::resolve(file, digest(bytes), sink);
+    if no_routes && !sink.has_errors() {
         sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
-    Some(resolve::resolve(file, digest(bytes), sink))
+    Some(config)
 }
 
 /// Where the byte after `before` is.

@@ -4,7 +4,7 @@
 //! the file.
 
 use crate::diagnostic::{Fault, Path, Sink, shortened};
-use crate::kind::{Kind, Text, expected};
+use crate::kind::{Kind, Text, expected, text};
 use crate::scalar::{Meaning, Style};
 use crate::schema::Definitions;
 use crate::tree::{Node, Value};
@@ -14,12 +14,7 @@ use std::net::IpAddr;
 use stillgate_route::{HostPattern, Method, PathPattern, Variable, vars::Expr};
 
 /// An address or a network; the bits behind the prefix are cleared.
-pub(crate) const NETWORK: Text<IpNet> = Text {
-    what: "an IP address or network",
-    parse: parse_network,
-    pattern: None,
-    numbers: false,
-};
+pub(crate) const NETWORK: Text<IpNet> = text("an IP address or network", parse_network);
 
 fn parse_network(text: &str) -> Result<IpNet, Fault> {
     if let Ok(address) = text.parse::<IpAddr>() {
@@ -32,28 +27,17 @@ fn parse_network(text: &str) -> Result<IpNet, Fault> {
 }
 
 /// The path of a route.
-pub(crate) const PATH: Text<PathPattern> = Text {
-    what: "a path",
-    parse: |text| PathPattern::parse(text).map_err(|error| Fault::new(error.to_string())),
-    pattern: Some("^/"),
-    numbers: false,
-};
+pub(crate) const PATH: Text<PathPattern> =
+    text("a path", |text| PathPattern::parse(text).map_err(|error| Fault::new(error.to_string()))).pattern("^/");
 
 /// The host of a route.
-pub(crate) const HOST: Text<HostPattern> = Text {
-    what: "a host name",
-    parse: |text| HostPattern::parse(text).map_err(|error| Fault::new(error.to_string())),
-    pattern: None,
-    numbers: false,
-};
+pub(crate) const HOST: Text<HostPattern> =
+    text("a host name", |text| HostPattern::parse(text).map_err(|error| Fault::new(error.to_string())));
 
 /// A method of a route.
-pub(crate) const METHOD: Text<Method> = Text {
-    what: "an HTTP method",
-    parse: |text| Method::parse(text).map_err(|error| Fault::new(error.to_string())),
-    pattern: Some("^[A-Z]+$"),
-    numbers: false,
-};
+pub(crate) const METHOD: Text<Method> =
+    text("an HTTP method", |text| Method::parse(text).map_err(|error| Fault::new(error.to_string())))
+        .pattern("^[A-Z]+$");
 
 /// A variable of a request, as nginx calls them.
 pub(crate) fn parse_variable(name: &str) -> Result<Variable, Fault> {

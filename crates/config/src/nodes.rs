@@ -1,7 +1,7 @@
 //! The `nodes` of an upstream: a map of `"host:port": weight`, or a list of maps.
 
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::kind::{Kind, Labels, Located, Text, expected, int, list, read};
+use crate::kind::{Kind, Labels, Located, Text, expected, int, list, read, text};
 use crate::model::Host;
 use crate::object::{map, object};
 use crate::schema::{Definitions, or_environment};
@@ -60,13 +60,9 @@ impl Kind for Nodes {
             let weight = read(&int(0, WEIGHT_MAX as i64), &entry.value, &path, sink);
             match parse_authority(&entry.key) {
                 Err(fault) => sink.error(entry.key_at, &path, fault),
-                Ok((host, port)) => nodes.push(NodeEntry {
-                    at: entry.key_at,
-                    host,
-                    port,
-                    weight: weight.unwrap_or(1),
-                    priority: 0,
-                }),
+                Ok((host, port)) => {
+                    nodes.push(NodeEntry { at: entry.key_at, host, port, weight: weight.unwrap_or(1), priority: 0 })
+                }
             }
         }
         Some(nodes)
@@ -86,15 +82,10 @@ fn listed(at: Position, node: NodeKeys) -> NodeEntry {
     NodeEntry { at, host, port, weight, priority }
 }
 
-const NODE_HOST: Text<Host> = Text {
-    what: "an IP address or DNS name",
-    parse: |text| {
-        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-        parse_host(bare)
-    },
-    pattern: None,
-    numbers: false,
-};
+const NODE_HOST: Text<Host> = text("an IP address or DNS name", |text| {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    parse_host(bare)
+});
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
 pub(crate) fn parse_authority(text: &str) -> Result<(Host, Option<u16>), Fault> {

@@ -241,7 +241,7 @@ macro_rules! object {
                     $($($crate::schema::KeyDescription {
                         name: const { key_name(stringify!($unbuilt)) },
                         doc: concat!($what, " not built yet; only an empty value is accepted."),
-                        schema: serde_json::json!({"enum": [null, false, "", [], {}]}),
+                        schema: $crate::schema::nothing(),
                         presence: $crate::schema::Presence::Optional,
                     },)*)?
                 ]

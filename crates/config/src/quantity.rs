@@ -35,12 +35,18 @@ impl Kind for Span {
             return Some(duration);
         }
         let bounds = format!("{} to {}", show_span(self.min), show_span(self.max));
-        expected(&format!("a duration from {bounds}, such as 500ms, 5s, 2m, 1h or a number of seconds"), node, path, sink);
+        expected(
+            &format!("a duration from {bounds}, such as 500ms, 5s, 2m, 1h or a number of seconds"),
+            node,
+            path,
+            sink,
+        );
         None
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        or_environment(json!({"anyOf": [
+        let title = format!("duration from {} to {}", show_span(self.min), show_span(self.max));
+        or_environment(json!({"title": title, "anyOf": [
             {"type": "number", "minimum": self.min.as_secs_f64(), "maximum": self.max.as_secs_f64()},
             {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"},
         ]}))
@@ -61,14 +67,8 @@ pub(crate) const fn size(min: usize, max: usize) -> Size {
     Size { min, max }
 }
 
-const SIZE_UNITS: [(&str, f64); 6] = [
-    ("KiB", 1024.0),
-    ("MiB", 1048576.0),
-    ("GiB", 1073741824.0),
-    ("kB", 1e3),
-    ("MB", 1e6),
-    ("B", 1.0),
-];
+const SIZE_UNITS: [(&str, f64); 6] =
+    [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0), ("kB", 1e3), ("MB", 1e6), ("B", 1.0)];
 
 impl Kind for Size {
     type Out = usize;
@@ -87,7 +87,8 @@ impl Kind for Size {
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
-        or_environment(json!({"anyOf": [
+        let title = format!("size from {} to {}", show_size(self.min), show_size(self.max));
+        or_environment(json!({"title": title, "anyOf": [
             {"type": "integer", "minimum": self.min, "maximum": self.max},
             {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(B|kB|MB|KiB|MiB|GiB)$"},
         ]}))

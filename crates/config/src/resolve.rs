@@ -21,12 +21,7 @@ const HTTP_PORT: u16 = 80;
 
 /// The configuration; of use only if the sink has no errors afterwards.
 pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> Config {
-    let mut resolver = Resolver {
-        sink,
-        upstreams: Vec::new(),
-        upstream_ids: HashMap::new(),
-        services: HashMap::new(),
-    };
+    let mut resolver = Resolver { sink, upstreams: Vec::new(), upstream_ids: HashMap::new(), services: HashMap::new() };
     resolver.shared_upstreams(file.upstreams);
     resolver.services(file.services);
     let routes = resolver.routes(file.routes);
@@ -287,7 +282,7 @@ fn upstream(keys: UpstreamKeys, key: &str, path: &Path<'_>, sink: &mut Sink) -> 
         Type::RoundRobin => Balance::RoundRobin,
         Type::LeastConn => Balance::LeastConn,
         Type::Ewma => Balance::Ewma,
-        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on, keys.key.as_ref(), path, sink)),
+        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on, keys.key.clone(), path, sink)),
     };
     if keys.r#type != Type::ConsistentHash
         && let Some(key) = &keys.key
@@ -308,22 +303,21 @@ fn upstream(keys: UpstreamKeys, key: &str, path: &Path<'_>, sink: &mut Sink) -> 
 }
 
 /// The variable that `hash_on` and `key` name.
-fn hashed(on: Option<At<HashOn>>, key: Option<&At<String>>, path: &Path<'_>, sink: &mut Sink) -> Variable {
-    let kind = on.as_ref().map_or(HashOn::Vars, |on| on.value);
-    let (name, at) = match (kind, key) {
-        (HashOn::Vars, None) => return Variable::RemoteAddr,
-        (HashOn::Vars, Some(key)) => (key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(), key.at),
-        (HashOn::Header, Some(key)) => (format!("http_{}", key.value.to_ascii_lowercase().replace('-', "_")), key.at),
-        (HashOn::Cookie, Some(key)) => (format!("cookie_{}", key.value), key.at),
-        (_, None) => {
-            let at = on.map_or(Position::NOWHERE, |on| on.at);
-            let fault = Fault::new("the key \"key\" is missing").hint("name the header or cookie to hash");
-            sink.error(at, path, fault);
-            return Variable::RemoteAddr;
+fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> Variable {
+    let Some(key) = key else {
+        if on.value != HashOn::Vars {
+            let fault = Fault::new("needs the key \"key\"").hint("name the header or cookie to hash");
+            sink.error(on.at, &path.key("hash_on"), fault);
         }
+        return Variable::RemoteAddr;
+    };
+    let name = match on.value {
+        HashOn::Vars => key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(),
+        HashOn::Header => format!("http_{}", key.value.to_ascii_lowercase().replace('-', "_")),
+        HashOn::Cookie => format!("cookie_{}", key.value),
     };
     parse_variable(&name).unwrap_or_else(|fault| {
-        sink.error(at, &path.key("key"), fault);
+        sink.error(key.at, &path.key("key"), fault);
         Variable::RemoteAddr
     })
 }
@@ -346,27 +340,20 @@ fn nodes(entries: At<Vec<NodeEntry>>, path: &Path<'_>, sink: &mut Sink) -> Vec<N
     nodes
 }
 
-fn pass_host(
-    choice: Option<At<HostChoice>>,
-    upstream_host: Option<At<String>>,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) -> PassHost {
-    let kind = choice.as_ref().map_or(HostChoice::Pass, |choice| choice.value);
-    match (kind, upstream_host, choice) {
-        (HostChoice::Rewrite, Some(host), _) => return PassHost::Rewrite(host.value),
-        (HostChoice::Rewrite, None, choice) => {
-            let at = choice.map_or(Position::NOWHERE, |choice| choice.at);
+fn pass_host(choice: At<HostChoice>, upstream_host: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> PassHost {
+    match (choice.value, upstream_host) {
+        (HostChoice::Rewrite, Some(host)) => return PassHost::Rewrite(host.value),
+        (HostChoice::Rewrite, None) => {
             let fault = Fault::new("`rewrite` needs the key \"upstream_host\"").hint("add it to the upstream");
-            sink.error(at, &path.key("pass_host"), fault);
+            sink.error(choice.at, &path.key("pass_host"), fault);
         }
-        (_, Some(host), _) => {
+        (_, Some(host)) => {
             let fault = Fault::new("has no effect without `pass_host: rewrite`").hint("add that, or remove the key");
             sink.warning(host.at, &path.key("upstream_host"), fault);
         }
-        (_, None, _) => {}
+        (_, None) => {}
     }
-    match kind {
+    match choice.value {
         HostChoice::Node => PassHost::Node,
         HostChoice::Pass | HostChoice::Rewrite => PassHost::Pass,
     }

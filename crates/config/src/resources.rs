@@ -5,7 +5,7 @@
 
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::gateway::Gateway;
-use crate::kind::{At, Choice, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some};
+use crate::kind::{At, Choice, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced};
 use crate::matching::{HOST, METHOD, NETWORK, PATH, Vars};
 use crate::nodes::{NodeEntry, Nodes, PRIORITY_MAX, parse_authority};
 use crate::object::{Object, map, missing_key, object};
@@ -29,7 +29,7 @@ pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: Span = span(Duration::ZERO, DAY);
-const UNIX_TIME: crate::kind::Int<i64> = int(0, i64::MAX);
+const UNIX_TIME: crate::kind::Int<i64> = int(0, 10_000_000_000);
 
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
@@ -168,7 +168,7 @@ object! {
         /// A map of `"host:port"` to weight, or a list of `{host, port, weight, priority}`.
         nodes: At<Vec<NodeEntry>> = Located(Nodes) => expected;
         /// With `type: chash`, what kind of thing `key` names.
-        hash_on: At<HashOn> = Located(HASH_ON) => optional;
+        hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
         /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`.
         key: At<String> = Located(TEXT) => optional;
         /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
@@ -178,7 +178,7 @@ object! {
         /// Bounds on each try.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => nested;
         /// What `Host` the node sees: the client's, the node's own, or `upstream_host`.
-        pass_host: At<HostChoice> = Located(PASS_HOST) => optional;
+        pass_host: At<HostChoice> = Located(PASS_HOST) => default(unplaced(HostChoice::Pass));
         /// The `Host` that the node sees with `pass_host: rewrite`.
         upstream_host: At<String> = Located(AUTHORITY) => optional;
         /// The protocol towards the nodes.
@@ -266,38 +266,25 @@ pub(crate) enum Scheme {
     Http,
 }
 
-const SCHEME: Choice<Scheme> = Choice {
-    words: &[("http", Scheme::Http)],
-    unbuilt: &["https", "grpc", "grpcs", "tcp", "tls", "udp", "kafka"],
-};
+const SCHEME: Choice<Scheme> =
+    Choice { words: &[("http", Scheme::Http)], unbuilt: &["https", "grpc", "grpcs", "tcp", "tls", "udp", "kafka"] };
 
-const STATUS: Choice<bool> = Choice {
-    words: &[("1", true), ("0", false)],
-    unbuilt: &[],
-};
+const STATUS: Choice<bool> = Choice { words: &[("1", true), ("0", false)], unbuilt: &[] };
 
 /// An id by APISIX's rule; a whole number is taken as its digits.
-const ID: Text<String> = Text {
-    what: "an id",
-    parse: |text| {
-        let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-        if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
-            return Ok(text.to_owned());
-        }
-        let fault = Fault::new(format!("{:?} is not an id", crate::diagnostic::shortened(text)));
-        Err(fault.hint(format!("use 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"")))
-    },
-    pattern: Some("^[A-Za-z0-9._-]{1,64}$"),
-    numbers: true,
-};
+const ID: Text<String> = text("an id", |text| {
+    let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    let fault = Fault::new(format!("{:?} is not an id", crate::diagnostic::shortened(text)));
+    Err(fault.hint(format!("use 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"")))
+})
+.pattern("^[A-Za-z0-9._-]{1,64}$")
+.or_number();
 
 /// `host` or `host:port`, kept as written.
-const AUTHORITY: Text<String> = Text {
-    what: "a host",
-    parse: |text| parse_authority(text).map(|_| text.to_owned()),
-    pattern: None,
-    numbers: false,
-};
+const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));
 
 /// One item of a resource list that was a map, and where it is.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,7 +5,6 @@
 
 use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
-use std::fmt::Write;
 
 /// One key of an object.
 pub(crate) struct KeyDescription {
@@ -75,6 +74,11 @@ fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
     schema
 }
 
+/// The schema of a key that is known but not built yet.
+pub(crate) fn nothing() -> Json {
+    json!({"enum": [null, false, "", [], {}]})
+}
+
 const ENVIRONMENT: &str = "Environment";
 
 /// The schema, or a text with an environment variable in it.
@@ -106,20 +110,21 @@ pub(crate) fn reference_of<T: Object>() -> String {
     write_table(&mut out, &object_schema::<T>(&mut definitions));
     for (name, schema) in &definitions.objects {
         let doc = schema["description"].as_str().unwrap_or_default();
-        write_heading(&mut out, name, doc);
+        out.push_str(&format!("\n## {name}\n\n{doc}\n\n"));
         write_table(&mut out, schema);
     }
     out
 }
 
-fn write_heading(out: &mut String, name: &str, doc: &str) {
-    out.push_str(&format!("\n## {name}\n\n{doc}\n\n"));
-}
-
 fn write_table(out: &mut String, schema: &Json) {
     out.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
     let required = schema["required"].as_array().cloned().unwrap_or_default();
+    let mut unbuilt = Vec::new();
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+        if property["enum"] == nothing()["enum"] {
+            unbuilt.push(format!("`{key}`"));
+            continue;
+        }
         let default = match property.get("default") {
             Some(Json::String(text)) => format!("`{text}`"),
             Some(default) => format!("`{default}`"),
@@ -129,13 +134,18 @@ fn write_table(out: &mut String, schema: &Json) {
         let meaning = property["description"].as_str().unwrap_or_default();
         let row = [format!("`{key}`"), value_words(property), default, meaning.to_owned()];
         let row = row.map(|cell| cell.replace('|', "\\|"));
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+        out.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
+    if !unbuilt.is_empty() {
+        out.push_str(&format!("\nKnown but not built yet, so refused unless empty: {}.\n", unbuilt.join(", ")));
     }
 }
 
 /// What a value may be, in a few words.
 fn value_words(schema: &Json) -> String {
+    if let Some(title) = schema["title"].as_str() {
+        return title.to_owned();
+    }
     if let Some(words) = schema["enum"].as_array() {
         let word = |w: &Json| format!("`{}`", w.as_str().map_or_else(|| w.to_string(), str::to_owned));
         return words.iter().map(word).collect::<Vec<_>>().join(", ");
@@ -148,13 +158,14 @@ fn value_words(schema: &Json) -> String {
         let words = schemas.iter().filter(|s| s["$ref"] != json!(environment)).map(value_words);
         return words.collect::<Vec<_>>().join(" or ");
     }
-    match schema["type"].as_str() {
-        Some("array") => format!("list of {}", value_words(&schema["items"])),
-        Some("integer" | "number") => format!("{} to {}", schema["minimum"], schema["maximum"]),
-        Some("string") => "text".to_owned(),
+    // Where there are several types, the first says most.
+    match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
+        Some("array") if schema["items"].is_object() => format!("list of {}", value_words(&schema["items"])),
+        Some("array") => "list".to_owned(),
+        Some("integer") => format!("{} to {}", schema["minimum"], schema["maximum"]),
         Some("boolean") => "`true`, `false`".to_owned(),
         Some("object") => "map".to_owned(),
-        _ => "text or number".to_owned(),
+        _ => "text".to_owned(),
     }
 }
 

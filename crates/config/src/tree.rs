@@ -67,14 +67,7 @@ impl Node {
 
 /// The root of the text's one document. `None`, with an error, where there is none or it is no YAML.
 pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Node> {
-    let mut builder = Builder {
-        environment,
-        sink,
-        open: Vec::new(),
-        anchors: HashMap::new(),
-        aliased: 0,
-        root: None,
-    };
+    let mut builder = Builder { environment, sink, open: Vec::new(), anchors: HashMap::new(), aliased: 0, root: None };
     let mut documents = 0;
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
         let (event, span) = match event {
@@ -110,10 +103,7 @@ pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Opt
 
 fn position(span: Span) -> Position {
     let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    Position {
-        line: clamp(span.start.line()),
-        column: clamp(span.start.col().saturating_add(1)),
-    }
+    Position { line: clamp(span.start.line()), column: clamp(span.start.col().saturating_add(1)) }
 }
 
 /// A node with what it costs to walk it.
@@ -205,21 +195,22 @@ impl Builder<'_> {
         if !collection && tag.is_yaml_core_schema() && tag.suffix == "str" {
             return true;
         }
-        let fault = Fault::new(format!("the tag {} is not supported", shortened(&tag.to_string())));
-        self.sink.error(at, &Path::Root, fault.hint("remove it"));
+        let written = match tag.is_yaml_core_schema() {
+            true => format!("!!{}", tag.suffix),
+            false => tag.to_string(),
+        };
+        let fault = Fault::new(format!("the tag {} is not supported", shortened(&written)));
+        self.fault_at_value(at, fault.hint("remove it"));
         false
     }
 
     fn scalar(&mut self, text: Cow<'_, str>, plain: bool, at: Position) -> Value {
         if text.len() > SCALAR_BYTES_MAX {
             let message = format!("a scalar of {} bytes; at most {SCALAR_BYTES_MAX} are allowed", text.len());
-            self.sink.error(at, &Path::Root, message);
+            self.fault_at_value(at, Fault::new(message));
             return Value::Refused;
         }
-        let is_key = matches!(
-            self.open.last(),
-            Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. })
-        );
+        let is_key = matches!(self.open.last(), Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. }));
         let expanded = match is_key {
             true => Ok(None),
             false => expand(&text, self.environment),
@@ -238,13 +229,13 @@ impl Builder<'_> {
 
     fn alias(&mut self, anchor: usize, at: Position) -> bool {
         let Some(target) = self.anchors.get(&anchor).cloned() else {
-            self.sink.error(at, &Path::Root, "an alias inside of what it stands for");
+            self.fault_at_value(at, Fault::new("an alias inside of what it stands for"));
             return false;
         };
         self.aliased = self.aliased.saturating_add(target.weight);
         if self.aliased > ALIASED_NODES_MAX {
             let fault = Fault::new(format!("aliases add more than {ALIASED_NODES_MAX} nodes to the file"));
-            self.sink.error(at, &Path::Root, fault.hint("write the values out"));
+            self.fault_at_value(at, fault.hint("write the values out"));
             return false;
         }
         self.finished(0, target)

@@ -6,7 +6,7 @@
 
 use expect_test::expect_file;
 use std::path::PathBuf;
-use stillgate_config::{load, load_file, schema};
+use stillgate_config::{load, load_file, reference, schema};
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -59,9 +59,54 @@ fn good_files_are_valid_by_the_schema() {
     let validator = jsonschema::draft202012::new(&schema()).unwrap();
     for file in data("good-") {
         let instance = yaml_to_json(&std::fs::read_to_string(&file).unwrap());
-        let errors: Vec<String> = validator.iter_errors(&instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        let errors: Vec<String> =
+            validator.iter_errors(&instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
     }
+}
+
+#[test]
+fn schema_and_reference_have_every_key() {
+    let schema = schema();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
+    expect_file![format!("{folder}/schema.json")].assert_eq(&format!("{schema:#}\n"));
+    expect_file![format!("{folder}/reference.md")].assert_eq(&reference());
+    for key in ["routes", "upstreams", "services", "gateway", "consumers"] {
+        assert!(schema["properties"][key]["description"].is_string(), "{key}");
+    }
+}
+
+/// What a default is said to be is what it is: a file with all defaults written out means the same as an empty one.
+#[test]
+fn defaults_are_what_the_schema_says() {
+    let mut gateway = defaults(&schema(), "Gateway");
+    // Its absence is not an access log with all defaults, but none.
+    gateway.as_object_mut().unwrap().remove("access_log");
+    let written = load(serde_json::json!({"gateway": gateway, "routes": []}).to_string(), &|_| None).unwrap();
+    let absent = load("routes: []", &|_| None).unwrap();
+    assert_eq!(written.config.gateway, absent.config.gateway);
+
+    let mut upstream = defaults(&schema(), "Upstream");
+    upstream["id"] = "a".into();
+    upstream["nodes"] = serde_json::json!({"a:80": 1});
+    let written = load(serde_json::json!({"upstreams": [upstream]}).to_string(), &|_| None).unwrap();
+    let absent = load("upstreams: [{id: a, nodes: {\"a:80\": 1}}]", &|_| None).unwrap();
+    assert_eq!(written.config.upstreams, absent.config.upstreams);
+}
+
+/// An object with every default of a definition, and of the objects in it.
+fn defaults(schema: &serde_json::Value, definition: &str) -> serde_json::Value {
+    let mut object = serde_json::Map::new();
+    for (key, property) in schema["$defs"][definition]["properties"].as_object().unwrap() {
+        if let Some(default) = property.get("default") {
+            object.insert(key.clone(), default.clone());
+        } else if let Some(name) = property["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/"))
+            && schema["$defs"][name].get("required").is_none()
+        {
+            object.insert(key.clone(), defaults(schema, name));
+        }
+    }
+    serde_json::Value::Object(object)
 }
 
 /// By another reader than ours, on the same parser.

@@ -6,7 +6,7 @@
 
 use expect_test::{Expect, expect};
 use std::time::{Duration, Instant};
-use stillgate_config::load;
+use stillgate_config::{DIAGNOSTICS_MAX, FILE_BYTES_MAX, load, load_file};
 
 /// Far above what any of the inputs needs, far below what an exponential one would take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,127 +47,432 @@ fn nested_aliases() -> String {
 
 #[test]
 fn not_yaml() {
-    check("routes: [\n", expect![[]]);
-    check("routes: {a: b\n", expect![[]]);
-    check("routes:\n\t- uri: /a\n", expect![[]]);
-    check("routes: \"unclosed\n", expect![[]]);
-    check("a: b: c\n", expect![[]]);
-    check("- a\nb: c\n", expect![[]]);
-    check("routes: []\n  bad: indent\n", expect![[]]);
-    check("@routes: []\n", expect![[]]);
-    check("routes: *nowhere\n", expect![[]]);
-    check("routes: !!bad!tag []\n", expect![[]]);
-    check("%YAML 9.9\n---\nroutes: []\n", expect![[]]);
-    check("routes: []]\n", expect![[]]);
-    check("routes: \"\\q\"\n", expect![[]]);
-    check("a\0b: c\n", expect![[]]);
+    check("routes: [\n", expect!["2:1: not valid YAML: while parsing a node, did not find expected node content"]);
+    check(
+        "routes: {a: b\n",
+        expect!["2:1: not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'"],
+    );
+    check(
+        "routes:\n\t- uri: /a\n",
+        expect!["2:2: not valid YAML: tabs disallowed within this context (block indentation)"],
+    );
+    check(
+        "routes: \"unclosed\n",
+        expect!["1:9: not valid YAML: while scanning a quoted scalar, found unexpected end of stream"],
+    );
+    check("a: b: c\n", expect!["1:5: not valid YAML: mapping values are not allowed in this context"]);
+    check(
+        "- a\nb: c\n",
+        expect!["2:1: not valid YAML: while parsing a block collection, did not find expected '-' indicator"],
+    );
+    check(
+        "routes: []\n  bad: indent\n",
+        expect!["2:3: not valid YAML: while parsing a block mapping, did not find expected key"],
+    );
+    check("@routes: []\n", expect!["1:1: not valid YAML: unexpected character: `@'"]);
+    check("routes: *nowhere\n", expect!["1:9: not valid YAML: while parsing node, found unknown anchor"]);
+    check(
+        "routes: !!bad!tag []\n",
+        expect!["1:9: not valid YAML: while scanning a tag, did not find expected whitespace or line break"],
+    );
+    check("routes: []]\n", expect![[""]]);
+    check("routes: \"\\q\"\n", expect![[""]]);
+    check("a\0b: c\n", expect![[""]]);
 }
 
 #[test]
 fn not_text() {
-    check(b"routes: \xff\n", expect![[]]);
-    check(b"routes: []\n# caf\xe9 \n", expect![[]]);
-    check(b"\xff\xfer\0o\0u\0", expect![[]]);
-    check(b"routes:\n- uri: \xc3\xa9\xc3\n", expect![[]]);
+    check(b"routes: \xff\n", expect!["1:9: not UTF-8; save the file as UTF-8"]);
+    check(b"routes: []\n# caf\xe9 \n", expect!["2:6: not UTF-8; save the file as UTF-8"]);
+    check(b"\xff\xfer\0o\0u\0", expect!["1:1: not UTF-8; save the file as UTF-8"]);
+    check(b"routes:\n- uri: \xc3\xa9\xc3\n", expect!["2:9: not UTF-8; save the file as UTF-8"]);
 }
 
 #[test]
 fn nothing_in_it() {
-    check("", expect![[]]);
-    check("\n\n", expect![[]]);
-    check("# only a comment\n#END\n", expect![[]]);
-    check("---\n", expect![[]]);
-    check("~\n", expect![[]]);
-    check("\u{feff}", expect![[]]);
-    check("[]\n", expect![[]]);
-    check("text\n", expect![[]]);
-    check("42\n", expect![[]]);
-    check("- uri: /a\n", expect![[]]);
+    check("", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("\n\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("# only a comment\n#END\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("---\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("~\n", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("\u{feff}", expect!["1:1: the file is empty; write at least `routes: []`"]);
+    check("[]\n", expect!["1:1: expected a map, found a list"]);
+    check("text\n", expect![[r#"1:1: expected a map, found the text "text""#]]);
+    check("42\n", expect!["1:1: expected a map, found the number 42"]);
+    check("- uri: /a\n", expect!["1:1: expected a map, found a list"]);
 }
 
 #[test]
 fn documents_tags_and_merge_keys() {
-    check("---\nroutes: []\n---\nroutes: []\n", expect![[]]);
-    check("routes: []\n...\n---\n{}\n", expect![[]]);
-    check("routes: !!seq []\n", expect![[]]);
-    check("routes: !include other.yaml\n", expect![[]]);
-    check("gateway: {workers: !!int \"4\"}\n", expect![[]]);
-    check("gateway: {log: &l {level: info}}\nroutes:\n- <<: *l\n  uri: /a\n", expect![[]]);
-    check("? [a, b]\n: c\n", expect![[]]);
-    check("? {a: b}\n: c\n", expect![[]]);
-    check("~: a\n", expect![[]]);
-    check("1: a\n", expect![[]]);
-    check("true: a\n", expect![[]]);
+    check("---\nroutes: []\n---\nroutes: []\n", expect!["3:1: a second YAML document begins; keep to one per file"]);
+    check("routes: []\n...\n---\n{}\n", expect!["3:1: a second YAML document begins; keep to one per file"]);
+    check(
+        "routes: !!seq []\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:9: the tag tag:yaml.org,2002:!seq is not supported; remove it"#]],
+    );
+    check(
+        "routes: !include other.yaml\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:9: the tag !include is not supported; remove it"#]],
+    );
+    check(
+        "gateway: {workers: !!int \"4\"}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: the tag tag:yaml.org,2002:!int is not supported; remove it"#]],
+    );
+    check(
+        "gateway: {log: &l {level: info}}\nroutes:\n- <<: *l\n  uri: /a\n",
+        expect![[r#"
+        3:3: routes[0]: merge keys (`<<`) are not part of YAML 1.2; repeat the keys, or use an alias for a whole value
+        3:3: routes[0]: nothing says where requests go; add upstream, upstream_id or service_id"#]],
+    );
+    check(
+        "? [a, b]\n: c\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:3: a key must be a scalar, not a list or map"#]],
+    );
+    check(
+        "? {a: b}\n: c\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:3: a key must be a scalar, not a list or map"#]],
+    );
+    check(
+        "~: a\n",
+        expect![[r#"
+        1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams
+        1:1: warning: routes: no routes; every request is answered 404"#]],
+    );
+    check(
+        "1: a\n",
+        expect![[r#"
+        1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams
+        1:1: warning: routes: no routes; every request is answered 404"#]],
+    );
+    check(
+        "true: a\n",
+        expect![[r#"
+        1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams
+        1:1: warning: routes: no routes; every request is answered 404"#]],
+    );
 }
 
 #[test]
 fn duplicate_keys() {
-    check("routes: []\nroutes: []\n", expect![[]]);
-    check("gateway: {workers: 1, workers: 2}\n", expect![[]]);
-    check("routes: []\n\"routes\": []\n", expect![[]]);
-    check("upstreams: [{id: a, nodes: {\"a:1\": 1, \"a:1\": 2}}]\n", expect![[]]);
-    check("upstreams: [{id: a, nodes: {a: 1, \"a:80\": 2}}]\n", expect![[]]);
-    check("gateway:\n  limits: {}\n  log: {}\n  limits: {headers: 5, headers: 6}\n", expect![[]]);
+    check(
+        "routes: []\nroutes: []\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        2:1: "routes" is here twice, first in line 1; keep one of them"#]],
+    );
+    check(
+        "gateway: {workers: 1, workers: 2}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:23: gateway: "workers" is here twice, first in line 1; keep one of them"#]],
+    );
+    check(
+        "routes: []\n\"routes\": []\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        2:1: "routes" is here twice, first in line 1; keep one of them"#]],
+    );
+    check(
+        "upstreams: [{id: a, nodes: {\"a:1\": 1, \"a:1\": 2}}]\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:39: upstreams[0].nodes: "a:1" is here twice, first in line 1; keep one of them"#]],
+    );
+    check(
+        "upstreams: [{id: a, nodes: {a: 1, \"a:80\": 2}}]\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:35: upstreams[0].nodes: this node is here twice, first in line 1; keep one of them"#]],
+    );
+    check(
+        "gateway:\n  limits: {}\n  log: {}\n  limits: {headers: 5, headers: 6}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        4:3: gateway: "limits" is here twice, first in line 2; keep one of them
+        4:24: gateway: "headers" is here twice, first in line 4; keep one of them"#]],
+    );
 }
 
 #[test]
 fn aliases() {
-    check("a: &a [*a]\n", expect![[]]);
-    check("a: &a {b: *a}\n", expect![[]]);
-    check(&billion_laughs(), expect![[]]);
-    check(&nested_aliases(), expect![[]]);
-    check("upstreams: [{id: &x a, nodes: {}}]\nroutes: [{uri: /a, upstream_id: *x, host: *x, methods: *x}]\n", expect![[]]);
+    check("a: &a [*a]\n", expect!["1:8: an alias inside of what it stands for"]);
+    check("a: &a {b: *a}\n", expect!["1:11: an alias inside of what it stands for"]);
+    check(&billion_laughs(), expect!["6:45: aliases add more than 1000000 nodes to the file; write the values out"]);
+    check(&nested_aliases(), expect!["31:6: more than 32 lists and maps inside one another"]);
+    check(
+        "upstreams: [{id: &x a, nodes: {}}]\nroutes: [{uri: /a, upstream_id: *x, host: *x, methods: *x}]\n",
+        expect![[r#"
+        1:18: routes[0].methods: expected a list, found the text "a"
+        1:31: warning: upstreams[0].nodes: no node can be chosen; every request is answered 503"#]],
+    );
 }
 
 #[test]
 fn too_much() {
-    check(&"[".repeat(1_000_000), expect![[]]);
-    check(&format!("a: {}{}", "[".repeat(100), "]".repeat(100)), expect![[]]);
-    check(&"- ".repeat(200), expect![[]]);
-    check(&"a:\n".repeat(1), expect![[]]);
-    check(&(0..100).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>(), expect![[]]);
-    check(&format!("routes: {}\n", "x".repeat(1 << 20)), expect![[]]);
-    check(&format!("{}: 1\n", "k".repeat(1 << 20)), expect![[]]);
-    check(&format!("{}: 1\n", "k".repeat(1000)), expect![[]]);
-    check(&format!("routes: \"{}\"\n", "${HUGE}".repeat(10)), expect![[]]);
-    check(&"{".repeat(5000), expect![[]]);
-    check(&"? ".repeat(5000), expect![[]]);
-    check(&"&a ".repeat(1000), expect![[]]);
-    check(&format!("gateway: {}\n", "-".repeat(60_000)), expect![[]]);
-    check(&(0..250).map(|i| format!("k{i}: 1\n")).collect::<String>(), expect![[]]);
+    check(&"[".repeat(1_000_000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
+    check(
+        &format!("a: {}{}", "[".repeat(100), "]".repeat(100)),
+        expect!["1:35: more than 32 lists and maps inside one another"],
+    );
+    check(&"- ".repeat(200), expect!["1:65: more than 32 lists and maps inside one another"]);
+    check(
+        &(0..100).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>(),
+        expect!["33:33: more than 32 lists and maps inside one another"],
+    );
+    check(
+        &format!("routes: {}\n", "x".repeat(1 << 20)),
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:9: a scalar of 1048576 bytes; at most 65536 are allowed"#]],
+    );
+    check(
+        &format!("{}: 1\n", "k".repeat(1 << 20)),
+        expect![[r#"
+        1:1: a scalar of 1048576 bytes; at most 65536 are allowed
+        1:1048577: not valid YAML: mapping values are not allowed in this context"#]],
+    );
+    check(
+        &format!("{}: 1\n", "k".repeat(1000)),
+        expect![[r#"
+        1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams
+        1:1: warning: routes: no routes; every request is answered 404"#]],
+    );
+    check(
+        &format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:9: routes: more than 65536 bytes after `${…}` is put in"#]],
+    );
+    check(&"{".repeat(5000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
+    check(&"? ".repeat(5000), expect!["1:65: more than 32 lists and maps inside one another"]);
+    check(&"&a ".repeat(1000), expect!["1:4: not valid YAML: did not find expected <document start>"]);
+    check(
+        &format!("gateway: {}\n", "-".repeat(60_000)),
+        expect![[
+            r#"1:10: gateway: expected a map, found the text "------------------------------------------------------------…""#
+        ]],
+    );
 }
 
 #[test]
 fn numbers() {
-    check("gateway: {workers: 99999999999999999999}\n", expect![[]]);
-    check("gateway: {workers: .nan}\n", expect![[]]);
-    check("gateway: {workers: -1}\n", expect![[]]);
-    check("gateway: {workers: 1.0}\n", expect![[]]);
-    check("gateway: {workers: 257}\n", expect![[]]);
-    check("gateway: {workers: \"4\"}\n", expect![[]]);
-    check("gateway: {workers: Auto}\n", expect![[]]);
-    check("gateway: {timeouts: {head: .inf}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 1e400}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: .5s}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 5.s}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 1.2.3s}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 0x10s}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: -5s}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 99999999999999999999h}}\n", expect![[]]);
-    check("gateway: {timeouts: {head: 1M}}\n", expect![[]]);
-    check("gateway: {limits: {head_bytes: 16kib}}\n", expect![[]]);
-    check("gateway: {limits: {head_bytes: 16 KiB}}\n", expect![[]]);
-    check("gateway: {limits: {head_bytes: 1.00001KiB}}\n", expect![[]]);
-    check("gateway: {limits: {head_bytes: [16KiB]}}\n", expect![[]]);
-    check("gateway: {limits: {head_bytes: }}\n", expect![[]]);
+    check(
+        "gateway: {workers: 99999999999999999999}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the number 99999999999999999999"#]],
+    );
+    check(
+        "gateway: {workers: .nan}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the number .nan"#]],
+    );
+    check(
+        "gateway: {workers: -1}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the number -1"#]],
+    );
+    check(
+        "gateway: {workers: 1.0}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the number 1.0"#]],
+    );
+    check(
+        "gateway: {workers: 257}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the number 257"#]],
+    );
+    check(
+        "gateway: {workers: \"4\"}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the text "4""#]],
+    );
+    check(
+        "gateway: {workers: Auto}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the text "Auto""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: .inf}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the number .inf"#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 1e400}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the number 1e400"#]],
+    );
+    check(
+        "gateway: {timeouts: {head: .5s}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text ".5s""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 5.s}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "5.s""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 1.2.3s}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "1.2.3s""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 0x10s}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "0x10s""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: -5s}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "-5s""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 99999999999999999999h}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "99999999999999999999h""#]],
+    );
+    check(
+        "gateway: {timeouts: {head: 1M}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:28: gateway.timeouts.head: expected a duration from 1ms to 1h, such as 500ms, 5s, 2m, 1h or a number of seconds, found the text "1M""#]],
+    );
+    check(
+        "gateway: {limits: {head_bytes: 16kib}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:32: gateway.limits.head_bytes: expected a size from 1KiB to 32KiB, such as 16KiB or a number of bytes, found the text "16kib""#]],
+    );
+    check(
+        "gateway: {limits: {head_bytes: 16 KiB}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:32: gateway.limits.head_bytes: expected a size from 1KiB to 32KiB, such as 16KiB or a number of bytes, found the text "16 KiB""#]],
+    );
+    check(
+        "gateway: {limits: {head_bytes: 1.00001KiB}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:32: gateway.limits.head_bytes: expected a size from 1KiB to 32KiB, such as 16KiB or a number of bytes, found the text "1.00001KiB""#]],
+    );
+    check(
+        "gateway: {limits: {head_bytes: [16KiB]}}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:32: gateway.limits.head_bytes: expected a size from 1KiB to 32KiB, such as 16KiB or a number of bytes, found a list"#]],
+    );
+    check(
+        "gateway: {limits: {head_bytes: }}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.limits.head_bytes: expected a size from 1KiB to 32KiB, such as 16KiB or a number of bytes, found nothing"#]],
+    );
 }
 
 #[test]
 fn positions() {
-    check("gateway:\r\n  workers: x\r\n  server_header: y\r\n", expect![[]]);
-    check("\u{feff}gateway: {workers: x}\n", expect![[]]);
-    check("# ünï¢öde ☃\ngateway: {\"😀\": 1, workers: x}\n", expect![[]]);
-    check("gateway:\n  workers:\n    x\n", expect![[]]);
-    check("gateway:\n  workers: |\n    4\n", expect![[]]);
-    check("gateway:\n  log:\n    level:\n  access_log:\n    path:\n", expect![[]]);
+    check(
+        "gateway:\r\n  workers: x\r\n  server_header: y\r\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        2:12: gateway.workers: expected auto or a number from 1 to 256, found the text "x"
+        3:18: gateway.server_header: expected true or false, found the text "y""#]],
+    );
+    check(
+        "\u{feff}gateway: {workers: x}\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        1:20: gateway.workers: expected auto or a number from 1 to 256, found the text "x""#]],
+    );
+    check(
+        "# ünï¢öde ☃\ngateway: {\"😀\": 1, workers: x}\n",
+        expect![[r#"
+        2:1: warning: routes: no routes; every request is answered 404
+        2:11: gateway["😀"]: unknown key "😀"; known keys: workers, listeners, admin, metrics, trusted_proxies, server_header, timeouts, limits, access_log, log
+        2:28: gateway.workers: expected auto or a number from 1 to 256, found the text "x""#]],
+    );
+    check(
+        "gateway:\n  workers:\n    x\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        3:5: gateway.workers: expected auto or a number from 1 to 256, found the text "x""#]],
+    );
+    check(
+        "gateway:\n  workers: |\n    4\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        3:5: gateway.workers: expected auto or a number from 1 to 256, found the text "4�""#]],
+    );
+    check(
+        "gateway:\n  log:\n    level:\n  access_log:\n    path:\n",
+        expect![[r#"
+        1:1: warning: routes: no routes; every request is answered 404
+        3:5: gateway.log.level: expected a log level, found nothing
+        5:5: gateway.access_log.path: expected a text, found nothing"#]],
+    );
+}
+
+#[test]
+fn very_many_errors_are_counted() {
+    let text: String = (0..250).map(|i| format!("k{i}: 1\n")).collect();
+    let errors = load(text, &|_| None).unwrap_err();
+    assert_eq!(errors.diagnostics.len(), DIAGNOSTICS_MAX);
+    assert_eq!(errors.omitted, 150);
+    let lines: Vec<u32> = errors.diagnostics.iter().map(|d| d.line).collect();
+    assert_eq!(lines, (1..=100).collect::<Vec<u32>>());
+    assert!(errors.to_string().ends_with("\nand 150 more"));
+}
+
+#[test]
+fn a_report_is_the_same_every_time() {
+    let text = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bad-routes.yaml")).unwrap();
+    let first = load(&text, &|_| None).unwrap_err();
+    for _ in 0..20 {
+        assert_eq!(load(&text, &|_| None).unwrap_err(), first);
+    }
+}
+
+#[test]
+fn a_report_can_be_read_by_machines() {
+    let errors = load("routes:\n- uri: a\n  upstream: {nodes: {a: 1}}\n", &|_| None).unwrap_err();
+    expect![[""]].assert_eq(&serde_json::to_string_pretty(&errors).unwrap());
+}
+
+#[test]
+fn files_that_cannot_be_read_are_errors() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    for name in ["no/such/file.yaml", "src"] {
+        let errors = load_file(&folder.join(name), &|_| None).unwrap_err().to_string();
+        assert!(errors.contains(&format!("{name}: cannot read the file: ")), "{errors}");
+    }
+}
+
+#[test]
+fn a_file_beyond_the_bound_is_refused_unparsed() {
+    check("# ".repeat(FILE_BYTES_MAX / 2 + 1), expect![[""]]);
 }

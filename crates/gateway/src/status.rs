@@ -150,6 +150,36 @@ mod tests {
             access_log: Some(AccessLogStatus { dropped_lines: 0 }),
             draining: false,
         };
-        expect![[""]].assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
+        expect![[r#"
+            {
+              "version": "1.2.3",
+              "config": {
+                "generation": 7,
+                "digest": "ab",
+                "loaded_at": "2026-11-21T00:27:13.042Z",
+                "last_error": {
+                  "at": "2026-11-21T00:27:14.000Z",
+                  "errors": [
+                    "stillgate.yaml:3:1: routes: expected a list"
+                  ]
+                }
+              },
+              "workers": 2,
+              "uptime_seconds": 9,
+              "connections": {
+                "open": 0,
+                "total": 0,
+                "refused": 0,
+                "accept_errors": 0
+              },
+              "requests": {
+                "total": 0,
+                "in_flight": 0
+              },
+              "access_log": {
+                "dropped_lines": 0
+              },
+              "draining": false
+            }"#]].assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
     }
 }

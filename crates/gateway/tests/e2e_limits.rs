@@ -99,7 +99,9 @@ fn connections_beyond_the_limit_are_refused_clearly() {
     // What the start has opened must have gone.
     eventually("no connection to be open", || gateway.status()["connections"]["open"] == 0);
     let mut clients = [gateway.client(), gateway.client()];
-    clients.each_mut().map(|client| client.get("/"));
+    for client in &mut clients {
+        client.get("/");
+    }
     let mut third = gateway.client();
     let response = third.expect_response("GET");
     assert_eq!(response.head.status(), 503);

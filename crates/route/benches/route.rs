@@ -106,9 +106,10 @@ fn measure(matcher: &Matcher, targets: &[Target], expect_hit: bool) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let (mut matches, start) = (0usize, Instant::now());
+        let mut endless = targets.iter().cycle();
         while start.elapsed() < ROUND_TIME {
             const BATCH: usize = 4096;
-            for target in targets.iter().cycle().skip(matches % targets.len()).take(BATCH) {
+            for target in endless.by_ref().take(BATCH) {
                 black_box(ask(target));
             }
             matches += BATCH;
@@ -118,18 +119,11 @@ fn measure(matcher: &Matcher, targets: &[Target], expect_hit: bool) -> f64 {
     best
 }
 
-/// Kilobytes of memory the process holds.
-fn resident_kb() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
-}
-
 fn main() {
     println!("ns per match (normalise + find)");
     println!(
-        "{:8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>12} {:>12} {:>14}",
-        "kind", "routes", "first", "middle", "last", "miss", "spread", "compile ms", "index B/rt", "resident B/rt"
+        "{:8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>12} {:>12}",
+        "kind", "routes", "first", "middle", "last", "miss", "spread", "compile ms", "index B/rt"
     );
     for kind in &KINDS {
         for routes in [1, 100, 10_000, 100_000] {
@@ -139,7 +133,6 @@ fn main() {
 }
 
 fn row(kind: &Kind, routes: usize) {
-    let before_kb = resident_kb();
     let specs: Vec<RouteSpec> = (0..routes).map(|n| kind.spec(n)).collect();
     let mut compile = Duration::MAX;
     for _ in 0..3 {
@@ -149,7 +142,6 @@ fn row(kind: &Kind, routes: usize) {
         compile = compile.min(start.elapsed());
     }
     let matcher = Matcher::compile(specs).unwrap();
-    let resident = resident_kb().saturating_sub(before_kb) * 1024 / routes;
 
     let one = |n: usize| measure(&matcher, &[kind.target(n)], true);
     let mut miss = kind.target(routes / 2);
@@ -158,7 +150,7 @@ fn row(kind: &Kind, routes: usize) {
     // A multiplicative walk visits every route once before it comes back.
     let spread: Vec<Target> = (0..routes.min(50_000)).map(|n| kind.target(n * 7_919 % routes)).collect();
     println!(
-        "{:8} {:>7} {:>7.0} {:>7.0} {:>7.0} {:>7.0} {:>7.0} {:>12.1} {:>12} {:>14}",
+        "{:8} {:>7} {:>7.0} {:>7.0} {:>7.0} {:>7.0} {:>7.0} {:>12.1} {:>12}",
         kind.name,
         routes,
         one(0),
@@ -168,6 +160,5 @@ fn row(kind: &Kind, routes: usize) {
         measure(&matcher, &spread, true),
         compile.as_secs_f64() * 1e3,
         matcher.index_bytes() / routes,
-        resident,
     );
 }

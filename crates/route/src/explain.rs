@@ -2,9 +2,9 @@
 //!
 //! It walks the same candidates in the same order as the search does, but puts the reasons into words. It may be slow.
 
-use crate::matcher::{ANY_HOST, Match, NO_ADDRESSES, Place, named};
+use crate::matcher::{ANY_HOST, NO_ADDRESSES, Place, named};
 use crate::tree::Captures;
-use crate::{Matcher, PathError, Request, RouteSpec, Scratch};
+use crate::{Matcher, PathError, Request, Scratch};
 use std::fmt;
 
 /// What became of a request.
@@ -29,6 +29,8 @@ pub struct Candidate {
     pub id: String,
     /// The host pattern; `None`: any host.
     pub host: Option<String>,
+    /// Which of the route's paths it is.
+    pub path_index: usize,
     /// The path pattern.
     pub path: String,
 }
@@ -63,7 +65,7 @@ impl Matcher {
         let chosen = self.candidates(request.host, request.path, &mut captures, |group, place, captures| {
             let candidate = self.candidate(group, place);
             match self.why_not(place, request, captures) {
-                None => Some((candidate, Match { route: place.route as usize, path: place.path as usize })),
+                None => Some(candidate),
                 Some(reason) => {
                     // A route with several hosts or paths is met again, with nothing new to say.
                     let told = |(other, why): &(Candidate, String)| other.route == candidate.route && *why == reason;
@@ -74,12 +76,11 @@ impl Matcher {
                 }
             }
         });
-        let params = chosen.as_ref().map_or_else(Vec::new, |(_, found)| {
+        let params = chosen.as_ref().map_or_else(Vec::new, |chosen| {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-            let params = named(self.pattern(found.route, found.path), &captures, request.path);
+            let params = named(self.pattern(chosen.route, chosen.path_index), &captures, request.path);
             params.map(|(name, value)| (name.to_owned(), text(value))).collect()
         });
-        let chosen = chosen.map(|(candidate, _)| candidate);
         let asked = asked.map(|id| (id.to_owned(), self.verdict(id, request, chosen.as_ref())));
         Ok(Explanation { chosen, params, ruled_out, asked })
     }
@@ -90,6 +91,7 @@ impl Matcher {
             route: place.route as usize,
             id: spec.id.clone(),
             host: self.host_of(group),
+            path_index: place.path as usize,
             path: spec.paths[place.path as usize].to_string(),
         }
     }
@@ -156,21 +158,20 @@ impl Matcher {
 
     /// By which rule a place comes after the chosen one.
     fn why_later(&self, place: &Candidate, chosen: &Candidate) -> String {
-        let (mine, other): (&RouteSpec, &RouteSpec) = (&self.specs[place.route], &self.specs[chosen.route]);
         let host = |host: &Option<String>| host.as_deref().unwrap_or("any host").to_owned();
         if place.host != chosen.host {
             return format!("host {} is more specific than {}", host(&chosen.host), host(&place.host));
         }
         // Parameters' names don't count, so the keys are compared and not the texts.
-        let key =
-            |spec: &RouteSpec, path: &str| spec.paths.iter().find(|p| p.to_string() == path).map(|p| p.key().to_vec());
-        if key(mine, &place.path) != key(other, &chosen.path) {
+        let key = |candidate: &Candidate| self.pattern(candidate.route, candidate.path_index).key();
+        if key(place) != key(chosen) {
             return format!("path {} is more specific than {}", chosen.path, place.path);
         }
-        if mine.priority != other.priority {
-            return format!("priority {} is above {}", other.priority, mine.priority);
+        let priority = |candidate: &Candidate| self.specs[candidate.route].priority;
+        if priority(place) != priority(chosen) {
+            return format!("priority {} is above {}", priority(chosen), priority(place));
         }
-        "it comes first among routes of the same host, path and priority".to_owned()
+        format!("of the same host, path and priority, \"{}\" stands first", chosen.id)
     }
 }
 

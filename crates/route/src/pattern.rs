@@ -159,8 +159,8 @@ fn check_normal(text: &str, head: &str, has_star: bool) -> Result<(), PatternErr
     let mut segments: Vec<&str> = head[1..].split('/').collect();
     // With a star the last segment goes on: `/a/.*` is fine, and so is the empty one in `/a/*`.
     let last = segments.pop().unwrap_or_default();
-    let bad = |segment: &&str| matches!(*segment, "" | "." | "..");
-    if !segments.iter().any(|segment| bad(&segment)) && (has_star || !matches!(last, "." | "..")) {
+    if !segments.iter().any(|segment| matches!(*segment, "" | "." | "..")) && (has_star || !matches!(last, "." | ".."))
+    {
         return Ok(());
     }
     let star = &text[head.len()..];

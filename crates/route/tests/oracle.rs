@@ -155,9 +155,9 @@ fn scan(routes: &[Route], asked: &Asked, path: &str) -> Found {
             }
         }
     }
-    let best = candidates.into_iter().min_by(|a, b| {
-        a.0.cmp(&b.0).then_with(|| path_order(a.1, b.1)).then_with(|| (a.2, a.3).cmp(&(b.2, b.3)))
-    });
+    let best = candidates
+        .into_iter()
+        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| path_order(a.1, b.1)).then_with(|| (a.2, a.3).cmp(&(b.2, b.3))));
     best.map(|(_, pattern, _, position)| {
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         (position, params(pattern, path).into_iter().map(own).collect())

@@ -222,7 +222,9 @@ impl Player {
             match line.strip_prefix("{forwarded ").and_then(|rest| rest.strip_suffix('}')) {
                 None => lines.push_str(line),
                 Some(host) => lines.push_str(&format!(
-                    "X-Forwarded-For: 127.0.0.1\nX-Forwarded-Proto: http\nX-Forwarded-Host: {host}\nX-Real-IP: 127.0.0.1"
+                    "X-Real-IP: 127.0.0.1\nX-Forwarded-For: 127.0.0.1\nX-Forwarded-Proto: http\n\
+                     X-Forwarded-Port: {}\nX-Forwarded-Host: {host}",
+                    self.gateway.addr().port()
                 )),
             }
             lines.push('\n');

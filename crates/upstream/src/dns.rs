@@ -143,7 +143,10 @@ impl Resolver {
     /// [`Resolver::next_change`] again. Names that failed are tried on there.
     pub async fn resolve_all(&mut self, bound: Duration) -> Vec<Unresolved> {
         let first_answers = async {
-            while self.names.values().any(|entry| entry.addresses.is_empty() && entry.failure.is_none()) {
+            let pending = |entry: &Entry| entry.addresses.is_empty() && entry.failure.is_none();
+            while self.names.values().any(pending) {
+                // A step with changes left to hand out would not wait.
+                self.changed.clear();
                 self.step().await;
             }
         };
@@ -185,7 +188,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Starts what is due and waits for one thing to happen. Cancel-safe.
+    /// Starts what is due and waits for one thing to happen, unless there are changes to hand out. Cancel-safe.
     async fn step(&mut self) {
         let next_due = self.start_due();
         if !self.changed.is_empty() {

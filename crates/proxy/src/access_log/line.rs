@@ -287,9 +287,15 @@ mod tests {
     #[test]
     fn a_plain_request() {
         let vars = Vars(vec![("http_user_agent", b"curl/8.5.0")]);
-        check(&AccessFormat::Combined, &record(&vars), expect![[""]]);
-        check(&all_fields(), &record(&vars), expect![[""]]);
-        check(&json(&[]), &record(&vars), expect![[""]]);
+        check(&AccessFormat::Combined, &record(&vars), expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "GET /orders/7?a=b HTTP/1.1" 200 1000 "-" "curl/8.5.0"
+        "#]]);
+        check(&all_fields(), &record(&vars), expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"curl/8.5.0"}
+        "#]]);
+        check(&json(&[]), &record(&vars), expect![[r#"
+            {}
+        "#]]);
     }
 
     #[test]
@@ -301,8 +307,12 @@ mod tests {
         let mut hostile = record(&vars);
         hostile.method = b"G\"T";
         hostile.target = b"/\"\\\n\xC3\xA9";
-        check(&AccessFormat::Combined, &hostile, expect![[""]]);
-        check(&all_fields(), &hostile, expect![[""]]);
+        check(&AccessFormat::Combined, &hostile, expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "G\x22T /\x22\x5C\x0A\xC3\xA9 HTTP/1.1" 200 1000 "\x22 200 0 \x22-\x22 \x22x" "a\x22b\x5Cc\x0D\x0Ad\x09e\x00\x1B[31m\x7F\xFF\xE2\x82\xC3\xA9\xED\xA0\x80"
+        "#]]);
+        check(&all_fields(), &hostile, expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"a\"b\\c\r\nd\te\u0000\u001B[31m��é���"}
+        "#]]);
     }
 
     #[test]
@@ -340,7 +350,11 @@ mod tests {
         refused.upstream_time_us = None;
         refused.route_id = None;
         refused.status = 404;
-        check(&all_fields(), &refused, expect![[""]]);
-        check(&AccessFormat::Combined, &refused, expect![[""]]);
+        check(&all_fields(), &refused, expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":404,"sent":1234,"received":78,"took":1.002003,"upstream_took":null,"upstream":null,"route":null,"agent \"x\"":null}
+        "#]]);
+        check(&AccessFormat::Combined, &refused, expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "GET /orders/7?a=b HTTP/1.1" 404 1000 "-" "-"
+        "#]]);
     }
 }

@@ -18,12 +18,13 @@
 //! look-around, no back-references), over bytes.
 
 mod parse;
+mod search;
 
 pub use parse::{DEPTH_MAX, PREDICATES_MAX, REGEX_BYTES_MAX, VarsError};
 
+use self::search::Search;
 use crate::AddressSet;
 use crate::variable::{Lookup, Variable};
-use regex::bytes::Regex;
 use std::fmt;
 
 /// A condition.
@@ -59,7 +60,7 @@ enum Test {
     GreaterOrEqual(f64),
     Less(f64),
     LessOrEqual(f64),
-    Matches(Regex),
+    Matches(Search),
     In(Box<[Operand]>),
     Has(Box<str>),
     InNetworks(AddressSet),
@@ -160,7 +161,7 @@ impl Test {
             Test::GreaterOrEqual(bound) => number().is_some_and(|number| number >= *bound),
             Test::Less(bound) => number().is_some_and(|number| number < *bound),
             Test::LessOrEqual(bound) => number().is_some_and(|number| number <= *bound),
-            Test::Matches(regex) => value.is_some_and(|value| regex.is_match(value)),
+            Test::Matches(search) => value.is_some_and(|value| search.is_match(value)),
             Test::In(operands) => operands.iter().any(|operand| operand.equals(value)),
             Test::Has(element) => value.is_some_and(|value| {
                 value.split(|byte| *byte == b',').any(|part| part.trim_ascii() == element.as_bytes())

@@ -3,10 +3,10 @@
 //! It takes JSON values, since that is what `vars` is in every format it comes in; positions in the text are the
 //! caller's, who maps [`VarsError::path`] to them.
 
+use super::search::Search;
 use super::{Expr, Operand, Predicate, Test, parse_number};
 use crate::{AddressSet, Variable};
 use ipnet::IpNet;
-use regex::bytes::RegexBuilder;
 use serde_json::Value;
 use std::fmt;
 
@@ -211,14 +211,8 @@ impl Parser {
         let Value::String(pattern) = value else {
             return self.fail(format!("expected a regex in quotes, not {value}"));
         };
-        let regex = RegexBuilder::new(pattern)
-            .unicode(false)
-            .case_insensitive(any_case)
-            .size_limit(REGEX_BYTES_MAX)
-            .dfa_size_limit(REGEX_BYTES_MAX)
-            .build();
-        match regex {
-            Ok(regex) => Ok(Test::Matches(regex)),
+        match Search::new(pattern, any_case) {
+            Ok(search) => Ok(Test::Matches(search)),
             Err(regex::Error::CompiledTooBig(_)) => self
                 .fail(format!("the regex needs more than {REGEX_BYTES_MAX} bytes; write fewer or smaller repetitions")),
             Err(error) => {
