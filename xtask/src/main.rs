@@ -33,6 +33,7 @@ cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--blocks N] [--j
                                       latency under a reload storm against none
 cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
+The benches build the release binary first; --binary PATH measures another one.
 ";
 
 fn main() -> ExitCode {

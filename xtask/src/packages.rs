@@ -79,7 +79,8 @@ fn present(probe: Probe) -> bool {
         Probe::Program(name) => on_path(name),
         Probe::PythonModule(name) => {
             let import = format!("import {name}");
-            let tried = step::capture(Command::new("python3").args(["-c", &import]));
+            // Debian's interpreter, the one that sees Debian's modules; another may come first on the path.
+            let tried = step::capture(Command::new("/usr/bin/python3").args(["-c", &import]));
             matches!(tried, Ok((true, ..)))
         }
     }

@@ -25,7 +25,9 @@ pub(crate) fn run(mut args: Args) -> Result {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
         step::run(&mut step::cargo(arguments))
     });
-    steps.run("unit, property and end-to-end tests", || step::run(&mut step::cargo(["test", "--workspace"])));
+    steps.run("unit, property and end-to-end tests", || {
+        step::run(&mut step::cargo(["test", "--workspace", "--no-fail-fast"]))
+    });
     if !quick {
         steps.run("fuzz targets", || fuzz::all(FUZZ_SECONDS));
         steps.run("instruction counts", || icount::check(false));

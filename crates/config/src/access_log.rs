@@ -8,6 +8,7 @@ use crate::object::{Map, map, object};
 use crate::schema::Definitions;
 use crate::tree::{Node, Value};
 use serde_json::{Value as Json, json};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use stillgate_route::Variable;
 
@@ -197,9 +198,11 @@ const VALUE: Text<AccessValue> = text("the name of a value", access_value);
 const FIELDS: Then<List<Field>, Vec<AccessField>> = Then {
     kind: some(Field),
     make: |fields, node, path, sink| {
-        for (i, field) in fields.iter().enumerate() {
-            if fields[..i].iter().any(|other| other.name == field.name) {
-                sink.error(node.at, path, Fault::new(format!("{:?} is here twice", field.name)).hint("remove one"));
+        let mut names = HashSet::with_capacity(fields.len());
+        for field in &fields {
+            if !names.insert(&field.name) {
+                let message = format!("{:?} is here twice", shortened(&field.name));
+                sink.error(node.at, path, Fault::new(message).hint("remove one"));
             }
         }
         Some(fields)
@@ -214,7 +217,7 @@ impl Kind for Field {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<AccessField> {
         match &node.value {
-            Value::Map(entries) => match entries.as_slice() {
+            Value::Map(entries) => match &**entries {
                 [entry] => Some(AccessField {
                     value: read(&VALUE, &entry.value, &path.key(&entry.key), sink)?,
                     name: entry.key.to_string(),

@@ -3,6 +3,7 @@
 //! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
 //! the same report. How a report reaches a person (colour, JSON) is the caller's business.
 
+use crate::nearest::nearest;
 use serde::Serialize;
 use std::fmt;
 
@@ -164,14 +165,30 @@ impl<T: Into<String>> From<T> for Fault {
     }
 }
 
+/// Guesses made for one file; comparing with all known words is what costs most in a file full of errors.
+const GUESSES_MAX: usize = 2 * DIAGNOSTICS_MAX;
+
 /// Gathers findings.
 #[derive(Debug, Default)]
 pub(crate) struct Sink {
     errors: Bounded,
     warnings: Bounded,
+    guesses: usize,
 }
 
 impl Sink {
+    /// The fault with a guess at what was meant, if there is one.
+    pub(crate) fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
+        self.guesses += 1;
+        match self.guesses <= GUESSES_MAX {
+            true => match nearest(word, known) {
+                Some(known) => fault.hint(format!("did you mean {known:?}?")),
+                None => fault,
+            },
+            false => fault,
+        }
+    }
+
     pub(crate) fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
         self.errors.push(diagnostic(Severity::Error, at, path, fault.into()));
     }

@@ -4,7 +4,7 @@
 
 use crate::access_log::{ACCESS_LOG, AccessLog};
 use crate::diagnostic::{Fault, Path, Sink};
-use crate::kind::{Choice, Flag, Kind, Located, Text, Then, expected, int, list, some, text};
+use crate::kind::{At, Choice, Flag, Kind, Located, Text, Then, expected, int, list, some, text};
 use crate::matching::NETWORK;
 use crate::object::{Map, map, object};
 use crate::quantity::{Size, Span, size, span};
@@ -13,6 +13,7 @@ use crate::schema::{Definitions, or_environment};
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -213,11 +214,11 @@ impl Kind for Listeners {
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Listener>> {
         let listeners = some(Located(map::<Listener>())).read(node, path, sink)?;
-        for (i, listener) in listeners.iter().enumerate() {
-            let same = listeners[..i].iter().find(|other| other.value == listener.value);
-            if let Some(first) = same {
-                let message = format!("{} is here twice, first in line {}", listener.value.address, first.at.line);
-                sink.error(listener.at, path, Fault::new(message).hint("remove one"));
+        let mut lines = HashMap::with_capacity(listeners.len());
+        for At { at, value } in &listeners {
+            if let Some(first) = lines.insert(value.address, at.line) {
+                let message = format!("{} is here twice, first in line {first}", value.address);
+                sink.error(*at, path, Fault::new(message).hint("remove one"));
             }
         }
         Some(listeners.into_iter().map(|l| l.value).collect())

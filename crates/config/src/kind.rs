@@ -4,7 +4,6 @@
 //! need more than one value (references, keys that exclude one another) are in `resolve`.
 
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::nearest::nearest;
 use crate::scalar::Meaning;
 use crate::schema::{Definitions, or_environment};
 use crate::tree::{Node, Value};
@@ -219,10 +218,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
             return None;
         }
         let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), node.found()));
-        let fault = match nearest(&scalar.text, words()) {
-            Some(word) => fault.hint(format!("did you mean {word:?}?")),
-            None => fault,
-        };
+        let fault = sink.guess(fault, &scalar.text, words());
         sink.error(node.at, path, fault);
         None
     }

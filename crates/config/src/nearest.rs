@@ -1,6 +1,6 @@
 //! Finds the known word that an unknown one was probably meant to be.
 
-/// The known word with the fewest edits, if they are few for the word's length.
+/// The known word with the fewest edits, if they are few for the word's length; of several the first by alphabet.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const WORD_CHARS_MAX: usize = 40;
     let word: Vec<char> = word.chars().take(WORD_CHARS_MAX + 1).collect();
@@ -11,7 +11,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .into_iter()
         .map(|candidate| (distance(&word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= candidate.len().max(word.len()).div_ceil(3))
-        .min_by_key(|(distance, _)| *distance)
+        .min()
         .map(|(_, candidate)| candidate)
 }
 

@@ -6,7 +6,6 @@
 
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::kind::{Kind, alternatives, expected};
-use crate::nearest::nearest;
 use crate::schema::{Definitions, KeyDescription};
 use crate::tree::{Entry, Node, Value};
 use serde_json::Value as Json;
@@ -82,11 +81,9 @@ pub(crate) fn refuse_key(
         return;
     }
     let names = known.iter().copied().chain(unbuilt.iter().map(|(name, _)| *name));
-    let fault = Fault::new(format!("unknown key {:?}", shortened(key)));
-    let fault = match nearest(key, names) {
-        Some(name) => fault.hint(format!("did you mean {name:?}?")),
-        None => fault.hint(format!("known keys: {}", known.join(", "))),
-    };
+    let fault =
+        Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
+    let fault = sink.guess(fault, key, names);
     sink.error(entry.key_at, path, fault);
 }
 
@@ -156,7 +153,7 @@ macro_rules! object {
         match $slot {
             Some(value) => value,
             None => {
-                let empty = $crate::tree::Value::Map(Default::default());
+                let empty = $crate::tree::Value::Map(std::rc::Rc::from([]));
                 let node = $crate::tree::Node { at: $at, value: empty };
                 $crate::kind::read(&$kind, &node, &$path.key($key), $sink)
             }

@@ -7,7 +7,6 @@ use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::kind::At;
 use crate::matching::parse_variable;
 use crate::model::{Balance, Config, Node, PassHost, Route, Upstream, UpstreamTimeouts};
-use crate::nearest::nearest;
 use crate::nodes::NodeEntry;
 use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKeys, TimeoutKeys, Type, UpstreamKeys};
 use std::collections::HashMap;
@@ -124,7 +123,7 @@ impl Resolver<'_> {
             Some(id) => match self.services.get(&id.value) {
                 Some(service) => Some(&service.value),
                 None => {
-                    dangling(id, "service", self.services.keys(), &path.key("service_id"), self.sink);
+                    dangling(id, "service", &self.services, &path.key("service_id"), self.sink);
                     return None;
                 }
             },
@@ -190,7 +189,7 @@ impl Resolver<'_> {
             (None, Some(id)) => match self.upstream_ids.get(&id.value) {
                 Some(upstream) => Place::Index(upstream.value),
                 None => {
-                    dangling(&id, "upstream", self.upstream_ids.keys(), &path.key("upstream_id"), self.sink);
+                    dangling(&id, "upstream", &self.upstream_ids, &path.key("upstream_id"), self.sink);
                     Place::Wrong
                 }
             },
@@ -215,22 +214,14 @@ fn insert<T>(
 }
 
 /// Reports a reference to what is not there.
-fn dangling<'a>(
-    id: &At<String>,
-    what: &str,
-    known: impl Iterator<Item = &'a String>,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) {
-    // Comparing with all of very many would make a broken file slow to report.
+fn dangling<T>(id: &At<String>, what: &str, known: &HashMap<String, T>, path: &Path<'_>, sink: &mut Sink) {
+    // With more than these a guess would cost much and be worth little.
     const COMPARED_MAX: usize = 1000;
     let fault = Fault::new(format!("there is no {what} with the id {:?}", id.value));
-    let mut known: Vec<&str> = known.map(String::as_str).collect();
-    known.sort_unstable();
-    known.truncate(COMPARED_MAX);
-    let fault = match nearest(&id.value, known) {
-        Some(known) => fault.hint(format!("did you mean {known:?}?")),
-        None => fault.hint(format!("add it to `{what}s`")),
+    let fault = fault.hint(format!("add it to `{what}s`"));
+    let fault = match known.len() <= COMPARED_MAX {
+        true => sink.guess(fault, &id.value, known.keys().map(String::as_str)),
+        false => fault,
     };
     sink.error(id.at, path, fault);
 }

@@ -16,6 +16,8 @@ use std::rc::Rc;
 pub(crate) const DEPTH_MAX: usize = 32;
 /// Bytes of one scalar, before and after `${ENV}`.
 pub(crate) const SCALAR_BYTES_MAX: usize = 64 * 1024;
+/// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
+pub(crate) const NODES_MAX: usize = 8_000_000;
 /// What all aliases of a file may add, in nodes (a long scalar counts once per [`WEIGHT_BYTES`]).
 pub(crate) const ALIASED_NODES_MAX: usize = 1_000_000;
 const WEIGHT_BYTES: usize = 64;
@@ -30,8 +32,8 @@ pub(crate) struct Node {
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Scalar(Scalar),
-    List(Rc<Vec<Node>>),
-    Map(Rc<Vec<Entry>>),
+    List(Rc<[Node]>),
+    Map(Rc<[Entry]>),
     /// What stood here has been reported already; nobody needs to complain again.
     Refused,
 }
@@ -67,7 +69,8 @@ impl Node {
 
 /// The root of the text's one document. `None`, with an error, where there is none or it is no YAML.
 pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Node> {
-    let mut builder = Builder { environment, sink, open: Vec::new(), anchors: HashMap::new(), aliased: 0, root: None };
+    let (open, anchors) = (Vec::new(), HashMap::new());
+    let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None };
     let mut documents = 0;
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
         let (event, span) = match event {
@@ -120,6 +123,7 @@ struct Builder<'a> {
     sink: &'a mut Sink,
     open: Vec<Collection>,
     anchors: HashMap<usize, Weighed>,
+    nodes: usize,
     aliased: usize,
     root: Option<Node>,
 }
@@ -259,8 +263,8 @@ impl Builder<'_> {
             return true;
         };
         let value = match items {
-            Items::List(items) => Value::List(Rc::new(items)),
-            Items::Map { entries, .. } => Value::Map(Rc::new(entries)),
+            Items::List(items) => Value::List(items.into()),
+            Items::Map { entries, .. } => Value::Map(entries.into()),
         };
         let node = Node { at, value };
         self.finished(anchor, Weighed { node, weight, height })
@@ -269,6 +273,11 @@ impl Builder<'_> {
     /// Hands a whole node to the list or map around it.
     fn finished(&mut self, anchor: usize, weighed: Weighed) -> bool {
         if !self.depth_allowed(self.open.len() + weighed.height, weighed.node.at) {
+            return false;
+        }
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            self.fault_at_value(weighed.node.at, Fault::new(format!("more than {NODES_MAX} keys and values")));
             return false;
         }
         if anchor > 0 {

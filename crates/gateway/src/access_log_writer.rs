@@ -49,27 +49,19 @@ pub(crate) enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Open {
-                destination: LogDestination::File(path),
-                error,
-            } => write!(
+            OpenError::Open { destination: LogDestination::File(path), error } => write!(
                 f,
                 "cannot append to the access log {}: {error}; {}",
                 path.display(),
                 match error.kind() {
                     ErrorKind::NotFound => "create its folder, or change gateway.access_log",
-                    ErrorKind::PermissionDenied =>
-                        "let this user write there, or change gateway.access_log",
+                    ErrorKind::PermissionDenied => "let this user write there, or change gateway.access_log",
                     _ => "change gateway.access_log, or see what is wrong there",
                 }
             ),
-            OpenError::Open {
-                destination: LogDestination::Stdout,
-                error,
-            } => write!(
-                f,
-                "cannot write the access log to standard output: {error}; leave it open, or log to a file"
-            ),
+            OpenError::Open { destination: LogDestination::Stdout, error } => {
+                write!(f, "cannot write the access log to standard output: {error}; leave it open, or log to a file")
+            }
             OpenError::Thread(error) => {
                 write!(f, "cannot start the access log's thread: {error}")
             }
@@ -82,10 +74,7 @@ impl std::error::Error for OpenError {}
 impl AccessLogWriter {
     /// Opens the destination and starts the thread.
     pub(crate) fn start(destination: LogDestination, drain: Drain) -> Result<AccessLogWriter, OpenError> {
-        let file = open(&destination).map_err(|error| OpenError::Open {
-            destination: destination.clone(),
-            error,
-        })?;
+        let file = open(&destination).map_err(|error| OpenError::Open { destination: destination.clone(), error })?;
         let reopen = Arc::new(AtomicBool::new(false));
         let dropped = drain.dropped_lines();
         let (end, ended) = sync_channel(0);
@@ -105,11 +94,7 @@ impl AccessLogWriter {
                 drop(end);
             })
             .map_err(OpenError::Thread)?;
-        Ok(AccessLogWriter {
-            reopen,
-            dropped,
-            ended,
-        })
+        Ok(AccessLogWriter { reopen, dropped, ended })
     }
 
     /// Asks for the file to be opened anew; done within 250 ms.
@@ -125,10 +110,7 @@ impl AccessLogWriter {
     /// Waits until everything is written, at most this long; whether it is. To be called after the workers have ended.
     pub(crate) fn finish(self, at_most: Duration) -> bool {
         // A thread that hangs in a write to a dead pipe is left behind: the process is about to end.
-        matches!(
-            self.ended.recv_timeout(at_most),
-            Err(RecvTimeoutError::Disconnected)
-        )
+        matches!(self.ended.recv_timeout(at_most), Err(RecvTimeoutError::Disconnected))
     }
 }
 
@@ -193,11 +175,9 @@ impl Writer {
         let lines = dropped - self.reported;
         match self.failure.take() {
             Some(error) => warn!(lines, total = dropped, %error, "access log lines lost: writing fails"),
-            None => warn!(
-                lines,
-                total = dropped,
-                "access log lines lost: whoever reads the log, or the disk, is too slow"
-            ),
+            None => {
+                warn!(lines, total = dropped, "access log lines lost: whoever reads the log, or the disk, is too slow")
+            }
         }
         self.reported = dropped;
         self.report_next = Instant::now() + REPORT_EVERY;
@@ -288,14 +268,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_loses_counted_lines_and_the_rest_is_whole() {
-        let disk = Disk {
-            content: Vec::new(),
-            room: 6,
-        };
-        let mut output = Output {
-            file: disk,
-            torn: false,
-        };
+        let disk = Disk { content: Vec::new(), room: 6 };
+        let mut output = Output { file: disk, torn: false };
         let lost = |result: Result<(), (u64, io::Error)>| result.expect_err("no room").0;
         assert_eq!(lost(output.write_lines(b"one\ntwo\nthree\n")), 2);
         assert_eq!(lost(output.write_lines(b"four\n")), 1);
@@ -306,14 +280,8 @@ mod tests {
 
     #[test]
     fn a_stop_between_lines_leaves_no_empty_line() {
-        let disk = Disk {
-            content: Vec::new(),
-            room: 4,
-        };
-        let mut output = Output {
-            file: disk,
-            torn: false,
-        };
+        let disk = Disk { content: Vec::new(), room: 4 };
+        let mut output = Output { file: disk, torn: false };
         assert!(output.write_lines(b"one\ntwo\n").is_err());
         output.file.room = 100;
         output.write_lines(b"six\n").expect("there is room");

@@ -64,11 +64,7 @@ pub(crate) async fn serve(
     let api = Arc::new(Api { key, questions });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let place = places
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let api = api.clone();
@@ -86,9 +82,10 @@ pub(crate) async fn serve(
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
-    let service = service_fn(|request: Request<Incoming>| async move {
-        Ok::<_, Infallible>(answer(&request, peer.ip(), api).await)
-    });
+    let service =
+        service_fn(
+            |request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(&request, peer.ip(), api).await) },
+        );
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -101,9 +98,7 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, api: &Api) {
         Err(_) => {
             connection.as_mut().graceful_shutdown();
             // A connection that does not even end in this time is dropped, which closes it.
-            tokio::time::timeout(CONNECTION_END_TIMEOUT, connection)
-                .await
-                .unwrap_or(Ok(()))
+            tokio::time::timeout(CONNECTION_END_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
@@ -131,9 +126,7 @@ async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Respons
     };
     match endpoint {
         Endpoint::Status => json(StatusCode::OK, &status),
-        Endpoint::Health if status.draining => {
-            json(StatusCode::SERVICE_UNAVAILABLE, &status.health())
-        }
+        Endpoint::Health if status.draining => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
         Endpoint::Health => json(StatusCode::OK, &status.health()),
     }
 }
@@ -175,10 +168,7 @@ fn admit(peer: IpAddr, given: Option<&[u8]>, key: Option<&str>) -> Result<(), Re
 
 /// Takes the same time wherever the first difference is, so that a key cannot be guessed byte by byte. Its length shows.
 fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
-    let difference = a
-        .iter()
-        .zip(b)
-        .fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
+    let difference = a.iter().zip(b).fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
     a.len() == b.len() && difference == 0
 }
 
@@ -200,19 +190,10 @@ fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
             StatusCode::FORBIDDEN,
             "this address is served to loopback only; set gateway.admin.key to open it to others",
         ),
-        Refusal::KeyMissing => (
-            StatusCode::UNAUTHORIZED,
-            "send the admin key in the header X-API-KEY",
-        ),
+        Refusal::KeyMissing => (StatusCode::UNAUTHORIZED, "send the admin key in the header X-API-KEY"),
         Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key"),
-        Refusal::NoSuchPath => (
-            StatusCode::NOT_FOUND,
-            "404 Not Found: there are /v1/status and /v1/health",
-        ),
-        Refusal::MethodNotAllowed => (
-            StatusCode::METHOD_NOT_ALLOWED,
-            "405 Method Not Allowed: use GET",
-        ),
+        Refusal::NoSuchPath => (StatusCode::NOT_FOUND, "404 Not Found: there are /v1/status and /v1/health"),
+        Refusal::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed: use GET"),
         Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is ending"),
     };
     let mut response = json(status, &ErrorBody { error_msg });

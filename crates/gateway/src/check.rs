@@ -97,14 +97,11 @@ fn text(report: &Report) -> String {
     if report.omitted > 0 {
         out.push_str(&format!("and {} more\n", report.omitted));
     }
-    let found = [
-        counted(report.errors, "error"),
-        counted(report.warnings, "warning"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect::<Vec<_>>()
-    .join(", ");
+    let found = [counted(report.errors, "error"), counted(report.warnings, "warning")]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ");
     match (report.valid, report.routes, report.upstreams) {
         (true, Some(routes), Some(upstreams)) => {
             let holds = format!(

@@ -160,14 +160,9 @@ impl std::str::FromStr for Header {
     fn from_str(text: &str) -> Result<Header, String> {
         match text.split_once(':') {
             Some((name, value)) if !name.is_empty() && name.bytes().all(is_token_byte) => {
-                Ok(Header {
-                    name: name.to_owned(),
-                    value: value.trim().to_owned(),
-                })
+                Ok(Header { name: name.to_owned(), value: value.trim().to_owned() })
             }
-            _ => Err(format!(
-                "\"{text}\" is not a header field; write it as \"name: value\""
-            )),
+            _ => Err(format!("\"{text}\" is not a header field; write it as \"name: value\"")),
         }
     }
 }
@@ -193,22 +188,14 @@ mod tests {
             let found = text.parse::<RequestLine>();
             match (&found, expected) {
                 (Ok(line), Ok((method, scheme, authority, target))) => assert_eq!(
-                    (
-                        line.method.as_str(),
-                        line.scheme.as_str(),
-                        line.authority.as_deref(),
-                        line.target.as_str()
-                    ),
+                    (line.method.as_str(), line.scheme.as_str(), line.authority.as_deref(), line.target.as_str()),
                     (method, scheme, authority, target)
                 ),
                 (Err(message), Err(part)) => assert!(message.contains(part), "{message}"),
                 _ => panic!("{text}: {found:?}"),
             }
         }
-        check(
-            "GET http://a.example:81/p/q?x=1#f",
-            Ok(("GET", "http", Some("a.example:81"), "/p/q?x=1")),
-        );
+        check("GET http://a.example:81/p/q?x=1#f", Ok(("GET", "http", Some("a.example:81"), "/p/q?x=1")));
         check("POST https://h", Ok(("POST", "https", Some("h"), "/")));
         check("GET http://h?x", Ok(("GET", "http", Some("h"), "/?x")));
         check("GET http://[::1]:80/", Ok(("GET", "http", Some("[::1]:80"), "/")));

@@ -15,11 +15,14 @@ use stillgate_proxy::{Counters, Fleet, StartError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, interval};
 use tracing::{error, info, warn};
 
 /// What the access log gets to be written out in, after the last request.
 const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often the workers are counted.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
 enum Event {
@@ -35,7 +38,9 @@ enum Event {
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
     Reload(Step),
-    /// All workers have ended.
+    /// A worker has ended while it should serve.
+    WorkerLost,
+    /// All workers have ended, as they were told to.
     WorkersEnded(Result<(), String>),
 }
 
@@ -80,6 +85,8 @@ pub(crate) struct Control {
     workers_count: usize,
     access_log: Option<AccessLogWriter>,
     started: Instant,
+    /// When to look whether all workers are there.
+    look: Interval,
 }
 
 impl Control {
@@ -101,6 +108,7 @@ impl Control {
             workers: Workers::Serving(fleet),
             access_log,
             started: Instant::now(),
+            look: interval(LOOK_EVERY),
         }
     }
 
@@ -123,14 +131,19 @@ impl Control {
                 None => std::future::pending().await,
             }
         };
-        let workers = &mut self.workers;
+        let (workers, look) = (&mut self.workers, &mut self.look);
         let ended = async {
             match workers {
-                Workers::Serving(_) => std::future::pending().await,
-                Workers::Draining { ended, .. } => match ended.await {
+                Workers::Serving(fleet) => loop {
+                    look.tick().await;
+                    if fleet.has_ended() {
+                        break Event::WorkerLost;
+                    }
+                },
+                Workers::Draining { ended, .. } => Event::WorkersEnded(match ended.await {
                     Ok(result) => result.map_err(|error| error.to_string()),
                     Err(error) => Err(error.to_string()),
-                },
+                }),
             }
         };
         tokio::select! {
@@ -138,7 +151,7 @@ impl Control {
             biased;
             Some(()) = self.signals.terminate.recv() => Event::Terminate("SIGTERM"),
             Some(()) = self.signals.interrupt.recv() => Event::Terminate("SIGINT"),
-            result = ended => Event::WorkersEnded(result),
+            event = ended => event,
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             () = touched => Event::FileTouched,
@@ -162,6 +175,11 @@ impl Control {
             // Whoever asked may have gone meanwhile.
             Event::Asked(question) => drop(question.send(self.status())),
             Event::Terminate(signal) => return self.terminate(signal),
+            // The others would serve on, with less and less; whoever supervises us starts anew with all.
+            Event::WorkerLost => {
+                error!("a worker has ended, which is a bug; so the gateway ends");
+                return self.terminate("worker lost");
+            }
             Event::WorkersEnded(result) => {
                 self.end_access_log();
                 match &result {
@@ -222,9 +240,7 @@ impl Control {
             uptime_seconds: self.started.elapsed().as_secs(),
             connections,
             requests,
-            access_log: self.access_log.as_ref().map(|log| AccessLogStatus {
-                dropped_lines: log.dropped_lines(),
-            }),
+            access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             draining,
         }
     }

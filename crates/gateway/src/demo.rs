@@ -16,8 +16,7 @@ const ADMIN_PORT: u16 = 9180;
 
 /// Runs the command; returns the exit code.
 pub(crate) fn run() -> u8 {
-    let upstreams = demo_upstream::start("apple")
-        .and_then(|apple| Ok((apple, demo_upstream::start("pear")?)));
+    let upstreams = demo_upstream::start("apple").and_then(|apple| Ok((apple, demo_upstream::start("pear")?)));
     let (apple, pear) = match upstreams {
         Ok(upstreams) => upstreams,
         Err(error) => {
@@ -79,9 +78,8 @@ routes:
 }
 
 fn invitation(up: &Up<'_>) -> String {
-    let mut text = String::from(
-        "A gateway with four routes and two upstreams (apple, pear) is up. In another terminal:\n\n",
-    );
+    let mut text =
+        String::from("A gateway with four routes and two upstreams (apple, pear) is up. In another terminal:\n\n");
     if let Some(gateway) = up.listeners.first() {
         text.push_str(&format!(
             "  curl http://{gateway}/                                  # apple and pear in turn
@@ -111,9 +109,7 @@ mod tests {
     fn the_configuration_is_valid_without_a_warning() {
         let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let text = config(local(0), local(9180), local(1), local(2));
-        let loaded = Source::Text(text.clone())
-            .parse(text.as_bytes())
-            .unwrap_or_else(|errors| panic!("{errors}"));
+        let loaded = Source::Text(text.clone()).parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(loaded.warnings, []);
         assert_eq!(loaded.config.routes.len(), 4);
     }

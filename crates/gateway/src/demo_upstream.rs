@@ -35,12 +35,8 @@ pub(crate) fn start(name: &'static str) -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    std::thread::Builder::new()
-        .name(format!("demo-{name}"))
-        .spawn(move || runtime.block_on(serve(listener, name)))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name(format!("demo-{name}")).spawn(move || runtime.block_on(serve(listener, name)))?;
     Ok(address)
 }
 
@@ -62,17 +58,12 @@ async fn serve(listener: std::net::TcpListener, name: &'static str) {
 async fn serve_connection(stream: TcpStream, name: &'static str) {
     let service = service_fn(|request| async move { Ok::<_, Infallible>(answer(name, request).await) });
     // It fails when the gateway closes the connection, which it may.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn answer(name: &str, request: Request<Incoming>) -> Answer {
     match request.uri().path() {
-        "/stream" => plain(Ticks {
-            left: STREAM_LINES,
-            pause: interval(STREAM_PAUSE),
-        }),
+        "/stream" => plain(Ticks { left: STREAM_LINES, pause: interval(STREAM_PAUSE) }),
         "/echo" if request.method() == Method::POST => plain(request.into_body()),
         path => {
             if path == "/slow" {

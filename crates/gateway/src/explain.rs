@@ -11,9 +11,7 @@ use std::net::IpAddr;
 use stillgate_config::{Config, Host, Upstream};
 use stillgate_proxy::Plan;
 use stillgate_route::path::{normalise, target_path};
-use stillgate_route::{
-    Candidate, Explanation, Lookup, Method, Request, Variable, Verdict, canonical_host,
-};
+use stillgate_route::{Candidate, Explanation, Lookup, Method, Request, Variable, Verdict, canonical_host};
 
 /// Runs the command; returns the exit code. That no route takes the request is an answer, not an error.
 pub(crate) fn run(arguments: &Explain) -> u8 {
@@ -54,10 +52,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
     };
     match plan.matcher().explain(&request, arguments.route.as_deref()) {
         Ok(explanation) => {
-            let answer = Answer {
-                config: &config,
-                explanation: &explanation,
-            };
+            let answer = Answer { config: &config, explanation: &explanation };
             match arguments.format {
                 Format::Text => print!("{}", answer.text()),
                 Format::Json => println!("{:#}", answer.json()),
@@ -102,12 +97,7 @@ impl<'a> Typed<'a> {
             Ok(path) => path.bytes().to_vec(),
             Err(_) => Vec::new(),
         };
-        Typed {
-            arguments,
-            host,
-            normal_path,
-            client: arguments.client.to_string(),
-        }
+        Typed { arguments, host, normal_path, client: arguments.client.to_string() }
     }
 
     fn path(&self) -> &[u8] {
@@ -211,12 +201,7 @@ impl Answer<'_> {
     fn text(&self) -> String {
         let told = |candidate: &Candidate| {
             let host = candidate.host.as_deref().unwrap_or("any host");
-            format!(
-                "{:?} (line {}; {host}, {})",
-                candidate.id,
-                self.line_of(candidate),
-                candidate.path
-            )
+            format!("{:?} (line {}; {host}, {})", candidate.id, self.line_of(candidate), candidate.path)
         };
         let mut out = String::new();
         match &self.explanation.chosen {
@@ -226,11 +211,7 @@ impl Answer<'_> {
                 for (name, value) in &self.explanation.params {
                     out.push_str(&format!("  {name} = {value:?}\n"));
                 }
-                out.push_str(&format!(
-                    "it goes to upstream {:?}: {}\n",
-                    upstream.key,
-                    nodes(upstream).join(", ")
-                ));
+                out.push_str(&format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")));
             }
             None => out.push_str("no route takes the request; it is answered 404\n"),
         }
@@ -255,12 +236,8 @@ impl Answer<'_> {
                 "path": candidate.path,
             })
         };
-        let params: serde_json::Map<String, Value> = self
-            .explanation
-            .params
-            .iter()
-            .map(|(name, value)| (name.clone(), json!(value)))
-            .collect();
+        let params: serde_json::Map<String, Value> =
+            self.explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         let ruled_out: Vec<Value> = self
             .explanation
             .ruled_out

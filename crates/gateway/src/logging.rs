@@ -47,13 +47,7 @@ impl Logging {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let registry = tracing_subscriber::registry().with(filter);
         let started = match human {
-            true => registry
-                .with(
-                    lines
-                        .with_target(false)
-                        .with_ansi(std::io::stderr().is_terminal()),
-                )
-                .try_init(),
+            true => registry.with(lines.with_target(false).with_ansi(std::io::stderr().is_terminal())).try_init(),
             false => registry.with(lines.json().flatten_event(true)).try_init(),
         };
         // Only a second start in one process fails, and then the first log goes on.
@@ -67,18 +61,12 @@ impl Logging {
     /// Changes what is shown.
     pub(crate) fn set_level(&self, level: &str) -> Result<(), LevelError> {
         let filter = parse(level)?;
-        self.filter.reload(filter).map_err(|error| LevelError {
-            level: level.to_owned(),
-            reason: error.to_string(),
-        })
+        self.filter.reload(filter).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
     }
 }
 
 fn parse(level: &str) -> Result<EnvFilter, LevelError> {
-    EnvFilter::try_new(level).map_err(|error| LevelError {
-        level: level.to_owned(),
-        reason: error.to_string(),
-    })
+    EnvFilter::try_new(level).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]

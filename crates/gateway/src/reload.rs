@@ -252,10 +252,7 @@ impl Reloader {
                 let mut names = names(&loaded.config);
                 names.append(&mut self::names(&self.served));
                 self.resolver.set_names(names);
-                self.work = Work::Resolving {
-                    next: Arc::new(loaded.config),
-                    until: Instant::now() + NAMES_TIMEOUT,
-                };
+                self.work = Work::Resolving { next: Arc::new(loaded.config), until: Instant::now() + NAMES_TIMEOUT };
             }
         }
     }
@@ -307,9 +304,7 @@ impl Reloader {
         {
             warn!("{error}");
         }
-        self.live
-            .admin_key
-            .send_replace(new.admin.as_ref().and_then(|admin| admin.key.clone()));
+        self.live.admin_key.send_replace(new.admin.as_ref().and_then(|admin| admin.key.clone()));
         for key in needs_restart(&self.started, new) {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
         }
@@ -321,10 +316,7 @@ impl Reloader {
         for line in &errors {
             error!("{line}");
         }
-        self.last_error = Some(LastError {
-            at: now_rfc3339(),
-            errors,
-        });
+        self.last_error = Some(LastError { at: now_rfc3339(), errors });
     }
 
     /// Frees Plans that no worker holds any more, here and not in the worker that was the last.
@@ -372,11 +364,7 @@ pub(crate) fn warn_unresolved(resolver: &Resolver) {
 /// Findings as one line each.
 pub(crate) fn lines(errors: &Errors) -> Vec<String> {
     let file = errors.file.as_deref();
-    let mut lines: Vec<String> = errors
-        .diagnostics
-        .iter()
-        .map(|diagnostic| diagnostic.in_file(file))
-        .collect();
+    let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
     if errors.omitted > 0 {
         lines.push(format!("and {} more", errors.omitted));
     }
@@ -387,10 +375,7 @@ fn read(source: &Source, unless: Option<&str>) -> Read {
     let text = match source.read() {
         Ok(text) => text,
         Err(error) => {
-            return Read::Refused {
-                digest: None,
-                errors: vec![error.to_string()],
-            };
+            return Read::Refused { digest: None, errors: vec![error.to_string()] };
         }
     };
     let digest = stillgate_config::digest(&text);
@@ -399,10 +384,7 @@ fn read(source: &Source, unless: Option<&str>) -> Read {
     }
     match source.parse(&text) {
         Ok(loaded) => Read::Good(Box::new(loaded)),
-        Err(errors) => Read::Refused {
-            digest: Some(digest),
-            errors: lines(&errors),
-        },
+        Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
     }
 }
 

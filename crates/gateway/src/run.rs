@@ -12,11 +12,11 @@ use crate::reload::{self, Live, NAMES_TIMEOUT, Reloader};
 use crate::source::{ReadError, Source};
 use crate::watch::FileWatch;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::{Config, Errors, Gateway};
-use stillgate_proxy::{Fleet, Plan, PlanCell, PlanError, access_log};
+use stillgate_proxy::{Fleet, Plan, PlanCell, PlanError, StartError, access_log};
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -51,20 +51,13 @@ pub(crate) enum RunError {
     Resolver(String),
     /// The routes cannot be compiled.
     Plan(PlanError),
-    /// An address cannot be listened on.
-    Listen {
-        /// The key that names the address.
-        key: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// What the system says.
-        error: io::Error,
-    },
+    /// An address cannot be listened on; the key that names it, and why.
+    Listen(&'static str, StartError),
     /// The access log cannot be written.
     AccessLog(OpenError),
     /// The workers did not start.
-    Workers(stillgate_proxy::StartError),
-    /// The workers ended by themselves.
+    Workers(StartError),
+    /// A worker did not end well.
     Ended(String),
 }
 
@@ -78,57 +71,25 @@ impl fmt::Display for RunError {
             }
             RunError::System(what, error) => write!(f, "{what}: {error}"),
             RunError::Log(error) => error.fmt(f),
-            RunError::Resolver(error) => write!(
-                f,
-                "names cannot be resolved: {error}; see /etc/resolv.conf"
-            ),
+            RunError::Resolver(error) => write!(f, "names cannot be resolved: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
-            RunError::Listen {
-                key,
-                address,
-                error,
-            } => write!(
-                f,
-                "cannot listen on {address} ({key}): {error}{}",
-                advice(*address, error.kind())
-            ),
+            RunError::Listen(key, error) => write!(f, "{key}: {error}"),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
-            RunError::Ended(error) => write!(f, "the workers have ended: {error}"),
+            RunError::Ended(error) => write!(f, "{error}"),
         }
     }
 }
 
 impl std::error::Error for RunError {}
 
-/// What to do about an address that cannot be had.
-fn advice(address: SocketAddr, kind: ErrorKind) -> String {
-    match kind {
-        ErrorKind::AddrInUse => format!(
-            "; another process has it, `ss -ltnp 'sport = :{}'` says which",
-            address.port()
-        ),
-        ErrorKind::PermissionDenied => format!(
-            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE, {} is one",
-            address.port()
-        ),
-        ErrorKind::AddrNotAvailable => format!(
-            "; this machine has no such address, `ip addr` lists those it has; {} is all of them",
-            if address.is_ipv4() { "0.0.0.0" } else { "[::]" }
-        ),
-        _ => String::new(),
-    }
-}
-
 /// Runs the command; returns the exit code.
 pub(crate) fn run(arguments: Run) -> u8 {
-    let result = Source::find(arguments.config)
-        .map_err(RunError::Read)
-        .and_then(|source| {
-            serve(source, |up| {
-                info!(listeners = ?up.listeners, admin = ?up.admin, "serving");
-            })
-        });
+    let result = Source::find(arguments.config).map_err(RunError::Read).and_then(|source| {
+        serve(source, |up| {
+            info!(listeners = ?up.listeners, admin = up.admin.map(tracing::field::display), "serving");
+        })
+    });
     exit_code(result)
 }
 
@@ -173,8 +134,7 @@ async fn start(
     logging: Logging,
     announce: impl FnOnce(&Up<'_>),
 ) -> Result<Control, RunError> {
-    let signals =
-        Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
+    let signals = Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         digest = config.digest,
@@ -189,8 +149,7 @@ async fn start(
         Ok(limit) => info!(limit, "file descriptors"),
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
-    let mut resolver =
-        Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
+    let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
     resolver.set_names(reload::names(&config));
     // Who is without addresses is told right below.
     let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
@@ -220,37 +179,25 @@ async fn start(
         // It ends with the runtime.
         tokio::spawn(admin::serve(listener, key, ask));
     }
-    announce(&Up {
-        listeners: fleet.addresses(),
-        admin: admin_address,
-    });
+    announce(&Up { listeners: fleet.addresses(), admin: admin_address });
     let live = Live { logging, admin_key };
     let reloader = Reloader::new(source, config, plans, resolver, live);
-    Ok(Control::new(
-        signals, watch, questions, reloader, fleet, access_log,
-    ))
+    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
 }
 
 async fn listen_admin(address: SocketAddr) -> Result<TcpListener, RunError> {
     TcpListener::bind(address)
         .await
-        .map_err(|error| RunError::Listen {
-            key: "gateway.admin.address",
-            address,
-            error,
-        })
+        .map_err(|error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error }))
 }
 
-fn start_access_log(
-    gateway: &Gateway,
-) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
+fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
     let Some(access_log) = &gateway.access_log else {
         return Ok((Vec::new(), None));
     };
     let workers = stillgate_proxy::worker_count(gateway);
     let (sinks, drain) = access_log::channel(&access_log.format, workers);
-    let writer = AccessLogWriter::start(access_log.destination.clone(), drain)
-        .map_err(RunError::AccessLog)?;
+    let writer = AccessLogWriter::start(access_log.destination.clone(), drain).map_err(RunError::AccessLog)?;
     Ok((sinks, Some(writer)))
 }
 
@@ -259,11 +206,7 @@ fn start_access_log(
 fn probe(address: SocketAddr) -> Result<(), RunError> {
     match std::net::TcpListener::bind(address) {
         Ok(_) => Ok(()),
-        Err(error) => Err(RunError::Listen {
-            key: "gateway.listeners",
-            address,
-            error,
-        }),
+        Err(error) => Err(RunError::Listen("gateway.listeners", StartError::Bind { address, error })),
     }
 }
 

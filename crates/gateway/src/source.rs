@@ -56,12 +56,7 @@ impl Source {
     /// The file that was named, or the first of [`DEFAULT_FILES`] that exists.
     pub(crate) fn find(named: Option<PathBuf>) -> Result<Source, ReadError> {
         named
-            .or_else(|| {
-                DEFAULT_FILES
-                    .map(PathBuf::from)
-                    .into_iter()
-                    .find(|file| file.exists())
-            })
+            .or_else(|| DEFAULT_FILES.map(PathBuf::from).into_iter().find(|file| file.exists()))
             .map(Source::File)
             .ok_or(ReadError::NotFound)
     }
@@ -69,10 +64,9 @@ impl Source {
     /// The text; of a file, at most one byte more than the loader takes.
     pub(crate) fn read(&self) -> Result<Vec<u8>, ReadError> {
         match self {
-            Source::File(file) => read_bounded(file).map_err(|error| ReadError::Unreadable {
-                file: file.clone(),
-                error,
-            }),
+            Source::File(file) => {
+                read_bounded(file).map_err(|error| ReadError::Unreadable { file: file.clone(), error })
+            }
             Source::Text(text) => Ok(text.clone().into_bytes()),
         }
     }
@@ -80,10 +74,7 @@ impl Source {
     /// Validates what was read. Errors name the file.
     pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
         let environment = |name: &str| std::env::var(name).ok();
-        stillgate_config::load(text, &environment).map_err(|errors| Errors {
-            file: self.name(),
-            ..errors
-        })
+        stillgate_config::load(text, &environment).map_err(|errors| Errors { file: self.name(), ..errors })
     }
 
     /// The file's name as findings show it.
@@ -102,8 +93,6 @@ impl Source {
 
 fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(file)?
-        .take(FILE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut bytes)?;
+    File::open(file)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -93,9 +93,7 @@ impl Status {
 
     /// Whether a balancer in front should send requests here.
     pub(crate) fn health(&self) -> Health {
-        Health {
-            status: if self.draining { "draining" } else { "ok" },
-        }
+        Health { status: if self.draining { "draining" } else { "ok" } }
     }
 }
 
@@ -108,19 +106,14 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests) {
             refused: counters.connections_refused,
             accept_errors: counters.accept_errors,
         },
-        Requests {
-            total: counters.requests_total,
-            in_flight: counters.requests_in_flight,
-        },
+        Requests { total: counters.requests_total, in_flight: counters.requests_in_flight },
     )
 }
 
 /// This moment as the status shows it.
 pub(crate) fn now_rfc3339() -> String {
     // A clock set before 1970 is shown as 1970.
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(since_epoch.as_millis() as u64)
 }
 
@@ -180,6 +173,7 @@ mod tests {
                 "dropped_lines": 0
               },
               "draining": false
-            }"#]].assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
     }
 }

@@ -46,13 +46,8 @@ impl FileWatch {
                 }
             }
         });
-        let mut watch = FileWatch {
-            file: file.to_owned(),
-            watcher: None,
-            touched,
-            folders: BTreeSet::new(),
-            due: None,
-        };
+        let mut watch =
+            FileWatch { file: file.to_owned(), watcher: None, touched, folders: BTreeSet::new(), due: None };
         match watcher {
             Ok(watcher) => watch.watcher = Some(watcher),
             Err(error) => warn!(
@@ -140,9 +135,7 @@ fn concerns(event: &Event, file: &Path) -> bool {
     let ours = |path: &PathBuf| {
         path.parent() != Some(&folder)
             || path.file_name() == file.file_name()
-            || path
-                .file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
+            || path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
     };
     changes && (event.paths.is_empty() || event.paths.iter().any(ours))
 }
@@ -157,9 +150,7 @@ mod tests {
     /// timeout.
     async fn notices(watch: &mut FileWatch, change: impl FnOnce()) {
         change();
-        tokio::time::timeout(Duration::from_secs(20), watch.changed())
-            .await
-            .expect("a notice");
+        tokio::time::timeout(Duration::from_secs(20), watch.changed()).await.expect("a notice");
     }
 
     #[tokio::test]

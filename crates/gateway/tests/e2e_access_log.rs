@@ -65,7 +65,8 @@ fn refusals_are_logged_too() {
     client.send("GET / HTTP/1.1\r\nHost : h\r\n\r\n");
     client.expect_response("GET");
     eventually("three lines", || log_of(&gateway).lines().count() == 3);
-    let lines: Vec<serde_json::Value> = log_of(&gateway).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<serde_json::Value> =
+        log_of(&gateway).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let statuses: Vec<_> = lines.iter().map(|line| line["status"].as_u64()).collect();
     assert_eq!(statuses, [Some(404), Some(502), Some(400)]);
     assert_eq!((&lines[0]["route_id"], &lines[1]["route_id"]), (&serde_json::Value::Null, &"r".into()));
@@ -107,7 +108,8 @@ fn a_stalled_pipe_drops_lines_and_slows_nobody() {
     assert!(made.success());
     // Held open for both directions and never read.
     let _reader = File::options().read(true).write(true).open(&pipe).expect("open the pipe");
-    let setup = Setup::to(upstream.addr()).gateway(&format!("access_log: {{path: \"{}\", format: combined}}", pipe.display()));
+    let setup =
+        Setup::to(upstream.addr()).gateway(&format!("access_log: {{path: \"{}\", format: combined}}", pipe.display()));
     let mut gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
     let agent = "a".repeat(4000);

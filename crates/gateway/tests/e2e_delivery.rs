@@ -238,6 +238,78 @@ fn a_client_gone_in_the_response_ends_the_upstream_exchange() {
     client.stream().shutdown(Shutdown::Both).expect("end a live socket");
 }
 
+/// Requests that nobody has asked for yet are left with the client.
+#[test]
+fn a_flood_of_pipelined_requests_bounds_memory() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let before = gateway.rss();
+    let mut client = gateway.client();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let flood = thread::spawn(move || {
+        let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2000);
+        while counter.load(Ordering::SeqCst) < PENDING_BYTES && client.try_send(&requests).is_ok() {
+            counter.fetch_add(requests.len(), Ordering::SeqCst);
+        }
+    });
+    let mut node = upstream.accept();
+    node.expect_request();
+    until_still(&sent);
+    assert!(sent.load(Ordering::SeqCst) < IN_FLIGHT_BYTES_MAX, "the client was not held back");
+    assert_grown_little(&gateway, before);
+    drop(gateway);
+    flood.join().expect("the flood ends with the gateway");
+}
+
+/// An upstream may refuse a body without reading it, and then its refusal races with a reset.
+#[test]
+fn a_refusal_reaches_a_client_that_sends_first_and_reads_later() {
+    let upstream = Upstream::serve(|connection| {
+        connection.read_head().expect("a request head");
+        connection.send("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+    });
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    for size in [10, 10_000, 1_000_000, 10_000_000] {
+        for chunked in [false, true] {
+            let mut client = gateway.client();
+            let framing =
+                if chunked { "Transfer-Encoding: chunked".to_owned() } else { format!("Content-Length: {size}") };
+            let mut bytes = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").into_bytes();
+            if chunked {
+                bytes.extend_from_slice(format!("{size:x}\r\n").as_bytes());
+            }
+            bytes.extend(payload(1, size));
+            if chunked {
+                bytes.extend_from_slice(b"\r\n0\r\n\r\n");
+            }
+            // That the gateway stops reading somewhere is its right.
+            let _ = client.try_send(&bytes);
+            let response = client.expect_response("POST");
+            assert_eq!(response.head.status(), 413, "{size} bytes, chunked: {chunked}");
+        }
+    }
+}
+
+/// Heads of every size up to the limit, with a body right behind them.
+#[test]
+fn heads_of_all_sizes() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr()).gateway("limits: {head_bytes: 32KiB, target_bytes: 16KiB, headers: 100}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    let body = payload(2, 70_000);
+    for size in (200..32 * 1024).step_by(1531).chain([32 * 1024 - 1]) {
+        let start = format!("POST /?echo HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\nX: ", body.len());
+        let head = format!("{start}{}\r\n\r\n", "x".repeat(size - start.len() - 4));
+        client.send([head.as_bytes(), &body].concat());
+        let response = client.expect_response("POST");
+        assert_eq!(response.head.status(), 200, "a head of {size} bytes");
+        assert!(response.body == body, "a head of {size} bytes");
+    }
+    assert_eq!(upstream.faults(), [""; 0]);
+}
+
 fn until_still(counter: &AtomicUsize) {
     let (mut last, mut looks) = (0, 0);
     eventually("the sender to be held back", || {

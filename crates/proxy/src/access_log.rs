@@ -57,7 +57,7 @@ pub struct Record<'a> {
     pub upstream_addr: Option<SocketAddr>,
     /// The route that matched.
     pub route_id: Option<&'a str>,
-    /// The request line's method, as it came.
+    /// The request line's method, as it came; empty where the request could not be read.
     pub method: &'a [u8],
     /// The request line's target, as it came.
     pub target: &'a [u8],
@@ -80,9 +80,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
     for worker in 0..workers {
         let (give_back, empty) = sync_channel(CHUNKS_PER_WORKER);
         for _ in 0..CHUNKS_PER_WORKER {
-            give_back
-                .try_send(Vec::with_capacity(CHUNK_BYTES))
-                .expect("the channel was made for exactly these");
+            give_back.try_send(Vec::with_capacity(CHUNK_BYTES)).expect("the channel was made for exactly these");
         }
         empties.push(give_back);
         sinks.push(Sink {
@@ -96,11 +94,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
             dropped: dropped.clone(),
         });
     }
-    let drain = Drain {
-        chunks,
-        empties,
-        dropped,
-    };
+    let drain = Drain { chunks, empties, dropped };
     (sinks, drain)
 }
 
@@ -130,8 +124,7 @@ impl Sink {
                 }
             }
         }
-        self.layout
-            .push(record, &mut self.scratch, &mut self.current);
+        self.layout.push(record, &mut self.scratch, &mut self.current);
         self.lines += 1;
         if self.current.len() >= CHUNK_SEND_BYTES {
             self.flush();
@@ -148,9 +141,7 @@ impl Sink {
             bytes: std::mem::take(&mut self.current),
             lines: std::mem::take(&mut self.lines),
         };
-        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) =
-            self.filled.try_send(chunk)
-        {
+        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) = self.filled.try_send(chunk) {
             self.dropped.fetch_add(lost.lines, Ordering::Relaxed);
         }
     }
@@ -226,10 +217,7 @@ mod tests {
     impl Lookup for Vars<'_> {
         fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
             let asked = variable.to_string();
-            self.0
-                .iter()
-                .find(|(name, _)| *name == asked)
-                .map(|(_, value)| *value)
+            self.0.iter().find(|(name, _)| *name == asked).map(|(_, value)| *value)
         }
     }
 
@@ -291,10 +279,7 @@ mod tests {
         let mut chunks = 0;
         while let Next::Chunk(chunk) = drain.next(Duration::ZERO) {
             assert_eq!(chunk.bytes.capacity(), CHUNK_BYTES);
-            assert_eq!(
-                chunk.bytes.iter().filter(|&&byte| byte == b'\n').count() as u64,
-                chunk.lines
-            );
+            assert_eq!(chunk.bytes.iter().filter(|&&byte| byte == b'\n').count() as u64, chunk.lines);
             written += chunk.lines;
             chunks += 1;
             drain.give_back(chunk);

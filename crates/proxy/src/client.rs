@@ -36,28 +36,34 @@ pub(crate) struct Client {
     pub(crate) eof: bool,
 }
 
-/// Serves one connection to its end.
-pub(crate) async fn serve(worker: Rc<Worker>, stream: TcpStream, peer: SocketAddr, local: SocketAddr) {
-    let mut client = Client {
-        stream,
-        timer: Timer::new(),
-        peer,
-        address: peer.ip().to_canonical(),
-        local,
-        forwarded: crate::forwarding::untrusted_lines(peer, local),
-        eof: false,
-    };
-    while idle(&worker, &mut client).await {
+impl Client {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr) -> Client {
+        Client {
+            stream,
+            timer: Timer::new(),
+            peer,
+            address: peer.ip().to_canonical(),
+            local,
+            forwarded: crate::forwarding::untrusted_lines(peer, local),
+            eof: false,
+        }
+    }
+}
+
+/// Serves one connection to its end. The client is used where it was passed in: a copy of it would make every idle
+/// connection that much larger.
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
+    while idle(worker, client).await {
         let mut x = worker.take_exchange();
-        let after = busy(&worker, &mut client, &mut x).await;
+        let after = busy(worker, client, &mut x).await;
         if after == After::Linger {
-            linger(&worker, &mut client, &mut x).await;
+            linger(worker, client, &mut x).await;
         }
         worker.give_exchange(x);
         match after {
             After::KeepAlive => {}
             After::Close | After::Linger => return,
-            After::Abort => return abort(&client),
+            After::Abort => return abort(client),
         }
     }
 }

@@ -264,11 +264,8 @@ impl Worker {
         }
         self.counters.connections_open.add(1);
         let open = Open(self.clone());
-        spawn_local(async move {
-            let worker = open.0.clone();
-            client::serve(worker, stream, peer, local).await;
-            drop(open);
-        });
+        let mut client = Client::new(stream, peer, local);
+        spawn_local(async move { client::serve(&open.0, &mut client).await });
     }
 }
 

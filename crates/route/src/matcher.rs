@@ -9,7 +9,7 @@ use crate::path::{self, NormalPath, PathError};
 use crate::table::{Table, TextHash};
 use crate::tree::{Captures, Forest, Root};
 use crate::variable::{Lookup, Variable};
-use crate::{AddressSet, HOST_BYTES_MAX, Method, MethodSet, PathPattern, RouteSpec};
+use crate::{AddressSet, Method, MethodSet, PathPattern, RouteSpec};
 use std::net::IpAddr;
 
 /// What of a request is matched.
@@ -68,7 +68,8 @@ pub struct Matcher {
     pub(crate) addresses: Vec<AddressSet>,
     /// Names and suffixes (with their dot) to positions in `groups`.
     pub(crate) hosts: Table,
-    /// Of the longest suffix in `hosts`; zero where there is none.
+    /// Of the longest suffix in `hosts`; zero where there is none. At most [`crate::HOST_BYTES_MAX`], so that a client's
+    /// host of any length costs a bounded number of look-ups.
     pub(crate) suffix_bytes_max: usize,
     /// The first is for any host.
     pub(crate) groups: Vec<Group>,
@@ -276,6 +277,3 @@ pub(crate) fn named<'a>(
     let values = captures.iter().map(move |range| &path.bytes()[range]);
     pattern.names().iter().map(|name| &**name).zip(values)
 }
-
-// What of a host is hashed is bounded by the length of patterns, not by what a client sends.
-const _: () = assert!(HOST_BYTES_MAX < 1 << 10);

@@ -137,20 +137,35 @@ const fn classes() -> [Class; 256] {
     classes
 }
 
+/// Bytes that [`is_plain`] has to look at: the slash, and what makes a path not plain.
+static ENDS_RUN: [bool; 256] = {
+    let classes = classes();
+    let mut ends = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        ends[byte] = matches!(classes[byte], Class::Slash | Class::Percent | Class::Illegal);
+        byte += 1;
+    }
+    ends
+};
+
 /// Whether a path that begins with a slash is in normal form and holds no `%`.
 fn is_plain(raw: &[u8]) -> bool {
-    let mut after_slash = false;
-    for (at, &byte) in raw.iter().enumerate() {
-        match CLASSES[byte as usize] {
-            Class::Unreserved | Class::Reserved => after_slash = false,
-            Class::Slash if after_slash => return false,
-            Class::Slash => after_slash = true,
-            Class::Dot if after_slash && begins_with_dot_segment(&raw[at..]) => return false,
-            Class::Dot => after_slash = false,
-            Class::Percent | Class::Illegal => return false,
+    let mut rest = raw;
+    loop {
+        // `rest` begins with a slash, behind which an empty segment or dots would stand.
+        rest = &rest[1..];
+        match rest.first() {
+            Some(b'/') => return false,
+            Some(b'.') if begins_with_dot_segment(rest) => return false,
+            _ => {}
+        }
+        match rest.iter().position(|&byte| ENDS_RUN[byte as usize]) {
+            None => return true,
+            Some(at) if rest[at] == b'/' => rest = &rest[at..],
+            Some(_) => return false,
         }
     }
-    true
 }
 
 fn begins_with_dot_segment(rest: &[u8]) -> bool {

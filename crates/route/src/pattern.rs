@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Longest pattern in bytes.
 pub const PATTERN_BYTES_MAX: usize = 4096;
-/// Most `:name` parameters of one pattern. It also bounds how often the search can branch on one way down the tree.
+/// Most `:name` parameters of one pattern, so that what a match captured has a fixed size.
 pub const PARAMS_MAX: usize = 16;
 
 /// Stands in a key for one whole non-empty segment. Literal text is printable ASCII, so it sorts after all of it.
@@ -159,8 +159,9 @@ fn check_normal(text: &str, head: &str, has_star: bool) -> Result<(), PatternErr
     let mut segments: Vec<&str> = head[1..].split('/').collect();
     // With a star the last segment goes on: `/a/.*` is fine, and so is the empty one in `/a/*`.
     let last = segments.pop().unwrap_or_default();
-    if !segments.iter().any(|segment| matches!(*segment, "" | "." | "..")) && (has_star || !matches!(last, "." | ".."))
-    {
+    let is_dots = |segment: &str| matches!(&*segment.replace("%2e", ".").replace("%2E", "."), "." | "..");
+    let vanishes = |segment: &&str| segment.is_empty() || is_dots(segment);
+    if !segments.iter().any(vanishes) && (has_star || !is_dots(last)) {
         return Ok(());
     }
     let star = &text[head.len()..];
@@ -189,17 +190,13 @@ fn push_name(name: &str, names: &mut Vec<Box<str>>) -> Result<(), PatternErrorKi
 /// Appends the normal form of one literal segment.
 fn push_literal(segment: &str, key: &mut Vec<u8>) -> Result<(), PatternErrorKind> {
     let mut scratch = Vec::new();
-    // The `-` keeps `%2e%2e` from being taken for a dot segment; those are looked for below.
+    // The `-` keeps the dots of `/..*` from being taken for a dot segment.
     let guarded = format!("/-{segment}");
     let path = path::normalise(guarded.as_bytes(), &mut scratch).map_err(PatternErrorKind::Path)?;
     if path.has_encoded_slash() {
         return Err(PatternErrorKind::EncodedSlash);
     }
-    let literal = &path.bytes()[2..];
-    if segment.contains('%') && matches!(literal, b"." | b"..") {
-        return Err(PatternErrorKind::NotNormal { write: "the path without dot segments".to_owned() });
-    }
-    key.extend_from_slice(literal);
+    key.extend_from_slice(&path.bytes()[2..]);
     Ok(())
 }
 
@@ -290,6 +287,7 @@ mod tests {
         check("/a//b", "\"/a//b\": never matches, since paths are normalised first; write \"/a/b\"");
         check("/a/../b/*", "\"/a/../b/*\": never matches, since paths are normalised first; write \"/b/*\"");
         check("/a/.", "\"/a/.\": never matches, since paths are normalised first; write \"/a/\"");
+        check("/a/%2e%2E/b", "\"/a/%2e%2E/b\": never matches, since paths are normalised first; write \"/b\"");
         check("/../a", "\"/../a\": the path leads above the root");
         check("/a%", "\"/a%\": the path holds a '%' without two hexadecimal digits");
         check(

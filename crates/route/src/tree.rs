@@ -12,8 +12,8 @@
 //! what ends here, then the static child, then the parameter, then the star; that is the order of the keys. It needs no
 //! stack, since every node knows its parent, and what a step consumed can be given back.
 //!
-//! Bound: a node is reached on one way only and is entered at most once, so a search costs at most the nodes of the tree,
-//! and at most 2^[`PARAMS_MAX`] times the segments of the longest pattern, whatever the path.
+//! Bound: a node is reached on one way only, so a search enters each node at most once. It costs at most the nodes whose
+//! way agrees with the path so far, however the path is made; routes that share their literal segments share those nodes.
 
 use crate::pattern::{PARAM, PARAMS_MAX, STAR};
 use std::collections::VecDeque;

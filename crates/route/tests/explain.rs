@@ -57,88 +57,166 @@ fn check(host: &str, path: &str, query: Option<&'static str>, asked: Option<&str
 
 #[test]
 fn better_placed_routes_have_their_reasons() {
-    check("eu.shop.com", "/orders/7", None, None, expect![[r#"
+    check(
+        "eu.shop.com",
+        "/orders/7",
+        None,
+        None,
+        expect![[r#"
         route "urgent" (*.shop.com, /orders/:id) takes the request
           id is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
           "beta" (*.shop.com, /orders/:order): vars: ["arg_v","==","2"]: arg_v is absent
-    "#]]);
-    check("eu.shop.com", "/orders/7/items", None, None, expect![[r#"
+    "#]],
+    );
+    check(
+        "eu.shop.com",
+        "/orders/7/items",
+        None,
+        None,
+        expect![[r#"
         route "orders" (*.shop.com, /orders/:id/*) takes the request
           id is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
-    "#]]);
-    check("eu.shop.com", "/orders/7", Some("3"), None, expect![[r#"
+    "#]],
+    );
+    check(
+        "eu.shop.com",
+        "/orders/7",
+        Some("3"),
+        None,
+        expect![[r#"
         route "urgent" (*.shop.com, /orders/:id) takes the request
           id is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
           "beta" (*.shop.com, /orders/:order): vars: ["arg_v","==","2"]: arg_v is "3"
-    "#]]);
-    check("other.com", "/orders/7", None, None, expect![[r#"
+    "#]],
+    );
+    check(
+        "other.com",
+        "/orders/7",
+        None,
+        None,
+        expect![[r#"
         route "everything" (any host, /*) takes the request
         better placed, but ruled out:
           "inside" (any host, /*): remote_addrs are 10.0.0.0/8; the client is 192.0.2.1
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn one_can_ask_about_a_route() {
-    check("eu.shop.com", "/orders/7", Some("2"), Some("beta"), expect![[r#"
+    check(
+        "eu.shop.com",
+        "/orders/7",
+        Some("2"),
+        Some("beta"),
+        expect![[r#"
         route "beta" (*.shop.com, /orders/:order) takes the request
           order is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
         route "beta" takes the request
-    "#]]);
-    check("eu.shop.com", "/orders/7", Some("2"), Some("orders"), expect![[r#"
+    "#]],
+    );
+    check(
+        "eu.shop.com",
+        "/orders/7",
+        Some("2"),
+        Some("orders"),
+        expect![[r#"
         route "beta" (*.shop.com, /orders/:order) takes the request
           order is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
         route "orders" could take it, but comes later: priority 9 is above 0
-    "#]]);
-    check("eu.shop.com", "/orders/7", Some("3"), Some("beta"), expect![[r#"
+    "#]],
+    );
+    check(
+        "eu.shop.com",
+        "/orders/7",
+        Some("3"),
+        Some("beta"),
+        expect![[r#"
         route "urgent" (*.shop.com, /orders/:id) takes the request
           id is "7"
         better placed, but ruled out:
           "write" (eu.shop.com, /orders/*): methods are POST, PUT; the request's is GET
           "beta" (*.shop.com, /orders/:order): vars: ["arg_v","==","2"]: arg_v is "3"
         route "beta" cannot take it: vars: ["arg_v","==","2"]: arg_v is "3"
-    "#]]);
-    check("shop.com", "/orders/7", None, Some("write"), expect![[r#"
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders/7",
+        None,
+        Some("write"),
+        expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
         route "write" cannot take it: hosts are eu.shop.com; the request's is "shop.com"
-    "#]]);
-    check("shop.com", "/orders", None, Some("orders"), expect![[r#"
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders",
+        None,
+        Some("orders"),
+        expect![[r#"
         route "everything" (any host, /*) takes the request
         better placed, but ruled out:
           "inside" (any host, /*): remote_addrs are 10.0.0.0/8; the client is 192.0.2.1
         route "orders" cannot take it: paths are /orders/:id, /orders/:id/*; the request's is "/orders"
-    "#]]);
-    check("shop.com", "/orders/7", None, Some("everything"), expect![[r#"
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders/7",
+        None,
+        Some("everything"),
+        expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
         route "everything" could take it, but comes later: host shop.com is more specific than any host
-    "#]]);
-    check("shop.com", "/orders/7", None, Some("shadowed"), expect![[r#"
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders/7",
+        None,
+        Some("shadowed"),
+        expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
-        route "shadowed" could take it, but comes later: it comes first among routes of the same host, path and priority
-    "#]]);
-    check("shop.com", "/orders/7", None, Some("inside"), expect![[r#"
+        route "shadowed" could take it, but comes later: of the same host, path and priority, "orders" stands first
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders/7",
+        None,
+        Some("inside"),
+        expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
         route "inside" cannot take it: remote_addrs are 10.0.0.0/8; the client is 192.0.2.1
-    "#]]);
-    check("shop.com", "/orders/7", None, Some("nowhere"), expect![[r#"
+    "#]],
+    );
+    check(
+        "shop.com",
+        "/orders/7",
+        None,
+        Some("nowhere"),
+        expect![[r#"
         route "orders" (shop.com, /orders/:id) takes the request
           id is "7"
         there is no route "nowhere"
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -150,5 +228,6 @@ fn nothing_matches_nothing() {
     let explanation = Matcher::compile(Vec::new()).unwrap().explain(&request, None).unwrap();
     expect![[r#"
         no route takes the request
-    "#]].assert_eq(&explanation.to_string());
+    "#]]
+    .assert_eq(&explanation.to_string());
 }

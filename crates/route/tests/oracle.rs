@@ -245,7 +245,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     let segment = prop_oneof![4 => Just("/a"), 3 => Just("/b"), 2 => Just("/ab"), 1 => Just("/c"), 1 => Just("%2Fa")];
     (
         prop_oneof![3 => Just("GET"), 1 => Just("POST"), 1 => Just("PUT")],
-        select(&["a.com", "b.a.com", "c.b.a.com", "d.c.b.a.com", "com", "x.com", "other", ""]),
+        select(&["a.com", "b.a.com", "c.b.a.com", "d.c.b.a.com", "com", "x.com", "other", "", ".a.com", ".com"]),
         proptest::collection::vec(segment, 0..5),
         any::<bool>(),
         prop_oneof![Just("10.1.2.3"), Just("10.2.0.1"), Just("fd00::1"), Just("::ffff:10.1.0.1"), Just("1.1.1.1")],

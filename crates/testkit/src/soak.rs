@@ -92,6 +92,9 @@ pub fn soak(binary: &str, plan: &SoakPlan) -> SoakReport {
         }
     });
     report.look_at(&mut gateway, plan);
+    for fault in steady.faults().into_iter().chain(flaky.faults()) {
+        report.faults.push(format!("an upstream got: {fault}"));
+    }
     report
 }
 

@@ -27,6 +27,7 @@ struct Counts {
     connections: AtomicUsize,
     requests: AtomicUsize,
     seen: Mutex<Vec<String>>,
+    faults: Mutex<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -80,10 +81,19 @@ impl Upstream {
     pub fn start_echo(&mut self) {
         let counts = Arc::clone(&self.counts);
         self.start(move |connection| {
-            while let Ok(request) = connection.read_request() {
-                counts.record(&request);
-                if !echo(connection, &request) {
-                    return;
+            loop {
+                match read_expecting(connection) {
+                    Ok(request) => {
+                        counts.record(&request);
+                        if !echo(connection, &request) {
+                            return;
+                        }
+                    }
+                    Err(Broken::Malformed(fault)) => {
+                        counts.faults.lock().unwrap().push(fault);
+                        return;
+                    }
+                    Err(_) => return,
                 }
             }
         });
@@ -173,6 +183,11 @@ impl Upstream {
         self.counts.requests.load(Ordering::SeqCst)
     }
 
+    /// What reached an echo upstream and broke a rule. Must stay empty.
+    pub fn faults(&self) -> Vec<String> {
+        self.counts.faults.lock().unwrap().clone()
+    }
+
     /// The start lines of those requests.
     pub fn seen(&self) -> Vec<String> {
         self.counts.seen.lock().unwrap().clone()
@@ -195,10 +210,20 @@ impl Counts {
     }
 }
 
+/// Reads a request and meets its expectation, if it has one.
+fn read_expecting(connection: &mut Connection) -> Result<Message, Broken> {
+    let head = connection.read_head()?;
+    if head.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
+        // Whoever is gone will be noticed when the body is read.
+        let _ = connection.try_send("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    connection.read_request_body(head)
+}
+
 /// Answers one request as its query asks; tells whether the connection goes on.
 ///
 /// `status=404` (200), `size=1000` bytes (0) of [`payload`] with `seed=7` (0), `echo` (the request's body instead),
-/// `chunked`, `close` (delimited), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
+/// `chunked`, `close` (delimited, unless also chunked), `delay=50` ms, `piece=4096` (bytes a write), `cut=100` (close after that many body bytes).
 /// The response tells what came: `X-Body-Sha256`, `X-Body-Length` and `X-Got` (the request line).
 pub fn echo(connection: &mut Connection, request: &Message) -> bool {
     let (method, target) = request.head.method_and_target();
@@ -220,7 +245,8 @@ pub fn echo(connection: &mut Connection, request: &Message) -> bool {
     let status = number("status").unwrap_or(200);
     let framing = match (param("chunked"), param("close")) {
         _ if matches!(status, 204 | 304) => String::new(),
-        (Some(_), _) => "Transfer-Encoding: chunked\r\n".to_owned(),
+        (Some(_), None) => "Transfer-Encoding: chunked\r\n".to_owned(),
+        (Some(_), Some(_)) => "Transfer-Encoding: chunked\r\nConnection: close\r\n".to_owned(),
         (None, Some(_)) => "Connection: close\r\n".to_owned(),
         (None, None) => format!("Content-Length: {}\r\n", body.len()),
     };

@@ -22,11 +22,6 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether both are the same peer, whatever their weight and tier: the same address asked for under the same name.
-    pub fn same_peer(&self, other: &Endpoint) -> bool {
-        self.address == other.address && self.host == other.host
-    }
-
     /// Bytes that place the endpoint on a hash ring. For a literal node they are those of nginx's and APISIX's rings,
     /// so the three agree on where a key goes; a name's endpoints also carry the name, so that two names with one
     /// address are two places.

@@ -1,5 +1,7 @@
 //! How requests are spread: the methods against their definitions, and what holds for all of them.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -172,6 +174,27 @@ fn ewma_honours_weights_under_load() {
         let share = f64::from(*count) / 1_000.0;
         assert!((share / f64::from(weight) - 1.0).abs() < 0.25, "{counts:?}");
     }
+}
+
+/// What nginx 1.22.1 answers for `hash $arg_k consistent` with these servers and keys.
+#[test]
+fn the_ring_is_that_of_nginx() {
+    let nodes: Vec<_> = [(1u8, 1), (2, 2), (3, 1)]
+        .iter()
+        .map(|&(n, weight)| Endpoint {
+            address: SocketAddr::from(([127, 0, 0, n], 18081)),
+            weight,
+            priority: 0,
+            host: format!("127.0.0.{n}:18081").into(),
+        })
+        .collect();
+    let mut balancer = Balancer::new(&CHASH, &nodes);
+    let found: String = (0..40)
+        .map(|n| format!("key-{n}"))
+        .map(|key| balancer.pick(Some(key.as_bytes()), 0, 0, &Tried::new()).unwrap())
+        .map(|index| char::from(b'1' + index as u8))
+        .collect();
+    assert_eq!(found, "2332211212223331211133222222322323212222");
 }
 
 fn owners(balancer: &mut Balancer, tried: &Tried) -> HashMap<String, SocketAddr> {

@@ -1,5 +1,7 @@
 //! Name resolution against a DNS server of the test's own, on loopback.
 
+#![allow(clippy::unwrap_used)]
+
 use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! What survives when an upstream's definition or its resolved addresses change.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! The pool against a plain list that does the same slowly.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::rc::Rc;

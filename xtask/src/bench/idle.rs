@@ -30,10 +30,11 @@ const WARM_UP: usize = 100;
 
 pub(super) fn run(mut args: Args) -> Result {
     let connections: usize = args.value("--connections")?.unwrap_or(10_000);
+    let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX])?;
     raise_open_files(connections as u64 + OTHER_FILES)?;
-    let binary = super::release_binary()?;
+    let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
     let address = free_port()?;

@@ -33,9 +33,30 @@ pub(crate) fn run(mut args: Args) -> Result {
     }
 }
 
-/// Builds the binary that ships and returns its path.
-fn release_binary() -> Result<PathBuf> {
-    let arguments = ["build", "--release", "--package", "stillgate-gateway", "--bin", "stillgate"];
-    step::run(&mut step::cargo(arguments))?;
-    Ok(step::target_dir().join("release/stillgate"))
+/// The binary of `--binary`, or the one that ships, built now.
+fn binary(args: &mut Args) -> Result<Binary> {
+    Ok(match args.value("--binary")? {
+        Some(path) => Binary::Given(path),
+        None => Binary::Built,
+    })
+}
+
+/// Which gateway is measured.
+enum Binary {
+    Given(PathBuf),
+    Built,
+}
+
+impl Binary {
+    /// Where it is, once it is built.
+    fn path(self) -> Result<PathBuf> {
+        match self {
+            Binary::Given(path) => Ok(path),
+            Binary::Built => {
+                let arguments = ["build", "--release", "--package", "stillgate-gateway", "--bin", "stillgate"];
+                step::run(&mut step::cargo(arguments))?;
+                Ok(step::target_dir().join("release/stillgate"))
+            }
+        }
+    }
 }

@@ -63,12 +63,13 @@ pub(super) fn run(mut args: Args) -> Result {
         syscalls: args.flag("--syscalls"),
     };
     let json: Option<String> = args.value("--json")?;
+    let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX, HAPROXY, WRK])?;
     if options.syscalls {
         packages::ensure(&[STRACE])?;
     }
-    let binary = super::release_binary()?;
+    let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
     let mut subjects = Vec::new();

@@ -3,11 +3,11 @@
 //! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. The load
 //! is open-loop: a pause for a reload would show in full.
 
+use super::OTHER_CPU;
 use super::open_loop::{self, Load, Outcome};
 use super::peers;
 use super::process::{Running, free_port};
 use super::statistics::{median, percentile};
-use super::{OTHER_CPU, release_binary};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -47,9 +47,10 @@ pub(super) fn run(mut args: Args) -> Result {
     let routes: usize = args.value("--routes")?.unwrap_or(1000);
     let pairs: u64 = args.value("--blocks")?.unwrap_or(6).max(1);
     let json: Option<String> = args.value("--json")?;
+    let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX])?;
-    let binary = release_binary()?;
+    let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
     let (address, admin) = (free_port()?, free_port()?);

@@ -9,9 +9,10 @@ use crate::step;
 
 pub(super) fn run(mut args: Args) -> Result {
     let seconds: u64 = args.value("--seconds")?.unwrap_or(60);
+    let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX])?;
-    let binary = super::release_binary()?;
+    let binary = binary.path()?;
     let arguments = ["run", "--release", "--package", "stillgate-testkit", "--example", "soak", "--"];
     let mut command = step::cargo(arguments);
     command.args(["--seconds", &seconds.to_string(), "--binary"]).arg(binary);

@@ -26,10 +26,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new() -> Scratch {
-        Scratch {
-            stamp: Stamp::new(),
-            value: Vec::new(),
-        }
+        Scratch { stamp: Stamp::new(), value: Vec::new() }
     }
 }
 
@@ -37,10 +34,7 @@ impl Scratch {
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
     /// The two header fields are looked up like any other variable. Who the user is we do not know: `-`.
-    Combined {
-        referer: Variable,
-        user_agent: Variable,
-    },
+    Combined { referer: Variable, user_agent: Variable },
     /// Per field `{"name":` or `,"name":`, escaped, and the value that follows it.
     Json(Vec<(Vec<u8>, AccessValue)>),
 }
@@ -48,10 +42,9 @@ pub(super) enum Layout {
 impl Layout {
     pub(super) fn new(format: &AccessFormat) -> Layout {
         match format {
-            AccessFormat::Combined => Layout::Combined {
-                referer: variable("http_referer"),
-                user_agent: variable("http_user_agent"),
-            },
+            AccessFormat::Combined => {
+                Layout::Combined { referer: variable("http_referer"), user_agent: variable("http_user_agent") }
+            }
             AccessFormat::Json(fields) => Layout::Json(
                 fields
                     .iter()
@@ -70,19 +63,12 @@ impl Layout {
     /// Appends the line and its newline.
     pub(super) fn push(&self, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
         match self {
-            Layout::Combined {
-                referer,
-                user_agent,
-            } => {
+            Layout::Combined { referer, user_agent } => {
                 push_display(record.client, line);
                 line.extend_from_slice(b" - - [");
                 scratch.stamp.push_common(record.end_unix_ms, line);
                 line.extend_from_slice(b"] \"");
-                push_combined(record.method, line);
-                line.push(b' ');
-                push_combined(record.target, line);
-                line.push(b' ');
-                push_combined(record.version.as_bytes(), line);
+                push_request_line(record, line);
                 line.extend_from_slice(b"\" ");
                 push_display(record.status, line);
                 line.push(b' ');
@@ -108,12 +94,7 @@ impl Layout {
     }
 }
 
-fn push_json_value(
-    value: &AccessValue,
-    record: &Record<'_>,
-    scratch: &mut Scratch,
-    line: &mut Vec<u8>,
-) {
+fn push_json_value(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
     match value {
         AccessValue::Time => {
             line.push(b'"');
@@ -158,10 +139,7 @@ fn push_display(value: impl Display, line: &mut Vec<u8>) {
 
 /// Microseconds as decimal seconds: `0.001234`.
 fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
-    push_display(
-        format_args!("{}.{:06}", time_us / 1_000_000, time_us % 1_000_000),
-        line,
-    );
+    push_display(format_args!("{}.{:06}", time_us / 1_000_000, time_us % 1_000_000), line);
 }
 
 fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
@@ -180,10 +158,7 @@ fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
 /// Copies runs of ordinary bytes at once, as nearly all values are a single run.
 fn push_json_text(text: &str, line: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
-    while let Some(at) = rest
-        .iter()
-        .position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\')
-    {
+    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
         line.extend_from_slice(&rest[..at]);
         match rest[at] {
             b'"' => line.extend_from_slice(b"\\\""),
@@ -201,12 +176,19 @@ fn push_json_text(text: &str, line: &mut Vec<u8>) {
     line.extend_from_slice(rest);
 }
 
-fn push_combined_variable(
-    vars: &dyn Lookup,
-    variable: &Variable,
-    buffer: &mut Vec<u8>,
-    line: &mut Vec<u8>,
-) {
+/// A request that could not be read has no method, and `-` stands for all of its first line.
+fn push_request_line(record: &Record<'_>, line: &mut Vec<u8>) {
+    if record.method.is_empty() {
+        return line.push(b'-');
+    }
+    push_combined(record.method, line);
+    line.push(b' ');
+    push_combined(record.target, line);
+    line.push(b' ');
+    push_combined(record.version.as_bytes(), line);
+}
+
+fn push_combined_variable(vars: &dyn Lookup, variable: &Variable, buffer: &mut Vec<u8>, line: &mut Vec<u8>) {
     match vars.value(variable, buffer) {
         Some(value) if !value.is_empty() => push_combined(value, line),
         _ => line.push(b'-'),
@@ -216,10 +198,7 @@ fn push_combined_variable(
 /// As `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F on.
 fn push_combined(value: &[u8], line: &mut Vec<u8>) {
     let (mut rest, cut) = shorten(value);
-    while let Some(at) = rest
-        .iter()
-        .position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\')
-    {
+    while let Some(at) = rest.iter().position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\') {
         line.extend_from_slice(&rest[..at]);
         line.extend_from_slice(b"\\x");
         push_hex(rest[at], line);
@@ -257,13 +236,7 @@ mod tests {
 
     fn json(values: &[(&str, AccessValue)]) -> AccessFormat {
         AccessFormat::Json(
-            values
-                .iter()
-                .map(|(name, value)| AccessField {
-                    name: (*name).into(),
-                    value: value.clone(),
-                })
-                .collect(),
+            values.iter().map(|(name, value)| AccessField { name: (*name).into(), value: value.clone() }).collect(),
         )
     }
 
@@ -277,25 +250,34 @@ mod tests {
             ("upstream_took", AccessValue::UpstreamTime),
             ("upstream", AccessValue::UpstreamAddr),
             ("route", AccessValue::RouteId),
-            (
-                "agent \"x\"",
-                AccessValue::Variable(variable("http_user_agent")),
-            ),
+            ("agent \"x\"", AccessValue::Variable(variable("http_user_agent"))),
         ])
     }
 
     #[test]
     fn a_plain_request() {
         let vars = Vars(vec![("http_user_agent", b"curl/8.5.0")]);
-        check(&AccessFormat::Combined, &record(&vars), expect![[r#"
+        check(
+            &AccessFormat::Combined,
+            &record(&vars),
+            expect![[r#"
             192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "GET /orders/7?a=b HTTP/1.1" 200 1000 "-" "curl/8.5.0"
-        "#]]);
-        check(&all_fields(), &record(&vars), expect![[r#"
+        "#]],
+        );
+        check(
+            &all_fields(),
+            &record(&vars),
+            expect![[r#"
             {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"curl/8.5.0"}
-        "#]]);
-        check(&json(&[]), &record(&vars), expect![[r#"
+        "#]],
+        );
+        check(
+            &json(&[]),
+            &record(&vars),
+            expect![[r#"
             {}
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
@@ -307,12 +289,20 @@ mod tests {
         let mut hostile = record(&vars);
         hostile.method = b"G\"T";
         hostile.target = b"/\"\\\n\xC3\xA9";
-        check(&AccessFormat::Combined, &hostile, expect![[r#"
+        check(
+            &AccessFormat::Combined,
+            &hostile,
+            expect![[r#"
             192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "G\x22T /\x22\x5C\x0A\xC3\xA9 HTTP/1.1" 200 1000 "\x22 200 0 \x22-\x22 \x22x" "a\x22b\x5Cc\x0D\x0Ad\x09e\x00\x1B[31m\x7F\xFF\xE2\x82\xC3\xA9\xED\xA0\x80"
-        "#]]);
-        check(&all_fields(), &hostile, expect![[r#"
+        "#]],
+        );
+        check(
+            &all_fields(),
+            &hostile,
+            expect![[r#"
             {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"a\"b\\c\r\nd\te\u0000\u001B[31m��é���"}
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
@@ -323,12 +313,8 @@ mod tests {
             let mut line = Vec::new();
             Layout::new(&all_fields()).push(&record(&vars), &mut Scratch::new(), &mut line);
             assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
-            let parsed: serde_json::Value =
-                serde_json::from_slice(&line).expect("the line is JSON");
-            assert_eq!(
-                parsed["agent \"x\""].as_str().expect("a string"),
-                String::from_utf8_lossy(&value)
-            );
+            let parsed: serde_json::Value = serde_json::from_slice(&line).expect("the line is JSON");
+            assert_eq!(parsed["agent \"x\""].as_str().expect("a string"), String::from_utf8_lossy(&value));
         }
     }
 
@@ -343,18 +329,27 @@ mod tests {
     }
 
     #[test]
-    fn absent_upstream_and_route_are_null() {
+    fn what_there_is_not_is_null_or_a_dash() {
         let vars = Vars(vec![]);
         let mut refused = record(&vars);
         refused.upstream_addr = None;
         refused.upstream_time_us = None;
         refused.route_id = None;
-        refused.status = 404;
-        check(&all_fields(), &refused, expect![[r#"
-            {"time":"2026-11-21T00:27:13.042Z","status":404,"sent":1234,"received":78,"took":1.002003,"upstream_took":null,"upstream":null,"route":null,"agent \"x\"":null}
-        "#]]);
-        check(&AccessFormat::Combined, &refused, expect![[r#"
-            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "GET /orders/7?a=b HTTP/1.1" 404 1000 "-" "-"
-        "#]]);
+        refused.status = 400;
+        refused.method = b"";
+        check(
+            &all_fields(),
+            &refused,
+            expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":400,"sent":1234,"received":78,"took":1.002003,"upstream_took":null,"upstream":null,"route":null,"agent \"x\"":null}
+        "#]],
+        );
+        check(
+            &AccessFormat::Combined,
+            &refused,
+            expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "-" 400 1000 "-" "-"
+        "#]],
+        );
     }
 }

@@ -6,9 +6,8 @@
 /// The last second of the year 9999, after which neither format has room for the year.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-const MONTHS: [&[u8; 3]; 12] = [
-    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
-];
+const MONTHS: [&[u8; 3]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 /// The text of one second, kept until another one is asked for.
 #[derive(Debug, Clone)]
@@ -23,11 +22,7 @@ pub(super) struct Stamp {
 impl Stamp {
     /// The stamp of the epoch.
     pub(super) fn new() -> Stamp {
-        let mut stamp = Stamp {
-            second: 0,
-            rfc3339: *b"0000-00-00T00:00:00",
-            common: *b"00/Jan/0000:00:00:00 +0000",
-        };
+        let mut stamp = Stamp { second: 0, rfc3339: *b"0000-00-00T00:00:00", common: *b"00/Jan/0000:00:00:00 +0000" };
         stamp.compute(0);
         stamp
     }
@@ -67,10 +62,7 @@ impl Stamp {
         digits(&mut self.common[0..2], day);
         self.common[3..6].copy_from_slice(MONTHS[month as usize - 1]);
         digits(&mut self.common[7..11], year);
-        for (text, at) in [
-            (&mut self.rfc3339[..], 11),
-            (&mut self.common[..], 12),
-        ] {
+        for (text, at) in [(&mut self.rfc3339[..], 11), (&mut self.common[..], 12)] {
             digits(&mut text[at..at + 2], hour);
             digits(&mut text[at + 3..at + 5], minute);
             digits(&mut text[at + 6..at + 8], rest);
@@ -91,21 +83,12 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (
-        year_of_era + era * 400 + u64::from(month <= 2),
-        month,
-        day,
-    )
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
 fn digits(place: &mut [u8], mut number: u64) {
