@@ -1,7 +1,8 @@
 //! Puts environment variables into scalar values: `${NAME}` and `${NAME:-default}`.
 //!
 //! This happens after the YAML is parsed, so a value can never add keys or lists. As in a shell, the default holds
-//! where the variable is unset or empty. `$${` stands for a literal `${`; any other `$` is itself. Keys are not expanded.
+//! where the variable is unset or empty. `$${` stands for a literal `${`; any other `$` is itself. Keys of maps are not
+//! expanded.
 
 use crate::diagnostic::{Fault, shortened};
 use crate::tree::SCALAR_BYTES_MAX;

@@ -125,9 +125,9 @@ pub(crate) fn need_any(
 /// - `required`: an error, and there is no object;
 /// - `nested`: the same as an empty map.
 ///
-/// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be there, and
-/// what it means if none is. `unbuilt` names keys that are known but cannot
-/// be served yet; they are refused unless empty.
+/// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
+/// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
+/// unless empty.
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
     (@field expected $ty:ty) => { Option<$ty> };

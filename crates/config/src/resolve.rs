@@ -1,4 +1,5 @@
-//! What was written, to what it means: references to indices, services folded into routes, dependent defaults filled in.
+//! What was written, to what it means: references to indices, services folded into routes, dependent defaults filled
+//! in.
 //!
 //! Checks that need more than one value are here and nowhere else. An error in one resource does not hide those of
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.

@@ -17,7 +17,7 @@ pub(crate) const DEPTH_MAX: usize = 32;
 /// Bytes of one scalar, before and after `${ENV}`.
 pub(crate) const SCALAR_BYTES_MAX: usize = 64 * 1024;
 /// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
-pub(crate) const NODES_MAX: usize = 8_000_000;
+pub(crate) const NODES_MAX: usize = 4_000_000;
 /// What all aliases of a file may add, in nodes (a long scalar counts once per [`WEIGHT_BYTES`]).
 pub(crate) const ALIASED_NODES_MAX: usize = 1_000_000;
 const WEIGHT_BYTES: usize = 64;

@@ -6,7 +6,7 @@
 
 use expect_test::expect_file;
 use std::path::PathBuf;
-use stillgate_config::{load, load_file, reference, schema};
+use stillgate_config::{Route, load, load_file, reference, schema};
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -44,14 +44,43 @@ fn bad_files_are_refused_with_every_error() {
 #[test]
 fn good_files_are_read() {
     for file in data("good-") {
-        let mut loaded = load_file(&file, &environment).unwrap_or_else(|errors| panic!("{errors}"));
-        loaded.config.digest.clear();
-        let mut seen = format!("{:#?}\n", loaded.config);
+        let loaded = load_file(&file, &environment).unwrap_or_else(|errors| panic!("{errors}"));
+        let mut seen = format!("{:#?}\n{:#?}\n", loaded.config.gateway, loaded.config.upstreams);
+        for route in &loaded.config.routes {
+            seen += &show_route(route);
+        }
         for warning in loaded.warnings {
             seen += &format!("{warning}\n");
         }
         expect_file![file.with_extension("config")].assert_eq(&seen);
     }
+}
+
+/// By what its parts print, since how they keep it is the `route` crate's affair.
+fn show_route(route: &Route) -> String {
+    let spec = &route.spec;
+    let paths: Vec<String> = spec.paths.iter().map(ToString::to_string).collect();
+    let hosts: Vec<String> = spec.hosts.iter().map(ToString::to_string).collect();
+    let vars = spec.vars.as_ref().map(ToString::to_string);
+    format!(
+        "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
+         remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n",
+        spec.id,
+        route.line,
+        route.upstream,
+        route.service_id,
+        spec.methods,
+        spec.remote_addrs,
+        spec.priority,
+        route.timeout,
+    )
+}
+
+#[test]
+fn the_digest_is_of_the_bytes_as_loaded() {
+    // sha256sum of the same.
+    let loaded = load("\u{feff}routes: [] # ${UNSET}\n", &environment).unwrap();
+    assert_eq!(loaded.config.digest, "d427c56b0037319674bc52df3f3e54367c0a1f85154760755ddd16ca70aac14f");
 }
 
 #[test]
@@ -63,6 +92,11 @@ fn good_files_are_valid_by_the_schema() {
             validator.iter_errors(&instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
     }
+    // And it is not one that everything is valid by.
+    let bad = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bad-keys.yaml");
+    let instance = yaml_to_json(&std::fs::read_to_string(bad).unwrap());
+    let errors = validator.iter_errors(&instance).count();
+    assert!(errors > 10, "{errors}");
 }
 
 #[test]

@@ -160,10 +160,10 @@ fn aliases() {
     check("a: &a [*a]\n", expect!["1:8: a[0]: an alias inside of what it stands for"]);
     check("a: &a {b: *a}\n", expect!["1:11: a.b: an alias inside of what it stands for"]);
     check(
-        &billion_laughs(),
+        billion_laughs(),
         expect!["6:45: a5[7]: aliases add more than 1000000 nodes to the file; write the values out"],
     );
-    check(&nested_aliases(), expect!["31:6: more than 32 lists and maps inside one another"]);
+    check(nested_aliases(), expect!["31:6: more than 32 lists and maps inside one another"]);
     check(
         "upstreams: [{id: &x a, nodes: {}}]\nroutes: [{uri: /a, upstream_id: *x, host: *x, methods: *x}]\n",
         expect![[r#"
@@ -174,41 +174,41 @@ fn aliases() {
 
 #[test]
 fn too_much() {
-    check(&"[".repeat(1_000_000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
+    check("[".repeat(1_000_000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
     check(
-        &format!("a: {}{}", "[".repeat(100), "]".repeat(100)),
+        format!("a: {}{}", "[".repeat(100), "]".repeat(100)),
         expect!["1:35: more than 32 lists and maps inside one another"],
     );
-    check(&"- ".repeat(200), expect!["1:65: more than 32 lists and maps inside one another"]);
+    check("- ".repeat(200), expect!["1:65: more than 32 lists and maps inside one another"]);
     check(
-        &(0..100).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>(),
+        (0..100).map(|i| format!("{}a:\n", " ".repeat(i))).collect::<String>(),
         expect!["33:33: more than 32 lists and maps inside one another"],
     );
     check(
-        &format!("routes: {}\n", "x".repeat(1 << 20)),
+        format!("routes: {}\n", "x".repeat(1 << 20)),
         expect!["1:9: routes: a scalar of 1048576 bytes; at most 65536 are allowed"],
     );
     check(
-        &format!("{}: 1\n", "k".repeat(1 << 20)),
+        format!("{}: 1\n", "k".repeat(1 << 20)),
         expect![[r#"
         1:1: a scalar of 1048576 bytes; at most 65536 are allowed
         1:1048577: not valid YAML: mapping values are not allowed in this context"#]],
     );
     check(
-        &format!("{}: 1\n", "k".repeat(1000)),
+        format!("{}: 1\n", "k".repeat(1000)),
         expect![[
             r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams"#
         ]],
     );
     check(
-        &format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),
+        format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),
         expect!["1:9: routes: more than 65536 bytes after `${…}` is put in"],
     );
-    check(&"{".repeat(5000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
-    check(&"? ".repeat(5000), expect!["1:65: more than 32 lists and maps inside one another"]);
-    check(&"&a ".repeat(1000), expect!["1:4: not valid YAML: did not find expected <document start>"]);
+    check("{".repeat(5000), expect!["1:256: not valid YAML: recursion limit exceeded"]);
+    check("? ".repeat(5000), expect!["1:65: more than 32 lists and maps inside one another"]);
+    check("&a ".repeat(1000), expect!["1:4: not valid YAML: did not find expected <document start>"]);
     check(
-        &format!("gateway: {}\n", "-".repeat(60_000)),
+        format!("gateway: {}\n", "-".repeat(60_000)),
         expect![[
             r#"1:10: gateway: expected a map, found the text "------------------------------------------------------------…""#
         ]],
@@ -395,7 +395,7 @@ fn very_many_resources_are_read_and_refused_in_time() {
     }
     let start = Instant::now();
     assert_eq!(load(&good, &|_| None).unwrap().config.routes.len(), 5_000);
-    assert_eq!(load(&bad, &|_| None).unwrap_err().omitted, 10_000 + 12_500 - DIAGNOSTICS_MAX);
+    assert_eq!(load(&bad, &|_| None).unwrap_err().omitted, 10_000 + 17_500 - DIAGNOSTICS_MAX);
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 

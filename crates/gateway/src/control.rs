@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
 enum Event {
-    /// SIGHUP: reload, whether or not the file changed.
+    /// SIGHUP: reload, whether or not the file changed; without a file as SIGTERM.
     Hangup,
     /// SIGTERM or SIGINT: finish and end; the second time at once.
     Terminate(&'static str),
@@ -162,6 +162,8 @@ impl Control {
 
     fn handle(&mut self, event: Event) -> ControlFlow<Result<(), String>> {
         match event {
+            // A demo whose terminal is closed ends: there is nothing to reload.
+            Event::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
             Event::Hangup => {
                 info!("SIGHUP: reloading");
                 self.reloader.request(true);

@@ -80,22 +80,17 @@ routes:
 fn invitation(up: &Up<'_>) -> String {
     let mut text =
         String::from("A gateway with four routes and two upstreams (apple, pear) is up. In another terminal:\n\n");
+    let mut offer = |line: String, what: &str| text.push_str(&format!("  {line:<58} # {what}\n"));
     if let Some(gateway) = up.listeners.first() {
-        text.push_str(&format!(
-            "  curl http://{gateway}/                                  # apple and pear in turn
-  curl http://{gateway}/hello/world                       # apple, by a path with a parameter
-  curl -H 'Host: pear.example.com' http://{gateway}/      # pear, by its host
-  curl -d 'some text' http://{gateway}/echo               # apple, for POST only
-  curl http://{gateway}/slow                              # takes two seconds
-  curl -N http://{gateway}/stream                         # five lines, one after the other
-"
-        ));
+        offer(format!("curl http://{gateway}/"), "apple and pear in turn");
+        offer(format!("curl http://{gateway}/hello/world"), "apple, by a path with a parameter");
+        offer(format!("curl -H 'Host: pear.example.com' http://{gateway}/"), "pear, by its host");
+        offer(format!("curl -d 'some text' http://{gateway}/echo"), "apple, for POST only");
+        offer(format!("curl http://{gateway}/slow"), "takes two seconds");
+        offer(format!("curl -N http://{gateway}/stream"), "five lines, one after the other");
     }
     if let Some(admin) = up.admin {
-        text.push_str(&format!(
-            "  curl http://{admin}/v1/status                            # how the gateway is
-"
-        ));
+        offer(format!("curl http://{admin}/v1/status"), "how the gateway is");
     }
     text.push_str("\nCtrl-C ends it.\n");
     text

@@ -11,6 +11,7 @@ mod demo;
 mod demo_upstream;
 mod explain;
 mod logging;
+mod names;
 mod reload;
 mod run;
 mod source;
@@ -20,6 +21,10 @@ mod watch;
 use clap::Parser;
 use cli::{Cli, Command};
 use std::process::ExitCode;
+
+/// Gives memory back after a burst of connections, which the C library's allocator keeps.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let code = match Cli::parse().command {

@@ -13,13 +13,13 @@
 //! ```
 
 use crate::logging::Logging;
+use crate::names;
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::IpAddr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Host, Loaded};
+use stillgate_config::{Config, Errors, Gateway, Loaded};
 use stillgate_proxy::{Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -35,9 +35,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Replaced Plans kept for workers; beyond it the oldest is left to the worker that still holds it.
 const RETIRED_MAX: usize = 64;
-
-/// Names told of in one line of the log.
-const NAMES_SHOWN_MAX: usize = 10;
 
 /// What of the process follows a reload besides the Plan.
 pub(crate) struct Live {
@@ -249,8 +246,8 @@ impl Reloader {
                     warn!("{}", warning.in_file(self.source.name().as_deref()));
                 }
                 // The names of what is served are kept until it is replaced.
-                let mut names = names(&loaded.config);
-                names.append(&mut self::names(&self.served));
+                let mut names = names::of(&loaded.config);
+                names.append(&mut names::of(&self.served));
                 self.resolver.set_names(names);
                 self.work = Work::Resolving { next: Arc::new(loaded.config), until: Instant::now() + NAMES_TIMEOUT };
             }
@@ -259,7 +256,7 @@ impl Reloader {
 
     fn build(&mut self, generation: u64, config: Arc<Config>) {
         self.wanted.addresses = false;
-        let addresses = addresses(&self.resolver, &config);
+        let addresses = names::addresses(&self.resolver, &config);
         let previous = self.plans.load();
         self.work = Work::Building(spawn_blocking(move || {
             let plan = Plan::build(generation, &config, &addresses, Some(&previous));
@@ -289,7 +286,7 @@ impl Reloader {
     fn take_over(&mut self, config: Arc<Config>) {
         self.loaded_at = now_rfc3339();
         self.last_error = None;
-        self.resolver.set_names(names(&config));
+        self.resolver.set_names(names::of(&config));
         info!(
             generation = self.plans.load().generation,
             digest = config.digest,
@@ -297,7 +294,7 @@ impl Reloader {
             upstreams = config.upstreams.len(),
             "configuration published"
         );
-        warn_unresolved(&self.resolver);
+        names::warn_unresolved(&self.resolver);
         let (old, new) = (&self.served.gateway, &config.gateway);
         if old.log.level != new.log.level
             && let Err(error) = self.live.logging.set_level(&new.log.level)
@@ -325,39 +322,6 @@ impl Reloader {
         while self.retired.len() > RETIRED_MAX {
             self.retired.pop_front();
         }
-    }
-}
-
-/// The DNS names of a configuration's nodes.
-pub(crate) fn names(config: &Config) -> BTreeSet<String> {
-    let nodes = config.upstreams.iter().flat_map(|upstream| &upstream.nodes);
-    nodes
-        .filter_map(|node| match &node.host {
-            Host::Name(name) => Some(name.clone()),
-            Host::Ip(_) => None,
-        })
-        .collect()
-}
-
-/// What the names of a configuration stand for now.
-pub(crate) fn addresses(resolver: &Resolver, config: &Config) -> HashMap<String, Vec<IpAddr>> {
-    names(config)
-        .into_iter()
-        .map(|name| {
-            let addresses = resolver.addresses(&name).to_vec();
-            (name, addresses)
-        })
-        .collect()
-}
-
-/// Tells of names without addresses: their nodes are left out until they have some.
-pub(crate) fn warn_unresolved(resolver: &Resolver) {
-    let unresolved = resolver.unresolved();
-    for name in unresolved.iter().take(NAMES_SHOWN_MAX) {
-        warn!("{name}; its nodes are left out until it is");
-    }
-    if unresolved.len() > NAMES_SHOWN_MAX {
-        warn!("and {} more names", unresolved.len() - NAMES_SHOWN_MAX);
     }
 }
 
@@ -401,4 +365,28 @@ fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
     .into_iter()
     .filter_map(|(key, differs)| differs.then_some(key))
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let gateway = |keys: &str| {
+            let text = format!("gateway:\n  {keys}\nroutes: []\n");
+            Source::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway
+        };
+        let started = gateway("workers: 2");
+        let check =
+            |keys: &str, expected: &[&str]| assert_eq!(needs_restart(&started, &gateway(keys)), expected, "{keys}");
+        check("workers: 2", &[]);
+        check("workers: 3", &["gateway.workers"]);
+        check("workers: auto", &["gateway.workers"]);
+        check("workers: 2\n  timeouts: {drain: 1s}\n  log: {level: debug}\n  server_header: false", &[]);
+        check(
+            "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
+            &["gateway.listeners", "gateway.admin.address", "gateway.access_log", "gateway.log.format"],
+        );
+    }
 }

@@ -8,7 +8,8 @@ use crate::admin;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
 use crate::control::{Control, Signals};
 use crate::logging::{LevelError, Logging};
-use crate::reload::{self, Live, NAMES_TIMEOUT, Reloader};
+use crate::names;
+use crate::reload::{Live, NAMES_TIMEOUT, Reloader};
 use crate::source::{ReadError, Source};
 use crate::watch::FileWatch;
 use std::fmt;
@@ -65,10 +66,7 @@ impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RunError::Read(error) => error.fmt(f),
-            RunError::Config(errors) => {
-                let count = errors.diagnostics.len() + errors.omitted;
-                write!(f, "the configuration is refused ({count} findings)\n{errors}")
-            }
+            RunError::Config(errors) => write!(f, "the configuration is refused\n{errors}"),
             RunError::System(what, error) => write!(f, "{what}: {error}"),
             RunError::Log(error) => error.fmt(f),
             RunError::Resolver(error) => write!(f, "names cannot be resolved: {error}; see /etc/resolv.conf"),
@@ -116,6 +114,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_name("control-work")
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
@@ -150,11 +149,11 @@ async fn start(
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
     let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
-    resolver.set_names(reload::names(&config));
+    resolver.set_names(names::of(&config));
     // Who is without addresses is told right below.
     let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
-    reload::warn_unresolved(&resolver);
-    let addresses = reload::addresses(&resolver, &config);
+    names::warn_unresolved(&resolver);
+    let addresses = names::addresses(&resolver, &config);
     let plan = Plan::build(1, &config, &addresses, None).map_err(RunError::Plan)?;
     let plans = Arc::new(PlanCell::new(Arc::new(plan)));
 

@@ -215,6 +215,34 @@ fn a_client_gone_in_its_body_ends_the_upstream_exchange() {
     }
 }
 
+/// A plain close looks like a half-close at first, yet nobody waits for the answer.
+#[test]
+fn a_client_gone_while_it_waits_ends_the_upstream_exchange() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut node = upstream.accept();
+    node.expect_request();
+    drop(client);
+    eventually("the upstream connection to be closed", || node.is_closed());
+}
+
+/// And one that has merely shut its sending side still gets it, however long it takes.
+#[test]
+fn a_half_closed_client_waits_for_a_slow_upstream() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    for version in ["HTTP/1.1", "HTTP/1.0"] {
+        let mut client = gateway.client();
+        client.send(format!("GET /?delay=1200&size=10 {version}\r\nHost: a\r\n\r\n"));
+        client.half_close();
+        let response = client.expect_response("GET");
+        assert_eq!((response.head.status(), response.body), (200, payload(0, 10)), "{version}");
+        client.expect_close();
+    }
+}
+
 /// The same while the response streams: the upstream must not go on for nobody.
 #[test]
 fn a_client_gone_in_the_response_ends_the_upstream_exchange() {

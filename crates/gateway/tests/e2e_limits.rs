@@ -61,6 +61,41 @@ fn a_slow_body_is_answered_408() {
     eventually("the upstream connection to be closed", || node.is_closed());
 }
 
+/// A client that waits for 100 is not slow: the upstream is.
+#[test]
+fn an_unmet_expectation_does_not_use_up_the_bodys_time() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {body: 200ms}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    let mut node = upstream.accept();
+    node.read_head().expect("the head goes ahead");
+    let since = Instant::now();
+    eventually("the body's time to be over", || since.elapsed() > Duration::from_millis(600));
+    node.send("HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(client.read_head().expect("an interim response").status(), 100);
+    client.send("abc");
+    assert_eq!(node.read_exactly(3).expect("the body"), b"abc");
+    node.send("HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(client.expect_response("POST").head.status(), 204);
+}
+
+/// And an upstream that never answers it is a gateway timeout.
+#[test]
+fn an_expectation_never_met_is_answered_504() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 1, send: 1, read: 0.2}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+    let mut node = upstream.accept();
+    node.read_head().expect("the head goes ahead");
+    let response = client.expect_response("POST");
+    assert_eq!(response.head.status(), 504);
+    assert!(response.head.connection_has("close"));
+}
+
 #[test]
 fn an_idle_client_is_closed_without_a_word() {
     let upstream = Upstream::echo();

@@ -10,6 +10,11 @@ const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 /// Dialogues of each kind.
 const DIALOGUES: u64 = 300;
 
+/// Where the numbers of the dialogues begin; `SEED=7` explores others than usual.
+fn first_dialogue() -> u64 {
+    std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok()).unwrap_or(0) << 32
+}
+
 /// One request of a dialogue and what must come back.
 struct Ask {
     method: &'static str,
@@ -97,11 +102,45 @@ fn deliver(client: &mut Client, bytes: &[u8], random: &mut impl FnMut() -> u64) 
     }
 }
 
+/// Overwrites, removes, doubles or inserts bytes, one to three times.
+fn mutilate(bytes: &mut Vec<u8>, random: &mut impl FnMut() -> u64) {
+    const INSERTS: [&[u8]; 12] = [
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\0",
+        b" ",
+        b"\t",
+        b":",
+        b",",
+        b"Content-Length: 3\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"\r\n\r\n",
+        b"0\r\n\r\n",
+    ];
+    for _ in 0..1 + random() % 3 {
+        let at = random() as usize % bytes.len();
+        match random() % 4 {
+            0 => bytes[at] = random() as u8,
+            1 => drop(bytes.remove(at)),
+            2 => {
+                let end = (at + 1 + random() as usize % 30).min(bytes.len());
+                let copy = bytes[at..end].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            _ => {
+                let insert = INSERTS[random() as usize % INSERTS.len()];
+                bytes.splice(at..at, insert.iter().copied());
+            }
+        }
+    }
+}
+
 #[test]
 fn valid_dialogues_come_through_exactly() {
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
-    for dialogue in 0..DIALOGUES {
+    for dialogue in (0..DIALOGUES).map(|number| number + first_dialogue()) {
         let mut random = seeded(dialogue);
         let asks: Vec<Ask> = (0..1 + random() % 8).map(|_| Ask::random(&mut random)).collect();
         let mut client = gateway.client();
@@ -131,23 +170,9 @@ fn valid_dialogues_come_through_exactly() {
 /// and what it answers is a valid sequence of responses.
 #[test]
 fn mutilated_dialogues_never_become_invalid_requests() {
-    const INSERTS: [&[u8]; 12] = [
-        b"\r",
-        b"\n",
-        b"\r\n",
-        b"\0",
-        b" ",
-        b"\t",
-        b":",
-        b",",
-        b"Content-Length: 3\r\n",
-        b"Transfer-Encoding: chunked\r\n",
-        b"\r\n\r\n",
-        b"0\r\n\r\n",
-    ];
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
-    for dialogue in 0..3 * DIALOGUES {
+    for dialogue in (0..3 * DIALOGUES).map(|number| number + first_dialogue()) {
         let mut random = seeded(dialogue + 1_000_000);
         let mut bytes = Vec::new();
         for _ in 0..3 {
@@ -158,22 +183,7 @@ fn mutilated_dialogues_never_become_invalid_requests() {
             }
             bytes.extend(ask.bytes);
         }
-        for _ in 0..1 + random() % 3 {
-            let at = random() as usize % bytes.len();
-            match random() % 4 {
-                0 => bytes[at] = random() as u8,
-                1 => drop(bytes.remove(at)),
-                2 => {
-                    let end = (at + 1 + random() as usize % 30).min(bytes.len());
-                    let copy = bytes[at..end].to_vec();
-                    bytes.splice(at..at, copy);
-                }
-                _ => {
-                    let insert = INSERTS[random() as usize % INSERTS.len()];
-                    bytes.splice(at..at, insert.iter().copied());
-                }
-            }
-        }
+        mutilate(&mut bytes, &mut random);
         let mut client = gateway.client();
         deliver(&mut client, &bytes, &mut random);
         client.half_close();
@@ -188,4 +198,57 @@ fn mutilated_dialogues_never_become_invalid_requests() {
     }
     assert_eq!(upstream.faults(), [""; 0]);
     gateway.assert_healthy();
+}
+
+/// An upstream that talks nonsense: what the client gets is valid or cut short, and if it is complete it is what a
+/// strict reader of the upstream's bytes would have got.
+#[test]
+fn mutilated_responses_never_become_other_responses() {
+    let upstream = Upstream::bind();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    for dialogue in (0..2 * DIALOGUES).map(|number| number + first_dialogue()) {
+        let mut random = seeded(dialogue + 2_000_000);
+        let body = payload(dialogue, random() as usize % 300);
+        let mut bytes = match random() % 3 {
+            0 => format!("HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes(),
+            1 => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n".to_vec(),
+            _ => b"HTTP/1.1 200 OK\r\nConnection: close\r\nX: y\r\n\r\n".to_vec(),
+        };
+        if bytes.windows(7).any(|window| window == b"chunked") {
+            for part in body.chunks(100) {
+                bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+                bytes.extend_from_slice(part);
+                bytes.extend_from_slice(b"\r\n");
+            }
+            bytes.extend_from_slice(b"0\r\n\r\n");
+        } else {
+            bytes.extend_from_slice(&body);
+        }
+        mutilate(&mut bytes, &mut random);
+        let strict = strictly(&bytes);
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let mut node = Client::from_connection(upstream.accept());
+        node.expect_request();
+        deliver(&mut node, &bytes, &mut random);
+        node.half_close();
+        let told = || format!("dialogue {dialogue}: {}", stillgate_testkit::encode(&bytes));
+        match (client.read_response("GET"), strict) {
+            (Err(Broken::Malformed(why)), _) => panic!("{why}; {}", told()),
+            (Err(Broken::Timeout(_)), _) => panic!("hangs; {}", told()),
+            (Ok(response), Ok(strict)) if response.head.status() != 502 => {
+                assert!(response.body == strict.body, "another body; {}", told());
+            }
+            (Ok(response), Err(why)) => assert_eq!(response.head.status(), 502, "{why:?}; {}", told()),
+            _ => {}
+        }
+    }
+    gateway.assert_healthy();
+}
+
+/// What testkit's own reader makes of these bytes, ended by a close.
+fn strictly(bytes: &[u8]) -> Result<stillgate_testkit::Message, Broken> {
+    let bytes = bytes.to_vec();
+    let source = Upstream::serve(move |connection| connection.send(&bytes));
+    Client::connect(source.addr()).read_response("GET")
 }

@@ -98,8 +98,10 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> Aft
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
             Arrived::Closed => return After::Close,
-            Arrived::Timeout => return reply::refuse(worker, client, x, 408, "the request head did not come in time").await,
-            Arrived::Refused(error) => return reply::refuse_head(worker, client, x, error).await,
+            Arrived::Timeout => return exchange::refuse(worker, client, x, 408, "the request head did not come in time").await,
+            Arrived::Refused(error) => {
+                return exchange::refuse(worker, client, x, reply::status_of(error), &error.to_string()).await;
+            }
         }
         let after = exchange::run(worker, client, x).await;
         if after != After::KeepAlive || (client.eof && !x.from_client.has_leftover()) {

@@ -95,11 +95,17 @@ impl Exchange {
 struct Refusal {
     status: u16,
     message: String,
+    /// What follows on the connection may be no request.
+    closes: bool,
 }
 
 impl Refusal {
     fn new(status: u16, message: impl ToString) -> Refusal {
-        Refusal { status, message: message.to_string() }
+        Refusal { status, message: message.to_string(), closes: false }
+    }
+
+    fn closing(status: u16, message: impl ToString) -> Refusal {
+        Refusal { closes: true, ..Refusal::new(status, message) }
     }
 }
 
@@ -111,6 +117,17 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchan
     let after = serve(worker, client, x, &snapshot).await;
     worker.counters.requests_total.add(1);
     worker.record(client, x, &snapshot);
+    after
+}
+
+/// Answers a head that did not come or made no sense, and closes. It is logged and counted like any request.
+pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchange, status: u16, message: &str) -> After {
+    // What the connection's last request said of itself does not hold for this one.
+    x.request.clear();
+    client.address = client.peer.ip().to_canonical();
+    let after = reply::send(worker, client, x, status, message, true).await;
+    worker.counters.requests_total.add(1);
+    worker.record(client, x, &worker.snapshot());
     after
 }
 
@@ -133,7 +150,7 @@ impl Drop for InFlight<'_> {
 async fn serve(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, snapshot: &Snapshot) -> After {
     let started = x.from_client.start_body(x.request.len, x.request.framing);
     if let Err(malformed) = started {
-        return reply::refuse(worker, client, x, 400, malformed).await;
+        return reply::send(worker, client, x, 400, &malformed.to_string(), true).await;
     }
     match select(client, x, snapshot) {
         Ok(found) => {
@@ -141,7 +158,7 @@ async fn serve(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, snaps
             let route = &snapshot.plan.routes[found.route];
             forward(worker, client, x, snapshot, route).await
         }
-        Err(refusal) => reply::send(worker, client, x, refusal.status, &refusal.message).await,
+        Err(refusal) => reply::send(worker, client, x, refusal.status, &refusal.message, refusal.closes).await,
     }
 }
 
@@ -150,7 +167,7 @@ fn select(client: &mut Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<
     let head = x.from_client.head();
     client.address = client_address(&snapshot.plan.settings, head, &x.request, client.peer.ip());
     match x.request.form {
-        Form::Authority => return Err(Refusal::new(405, "CONNECT is not served here")),
+        Form::Authority => return Err(Refusal::closing(405, "CONNECT is not served here")),
         // About the server as a whole (RFC 9110 section 9.3.7): there is no path to route by.
         Form::Asterisk => return Err(Refusal::new(404, "Route Not Found")),
         Form::Origin | Form::Absolute => {}
@@ -193,7 +210,7 @@ struct Tries<'a> {
 }
 
 /// How one try ended.
-enum Tried1 {
+enum Ended {
     /// The client has its response, or does not need one any more.
     Done(After),
     /// The gateway has to answer for itself.
@@ -231,13 +248,13 @@ async fn forward(
             upstream.state.borrow_mut().pick(key, worker.clock.now_ms(), worker.random(), &x.tried)
         });
         let Some(index) = picked else {
-            return reply::send(worker, client, x, status, no_node(status)).await;
+            return reply::send(worker, client, x, status, no_node(status), false).await;
         };
         x.tried.insert(index);
         let (failure, attempt) = match attempt(worker, client, x, &tries, index).await {
-            Tried1::Done(after) => return after,
-            Tried1::Refused(refusal) => return reply::refuse(worker, client, x, refusal.status, refusal.message).await,
-            Tried1::Failed { failure, reused, request_sent, response_started } => {
+            Ended::Done(after) => return after,
+            Ended::Refused(refusal) => return reply::send(worker, client, x, refusal.status, &refusal.message, refusal.closes).await,
+            Ended::Failed { failure, reused, request_sent, response_started } => {
                 (failure, judge(worker, x, &tries, failure, reused, request_sent, response_started))
             }
         };
@@ -253,7 +270,7 @@ async fn forward(
             }
             Decision::Fail(status) => {
                 let message = failed(failure, x.refusal.take());
-                return reply::send(worker, client, x, status, &message).await;
+                return reply::send(worker, client, x, status, &message, false).await;
             }
         }
         worker.counters.upstream_retries.add(1);
@@ -348,7 +365,7 @@ async fn attempt(
     x: &mut Exchange,
     tries: &Tries<'_>,
     index: usize,
-) -> Tried1 {
+) -> Ended {
     let state = &tries.upstream.state;
     state.borrow_mut().on_start(index);
     let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };
@@ -389,7 +406,7 @@ async fn attempt(
     let (sent, begun) = (relay.request_sent && !relay.node_deaf, relay.in_body());
     let keep_alive = relay.keep_alive;
     match end {
-        Ok(()) => Tried1::Done(finish(worker, x, tries, index, stream, meta, sent, keep_alive)),
+        Ok(()) => Ended::Done(finish(worker, x, tries, index, stream, meta, sent, keep_alive)),
         Err(event) => failed_try(x, event, meta.is_reused(), begun),
     }
 }
@@ -419,8 +436,8 @@ async fn connect(
     }
 }
 
-fn not_connected(error: ConnectError) -> Tried1 {
-    Tried1::Failed { failure: error.failure, reused: false, request_sent: false, response_started: false }
+fn not_connected(error: ConnectError) -> Ended {
+    Ended::Failed { failure: error.failure, reused: false, request_sent: false, response_started: false }
 }
 
 /// Serialises the request for this node, with what is here of its body.
@@ -463,8 +480,8 @@ fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Failure> {
         return Err(Failure::BadResponse);
     }
     if x.request.version == Version::Http11 {
-        let settings = &relay.worker.snapshot().plan.settings.clone();
-        forwarding::edit_response(relay.worker, x, settings, true, false);
+        let snapshot = relay.worker.snapshot();
+        forwarding::edit_response(relay.worker, x, &snapshot.plan.settings, true, false);
         let head = &x.from_node.unparsed()[..x.response.len];
         write_response(x.to_client.head(&relay.worker.buffers), head, &x.response, &x.response_edits);
         x.to_client.stage(&[], None, &relay.worker.buffers);
@@ -532,26 +549,25 @@ fn finish(
 }
 
 /// What an event that ended a try means for the request.
-fn failed_try(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> Tried1 {
+fn failed_try(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
     match event {
-        Event::NodeFailed(failure) => Tried1::Failed {
+        Event::NodeFailed(failure) => Ended::Failed {
             failure,
             reused,
             request_sent: x.to_node.total > 0,
             response_started: x.from_node.total > 0,
         },
-        Event::Cut if x.response.framing == Framing::UntilClose && x.to_client.coding == Coding::Raw => {
-            Tried1::Done(After::Abort)
-        }
-        Event::Cut => Tried1::Done(if x.to_client.coding == Coding::Raw && !has_length(&x.response) { After::Abort } else { After::Close }),
-        Event::BodyTimeout if !begun => Tried1::Refused(Refusal::new(408, "the request body did not come in time")),
-        Event::BadBody(malformed) if !begun => Tried1::Refused(Refusal::new(400, malformed)),
-        Event::BodyTimeout | Event::BadBody(_) => Tried1::Done(After::Abort),
+        // A client that sees neither a length nor chunks can tell a cut response from a whole one by a reset only.
+        Event::Cut if x.to_client.coding == Coding::Raw && !has_length(&x.response) => Ended::Done(After::Abort),
+        Event::Cut => Ended::Done(After::Close),
+        Event::BodyTimeout if !begun => Ended::Refused(Refusal::closing(408, "the request body did not come in time")),
+        Event::BadBody(malformed) if !begun => Ended::Refused(Refusal::closing(400, malformed)),
+        Event::BodyTimeout | Event::BadBody(_) => Ended::Done(After::Abort),
         Event::ClientGone => {
             if !begun {
                 x.outcome.status = STATUS_CLIENT_GONE;
             }
-            Tried1::Done(After::Close)
+            Ended::Done(After::Close)
         }
         Event::Head | Event::Finished => unreachable!("handled where the try is driven"),
     }

@@ -89,7 +89,7 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
         trusted_lines(edits, head, &x.request, client, client.address);
     } else {
         edits.added.extend_from_slice(&client.forwarded);
-        edits.add("X-Forwarded-Host", x.request.authority.of(head));
+        add_forwarded_host(edits, head, &x.request);
     }
     if x.request.framing == Framing::Chunked {
         edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -115,7 +115,14 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.add("X-Forwarded-Port", client.local.port().to_string().as_bytes());
     }
     if missing(Name::XForwardedHost) {
-        edits.add("X-Forwarded-Host", request.authority.of(head));
+        add_forwarded_host(edits, head, request);
+    }
+}
+
+fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
+    let authority = request.authority.of(head);
+    if !authority.is_empty() {
+        edits.add("X-Forwarded-Host", authority);
     }
 }
 

@@ -4,11 +4,10 @@ use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::push_common_lines;
 use crate::worker::Worker;
-use std::fmt::Display;
 use std::future::poll_fn;
 use std::io::Write;
 use std::task::Poll;
-use stillgate_wire::{Fault, Method, RequestError, Version};
+use stillgate_wire::{Fault, Method, RequestError};
 
 /// The name of a status (RFC 9110 section 15).
 pub(crate) fn reason(status: u16) -> &'static str {
@@ -27,37 +26,28 @@ pub(crate) fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Answers a request whose head was understood; the connection goes on where its body is here.
-pub(crate) async fn send(worker: &Worker, client: &mut Client, x: &mut Exchange, status: u16, message: &str) -> After {
-    let keep_alive = x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
-    stage(worker, x, status, message, keep_alive);
-    flush(worker, client, x, keep_alive).await
-}
-
-/// Answers a request whose head or body was refused, and closes.
-pub(crate) async fn refuse(
+/// Answers a request; the connection goes on where its body is here and `closes` does not forbid it.
+pub(crate) async fn send(
     worker: &Worker,
     client: &mut Client,
     x: &mut Exchange,
     status: u16,
-    message: impl Display,
+    message: &str,
+    closes: bool,
 ) -> After {
-    stage(worker, x, status, &message.to_string(), false);
-    flush(worker, client, x, false).await
+    let keep_alive = !closes && x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
+    stage(worker, x, status, message, keep_alive);
+    flush(worker, client, x, keep_alive).await
 }
 
-/// Answers a head that was refused.
-pub(crate) async fn refuse_head(worker: &Worker, client: &mut Client, x: &mut Exchange, error: RequestError) -> After {
-    let status = match error.fault() {
+/// The status that answers a head that was refused.
+pub(crate) fn status_of(error: RequestError) -> u16 {
+    match error.fault() {
         Fault::BadRequest => 400,
         Fault::TargetTooLong => 414,
         Fault::HeadTooLarge => 431,
         Fault::Version => 505,
-    };
-    // What the last request of this connection said of itself does not hold for this one.
-    x.request.method = Method::Other;
-    x.request.version = Version::Http11;
-    refuse(worker, client, x, status, error).await
+    }
 }
 
 fn stage(worker: &Worker, x: &mut Exchange, status: u16, message: &str, keep_alive: bool) {
@@ -66,11 +56,11 @@ fn stage(worker: &Worker, x: &mut Exchange, status: u16, message: &str, keep_ali
     x.to_client.reset(&worker.buffers);
     x.from_node.release(&worker.buffers);
     x.to_node.release(&worker.buffers);
-    let (http11, method) = (x.request.version, x.request.method);
+    let (version, method) = (x.request.version, x.request.method);
     let out = x.to_client.head(&worker.buffers);
     let body = body(status, message);
     write_head(out, status, body.len());
-    push_common_lines(worker, &snapshot.plan.settings, out, true, http11, keep_alive);
+    push_common_lines(worker, &snapshot.plan.settings, out, true, version, keep_alive);
     out.extend_from_slice(b"\r\n");
     x.outcome.head_bytes = out.len() as u64;
     x.outcome.status = status;

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use stillgate_config::Balance;
 use stillgate_upstream::UpstreamState;
 use tokio::net::TcpStream;
 
@@ -15,6 +16,8 @@ pub(crate) struct Snapshot {
     pub(crate) plan: Arc<Plan>,
     /// In the order of the Plan's upstreams.
     pub(crate) upstreams: Vec<Rc<WorkerUpstream>>,
+    /// Whether some upstream chooses nodes by their latency.
+    pub(crate) uses_latency: bool,
 }
 
 /// One upstream in one worker.
@@ -31,6 +34,7 @@ impl Snapshot {
         for upstream in previous.iter().flat_map(|snapshot| &snapshot.upstreams) {
             old.insert(&upstream.definition.definition.key, upstream);
         }
+        let uses_latency = plan.upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
         let upstreams = plan
             .upstreams
             .iter()
@@ -46,6 +50,6 @@ impl Snapshot {
                 }),
             })
             .collect();
-        Snapshot { version, plan, upstreams }
+        Snapshot { version, plan, upstreams, uses_latency }
     }
 }

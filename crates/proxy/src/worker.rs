@@ -21,7 +21,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stillgate_config::Balance;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -101,13 +100,13 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             exchanges: RefCell::default(),
             refusals: Cell::new(0),
         });
-        worker.live(&listeners, &mut commands).await;
+        worker.live(listeners, &mut commands).await;
         Ok(())
     })
 }
 
 impl Worker {
-    async fn live(self: &Rc<Self>, listeners: &[Rc<TcpListener>], commands: &mut watch::Receiver<Command>) {
+    async fn live(self: &Rc<Self>, mut listeners: Vec<Rc<TcpListener>>, commands: &mut watch::Receiver<Command>) {
         let accepting: Vec<AbortHandle> = listeners
             .iter()
             .map(|listener| spawn_local(accept(self.clone(), listener.clone())).abort_handle())
@@ -127,7 +126,7 @@ impl Worker {
                     let command = if changed.is_ok() { *commands.borrow_and_update() } else { Command::Drain(Duration::ZERO) };
                     if let Command::Drain(time) = command {
                         deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
-                        self.start_draining(listeners, &accepting);
+                        self.start_draining(std::mem::take(&mut listeners), &accepting);
                     }
                     if changed.is_err() {
                         return;
@@ -161,10 +160,10 @@ impl Worker {
         }
     }
 
-    /// Connections that wait in the listeners' queues would be reset if these were just closed: they are taken first.
-    fn start_draining(self: &Rc<Self>, listeners: &[Rc<TcpListener>], accepting: &[AbortHandle]) {
+    /// Closes the listeners. Connections that wait in their queues would be reset by that: they are taken first.
+    fn start_draining(self: &Rc<Self>, listeners: Vec<Rc<TcpListener>>, accepting: &[AbortHandle]) {
         accepting.iter().for_each(AbortHandle::abort);
-        for listener in listeners {
+        for listener in &listeners {
             let cx = &mut Context::from_waker(Waker::noop());
             while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(cx) {
                 self.admit(stream, peer);
@@ -187,8 +186,7 @@ impl Worker {
 
     /// Whether anybody wants to know how long requests take.
     pub(crate) fn is_timed(&self, snapshot: &Snapshot) -> bool {
-        let latency_counts = |balance: &Balance| *balance == Balance::Ewma;
-        self.is_logging || snapshot.upstreams.iter().any(|upstream| latency_counts(&upstream.definition.definition.balance))
+        self.is_logging || snapshot.uses_latency
     }
 
     /// A fresh random number (xorshift64*): for choosing among nodes, nothing secret.

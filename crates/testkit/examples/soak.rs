@@ -10,14 +10,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |name: &str, default: &str| {
         let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1).cloned())
-            .unwrap_or_else(|| default.to_owned())
+        at.and_then(|at| arguments.get(at + 1).cloned()).unwrap_or_else(|| default.to_owned())
     };
-    let (Ok(seconds), Ok(clients), Ok(seed)) = (
-        value("--seconds", "60").parse(),
-        value("--clients", "16").parse(),
-        value("--seed", "1").parse(),
-    ) else {
+    let (Ok(seconds), Ok(clients), Ok(seed)) =
+        (value("--seconds", "60").parse(), value("--clients", "16").parse(), value("--seed", "1").parse())
+    else {
         eprintln!("usage: soak [--binary FILE] [--seconds N] [--clients N] [--seed N]");
         return ExitCode::from(2);
     };
@@ -43,9 +40,5 @@ fn main() -> ExitCode {
     for fault in &report.faults {
         println!("FAULT {fault}");
     }
-    if report.faults.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if report.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

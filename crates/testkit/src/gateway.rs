@@ -31,6 +31,8 @@ pub struct Setup {
     pub resources: Option<String>,
     /// A limit on file descriptors, soft and hard.
     pub open_files: Option<usize>,
+    /// A further address to listen on.
+    pub further_listener: Option<SocketAddr>,
 }
 
 impl Setup {
@@ -56,6 +58,13 @@ impl Setup {
         self
     }
 
+    /// Adds a listener.
+    #[must_use]
+    pub fn with_listener(mut self, addr: SocketAddr) -> Self {
+        self.further_listener = Some(addr);
+        self
+    }
+
     /// Adds lines to the upstream.
     #[must_use]
     pub fn upstream(mut self, lines: &str) -> Self {
@@ -76,8 +85,21 @@ impl Setup {
         if !self.gateway.contains("workers:") {
             gateway.push_str("workers: 1\n");
         }
-        write!(gateway, "listeners:\n  - address: \"{listen}\"\nadmin:\n  address: \"{admin}\"\n{}", self.gateway)
-            .expect("writing to a String cannot fail");
+        let further = self
+            .further_listener
+            .map(|addr| {
+                format!(
+                    "  - address: \"{addr}\"
+"
+                )
+            })
+            .unwrap_or_default();
+        write!(
+            gateway,
+            "listeners:\n  - address: \"{listen}\"\n{further}admin:\n  address: \"{admin}\"\n{}",
+            self.gateway
+        )
+        .expect("writing to a String cannot fail");
         let yaml = format!("gateway:\n{}{}", indented(&gateway, 2), self.render_resources());
         yaml.replace("{dir}", &dir.display().to_string())
     }

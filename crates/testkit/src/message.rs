@@ -1,7 +1,7 @@
 //! A strict second reading of HTTP/1 messages from a socket.
 //!
 //! Strict on purpose: whatever the gateway emits must satisfy the narrowest reader, so this one takes CRLF only, token
-//! names, one framing, canonical numbers. It does not try to be fast, nor to accept what the RFC merely tolerates.
+//! names, one framing, plain digits. It does not try to be fast, nor to accept what the RFC merely tolerates.
 
 use crate::PATIENCE;
 use crate::notation::encode;
@@ -67,7 +67,7 @@ impl Head {
         let text = text.strip_suffix("\r\n\r\n").ok_or("no empty line")?;
         let mut lines = text.split("\r\n");
         let start = lines.next().unwrap_or("").to_owned();
-        if start.contains(|c: char| c.is_control()) {
+        if start.contains(is_forbidden) {
             return Err(format!("control character in {start:?}"));
         }
         let mut fields = Vec::new();
@@ -78,13 +78,18 @@ impl Head {
     }
 }
 
+/// Neither in reason phrases nor in field values; obs-text (beyond ASCII) is.
+fn is_forbidden(c: char) -> bool {
+    (c < ' ' && c != '\t') || c == '\x7f'
+}
+
 fn parse_field(line: &str) -> Result<(String, String), String> {
     let (name, value) = line.split_once(':').ok_or_else(|| format!("no colon: {line:?}"))?;
     let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(is_token) {
         return Err(format!("field name {name:?}"));
     }
-    if value.contains(|c: char| (c < ' ' && c != '\t') || c == '\x7f') {
+    if value.contains(is_forbidden) {
         return Err(format!("control character in field {line:?}"));
     }
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
@@ -419,8 +424,11 @@ fn framing(head: &Head, default: Framing) -> Result<Framing, String> {
     match (lengths.as_slice(), codings.as_slice()) {
         ([], []) => Ok(default),
         ([len], []) => {
-            let canonical = len.parse::<u64>().is_ok_and(|n| n.to_string() == **len);
-            if canonical { Ok(Framing::Length) } else { Err(format!("Content-Length {len:?}")) }
+            let digits = len.bytes().all(|byte| byte.is_ascii_digit());
+            match len.parse::<u64>() {
+                Ok(_) if digits => Ok(Framing::Length),
+                _ => Err(format!("Content-Length {len:?}")),
+            }
         }
         ([], [coding]) if coding.eq_ignore_ascii_case("chunked") => Ok(Framing::Chunked),
         _ => Err(format!("ambiguous framing: {head:?}")),
@@ -470,7 +478,7 @@ mod tests {
             assert!(matches!(result, Err(Broken::Malformed(_))), "{text}: {result:?}");
         };
         refuse("HTTP/1.1 200 OK\nContent-Length: 2\nContent-Length: 2\n\nhi\\");
-        refuse("HTTP/1.1 200 OK\nContent-Length: 02\n\nhi\\");
+        refuse("HTTP/1.1 200 OK\nContent-Length: +2\n\nhi\\");
         refuse("HTTP/1.1 200 OK\nContent-Length: 2\nTransfer-Encoding: chunked\n\nhi\\");
         refuse("HTTP/1.1 200 OK\nTransfer-Encoding: gzip, chunked\n\n0\n\n");
         refuse("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n+2\nhi\n0\n\n");

@@ -61,6 +61,11 @@ impl Fields {
         self.list.iter()
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.end = 0;
+    }
+
     /// How many there are; at most [`crate::HEADERS_MAX`].
     pub fn len(&self) -> usize {
         self.list.len()

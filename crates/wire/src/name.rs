@@ -82,7 +82,6 @@ impl Name {
         matches!(
             self,
             Name::Te
-                | Name::Trailer
                 | Name::Upgrade
                 | Name::Connection
                 | Name::KeepAlive

@@ -65,6 +65,13 @@ impl RequestHead {
         self.len = 0;
     }
 
+    /// Forgets everything, so that nothing of an earlier head is taken for a part of one that was refused.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = RequestHead { fields, ..RequestHead::default() };
+    }
+
     /// Looks at all bytes that have arrived of this head, from its first on; called again when there are more.
     /// Leading empty lines must have been skipped ([`crate::leading_empty_lines`]).
     pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {

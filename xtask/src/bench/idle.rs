@@ -61,6 +61,11 @@ pub(super) fn run(mut args: Args) -> Result {
     drop(again);
     let after = stable(&mut gateway)?;
     line("after closing them", after);
+    // Memory that was kept for reuse must be reused.
+    let held = open(address, connections)?;
+    line("with as many new ones", stable(&mut gateway)?);
+    drop(held);
+    line("after closing those", stable(&mut gateway)?);
     let each = |memory: Memory| (memory.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / connections as f64;
     println!(
         "\n{:.0} bytes each (PSS); {:.0} after the second request; {:.0} left after closing; opened in {opened:.1} s",

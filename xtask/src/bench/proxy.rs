@@ -63,6 +63,7 @@ pub(super) fn run(mut args: Args) -> Result {
         syscalls: args.flag("--syscalls"),
     };
     let json: Option<String> = args.value("--json")?;
+    let only: Option<String> = args.value("--case")?;
     let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX, HAPROXY, WRK])?;
@@ -87,6 +88,9 @@ pub(super) fn run(mut args: Args) -> Result {
     );
     let mut results = Vec::new();
     for case in cases(dir.path(), options.connections)? {
+        if only.as_ref().is_some_and(|only| !case.name.contains(only)) {
+            continue;
+        }
         results.extend(measure_case(&case, &mut subjects, &options)?);
     }
     if let Some(path) = json {

@@ -6,8 +6,8 @@
 
 use super::Record;
 use super::stamp::Stamp;
-use std::fmt::Display;
 use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use stillgate_config::{AccessFormat, AccessValue};
 use stillgate_route::{Lookup, Variable};
 
@@ -64,15 +64,15 @@ impl Layout {
     pub(super) fn push(&self, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
         match self {
             Layout::Combined { referer, user_agent } => {
-                push_display(record.client, line);
+                push_ip(record.client, line);
                 line.extend_from_slice(b" - - [");
                 scratch.stamp.push_common(record.end_unix_ms, line);
                 line.extend_from_slice(b"] \"");
                 push_request_line(record, line);
                 line.extend_from_slice(b"\" ");
-                push_display(record.status, line);
+                push_number(record.status, line);
                 line.push(b' ');
-                push_display(record.body_bytes_sent, line);
+                push_number(record.body_bytes_sent, line);
                 line.extend_from_slice(b" \"");
                 push_combined_variable(record.vars, referer, &mut scratch.value, line);
                 line.extend_from_slice(b"\" \"");
@@ -101,9 +101,9 @@ fn push_json_value(value: &AccessValue, record: &Record<'_>, scratch: &mut Scrat
             scratch.stamp.push_rfc3339(record.end_unix_ms, line);
             line.push(b'"');
         }
-        AccessValue::Status => push_display(record.status, line),
-        AccessValue::BytesSent => push_display(record.bytes_sent, line),
-        AccessValue::BytesReceived => push_display(record.bytes_received, line),
+        AccessValue::Status => push_number(record.status, line),
+        AccessValue::BytesSent => push_number(record.bytes_sent, line),
+        AccessValue::BytesReceived => push_number(record.bytes_received, line),
         AccessValue::RequestTime => push_seconds(record.request_time_us, line),
         AccessValue::UpstreamTime => match record.upstream_time_us {
             Some(time_us) => push_seconds(time_us, line),
@@ -112,7 +112,7 @@ fn push_json_value(value: &AccessValue, record: &Record<'_>, scratch: &mut Scrat
         AccessValue::UpstreamAddr => match record.upstream_addr {
             Some(address) => {
                 line.push(b'"');
-                push_display(address, line);
+                push_address(address, line);
                 line.push(b'"');
             }
             None => line.extend_from_slice(b"null"),
@@ -132,14 +132,47 @@ fn variable(name: &str) -> Variable {
     Variable::parse(name).expect("only names of request variables are asked for")
 }
 
-/// Numbers and addresses; `Vec`'s `Write` cannot fail.
-fn push_display(value: impl Display, line: &mut Vec<u8>) {
-    write!(line, "{value}").expect("writing to a Vec cannot fail");
+fn push_number(number: impl itoa::Integer, line: &mut Vec<u8>) {
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// `Display` of an IPv4 address costs as much as the rest of a line, so its octets are written one by one.
+fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
+    match ip {
+        IpAddr::V4(ip) => {
+            for (position, octet) in ip.octets().into_iter().enumerate() {
+                if position > 0 {
+                    line.push(b'.');
+                }
+                push_number(octet, line);
+            }
+        }
+        IpAddr::V6(ip) => write!(line, "{ip}").expect("writing to a Vec cannot fail"),
+    }
+}
+
+fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
+    match address {
+        SocketAddr::V4(address) => {
+            push_ip(IpAddr::V4(*address.ip()), line);
+            line.push(b':');
+            push_number(address.port(), line);
+        }
+        SocketAddr::V6(address) => write!(line, "{address}").expect("writing to a Vec cannot fail"),
+    }
 }
 
 /// Microseconds as decimal seconds: `0.001234`.
 fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
-    push_display(format_args!("{}.{:06}", time_us / 1_000_000, time_us % 1_000_000), line);
+    push_number(time_us / 1_000_000, line);
+    line.push(b'.');
+    let mut fraction = [b'0'; 6];
+    let mut rest = time_us % 1_000_000;
+    for digit in fraction.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    line.extend_from_slice(&fraction);
 }
 
 fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
@@ -315,6 +348,23 @@ mod tests {
             assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
             let parsed: serde_json::Value = serde_json::from_slice(&line).expect("the line is JSON");
             assert_eq!(parsed["agent \"x\""].as_str().expect("a string"), String::from_utf8_lossy(&value));
+        }
+    }
+
+    #[test]
+    fn addresses_and_times() {
+        fn shown(push: impl FnOnce(&mut Vec<u8>)) -> String {
+            let mut line = Vec::new();
+            push(&mut line);
+            String::from_utf8(line).expect("ASCII")
+        }
+        for text in ["192.0.2.1:80", "255.255.255.255:65535", "[2001:db8::1]:8080", "[::ffff:10.0.0.1]:1"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(shown(|line| push_address(address, line)), text);
+            assert_eq!(shown(|line| push_ip(address.ip(), line)), address.ip().to_string());
+        }
+        for (time_us, text) in [(0, "0.000000"), (1, "0.000001"), (999_999, "0.999999"), (61_000_020, "61.000020")] {
+            assert_eq!(shown(|line| push_seconds(time_us, line)), text);
         }
     }
 

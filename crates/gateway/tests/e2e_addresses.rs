@@ -1,0 +1,69 @@
+//! Addresses that are not plain IPv4: listeners and nodes on IPv6, nodes by name.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use stillgate_testkit::{Connection, Gateway, Setup, Upstream};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+fn resources(node: &str) -> Setup {
+    Setup::resources(format!(
+        "upstreams: [{{id: u, type: roundrobin, nodes: {{\"{node}\": 1}}}}]\nroutes: [{{id: r, uri: /*, upstream_id: u}}]\n"
+    ))
+}
+
+#[test]
+fn a_node_by_name_is_resolved() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &resources(&format!("localhost:{}", upstream.addr().port())));
+    assert_eq!(gateway.get("/").head.status(), 200);
+}
+
+#[test]
+fn a_node_on_ipv6_is_reached() {
+    let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).expect("bind to any IPv6 loopback port");
+    let node = listener.local_addr().expect("its address");
+    let gateway = Gateway::start(STILLGATE, &resources(&node.to_string()).gateway("trusted_proxies: [\"::1\"]"));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut connection = Connection::new(listener.accept().expect("the gateway connects").0);
+    connection.expect_request();
+    connection.send("HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 204);
+}
+
+#[test]
+fn a_host_may_be_an_ipv6_address() {
+    let upstream = Upstream::echo();
+    let setup = Setup::resources(format!(
+        "upstreams: [{{id: u, type: roundrobin, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: r, uri: /*, host: \"a.example\", upstream_id: u}}]\n",
+        upstream.addr()
+    ));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    for (host, status) in [
+        ("a.example", 200),
+        ("A.Example:8080", 200),
+        ("a.example.", 200),
+        ("[::1]:80", 404),
+        ("b.a.example", 404),
+        ("", 404),
+    ] {
+        let mut client = gateway.client();
+        client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), status, "{host:?}");
+    }
+}
+
+#[test]
+fn a_listener_on_ipv6_names_its_clients() {
+    let upstream = Upstream::bind();
+    let port = stillgate_testkit::ReservedPort::new();
+    let six = SocketAddr::from((Ipv6Addr::LOCALHOST, port.addr().port()));
+    let setup = Setup::to(upstream.addr());
+    let gateway = Gateway::start(STILLGATE, &setup.with_listener(six));
+    let mut client = stillgate_testkit::Client::connect(six);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let request = upstream.accept().expect_request();
+    assert_eq!(request.head.get("x-forwarded-for"), Some("::1"));
+    assert_eq!(request.head.get("x-real-ip"), Some("::1"));
+    drop(gateway);
+}
