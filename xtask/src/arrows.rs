@@ -6,6 +6,7 @@ use crate::Result;
 use crate::step;
 use crate::tree;
 use serde_json::Value;
+use std::fs;
 
 /// From top to bottom. A crate may depend on those below it only.
 const ORDER: &[&str] = &[
@@ -69,11 +70,12 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Checks every arrow; names each that points up.
+/// Checks every arrow and that every dependency has its reason; names what is wrong.
 pub(crate) fn check() -> Result {
     let metadata = step::output(&mut step::cargo(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata)?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
+    let reasons = fs::read_to_string(step::root().join("ARCHITECTURE.md"))?;
     let mut wrong = Vec::new();
     let mut arrows = 0;
     for package in packages {
@@ -86,11 +88,16 @@ pub(crate) fn check() -> Result {
             let dev = dependency["kind"] == "dev";
             arrows += usize::from(ORDER.contains(&to));
             wrong.extend(judge(from, to, dev));
+            if !ORDER.contains(&to) && !OUTSIDE.contains(&to) && !reasons.contains(&format!("`{to}`")) {
+                wrong.push(format!(
+                    "{from} -> {to}: has no line under Dependencies in ARCHITECTURE.md; say why it and not its rival"
+                ));
+            }
         }
     }
     wrong.extend(banned_names()?);
     if wrong.is_empty() {
-        println!("{arrows} arrows point down");
+        println!("{arrows} arrows point down, each dependency has its reason");
         return Ok(());
     }
     Err(wrong.join("\n").into())

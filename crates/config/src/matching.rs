@@ -11,7 +11,7 @@ use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
-use stillgate_route::{HostPattern, Method, PathPattern, Variable, vars::Expr};
+use stillgate_route::{HostPattern, Method, PathPattern, Variable, parse_method, vars::Expr};
 
 /// An address or a network; the bits behind the prefix are cleared.
 pub(crate) const NETWORK: Text<IpNet> = text("an IP address or network", parse_network);
@@ -36,7 +36,7 @@ pub(crate) const HOST: Text<HostPattern> =
 
 /// A method of a route.
 pub(crate) const METHOD: Text<Method> =
-    text("an HTTP method", |text| Method::parse(text).map_err(|error| Fault::new(error.to_string())))
+    text("an HTTP method", |text| parse_method(text).map_err(|error| Fault::new(error.to_string())))
         .pattern("^[A-Z]+$");
 
 /// A variable of a request, as nginx calls them.

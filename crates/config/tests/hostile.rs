@@ -216,6 +216,7 @@ fn too_much() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn numbers() {
     check(
         "gateway: {workers: 99999999999999999999}\n",

@@ -163,10 +163,10 @@ async fn start(
         None => None,
     };
     let (sinks, access_log) = start_access_log(gateway)?;
-    for listener in &gateway.listeners {
-        probe(listener.address)?;
-    }
-    let fleet = Fleet::start(gateway, plans.clone(), sinks).map_err(RunError::Workers)?;
+    let fleet = Fleet::start(gateway, plans.clone(), sinks).map_err(|error| match error {
+        StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
+        other => RunError::Workers(other),
+    })?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
 
@@ -198,15 +198,6 @@ fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<
     let (sinks, drain) = access_log::channel(&access_log.format, workers);
     let writer = AccessLogWriter::start(access_log.destination.clone(), drain).map_err(RunError::AccessLog)?;
     Ok((sinks, Some(writer)))
-}
-
-/// Makes sure that nobody listens there. The workers' sockets would not notice: with `SO_REUSEPORT` a second gateway of
-/// the same user would quietly get every other connection of the first.
-fn probe(address: SocketAddr) -> Result<(), RunError> {
-    match std::net::TcpListener::bind(address) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(RunError::Listen("gateway.listeners", StartError::Bind { address, error })),
-    }
 }
 
 fn lower_priority() {

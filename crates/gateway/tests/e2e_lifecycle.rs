@@ -1,9 +1,12 @@
 //! Start, reload, drain, death: what an operator does to a gateway under traffic.
 
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, PATIENCE, Setup, Upstream, eventually, sha256};
+use stillgate_testkit::{
+    Broken, Client, Gateway, PATIENCE, Process, ReservedPort, Setup, Upstream, eventually, sha256,
+};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -185,6 +188,83 @@ fn a_storm_of_reloads_fails_no_request() {
     gateway.reload(&Setup::to(upstream.addr()).gateway("workers: 2"));
     assert!(served.load(Ordering::Relaxed) > 100);
     gateway.assert_healthy();
+}
+
+#[test]
+fn the_health_page_tells_of_the_drain() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let health = || Client::connect(gateway.admin_addr()).get("/v1/health");
+    assert_eq!(health().head.status(), 200);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut node = upstream.accept();
+    node.expect_request();
+    gateway.signal("TERM");
+    eventually("the health page to tell of the drain", || health().head.status() == 503);
+    node.send("HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 204);
+}
+
+/// Requests that were sent before the end are answered, those of a pipeline too, on every worker.
+#[test]
+fn sigterm_under_load_fails_no_request_that_was_begun() {
+    let upstream = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
+    let addr = gateway.addr();
+    let begun = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = Client::connect(addr);
+                loop {
+                    client.send("GET /?delay=20&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n");
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    match client.read_response("GET") {
+                        Ok(response) if response.head.connection_has("close") => return client.expect_close(),
+                        Ok(response) => assert_eq!(response.head.status(), 200),
+                        // Closed between two requests, before this one was looked at.
+                        Err(Broken::Closed | Broken::Reset(_)) => return,
+                        Err(broken) => panic!("{broken:?}"),
+                    }
+                }
+            });
+        }
+        eventually("some requests to be under way", || begun.load(Ordering::SeqCst) > 50);
+        gateway.signal("TERM");
+    });
+    assert!(gateway.wait().success());
+}
+
+/// With `SO_REUSEPORT` a second instance could take half of the connections unnoticed.
+#[test]
+fn a_second_gateway_on_the_same_address_is_refused() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr());
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let admin = ReservedPort::new();
+    let config = gateway.dir().join("second.yaml");
+    std::fs::write(&config, setup.render(gateway.addr(), admin.addr(), gateway.dir())).expect("write the config");
+    let mut command = Command::new(STILLGATE);
+    command.arg("run").arg("--config").arg(&config);
+    let mut second = Process::spawn("second stillgate", &mut command, &gateway.dir().join("second.log"));
+    assert!(!second.wait().success());
+    assert!(second.log().contains(&gateway.addr().to_string()), "{}", second.log());
+    assert_eq!(gateway.get("/").head.status(), 200);
+}
+
+#[test]
+fn a_bad_file_at_the_start_is_refused_with_all_its_errors() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = folder.path().join("bad.yaml");
+    std::fs::write(&config, "routes:\n  - {id: a, urri: /a}\n  - {id: b, uri: /b, upstream_id: nowhere}\n")
+        .expect("write the config");
+    let mut command = Command::new(STILLGATE);
+    command.arg("run").arg("--config").arg(&config);
+    let mut process = Process::spawn("stillgate", &mut command, &folder.path().join("log"));
+    assert_eq!(process.wait().code(), Some(1));
+    let log = process.log();
+    assert!(log.contains("urri") && log.contains("nowhere"), "{log}");
 }
 
 #[test]

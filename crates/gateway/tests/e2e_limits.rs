@@ -3,6 +3,12 @@
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, Gateway, PATIENCE, Setup, Upstream, eventually};
 
+/// Idle clients at once; the descriptors are the test's too.
+const IDLE: usize = 300;
+
+/// What one of them may cost, with the allocator's slack.
+const IDLE_BYTES_MAX: usize = 4 * 1024;
+
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 #[test]
@@ -131,11 +137,12 @@ fn connections_beyond_the_limit_are_refused_clearly() {
     let upstream = Upstream::echo();
     let setup = Setup::to(upstream.addr()).gateway("limits: {connections_per_worker: 2}");
     let gateway = Gateway::start(STILLGATE, &setup);
-    // What the start has opened must have gone.
-    eventually("no connection to be open", || gateway.status()["connections"]["open"] == 0);
+    // The connection that saw the gateway listen must have come and gone.
+    let settled = |status: serde_json::Value| status["connections"]["total"] == 1 && status["connections"]["open"] == 0;
+    eventually("the first connection to be gone", || settled(gateway.status()));
     let mut clients = [gateway.client(), gateway.client()];
     for client in &mut clients {
-        client.get("/");
+        assert_eq!(client.get("/").head.status(), 200);
     }
     let mut third = gateway.client();
     let response = third.expect_response("GET");
@@ -152,6 +159,28 @@ fn connections_beyond_the_limit_are_refused_clearly() {
         let mut client = gateway.client();
         client.try_request("GET", "/", b"").is_ok_and(|response| response.head.status() == 200)
     });
+}
+
+/// An idle connection owns no buffer, and what it had is given back.
+#[test]
+fn idle_connections_cost_little_and_go_without_a_trace() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    gateway.get("/");
+    let warm_up: Vec<Client> = (0..IDLE).map(|_| gateway.client()).collect();
+    drop(warm_up);
+    let open = || gateway.status()["connections"]["open"].as_u64();
+    eventually("the first clients to be gone", || open() == Some(0));
+    let (rss, fds) = (gateway.rss(), gateway.fd_count());
+    let mut clients: Vec<Client> = (0..IDLE).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/").head.status(), 200);
+    }
+    eventually("all to be idle", || open() == Some(IDLE as u64));
+    let each = gateway.rss().saturating_sub(rss) / IDLE;
+    assert!(each < IDLE_BYTES_MAX, "{each} bytes an idle connection");
+    drop(clients);
+    eventually("their descriptors to be closed", || gateway.fd_count() <= fds);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn select(client: &mut Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<
         captures: None,
     };
     let request = stillgate_route::Request {
-        method: stillgate_route::Method::from_bytes(x.request.method_bytes(head)),
+        method: x.request.method,
         host,
         path,
         client: client.address,
@@ -486,8 +486,12 @@ fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Failure> {
         write_response(x.to_client.head(&relay.worker.buffers), head, &x.response, &x.response_edits);
         x.to_client.stage(&[], None, &relay.worker.buffers);
     }
+    let is_continue = x.response.status == 100;
     x.from_node.skip_head(x.response.len);
     x.response.reset();
+    if is_continue {
+        relay.continue_passed();
+    }
     Ok(())
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
                     edits.removed.insert(index);
                 }
             }
-            Name::XForwardedFor => edits.removed.insert(index),
+            Name::XForwardedFor | Name::Lookalike => edits.removed.insert(index),
             Name::XForwardedProto
             | Name::XForwardedHost
             | Name::XForwardedPort

@@ -38,10 +38,11 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Begins a new message with the bytes left over from the last one.
     pub(crate) fn begin(&mut self) {
-        if let Some(buffer) = &mut self.buffer {
-            if self.leftover.start != 0 && !self.leftover.is_empty() {
-                buffer.copy_within(self.leftover.clone(), 0);
-            }
+        if let Some(buffer) = &mut self.buffer
+            && self.leftover.start != 0
+            && !self.leftover.is_empty()
+        {
+            buffer.copy_within(self.leftover.clone(), 0);
         }
         self.leftover = 0..self.leftover.len();
         self.base = 0;

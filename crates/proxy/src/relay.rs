@@ -66,6 +66,9 @@ pub(crate) struct Relay<'a> {
     /// Writing to the node failed. Its response may be on its way all the same: a server that refuses a body answers
     /// and closes.
     pub(crate) node_deaf: bool,
+    /// The client waits for the node's permission to send its body (RFC 9110 section 10.1.1): that the node is silent
+    /// is not the client's fault.
+    awaits_continue: bool,
     request_moved_ms: u64,
     response_moved_ms: u64,
     /// When the client's end of sending was seen, or last probed; zero: not yet.
@@ -93,6 +96,7 @@ impl<'a> Relay<'a> {
         bounds: Bounds,
     ) -> Relay<'a> {
         let now = worker.clock.now_ms();
+        let awaits_continue = x.request.expects_continue && x.from_client.content().is_empty();
         Relay {
             worker,
             client,
@@ -102,6 +106,7 @@ impl<'a> Relay<'a> {
             phase: Phase::Head,
             request_sent: false,
             node_deaf: false,
+            awaits_continue,
             request_moved_ms: now,
             response_moved_ms: now,
             half_closed_ms: 0,
@@ -113,6 +118,12 @@ impl<'a> Relay<'a> {
     /// Whether the final response head has been staged.
     pub(crate) fn in_body(&self) -> bool {
         self.phase == Phase::Body
+    }
+
+    /// A 100 was passed on: if the client waited for it, its body is what is awaited now.
+    pub(crate) fn continue_passed(&mut self) {
+        self.awaits_continue = false;
+        self.request_moved_ms = self.worker.clock.now_ms();
     }
 
     /// The final response head is staged: what follows is its body.
@@ -181,6 +192,7 @@ impl<'a> Relay<'a> {
             Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
             Poll::Ready(Ok(Ok(_))) => {
                 self.request_moved_ms = self.worker.clock.now_ms();
+                self.awaits_continue = false;
                 let end = x.from_client.is_done().then(|| x.from_client.trailers());
                 x.to_node.stage(x.from_client.content(), end, buffers);
                 x.from_client.written_but(x.to_node.content_left());
@@ -201,7 +213,7 @@ impl<'a> Relay<'a> {
                     Ok(Progress::Complete(_)) => return Err(Event::Head),
                     Ok(Progress::Partial) => {}
                     Err(error) => {
-                        x.refusal = Some(error.into());
+                        x.refusal = Some(error);
                         return Err(Event::NodeFailed(Failure::BadResponse));
                     }
                 }
@@ -308,12 +320,12 @@ impl<'a> Relay<'a> {
         let sending = !self.request_sent && !self.node_deaf;
         if sending && !self.x.to_node.is_idle() {
             consider(self.request_moved_ms + self.bounds.node.send, Wait::NodeSend);
-        } else if sending {
+        } else if sending && !self.awaits_continue {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
         if !self.x.to_client.is_idle() {
             consider(self.response_moved_ms + self.bounds.client_send_ms, Wait::ClientSend);
-        } else if !sending || self.phase == Phase::Body {
+        } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
         }

@@ -35,6 +35,11 @@ pub(crate) async fn send(
     message: &str,
     closes: bool,
 ) -> After {
+    // Part of an interim head is out and its rest may never follow: neither may an answer.
+    if !x.to_client.is_idle() {
+        x.outcome.status = status;
+        return After::Close;
+    }
     let keep_alive = !closes && x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
     stage(worker, x, status, message, keep_alive);
     flush(worker, client, x, keep_alive).await

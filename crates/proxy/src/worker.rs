@@ -70,6 +70,7 @@ pub(crate) struct Worker {
     sink: RefCell<Option<Sink>>,
     is_logging: bool,
     random: Cell<u64>,
+    #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     refusals: Cell<usize>,
 }
@@ -143,10 +144,10 @@ impl Worker {
     fn tick(&self, count: u64) {
         self.clock.advance();
         drop(self.snapshot());
-        if count.is_multiple_of(TICKS_PER_FLUSH) {
-            if let Some(sink) = &mut *self.sink.borrow_mut() {
-                sink.flush();
-            }
+        if count.is_multiple_of(TICKS_PER_FLUSH)
+            && let Some(sink) = &mut *self.sink.borrow_mut()
+        {
+            sink.flush();
         }
         if count.is_multiple_of(TICKS_PER_SECOND) {
             let now_ms = self.clock.now_ms();

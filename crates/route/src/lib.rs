@@ -1,7 +1,7 @@
 //! Compiles routes into an immutable matcher; explains what it decides.
 //!
 //! Pure: no IO, no clock, no randomness. A configuration is parsed into [`RouteSpec`]s ([`PathPattern::parse`],
-//! [`HostPattern::parse`], [`Method::parse`], [`vars::Expr::parse`]), compiled by [`Matcher::compile`] and asked by
+//! [`HostPattern::parse`], [`parse_method`], [`vars::Expr::parse`]), compiled by [`Matcher::compile`] and asked by
 //! [`Matcher::find`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -25,8 +25,9 @@ pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
 pub use explain::{Candidate, Explanation, Verdict};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};
-pub use method::{Method, MethodError, MethodSet};
+pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
 pub use spec::RouteSpec;
+pub use stillgate_wire::Method;
 pub use variable::{HeaderName, Lookup, Variable, VariableError, VariableErrorKind};

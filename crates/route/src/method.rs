@@ -3,80 +3,20 @@
 //! A method that is not in the set can still be routed, by routes that ask for none.
 
 use std::fmt;
+use stillgate_wire::Method;
 
-/// A request's method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `POST`
-    Post,
-    /// `PUT`
-    Put,
-    /// `DELETE`
-    Delete,
-    /// `PATCH`
-    Patch,
-    /// `HEAD`
-    Head,
-    /// `OPTIONS`
-    Options,
-    /// `CONNECT`
-    Connect,
-    /// `TRACE`
-    Trace,
-    /// `PURGE`, which caches know.
-    Purge,
-    /// Anything else; only routes without `methods` take it.
-    Other,
+/// The method a configuration names.
+pub fn parse_method(name: &str) -> Result<Method, MethodError> {
+    match Method::from_bytes(name.as_bytes()) {
+        Method::Other => Err(MethodError { name: name.to_owned() }),
+        method => Ok(method),
+    }
 }
 
-/// Every method a route can name, in the order of the bits of [`MethodSet`].
-const NAMED: [(Method, &str); 10] = [
-    (Method::Get, "GET"),
-    (Method::Post, "POST"),
-    (Method::Put, "PUT"),
-    (Method::Delete, "DELETE"),
-    (Method::Patch, "PATCH"),
-    (Method::Head, "HEAD"),
-    (Method::Options, "OPTIONS"),
-    (Method::Connect, "CONNECT"),
-    (Method::Trace, "TRACE"),
-    (Method::Purge, "PURGE"),
-];
-
-impl Method {
-    /// The method of a request line. Names are case-sensitive (RFC 9110 section 9.1).
-    pub fn from_bytes(name: &[u8]) -> Method {
-        match name {
-            b"GET" => Method::Get,
-            b"POST" => Method::Post,
-            b"PUT" => Method::Put,
-            b"DELETE" => Method::Delete,
-            b"PATCH" => Method::Patch,
-            b"HEAD" => Method::Head,
-            b"OPTIONS" => Method::Options,
-            b"CONNECT" => Method::Connect,
-            b"TRACE" => Method::Trace,
-            b"PURGE" => Method::Purge,
-            _ => Method::Other,
-        }
-    }
-
-    /// The method a configuration names.
-    pub fn parse(name: &str) -> Result<Method, MethodError> {
-        match Method::from_bytes(name.as_bytes()) {
-            Method::Other => Err(MethodError { name: name.to_owned() }),
-            method => Ok(method),
-        }
-    }
-
-    fn bit(self) -> u16 {
-        match self {
-            Method::Other => 0,
-            method => 1 << method as u16,
-        }
+fn bit(method: Method) -> u16 {
+    match method {
+        Method::Other => 0,
+        method => 1 << method as u16,
     }
 }
 
@@ -94,7 +34,7 @@ impl fmt::Display for MethodError {
             return write!(f, "\"{}\": methods are upper case; write \"{upper}\"", self.name);
         }
         write!(f, "\"{}\": unknown method; write one of ", self.name)?;
-        for (index, (_, name)) in NAMED.iter().enumerate() {
+        for (index, (_, name)) in Method::NAMED.iter().enumerate() {
             write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
@@ -110,7 +50,7 @@ pub struct MethodSet(u16);
 impl MethodSet {
     /// Adds a method; [`Method::Other`] adds nothing.
     pub fn insert(&mut self, method: Method) {
-        self.0 |= method.bit();
+        self.0 |= bit(method);
     }
 
     /// Whether nothing is in it.
@@ -120,7 +60,7 @@ impl MethodSet {
 
     /// Whether a route with this set takes the method: it is in it, or the set is empty.
     pub fn admits(self, method: Method) -> bool {
-        self.0 == 0 || self.0 & method.bit() != 0
+        self.0 == 0 || self.0 & bit(method) != 0
     }
 }
 
@@ -132,16 +72,9 @@ impl FromIterator<Method> for MethodSet {
     }
 }
 
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = NAMED.iter().find(|(method, _)| method == self);
-        f.write_str(known.map_or("another", |(_, name)| name))
-    }
-}
-
 impl fmt::Display for MethodSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = NAMED.iter().filter(|(method, _)| self.0 & method.bit() != 0);
+        let names = Method::NAMED.iter().filter(|(method, _)| self.0 & bit(*method) != 0);
         for (index, (_, name)) in names.enumerate() {
             write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
         }
@@ -155,11 +88,11 @@ mod tests {
 
     #[test]
     fn every_name_has_its_own_bit_and_parses_to_itself() {
-        for (method, name) in NAMED {
-            assert_eq!(Method::parse(name), Ok(method));
+        for (method, name) in Method::NAMED {
+            assert_eq!(parse_method(name), Ok(method));
             let set = MethodSet::from_iter([method]);
             assert_eq!(set.to_string(), name);
-            for (other, _) in NAMED {
+            for (other, _) in Method::NAMED {
                 assert_eq!(set.admits(other), other == method);
             }
             assert!(!set.admits(Method::Other));
@@ -175,7 +108,7 @@ mod tests {
     #[test]
     fn errors_say_what_to_write() {
         let check = |name: &str, message: &str| {
-            assert_eq!(Method::parse(name).unwrap_err().to_string(), message);
+            assert_eq!(parse_method(name).unwrap_err().to_string(), message);
         };
         check("get", "\"get\": methods are upper case; write \"GET\"");
         check(

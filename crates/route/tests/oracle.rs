@@ -10,7 +10,7 @@ use std::cmp::{Ordering, Reverse};
 use std::net::IpAddr;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteSpec, Scratch, Variable,
+    HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteSpec, Scratch, Variable, parse_method,
     Verdict, vars,
 };
 
@@ -174,7 +174,7 @@ fn spec(position: usize, route: &Route) -> RouteSpec {
         id: format!("r{position}"),
         hosts: route.hosts.iter().map(|host| HostPattern::parse(host).unwrap()).collect(),
         paths: route.paths.iter().map(|path| PathPattern::parse(path).unwrap()).collect(),
-        methods: route.methods.iter().map(|method| Method::parse(method).unwrap()).collect::<MethodSet>(),
+        methods: route.methods.iter().map(|method| parse_method(method).unwrap()).collect::<MethodSet>(),
         remote_addrs: route.remote_addrs.iter().map(|network| network.parse().unwrap()).collect(),
         priority: route.priority,
         vars: vars.map(|vars| vars::Expr::parse(&vars).unwrap()),

@@ -24,7 +24,7 @@ mod upstream;
 pub use client::{Client, Delivery};
 pub use corpus::{Hostile, hostile_cases};
 pub use gateway::{Gateway, Setup};
-pub use message::{Broken, Connection, Framing, Head, Message};
+pub use message::{Broken, Connection, Fields, Framing, Head, Message};
 pub use notation::{decode, encode};
 pub use payload::{payload, seeded, sha256};
 pub use peers::{Nginx, Python, require_tool, run_tool};

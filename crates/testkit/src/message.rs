@@ -12,13 +12,16 @@ use std::time::{Duration, Instant};
 /// A head longer than this is a failure of the peer.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
+/// Names and values, in order.
+pub type Fields = Vec<(String, String)>;
+
 /// A start line and its fields, in order, text as Latin-1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// Without its CRLF.
     pub start: String,
     /// Names as sent, values without surrounding space.
-    pub fields: Vec<(String, String)>,
+    pub fields: Fields,
 }
 
 impl Head {
@@ -118,7 +121,7 @@ pub struct Message {
     /// Decoded.
     pub body: Vec<u8>,
     /// After a chunked body.
-    pub trailers: Vec<(String, String)>,
+    pub trailers: Fields,
     /// As the head said.
     pub framing: Framing,
 }
@@ -347,7 +350,7 @@ impl Connection {
         Ok(Message { interim, head, body, trailers, framing })
     }
 
-    fn read_chunked(&mut self) -> Result<(Vec<u8>, Vec<(String, String)>), Broken> {
+    fn read_chunked(&mut self) -> Result<(Vec<u8>, Fields), Broken> {
         let mut body = Vec::new();
         loop {
             let line = self.read_line()?;

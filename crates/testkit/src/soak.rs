@@ -240,10 +240,10 @@ impl Exchange {
         let part = (random() as usize % request.len()) + 1;
         // That it fails is what may happen to one who aborts.
         let _ = client.try_send(&request[..part]);
-        if part == request.len() && random() % 2 == 0 {
+        if part == request.len() && random() & 1 == 0 {
             let _ = client.read_head();
         }
-        if random() % 2 == 0 {
+        if random() & 1 == 0 {
             let lingering = socket2::SockRef::from(client.stream());
             lingering.set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
         }

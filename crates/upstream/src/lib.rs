@@ -20,6 +20,6 @@ pub use dns::{Change, Resolver, ResolverSettings, Unresolved};
 pub use endpoint::{Endpoint, expand, host_header};
 pub use health::{SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS};
 pub use pool::{ConnMeta, Pool};
-pub use retry::{Attempt, Decision, Failure, decide, is_idempotent};
+pub use retry::{Attempt, Decision, Failure, decide};
 pub use state::{EndpointStatus, UpstreamState};
 pub use tried::Tried;

@@ -52,7 +52,7 @@ pub struct Attempt {
     pub request_sent: bool,
     /// A byte of the response was read.
     pub response_started: bool,
-    /// See [`is_idempotent`].
+    /// Sending it twice means the same as once (RFC 9110 section 9.2.2).
     pub idempotent: bool,
     /// All of the body read so far is still held, or there is none.
     pub body_replayable: bool,
@@ -96,11 +96,6 @@ pub fn decide(attempt: &Attempt) -> Decision {
     } else {
         Decision::Fail(status)
     }
-}
-
-/// Whether sending the request twice means the same as once (RFC 9110, 9.2.2). Methods not registered there are not.
-pub fn is_idempotent(method: &[u8]) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }
 
 #[cfg(test)]
@@ -245,16 +240,6 @@ mod tests {
         if let Decision::RetryNext(status) | Decision::Fail(status) = decision {
             let timeout = format!("{:?}", attempt.failure).ends_with("Timeout");
             assert_eq!(status, if timeout { 504 } else { 502 });
-        }
-    }
-
-    #[test]
-    fn idempotent_methods() {
-        for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
-            assert!(is_idempotent(method.as_bytes()), "{method}");
-        }
-        for method in ["POST", "PATCH", "CONNECT", "get", "PROPFIND", ""] {
-            assert!(!is_idempotent(method.as_bytes()), "{method}");
         }
     }
 }

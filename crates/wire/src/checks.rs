@@ -44,7 +44,7 @@ pub fn response_head(bytes: &[u8]) {
     let Ok(Progress::Complete(len)) = whole else { return };
     let mut again = Vec::new();
     write_response(&mut again, &bytes[..len], &head, &Edits::default());
-    if head.version == crate::Version::Http10 {
+    if head.version == crate::Version::Http10 || bytes[12] != b' ' {
         return;
     }
     assert_eq!(again, &bytes[..len]);

@@ -211,8 +211,11 @@ fn is_forbidden_trailer(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Decodes in pieces of `step` bytes; content and what was left over.
-    fn run(input: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, Vec<u8>, bool), ChunkError> {
+    /// Content, what was left over, trailers, whether it is done.
+    type Run = (Vec<u8>, Vec<u8>, Vec<u8>, bool);
+
+    /// Decodes in pieces of `step` bytes.
+    fn run(input: &[u8], step: usize) -> Result<Run, ChunkError> {
         let mut decoder = ChunkDecoder::default();
         let mut content = Vec::new();
         let mut rest = input;

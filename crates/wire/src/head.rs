@@ -107,11 +107,8 @@ pub(crate) fn walk(
         };
         let field = Field { name: span, value, id };
         match id {
-            Name::Other => {
-                if looks_like_framing(name) {
-                    return Err(WalkError::FramingLookalike);
-                }
-            }
+            Name::Other => {}
+            Name::Lookalike if looks_like_framing(name) => return Err(WalkError::FramingLookalike),
             Name::Connection => walk.connection.see(header.value),
             _ => walk.declaration.see(&field),
         }

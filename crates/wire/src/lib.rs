@@ -48,7 +48,7 @@ pub enum Version {
 
 impl Version {
     /// As in a request or status line.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Version::Http10 => "HTTP/1.0",
             Version::Http11 => "HTTP/1.1",

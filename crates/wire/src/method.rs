@@ -29,6 +29,20 @@ pub enum Method {
 }
 
 impl Method {
+    /// The methods that have a variant of their own, with their names.
+    pub const NAMED: [(Method, &str); 10] = [
+        (Method::Get, "GET"),
+        (Method::Post, "POST"),
+        (Method::Put, "PUT"),
+        (Method::Delete, "DELETE"),
+        (Method::Patch, "PATCH"),
+        (Method::Head, "HEAD"),
+        (Method::Options, "OPTIONS"),
+        (Method::Connect, "CONNECT"),
+        (Method::Trace, "TRACE"),
+        (Method::Purge, "PURGE"),
+    ];
+
     /// Never fails: an unregistered token is [`Method::Other`].
     pub fn from_bytes(token: &[u8]) -> Method {
         match token {
@@ -52,5 +66,27 @@ impl Method {
             self,
             Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
         )
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let named = Method::NAMED.iter().find(|(method, _)| method == self);
+        f.write_str(named.map_or("another", |(_, name)| name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idempotent_methods() {
+        for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
+            assert!(Method::from_bytes(method.as_bytes()).is_idempotent(), "{method}");
+        }
+        for method in ["POST", "PATCH", "CONNECT", "get", "PROPFIND", ""] {
+            assert!(!Method::from_bytes(method.as_bytes()).is_idempotent(), "{method}");
+        }
     }
 }

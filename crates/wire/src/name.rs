@@ -7,6 +7,9 @@ macro_rules! names {
         #[repr(u8)]
         pub enum Name {
             $(#[doc = $text] $variant,)*
+            /// One of the above with `_` for `-`: servers that map fields to environment variables take it for the real
+            /// one, so it is never forwarded to one.
+            Lookalike,
             /// Any other name.
             Other,
         }
@@ -73,6 +76,9 @@ impl Name {
             if name.eq_ignore_ascii_case(text) {
                 return *id;
             }
+            if is_lookalike(name, text) {
+                return Name::Lookalike;
+            }
         }
         Name::Other
     }
@@ -97,17 +103,16 @@ impl Name {
     }
 }
 
-/// `Content_Length` and `Transfer_Encoding`: servers that map headers to environment variables take them for the
-/// real ones.
-pub(crate) fn looks_like_framing(name: &[u8]) -> bool {
-    let same = |text: &[u8]| {
-        name.iter().zip(text).all(|(a, b)| a.eq_ignore_ascii_case(b) || (*a == b'_' && *b == b'-'))
-    };
-    match name.len() {
-        14 => same(b"content-length"),
-        17 => same(b"transfer-encoding"),
-        _ => false,
-    }
+/// Whether only the case and `_` in the place of `-` make a difference, and the latter does.
+fn is_lookalike(name: &[u8], text: &[u8]) -> bool {
+    name.len() == text.len()
+        && name.contains(&b'_')
+        && name.iter().zip(text).all(|(a, b)| a.eq_ignore_ascii_case(b) || (*a == b'_' && *b == b'-'))
+}
+
+/// Whether a [`Name::Lookalike`] is one of a framing field: `Content_Length`, `Transfer_Encoding`.
+pub(crate) fn looks_like_framing(lookalike: &[u8]) -> bool {
+    is_lookalike(lookalike, b"content-length") || is_lookalike(lookalike, b"transfer-encoding")
 }
 
 #[cfg(test)]
@@ -121,7 +126,7 @@ mod tests {
             assert_eq!(Name::classify(text), *id);
             assert_eq!(Name::classify(&text.to_ascii_uppercase()), *id);
         }
-        for other in [&b"hosu"[..], b"x", b"", b"transfer_encoding", b"content-lengtH1", b"\x14e"] {
+        for other in [&b"hosu"[..], b"x", b"", b"content-lengtH1", b"x_y", b"\x14e"] {
             assert_eq!(Name::classify(other), Name::Other, "{other:?}");
         }
     }
@@ -130,6 +135,10 @@ mod tests {
     fn underscored_framing_names_are_seen() {
         assert!(looks_like_framing(b"Content_Length"));
         assert!(looks_like_framing(b"transfer_encoding"));
-        assert!(!looks_like_framing(b"content-lengti"));
+        assert!(!looks_like_framing(b"content-length"));
+        assert!(!looks_like_framing(b"x_real_ip"));
+        for name in [&b"X_Real_IP"[..], b"X_Forwarded-For", b"Transfer_Encoding", b"keep_alive"] {
+            assert_eq!(Name::classify(name), Name::Lookalike);
+        }
     }
 }

@@ -76,10 +76,10 @@ impl RequestHead {
     /// Leading empty lines must have been skipped ([`crate::leading_empty_lines`]).
     pub fn advance(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Progress, RequestError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
-        if let Some(prefix) = self.arrival.prefix(bounded) {
-            if let Progress::Complete(len) = self.parse(prefix, limits)? {
-                return Ok(Progress::Complete(len));
-            }
+        if let Some(prefix) = self.arrival.prefix(bounded)
+            && let Progress::Complete(len) = self.parse(prefix, limits)?
+        {
+            return Ok(Progress::Complete(len));
         }
         if bytes.len() >= limits.head_bytes_max {
             return Err(RequestError::HeadTooLarge);

@@ -43,10 +43,10 @@ impl ResponseHead {
     /// Looks at all bytes that have arrived of this head; `method` is that of the request it answers.
     pub fn advance(&mut self, bytes: &[u8], method: Method, limits: &HeadLimits) -> Result<Progress, ResponseError> {
         let bounded = &bytes[..bytes.len().min(limits.head_bytes_max)];
-        if let Some(prefix) = self.arrival.prefix(bounded) {
-            if let Progress::Complete(len) = self.parse(prefix, method, limits)? {
-                return Ok(Progress::Complete(len));
-            }
+        if let Some(prefix) = self.arrival.prefix(bounded)
+            && let Progress::Complete(len) = self.parse(prefix, method, limits)?
+        {
+            return Ok(Progress::Complete(len));
         }
         if bytes.len() >= limits.head_bytes_max {
             return Err(ResponseError::HeadTooLarge);

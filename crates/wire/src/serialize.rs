@@ -53,11 +53,19 @@ pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits
 
 /// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5).
 pub fn write_response(out: &mut Vec<u8>, head: &[u8], parsed: &ResponseHead, edits: &Edits) {
-    if parsed.version == Version::Http11 {
+    const VERSION_END: usize = Version::Http10.as_str().len();
+    const STATUS_END: usize = VERSION_END + " 200".len();
+    // The space behind the status is there even where no reason follows (RFC 9112 section 4); some leave it out.
+    let is_complete = head[STATUS_END] == b' ';
+    if parsed.version == Version::Http11 && is_complete {
         return write_lines(out, head, 0, &parsed.fields, edits);
     }
-    out.extend_from_slice(b"HTTP/1.1");
-    write_lines(out, head, Version::Http10.as_str().len(), &parsed.fields, edits);
+    out.extend_from_slice(Version::Http11.as_str().as_bytes());
+    out.extend_from_slice(&head[VERSION_END..STATUS_END]);
+    if !is_complete {
+        out.push(b' ');
+    }
+    write_lines(out, head, STATUS_END, &parsed.fields, edits);
 }
 
 fn fields_start(fields: &Fields) -> usize {
@@ -136,6 +144,17 @@ mod tests {
         let mut out = Vec::new();
         write_response(&mut out, input, &head, &Edits::default());
         assert_eq!(out, b"HTTP/1.1 200 \xc3\xa4\r\nA: b\r\n\r\n");
+    }
+
+    #[test]
+    fn completes_a_status_line() {
+        let input = b"HTTP/1.1 200\r\nA: b\r\n\r\n";
+        let mut head = ResponseHead::default();
+        let done = head.advance(input, Method::Get, &HeadLimits::default());
+        assert_eq!(done, Ok(Progress::Complete(input.len())));
+        let mut out = Vec::new();
+        write_response(&mut out, input, &head, &Edits::default());
+        assert_eq!(out, b"HTTP/1.1 200 \r\nA: b\r\n\r\n");
     }
 
     #[test]
