@@ -11,7 +11,7 @@ use crate::watch::FileWatch;
 use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use stillgate_proxy::{Counters, Fleet, StartError};
+use stillgate_proxy::{Fleet, StartError, Tally};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -67,11 +67,8 @@ impl Signals {
 /// The workers, as seen from here.
 enum Workers {
     Serving(Fleet),
-    /// Finishing what is in flight. The counters are those of the moment it began.
-    Draining {
-        ended: JoinHandle<Result<(), StartError>>,
-        counters: Counters,
-    },
+    /// Finishing what is in flight.
+    Draining(JoinHandle<Result<(), StartError>>),
 }
 
 /// Owns what runs.
@@ -83,6 +80,7 @@ pub(crate) struct Control {
     reloader: Reloader,
     workers: Workers,
     workers_count: usize,
+    tally: Tally,
     access_log: Option<AccessLogWriter>,
     started: Instant,
     /// When to look whether all workers are there.
@@ -105,6 +103,7 @@ impl Control {
             questions,
             reloader,
             workers_count: fleet.workers(),
+            tally: fleet.tally(),
             workers: Workers::Serving(fleet),
             access_log,
             started: Instant::now(),
@@ -140,7 +139,7 @@ impl Control {
                         break Event::WorkerLost;
                     }
                 },
-                Workers::Draining { ended, .. } => Event::WorkersEnded(match ended.await {
+                Workers::Draining(ended) => Event::WorkersEnded(match ended.await {
                     Ok(result) => result.map_err(|error| error.to_string()),
                     Err(error) => Err(error.to_string()),
                 }),
@@ -200,9 +199,8 @@ impl Control {
             return ControlFlow::Break(Ok(()));
         };
         let deadline = self.reloader.gateway().timeouts.drain;
-        let counters = fleet.counters();
         info!(
-            in_flight = counters.requests_in_flight,
+            in_flight = self.tally.read().requests_in_flight,
             deadline_seconds = deadline.as_secs_f64(),
             "{signal}: finishing what is in flight"
         );
@@ -213,7 +211,7 @@ impl Control {
             // The sender sends before it is dropped.
             Err(_) => Ok(()),
         });
-        let draining = Workers::Draining { ended, counters };
+        let draining = Workers::Draining(ended);
         if let Workers::Serving(fleet) = std::mem::replace(&mut self.workers, draining) {
             let _ = start.send(fleet);
         }
@@ -230,11 +228,7 @@ impl Control {
     }
 
     fn status(&self) -> Status {
-        let (counters, draining) = match &self.workers {
-            Workers::Serving(fleet) => (fleet.counters(), false),
-            Workers::Draining { counters, .. } => (*counters, true),
-        };
-        let (connections, requests) = counted(&counters);
+        let (connections, requests) = counted(&self.tally.read());
         Status {
             version: Status::VERSION,
             config: self.reloader.status(),
@@ -243,7 +237,7 @@ impl Control {
             connections,
             requests,
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
-            draining,
+            draining: matches!(self.workers, Workers::Draining(_)),
         }
     }
 }

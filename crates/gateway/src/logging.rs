@@ -1,17 +1,24 @@
 //! The process's own log: `tracing` to standard error, for people on a terminal and as JSON otherwise.
 //!
-//! Before a configuration is known there is no log; what goes wrong until then is printed plainly by the caller. The
+//! Lines are written by a thread of their own behind a bounded queue: whoever reads them may stop reading, and then lines
+//! are lost and no worker waits. Before a configuration is known there is no log; what goes wrong until then is printed plainly by the caller. The
 //! level can change with a reload, the shape cannot.
 
 use std::fmt;
 use std::io::IsTerminal;
 use stillgate_config::{Log, LogFormat};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+/// Lines that may wait for a slow reader; further ones are lost.
+const LINES_WAITING_MAX: usize = 8192;
+
 /// The running log.
 pub(crate) struct Logging {
+    /// Dropping it writes what waits, for a second at most.
+    _writer: WorkerGuard,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
@@ -44,7 +51,9 @@ impl Logging {
             LogFormat::Json => false,
         };
         let (filter, handle) = reload::Layer::new(parse(&log.level)?);
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let (writer, guard) =
+            NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_WAITING_MAX).finish(std::io::stderr());
+        let lines = tracing_subscriber::fmt::layer().with_writer(writer);
         let registry = tracing_subscriber::registry().with(filter);
         let started = match human {
             true => registry.with(lines.with_target(false).with_ansi(std::io::stderr().is_terminal())).try_init(),
@@ -55,7 +64,7 @@ impl Logging {
             Ok(()) => {}
             Err(error) => tracing::warn!("{error}"),
         }
-        Ok(Logging { filter: handle })
+        Ok(Logging { _writer: guard, filter: handle })
     }
 
     /// Changes what is shown.

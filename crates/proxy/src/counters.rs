@@ -1,5 +1,6 @@
 //! What a worker counts about itself, for the status page.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
@@ -43,6 +44,19 @@ counters! {
     upstream_connects,
     /// Connections lost to a bug in the gateway.
     panics,
+}
+
+/// Reads the counts of all workers, also after the [`crate::Fleet`] has been handed over to be joined.
+#[derive(Debug, Clone)]
+pub struct Tally(pub(crate) Arc<[Arc<WorkerCounters>]>);
+
+impl Tally {
+    /// The sums at this moment.
+    pub fn read(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.0.iter().for_each(|worker| worker.add_to(&mut sum));
+        sum
+    }
 }
 
 /// A count with one writer: a plain store is enough, no locked instruction.

@@ -1,7 +1,7 @@
 //! All workers of the process: binding their listeners, starting and ending their threads.
 
 use crate::access_log::Sink;
-use crate::counters::{Counters, WorkerCounters};
+use crate::counters::{Tally, WorkerCounters};
 use crate::plan::PlanCell;
 use crate::worker::{self, Command, Setup};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -63,7 +63,7 @@ impl std::error::Error for StartError {}
 /// The running workers.
 pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
-    counters: Vec<Arc<WorkerCounters>>,
+    tally: Tally,
     addresses: Vec<SocketAddr>,
     commands: watch::Sender<Command>,
 }
@@ -79,16 +79,15 @@ impl Fleet {
             addresses.push(bind_all(listener.address, &mut listeners)?);
         }
         let (commands, receiver) = watch::channel(Command::Serve);
-        let mut fleet = Fleet { threads: Vec::new(), counters: Vec::new(), addresses, commands };
+        let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
+        let mut fleet = Fleet { threads: Vec::new(), tally: Tally(counters.clone()), addresses, commands };
         let mut sinks = sinks.into_iter();
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for (index, listeners) in listeners.into_iter().enumerate() {
-            let counters = Arc::new(WorkerCounters::default());
-            fleet.counters.push(counters.clone());
             let setup = Setup {
                 listeners,
                 plans: plans.clone(),
-                counters,
+                counters: counters[index].clone(),
                 sink: sinks.next(),
                 commands: receiver.clone(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
@@ -114,11 +113,9 @@ impl Fleet {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// The counts of all workers.
-    pub fn counters(&self) -> Counters {
-        let mut sum = Counters::default();
-        self.counters.iter().for_each(|counters| counters.add_to(&mut sum));
-        sum
+    /// Where to read the workers' counts.
+    pub fn tally(&self) -> Tally {
+        self.tally.clone()
     }
 
     /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.

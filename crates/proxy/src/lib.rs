@@ -25,6 +25,6 @@ mod snapshot;
 mod variables;
 mod worker;
 
-pub use counters::Counters;
+pub use counters::{Counters, Tally};
 pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
 pub use plan::{Plan, PlanCell, PlanError};
