@@ -67,7 +67,16 @@ impl Clock {
 
     /// Takes on the present time and wakes the tasks whose deadline has passed. Called every tick.
     pub(crate) fn advance(&self) {
-        self.now_ms.set(self.start.elapsed().as_millis() as u64 + TICK_MS);
+        self.advance_to(self.start.elapsed().as_millis() as u64 + TICK_MS);
+        let now = SystemTime::now();
+        let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if self.date_second.replace(second) != second {
+            *self.date_line.borrow_mut() = format!("Date: {}\r\n", httpdate::fmt_http_date(now));
+        }
+    }
+
+    fn advance_to(&self, now_ms: u64) {
+        self.now_ms.set(now_ms);
         let now_tick = self.now_ms.get() / TICK_MS;
         // After a pause longer than a round every slot is due once.
         let first = (self.tick.get() + 1).max(now_tick.saturating_sub(WHEEL_SLOTS as u64 - 1));
@@ -75,11 +84,6 @@ impl Clock {
             self.empty_slot(tick, now_tick);
         }
         self.tick.set(now_tick.max(self.tick.get()));
-        let now = SystemTime::now();
-        let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        if self.date_second.replace(second) != second {
-            *self.date_line.borrow_mut() = format!("Date: {}\r\n", httpdate::fmt_http_date(now));
-        }
     }
 
     fn empty_slot(&self, tick: u64, now_tick: u64) {
@@ -160,5 +164,117 @@ impl Drop for Timer {
     fn drop(&mut self) {
         self.0.deadline_ms.set(NEVER);
         self.0.waker.borrow_mut().take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A timer, and how often its task was woken.
+    struct Task {
+        timer: Timer,
+        woken: Arc<Woken>,
+    }
+
+    impl Task {
+        fn new() -> Task {
+            Task { timer: Timer::new(), woken: Arc::default() }
+        }
+
+        fn set(&self, clock: &Clock, deadline_ms: u64) {
+            self.timer.set(clock, deadline_ms, &Context::from_waker(&self.woken.clone().into()));
+        }
+
+        fn woken(&self) -> u32 {
+            self.woken.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_moves_on_does_not_touch_the_wheel() {
+        let clock = Clock::new();
+        clock.advance_to(1_000);
+        let task = Task::new();
+        for second in 1..=5 {
+            clock.advance_to(second * 1_000);
+            task.set(&clock, (second + 10) * 1_000);
+        }
+        assert_eq!(clock.wheel.borrow().iter().flatten().count(), 1);
+        clock.advance_to(14_999);
+        assert_eq!(task.woken(), 0);
+        clock.advance_to(15_000);
+        assert_eq!(task.woken(), 1);
+    }
+
+    #[test]
+    fn an_earlier_deadline_is_kept_too() {
+        let clock = Clock::new();
+        let task = Task::new();
+        task.set(&clock, 40_000);
+        task.set(&clock, 2_000);
+        clock.advance_to(2_000);
+        assert_eq!(task.woken(), 1);
+        task.set(&clock, 200_000);
+        clock.advance_to(199_950);
+        assert_eq!(task.woken(), 1);
+        clock.advance_to(200_000);
+        assert_eq!(task.woken(), 2);
+    }
+
+    #[test]
+    fn a_dropped_timer_leaves_the_wheel_and_lets_its_task_go() {
+        let clock = Clock::new();
+        let task = Task::new();
+        task.set(&clock, 1_000);
+        let woken = task.woken.clone();
+        drop(task);
+        assert_eq!(Arc::strong_count(&woken), 1);
+        clock.advance_to(60_000);
+        assert_eq!(clock.wheel.borrow().iter().flatten().count(), 0);
+    }
+
+    proptest! {
+        /// Whatever deadlines are set when, and however irregularly time goes on: nobody is woken before the deadline
+        /// without it being moved, and everybody by the first look at the clock a tick after it.
+        #[test]
+        fn woken_in_time(steps in prop::collection::vec((0u64..3_000, prop::option::of(1u64..120_000)), 1..60)) {
+            let clock = Clock::new();
+            let task = Task::new();
+            let mut now = clock.now_ms();
+            let mut deadline = None;
+            for (pause, set) in steps {
+                now += pause;
+                let before = task.woken();
+                clock.advance_to(now);
+                if let Some(due) = deadline {
+                    if now >= due + TICK_MS {
+                        prop_assert!(task.woken() > before, "late: {due} at {now}");
+                        deadline = None;
+                    } else if now < due {
+                        prop_assert_eq!(task.woken(), before, "early: {} at {}", due, now);
+                    } else if task.woken() > before {
+                        deadline = None;
+                    }
+                }
+                if let Some(after) = set {
+                    deadline = Some(now + after);
+                    task.set(&clock, now + after);
+                }
+            }
+        }
     }
 }

@@ -101,6 +101,7 @@ impl ChunkDecoder {
                 }
             }
             State::SizeLf => {
+                self.count_line_byte()?;
                 if byte != b'\n' {
                     return Err(ChunkError::LineEnd);
                 }

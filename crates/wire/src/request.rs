@@ -220,10 +220,16 @@ fn refusal(error: httparse::Error, bytes: &[u8], limits: &HeadLimits) -> Request
     match error {
         httparse::Error::TooManyHeaders => RequestError::TooManyHeaders,
         httparse::Error::HeaderName | httparse::Error::HeaderValue => RequestError::BadHeader,
-        httparse::Error::Version => RequestError::Version,
+        httparse::Error::Version if names_http(bytes) => RequestError::Version,
         httparse::Error::NewLine => RequestError::LineEnd,
         _ => RequestError::RequestLine,
     }
+}
+
+/// Whether the third word of the request line is HTTP in some version: else it is no version that was refused but a line
+/// with a space or a word too many.
+fn names_http(bytes: &[u8]) -> bool {
+    bytes.splitn(3, |b| *b == b' ').nth(2).is_some_and(|version| version.starts_with(b"HTTP/"))
 }
 
 /// Whether the target goes beyond its bound with only good bytes up to there.
