@@ -3,7 +3,7 @@
 //! The upstream reads as strictly as can be and reports what breaks a rule. Every dialogue derives from its number, which
 //! a failure tells.
 
-use stillgate_testkit::{Broken, Client, Gateway, Setup, Upstream, payload, seeded, sha256};
+use stillgate_testkit::{Broken, Client, Gateway, Setup, Upstream, encode, payload, seeded, sha256};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -193,7 +193,7 @@ fn mutilated_dialogues_never_become_invalid_requests() {
             Ok(answers) | Err(Broken::Reset(answers)) => {
                 assert!(answers.is_empty() || answers.starts_with(b"HTTP/1.1 "), "dialogue {dialogue}");
             }
-            Err(broken) => panic!("dialogue {dialogue}: {broken:?}"),
+            Err(broken) => panic!("dialogue {dialogue}: {broken:?}, {}", encode(&bytes)),
         }
     }
     assert_eq!(upstream.faults(), [""; 0]);
@@ -232,13 +232,15 @@ fn mutilated_responses_never_become_other_responses() {
         node.expect_request();
         deliver(&mut node, &bytes, &mut random);
         node.half_close();
-        let told = || format!("dialogue {dialogue}: {}", stillgate_testkit::encode(&bytes));
+        let told = || format!("dialogue {dialogue}: {}", encode(&bytes));
         match (client.read_response("GET"), strict) {
             (Err(Broken::Malformed(why)), _) => panic!("{why}; {}", told()),
             (Err(Broken::Timeout(_)), _) => panic!("hangs; {}", told()),
             (Ok(response), Ok(strict)) if response.head.status() != 502 => {
                 assert!(response.body == strict.body, "another body; {}", told());
             }
+            // Taken, and mended: only the space before an absent reason is missing.
+            (Ok(_), Err(_)) if bytes.starts_with(b"HTTP/1.1 200\r\n") => {}
             (Ok(response), Err(why)) => assert_eq!(response.head.status(), 502, "{why:?}; {}", told()),
             _ => {}
         }

@@ -98,7 +98,9 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> Aft
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
             Arrived::Closed => return After::Close,
-            Arrived::Timeout => return exchange::refuse(worker, client, x, 408, "the request head did not come in time").await,
+            Arrived::Timeout => {
+                return exchange::refuse(worker, client, x, 408, "the request head did not come in time").await;
+            }
             Arrived::Refused(error) => {
                 return exchange::refuse(worker, client, x, reply::status_of(error), &error.to_string()).await;
             }

@@ -91,7 +91,8 @@ impl Clock {
         std::mem::swap(&mut due, &mut self.wheel.borrow_mut()[tick as usize % WHEEL_SLOTS]);
         for cell in due.drain(..) {
             let scheduled = cell.scheduled.get();
-            if scheduled == 0 || scheduled > now_tick || scheduled as usize % WHEEL_SLOTS != tick as usize % WHEEL_SLOTS {
+            if scheduled == 0 || scheduled > now_tick || scheduled as usize % WHEEL_SLOTS != tick as usize % WHEEL_SLOTS
+            {
                 continue;
             }
             cell.scheduled.set(0);
@@ -137,11 +138,7 @@ pub(crate) struct Timer(Rc<TimerCell>);
 
 impl Timer {
     pub(crate) fn new() -> Timer {
-        Timer(Rc::new(TimerCell {
-            deadline_ms: Cell::new(NEVER),
-            scheduled: Cell::new(0),
-            waker: RefCell::new(None),
-        }))
+        Timer(Rc::new(TimerCell { deadline_ms: Cell::new(NEVER), scheduled: Cell::new(0), waker: RefCell::new(None) }))
     }
 
     /// Sets the deadline and who is woken then.

@@ -22,8 +22,7 @@ use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_upstream::{Attempt, ConnMeta, Decision, Failure, Tried, decide};
 use stillgate_wire::{
-    Edits, Form, Framing, HeadLimits, RequestHead, ResponseError, ResponseHead, Version, write_request,
-    write_response,
+    Edits, Form, Framing, HeadLimits, RequestHead, ResponseError, ResponseHead, Version, write_request, write_response,
 };
 use tokio::net::TcpStream;
 
@@ -121,7 +120,13 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchan
 }
 
 /// Answers a head that did not come or made no sense, and closes. It is logged and counted like any request.
-pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchange, status: u16, message: &str) -> After {
+pub(crate) async fn refuse(
+    worker: &Worker,
+    client: &mut Client,
+    x: &mut Exchange,
+    status: u16,
+    message: &str,
+) -> After {
     // What the connection's last request said of itself does not hold for this one.
     x.request.clear();
     client.address = client.peer.ip().to_canonical();
@@ -185,13 +190,8 @@ fn select(client: &mut Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<
         local: client.local,
         captures: None,
     };
-    let request = stillgate_route::Request {
-        method: x.request.method,
-        host,
-        path,
-        client: client.address,
-        vars: &vars,
-    };
+    let request =
+        stillgate_route::Request { method: x.request.method, host, path, client: client.address, vars: &vars };
     match snapshot.plan.matcher().find(&request, &mut x.matching) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Refusal::new(404, "Route Not Found")),
@@ -253,7 +253,9 @@ async fn forward(
         x.tried.insert(index);
         let (failure, attempt) = match attempt(worker, client, x, &tries, index).await {
             Ended::Done(after) => return after,
-            Ended::Refused(refusal) => return reply::send(worker, client, x, refusal.status, &refusal.message, refusal.closes).await,
+            Ended::Refused(refusal) => {
+                return reply::send(worker, client, x, refusal.status, &refusal.message, refusal.closes).await;
+            }
             Ended::Failed { failure, reused, request_sent, response_started } => {
                 (failure, judge(worker, x, &tries, failure, reused, request_sent, response_started))
             }
@@ -359,13 +361,7 @@ impl Drop for Trying<'_> {
 }
 
 /// One try at one endpoint.
-async fn attempt(
-    worker: &Rc<Worker>,
-    client: &mut Client,
-    x: &mut Exchange,
-    tries: &Tries<'_>,
-    index: usize,
-) -> Ended {
+async fn attempt(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, tries: &Tries<'_>, index: usize) -> Ended {
     let state = &tries.upstream.state;
     state.borrow_mut().on_start(index);
     let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };

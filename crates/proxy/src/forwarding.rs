@@ -70,11 +70,7 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
                 }
             }
             Name::XForwardedFor | Name::Lookalike => edits.removed.insert(index),
-            Name::XForwardedProto
-            | Name::XForwardedHost
-            | Name::XForwardedPort
-            | Name::XRealIp
-            | Name::Forwarded
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::XRealIp | Name::Forwarded
                 if !trusted =>
             {
                 edits.removed.insert(index);

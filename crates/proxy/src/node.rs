@@ -59,7 +59,9 @@ pub(crate) async fn connect(
             let _ = stream.set_nodelay(true);
             Ok(stream)
         }
-        Some(Err(error)) => Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) }),
+        Some(Err(error)) => {
+            Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
+        }
         None => Err(ConnectError { failure: Failure::ConnectTimeout, is_local: false, error: None }),
     }
 }

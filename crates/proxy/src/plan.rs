@@ -149,11 +149,7 @@ fn millis(duration: std::time::Duration) -> u64 {
 
 impl From<UpstreamTimeouts> for TimeoutsMs {
     fn from(timeouts: UpstreamTimeouts) -> Self {
-        TimeoutsMs {
-            connect: millis(timeouts.connect),
-            send: millis(timeouts.send),
-            read: millis(timeouts.read),
-        }
+        TimeoutsMs { connect: millis(timeouts.connect), send: millis(timeouts.send), read: millis(timeouts.read) }
     }
 }
 

@@ -104,7 +104,11 @@ impl Receiver {
         let Some(buffer) = &mut self.buffer else { return Ok(()) };
         let got = self.decoder.decode(&mut buffer[fresh.clone()])?;
         self.content.end = fresh.start + got.data;
-        self.leftover = if self.decoder.is_done() { fresh.start + got.consumed..fresh.end } else { self.content.end..self.content.end };
+        self.leftover = if self.decoder.is_done() {
+            fresh.start + got.consumed..fresh.end
+        } else {
+            self.content.end..self.content.end
+        };
         Ok(())
     }
 

@@ -240,7 +240,9 @@ impl<'a> Relay<'a> {
             match x.from_node.poll_read_body(false, cx, self.node, buffers) {
                 Poll::Pending => return Ok(()),
                 // The end of a body that ends with the connection; of any other it is a truncation.
-                Poll::Ready(Ok(Ok(0))) if x.response.framing == stillgate_wire::Framing::UntilClose => x.from_node.finish(),
+                Poll::Ready(Ok(Ok(0))) if x.response.framing == stillgate_wire::Framing::UntilClose => {
+                    x.from_node.finish()
+                }
                 Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
                 Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
             }
@@ -274,9 +276,7 @@ impl<'a> Relay<'a> {
 
     /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
-        let Some(read) =
-            self.x.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers)
-        else {
+        let Some(read) = self.x.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers) else {
             return Ok(());
         };
         match read {

@@ -130,7 +130,9 @@ impl Sender {
             let wrote = match (before.is_empty(), content.is_empty(), after.is_empty()) {
                 (_, true, _) => stream.poll_write(cx, &self.out[self.sent..]),
                 (true, false, true) => stream.poll_write(cx, content),
-                _ => stream.poll_write_vectored(cx, &[IoSlice::new(before), IoSlice::new(content), IoSlice::new(after)]),
+                _ => {
+                    stream.poll_write_vectored(cx, &[IoSlice::new(before), IoSlice::new(content), IoSlice::new(after)])
+                }
             };
             match wrote {
                 Poll::Pending => return Poll::Pending,

@@ -64,9 +64,9 @@ impl<'a> RequestVars<'a> {
     }
 
     fn argument(&self, name: &str) -> Option<&'a [u8]> {
-        self.query()?.split(|b| *b == b'&').find_map(|pair| {
-            if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) }
-        })
+        self.query()?
+            .split(|b| *b == b'&')
+            .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
     }
 
     fn path_param(&self, name: &str) -> Option<&'a [u8]> {

@@ -10,8 +10,8 @@ use std::cmp::{Ordering, Reverse};
 use std::net::IpAddr;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteSpec, Scratch, Variable, parse_method,
-    Verdict, vars,
+    HostPattern, Lookup, Matcher, Method, MethodSet, PathError, PathPattern, Request, RouteSpec, Scratch, Variable,
+    Verdict, parse_method, vars,
 };
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 //! A client that decides where its bytes are split.
 
-use crate::message::{Broken, Connection, Message};
+use crate::connection::Connection;
+use crate::message::{Broken, Message};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
 

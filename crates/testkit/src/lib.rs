@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test harness reports by panicking")]
 
 mod client;
+mod connection;
 mod corpus;
 mod gateway;
 mod message;
@@ -22,9 +23,10 @@ mod transcript;
 mod upstream;
 
 pub use client::{Client, Delivery};
+pub use connection::Connection;
 pub use corpus::{Hostile, hostile_cases};
 pub use gateway::{Gateway, Setup};
-pub use message::{Broken, Connection, Fields, Framing, Head, Message};
+pub use message::{Broken, Fields, Framing, Head, Message};
 pub use notation::{decode, encode};
 pub use payload::{payload, seeded, sha256};
 pub use peers::{Nginx, Python, require_tool, run_tool};

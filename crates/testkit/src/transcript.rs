@@ -11,9 +11,10 @@
 //! names them.
 
 use crate::client::Client;
+use crate::connection::Connection;
 use crate::eventually;
 use crate::gateway::{Gateway, Setup};
-use crate::message::{Broken, Connection, Head, Message, find};
+use crate::message::{Broken, Head, Message, find};
 use crate::notation::{decode, encode};
 use crate::upstream::Upstream;
 use std::io::Write;

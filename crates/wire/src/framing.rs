@@ -1,10 +1,10 @@
 //! Where a message's body ends (RFC 9112 section 6), decided once from the head and then followed byte by byte.
 
+use crate::Version;
 use crate::chunked::{ChunkDecoder, Decoded};
 use crate::error::ChunkError;
 use crate::fields::{Field, Fields};
 use crate::name::Name;
-use crate::Version;
 
 /// How a body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,9 +76,9 @@ impl Declaration {
                 }
             }
             (None, Some(_)) if self.lengths > 1 => Err(DeclaredError::LengthRepeated),
-            (None, Some(length)) => parse_length(length.value.of(head))
-                .map(Declared::Length)
-                .ok_or(DeclaredError::LengthMalformed),
+            (None, Some(length)) => {
+                parse_length(length.value.of(head)).map(Declared::Length).ok_or(DeclaredError::LengthMalformed)
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What request and response heads have in common: incremental arrival, line ends, field lists.
 
 use crate::fields::{Field, Fields, Span};
-use crate::framing::{named_by_connection, ConnectionTokens, Declaration};
-use crate::name::{looks_like_framing, Name};
-use crate::{FieldSet, RequestError, HEADERS_MAX};
+use crate::framing::{ConnectionTokens, Declaration, named_by_connection};
+use crate::name::{Name, looks_like_framing};
+use crate::{FieldSet, HEADERS_MAX, RequestError};
 use std::mem::MaybeUninit;
 
 /// Whether a head is all there.

@@ -56,7 +56,10 @@ static NAME: [bool; 256] = {
     while b < 256 {
         let c = b as u8;
         table[b] = c.is_ascii_alphanumeric()
-            || matches!(c, b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=');
+            || matches!(
+                c,
+                b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'='
+            );
         b += 1;
     }
     table
@@ -68,13 +71,17 @@ mod tests {
 
     #[test]
     fn splits_or_refuses() {
-        let ok = |text: &str| split_authority(text.as_bytes()).map(|a| (String::from_utf8_lossy(a.host).into_owned(), a.port));
+        let ok = |text: &str| {
+            split_authority(text.as_bytes()).map(|a| (String::from_utf8_lossy(a.host).into_owned(), a.port))
+        };
         assert_eq!(ok("a.example"), Some(("a.example".into(), None)));
         assert_eq!(ok("a.example:"), Some(("a.example".into(), None)));
         assert_eq!(ok("a.example:80"), Some(("a.example".into(), Some(80))));
         assert_eq!(ok("[::1]:8080"), Some(("[::1]".into(), Some(8080))));
         assert_eq!(ok(""), Some(("".into(), None)));
-        for bad in ["a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}", "a:000080"] {
+        for bad in [
+            "a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}", "a:000080",
+        ] {
             assert_eq!(ok(bad), None, "{bad}");
         }
     }

@@ -62,10 +62,7 @@ impl Method {
 
     /// Whether sending it twice means the same as once (RFC 9110 section 9.2.2).
     pub fn is_idempotent(self) -> bool {
-        matches!(
-            self,
-            Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
-        )
+        matches!(self, Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace)
     }
 }
 

@@ -1,14 +1,14 @@
 //! A request head: request line, fields, and what they decide.
 
+use crate::Version;
 use crate::error::RequestError;
 use crate::fields::{FieldSet, Fields, Span};
 use crate::framing::{Declared, DeclaredError, Framing};
-use crate::head::{header_slots, walk, Arrival, Progress, WalkError};
+use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
 use crate::host::split_authority;
 use crate::limits::HeadLimits;
 use crate::method::Method;
 use crate::name::Name;
-use crate::Version;
 
 /// The four forms of a request target (RFC 9112 section 3.2), without CONNECT's, whose method the proxy refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -241,10 +241,7 @@ fn target_is_too_long(bytes: &[u8], limits: &HeadLimits) -> bool {
     }
     let target = &bytes[space + 1..overflow];
     !target.iter().any(|b| *b <= b' ' || *b == 0x7f)
-        && matches!(
-            httparse::Request::new(&mut []).parse(&bytes[..space + 1]),
-            Ok(httparse::Status::Partial)
-        )
+        && matches!(httparse::Request::new(&mut []).parse(&bytes[..space + 1]), Ok(httparse::Status::Partial))
 }
 
 impl From<WalkError> for RequestError {

@@ -1,13 +1,13 @@
 //! A response head: status line, fields, and what they decide.
 
+use crate::Version;
 use crate::error::ResponseError;
 use crate::fields::{FieldSet, Fields, Span};
 use crate::framing::{Declared, DeclaredError, Framing};
-use crate::head::{header_slots, walk, Arrival, Progress, WalkError};
+use crate::head::{Arrival, Progress, WalkError, header_slots, walk};
 use crate::limits::HeadLimits;
 use crate::method::Method;
 use crate::name::Name;
-use crate::Version;
 
 /// A parsed response head; like [`crate::RequestHead`] it holds no bytes and is reused.
 #[derive(Debug, Default)]
@@ -114,7 +114,11 @@ fn read_reason(head: &[u8], reason: &str) -> Result<Span, ResponseError> {
     if head[end - 1] != b'\r' {
         return Err(ResponseError::LineEnd);
     }
-    let start = if reason.is_empty() { (STATUS_END + 1).min(end - 1) } else { Span::locate(head, reason.as_bytes()).start as usize };
+    let start = if reason.is_empty() {
+        (STATUS_END + 1).min(end - 1)
+    } else {
+        Span::locate(head, reason.as_bytes()).start as usize
+    };
     Ok(Span { start: start as u16, len: (end - 1 - start) as u16 })
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Lines nobody touched are copied in runs, so that an unedited head is one copy whatever its number of fields.
 
+use crate::Version;
 use crate::fields::{FieldSet, Fields};
 use crate::request::{Form, RequestHead};
 use crate::response::ResponseHead;
-use crate::Version;
 
 /// Changes to a head, kept beside it: the parsed bytes are never moved.
 #[derive(Debug, Default)]

@@ -1,0 +1,358 @@
+//! A socket that messages are read from, strictly.
+//!
+//! Reading waits, with a deadline, for exactly what was asked for; what came beyond it is kept for the next question. An
+//! end of the connection is told apart: orderly, in the middle of a message, or by a reset.
+
+use crate::PATIENCE;
+use crate::message::{Broken, Fields, Framing, Head, Message, find, framing, is_status_line, parse_field};
+use crate::notation::encode;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+/// A head longer than this is a failure of the peer.
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// One socket with what was read too far.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    patience: Duration,
+}
+
+impl Connection {
+    /// Takes over a socket.
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_nonblocking(false).expect("set a live socket blocking");
+        stream.set_nodelay(true).expect("TCP_NODELAY on a live socket");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a write timeout");
+        Self { stream, buffer: Vec::new(), patience: PATIENCE }
+    }
+
+    /// Changes how long reads wait.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// The socket itself.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    /// When the peer is gone or does not read.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Sends all of `bytes`.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).expect("send to the gateway or upstream under test");
+    }
+
+    /// Ends our direction only.
+    pub fn half_close(&self) {
+        // The peer may have reset it already, which ends it too.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Ends the connection with RST.
+    pub fn reset(self) {
+        let socket = socket2::SockRef::from(&self.stream);
+        socket.set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
+    }
+
+    /// Reads a response to a request with this method, interim ones included.
+    ///
+    /// # Errors
+    /// When none comes whole.
+    pub fn read_response(&mut self, method: &str) -> Result<Message, Broken> {
+        let mut interim = Vec::new();
+        loop {
+            let head = self.read_head()?;
+            if !is_status_line(&head.start) {
+                return Err(Broken::Malformed(format!("status line {:?}", head.start)));
+            }
+            match head.status() {
+                100..=199 if head.status() != 101 => interim.push(head),
+                status => {
+                    let bodyless = method == "HEAD" || matches!(status, 101 | 204 | 304);
+                    return self.read_rest(head, interim, bodyless, Framing::Close);
+                }
+            }
+        }
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// When none comes whole.
+    pub fn read_request(&mut self) -> Result<Message, Broken> {
+        let head = self.read_head()?;
+        self.read_request_body(head)
+    }
+
+    /// Reads the rest of a request whose head was read by [`Connection::read_head`].
+    ///
+    /// # Errors
+    /// When it does not come whole.
+    pub fn read_request_body(&mut self, head: Head) -> Result<Message, Broken> {
+        let words = head.start.split(' ').count();
+        if words != 3 || !head.start.ends_with(" HTTP/1.1") && !head.start.ends_with(" HTTP/1.0") {
+            return Err(Broken::Malformed(format!("request line {:?}", head.start)));
+        }
+        if head.all("host").len() != 1 {
+            return Err(Broken::Malformed(format!("not exactly one Host: {head:?}")));
+        }
+        self.read_rest(head, Vec::new(), false, Framing::None)
+    }
+
+    /// Reads a request.
+    ///
+    /// # Panics
+    /// When none comes whole.
+    #[track_caller]
+    pub fn expect_request(&mut self) -> Message {
+        self.read_request().unwrap_or_else(|broken| panic!("no request reached the upstream: {broken:?}"))
+    }
+
+    /// Reads a response.
+    ///
+    /// # Panics
+    /// When none comes whole.
+    #[track_caller]
+    pub fn expect_response(&mut self, method: &str) -> Message {
+        self.read_response(method).unwrap_or_else(|broken| panic!("no response came: {broken:?}"))
+    }
+
+    /// Reads one head.
+    ///
+    /// # Errors
+    /// When none comes whole, or it breaks a rule.
+    pub fn read_head(&mut self) -> Result<Head, Broken> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
+                let bytes: Vec<u8> = self.buffer.drain(..at + 4).collect();
+                let explain = |why| Broken::Malformed(format!("{why} in:\n{}", encode(&bytes)));
+                return Head::parse(&bytes).map_err(explain);
+            }
+            if self.buffer.len() > HEAD_BYTES_MAX {
+                return Err(Broken::Malformed("endless head".to_owned()));
+            }
+            self.fill(deadline)?;
+        }
+    }
+
+    /// Exactly `len` bytes.
+    ///
+    /// # Errors
+    /// When they don't come.
+    pub fn read_exactly(&mut self, len: usize) -> Result<Vec<u8>, Broken> {
+        let mut deadline = Instant::now() + self.patience;
+        while self.buffer.len() < len {
+            self.fill(deadline)?;
+            deadline = Instant::now() + self.patience;
+        }
+        Ok(self.buffer.drain(..len).collect())
+    }
+
+    /// Everything up to an orderly end.
+    ///
+    /// # Errors
+    /// On a reset, or when the end does not come.
+    pub fn read_to_end(&mut self) -> Result<Vec<u8>, Broken> {
+        let mut deadline = Instant::now() + self.patience;
+        loop {
+            match self.fill(deadline) {
+                Ok(()) => deadline = Instant::now() + self.patience,
+                Err(Broken::Closed) => return Ok(Vec::new()),
+                Err(Broken::Truncated(bytes)) => return Ok(bytes),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Whether the peer has ended or reset it; what has come meanwhile is kept.
+    pub fn is_closed(&mut self) -> bool {
+        loop {
+            match self.fill(Instant::now()) {
+                Ok(()) => {}
+                Err(Broken::Timeout(bytes)) => {
+                    self.buffer = bytes;
+                    return false;
+                }
+                Err(Broken::Truncated(bytes) | Broken::Reset(bytes)) => {
+                    self.buffer = bytes;
+                    return true;
+                }
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// What has come and not been taken, without waiting.
+    pub fn pending(&mut self) -> Vec<u8> {
+        self.is_closed();
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// # Panics
+    /// When the peer sends anything more, or leaves the connection open.
+    #[track_caller]
+    pub fn expect_close(&mut self) {
+        match self.read_to_end() {
+            Ok(rest) => assert!(rest.is_empty(), "more came:\n{}", encode(&rest)),
+            Err(Broken::Reset(rest)) if rest.is_empty() => {}
+            Err(broken) => panic!("not closed: {broken:?}"),
+        }
+    }
+
+    fn read_rest(
+        &mut self,
+        head: Head,
+        interim: Vec<Head>,
+        bodyless: bool,
+        default: Framing,
+    ) -> Result<Message, Broken> {
+        let framing = framing(&head, default).map_err(Broken::Malformed)?;
+        let (framing, body, trailers) = match framing {
+            _ if bodyless => (Framing::None, Vec::new(), Vec::new()),
+            Framing::None => (framing, Vec::new(), Vec::new()),
+            Framing::Length => {
+                let len = head.get("content-length").and_then(|len| len.parse().ok());
+                let len = len.expect("framing() checked it");
+                (framing, self.read_exactly(len)?, Vec::new())
+            }
+            Framing::Chunked => {
+                let (body, trailers) = self.read_chunked()?;
+                (framing, body, trailers)
+            }
+            Framing::Close => (framing, self.read_to_end()?, Vec::new()),
+        };
+        Ok(Message { interim, head, body, trailers, framing })
+    }
+
+    fn read_chunked(&mut self) -> Result<(Vec<u8>, Fields), Broken> {
+        let mut body = Vec::new();
+        loop {
+            let line = self.read_line()?;
+            let size = line.split(';').next().unwrap_or("");
+            let is_hex = !size.is_empty() && size.chars().all(|c| c.is_ascii_hexdigit());
+            let size = usize::from_str_radix(size, 16)
+                .ok()
+                .filter(|_| is_hex)
+                .ok_or_else(|| Broken::Malformed(format!("chunk size {line:?}")))?;
+            if size == 0 {
+                break;
+            }
+            body.extend(self.read_exactly(size)?);
+            if self.read_exactly(2)? != b"\r\n" {
+                return Err(Broken::Malformed("no CRLF after a chunk".to_owned()));
+            }
+        }
+        let mut trailers = Vec::new();
+        loop {
+            let line = self.read_line()?;
+            if line.is_empty() {
+                return Ok((body, trailers));
+            }
+            trailers.push(parse_field(&line).map_err(Broken::Malformed)?);
+        }
+    }
+
+    fn read_line(&mut self) -> Result<String, Broken> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            if let Some(at) = find(&self.buffer, b"\r\n") {
+                let line = self.buffer[..at].iter().map(|&b| char::from(b)).collect();
+                self.buffer.drain(..at + 2);
+                return Ok(line);
+            }
+            self.fill(deadline)?;
+        }
+    }
+
+    /// Reads once. An error carries the buffer away, since nothing can complete it any more.
+    fn fill(&mut self, deadline: Instant) -> Result<(), Broken> {
+        let mut chunk = [0; 64 * 1024];
+        let left = deadline.saturating_duration_since(Instant::now());
+        let wait = left.max(Duration::from_millis(1));
+        self.stream.set_read_timeout(Some(wait)).expect("a positive read timeout");
+        let taken = |buffer: &mut Vec<u8>| std::mem::take(buffer);
+        match self.stream.read(&mut chunk) {
+            Ok(0) if self.buffer.is_empty() => Err(Broken::Closed),
+            Ok(0) => Err(Broken::Truncated(taken(&mut self.buffer))),
+            Ok(len) => {
+                self.buffer.extend_from_slice(&chunk[..len]);
+                Ok(())
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(Broken::Timeout(taken(&mut self.buffer))),
+                ErrorKind::Interrupted => Ok(()),
+                _ => Err(Broken::Reset(taken(&mut self.buffer))),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn reading(bytes: &[u8], method: &str) -> Result<Message, Broken> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        sender.write_all(bytes).unwrap();
+        drop(sender);
+        Connection::new(listener.accept().unwrap().0).read_response(method)
+    }
+
+    #[test]
+    fn reads_every_framing() {
+        let check = |text: &str, method: &str, framing, body: &str| {
+            let message = reading(&crate::decode(text), method).expect(text);
+            assert_eq!(message.framing, framing, "{text}");
+            assert_eq!(message.body, body.as_bytes(), "{text}");
+        };
+        check("HTTP/1.1 200 OK\nContent-Length: 2\n\nhi\\", "GET", Framing::Length, "hi");
+        check("HTTP/1.1 200 OK\nContent-Length: 2\n\n", "HEAD", Framing::None, "");
+        check("HTTP/1.1 304 Not Modified\nContent-Length: 2\n\n", "GET", Framing::None, "");
+        check("HTTP/1.1 200 OK\n\nhi\\", "GET", Framing::Close, "hi");
+        let chunked = "HTTP/1.1 103 Early\n\nHTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2;x=1\nhi\n0\nA: b\n\n";
+        check(chunked, "GET", Framing::Chunked, "hi");
+        let message = reading(&crate::decode(chunked), "GET").unwrap();
+        assert_eq!(message.trailers, [("A".to_owned(), "b".to_owned())]);
+        assert_eq!(message.interim[0].status(), 103);
+    }
+
+    #[test]
+    fn refuses_what_two_readers_could_read_differently() {
+        let refuse = |text: &str| {
+            let result = reading(&crate::decode(text), "GET");
+            assert!(matches!(result, Err(Broken::Malformed(_))), "{text}: {result:?}");
+        };
+        refuse("HTTP/1.1 200 OK\nContent-Length: 2\nContent-Length: 2\n\nhi\\");
+        refuse("HTTP/1.1 200 OK\nContent-Length: +2\n\nhi\\");
+        refuse("HTTP/1.1 200 OK\nContent-Length: 2\nTransfer-Encoding: chunked\n\nhi\\");
+        refuse("HTTP/1.1 200 OK\nTransfer-Encoding: gzip, chunked\n\n0\n\n");
+        refuse("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n+2\nhi\n0\n\n");
+        refuse("HTTP/1.1 200 OK\nA : b\n\n");
+        refuse("HTTP/1.1 200\n\n");
+    }
+
+    #[test]
+    fn tells_truncation_from_silence() {
+        let cut = reading(&crate::decode("HTTP/1.1 200 OK\nContent-Length: 9\n\nhi\\"), "GET");
+        assert_eq!(cut, Err(Broken::Truncated(b"hi".to_vec())));
+        assert_eq!(reading(b"", "GET"), Err(Broken::Closed));
+    }
+}
