@@ -4,6 +4,7 @@
 
 mod access_log_writer;
 mod admin;
+mod allocator;
 mod check;
 mod cli;
 mod control;
@@ -21,10 +22,6 @@ mod watch;
 use clap::Parser;
 use cli::{Cli, Command};
 use std::process::ExitCode;
-
-/// Gives memory back after a burst of connections, which the C library's allocator keeps.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let code = match Cli::parse().command {

@@ -3,6 +3,7 @@
 //! Reading, resolving and compiling first, then what may be taken by others (addresses, files), workers last. From then
 //! on the control loop has everything.
 
+use crate::allocator;
 use crate::access_log_writer::{AccessLogWriter, OpenError};
 use crate::admin;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
@@ -163,7 +164,7 @@ async fn start(
         None => None,
     };
     let (sinks, access_log) = start_access_log(gateway)?;
-    let fleet = Fleet::start(gateway, plans.clone(), sinks).map_err(|error| match error {
+    let fleet = Fleet::start(gateway, plans.clone(), sinks, allocator::give_back).map_err(|error| match error {
         StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
         other => RunError::Workers(other),
     })?;

@@ -1,5 +1,6 @@
 //! Start, reload, drain, death: what an operator does to a gateway under traffic.
 
+use std::fs::File;
 use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -265,6 +266,36 @@ fn a_bad_file_at_the_start_is_refused_with_all_its_errors() {
     assert_eq!(process.wait().code(), Some(1));
     let log = process.log();
     assert!(log.contains("urri") && log.contains("nowhere"), "{log}");
+}
+
+/// The gateway's own log may stand still too: a terminal that is paused, a collector that hangs.
+#[test]
+fn a_stalled_reader_of_the_log_slows_nobody() {
+    let upstream = Upstream::echo();
+    let (listen, admin) = (ReservedPort::new(), ReservedPort::new());
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("run mkfifo").success());
+    // Held open for both directions and never read.
+    let stalled = File::options().read(true).write(true).open(&pipe).expect("open the pipe");
+    let config = folder.path().join("stillgate.yaml");
+    let setup = Setup::to(upstream.addr()).gateway("log: {level: trace}");
+    std::fs::write(&config, setup.render(listen.addr(), admin.addr(), folder.path())).expect("write the config");
+    let mut command = Command::new(STILLGATE);
+    command.arg("run").arg("--config").arg(&config);
+    command.stdout(stalled.try_clone().expect("duplicate the pipe")).stderr(stalled);
+    let mut child = command.spawn().expect("start the gateway");
+    let served = std::panic::catch_unwind(|| {
+        eventually("the gateway to listen", || TcpStream::connect(listen.addr()).is_ok());
+        let mut client = Client::connect(listen.addr());
+        for _ in 0..2_000 {
+            assert_eq!(client.get("/a/../..").head.status(), 400);
+        }
+        assert_eq!(client.get("/").head.status(), 200);
+    });
+    child.kill().expect("end the gateway");
+    child.wait().expect("wait for its end");
+    assert!(served.is_ok(), "see above");
 }
 
 #[test]

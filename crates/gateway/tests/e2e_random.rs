@@ -37,7 +37,8 @@ impl Ask {
         let seed = below(1 << 30);
         let sent = payload(seed + 1, if has_body { sent_len } else { 0 });
         let expected = if method == "HEAD" { Vec::new() } else { payload(seed, expected_len) };
-        let framing = ["", "&chunked", "&chunked&piece=100", "&piece=3000"][below(4) as usize];
+        let framing =
+            ["", "&chunked", "&chunked&piece=100", "&piece=3000", "&close", "&chunked&close"][below(6) as usize];
         let target = format!("/{seed}?seed={seed}&size={expected_len}{framing}");
         let line = format!("{method} {target} HTTP/1.1");
         let mut bytes = match below(10) {
@@ -48,6 +49,10 @@ impl Ask {
         for number in 0..below(12) {
             let value = "v".repeat(below(200) as usize);
             bytes.push_str(&format!("X-Noise-{number}: {value}\r\n"));
+        }
+        if has_body && below(6) == 0 {
+            // Not waited for: the body follows at once.
+            bytes.push_str("Expect: 100-continue\r\n");
         }
         let mut bytes = bytes.into_bytes();
         if !has_body {

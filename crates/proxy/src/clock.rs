@@ -117,6 +117,15 @@ impl Clock {
         }
     }
 
+    /// Lets go of what dropped timers still take, without waiting for their slots to come round.
+    pub(crate) fn shrink(&self) {
+        for slot in self.wheel.borrow_mut().iter_mut() {
+            slot.retain(|cell| cell.deadline_ms.get() != NEVER);
+            slot.shrink_to_fit();
+        }
+        self.spare.take();
+    }
+
     /// Wakes every task that has a deadline, so that it sees that the worker drains.
     pub(crate) fn wake_all(&self) {
         for cell in self.wheel.borrow().iter().flatten() {

@@ -69,8 +69,14 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Binds every listener once per worker and starts the workers. `sinks` has one access log sink per worker or none.
-    pub fn start(gateway: &Gateway, plans: Arc<PlanCell>, sinks: Vec<Sink>) -> Result<Fleet, StartError> {
+    /// Binds every listener once per worker and starts the workers. `sinks` has one access log sink per worker or none;
+    /// `give_back` is called by a worker after many of its connections were closed, to return free memory.
+    pub fn start(
+        gateway: &Gateway,
+        plans: Arc<PlanCell>,
+        sinks: Vec<Sink>,
+        give_back: fn(),
+    ) -> Result<Fleet, StartError> {
         let workers = worker_count(gateway);
         debug_assert!(sinks.is_empty() || sinks.len() == workers);
         let mut addresses = Vec::new();
@@ -90,6 +96,7 @@ impl Fleet {
                 counters: counters[index].clone(),
                 sink: sinks.next(),
                 commands: receiver.clone(),
+                give_back,
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));

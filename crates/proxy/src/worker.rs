@@ -38,6 +38,8 @@ const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Ticks between looks at the pools and the log.
 const TICKS_PER_SECOND: u64 = 1000 / TICK_MS;
 const TICKS_PER_FLUSH: u64 = 2;
+/// Connections that must have been closed for their memory to be given back.
+const GIVE_BACK_CONNECTIONS: u64 = 1000;
 /// Buffers an idle worker keeps.
 const BUFFERS_KEPT_IDLE: usize = 8;
 
@@ -57,6 +59,7 @@ pub(crate) struct Setup {
     pub(crate) sink: Option<Sink>,
     pub(crate) commands: watch::Receiver<Command>,
     pub(crate) seed: u64,
+    pub(crate) give_back: fn(),
 }
 
 /// The worker's own things, reached by its tasks.
@@ -73,6 +76,10 @@ pub(crate) struct Worker {
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     refusals: Cell<usize>,
+    /// Returns this thread's free memory to the system; takes a moment.
+    give_back: fn(),
+    /// Most connections open at once since memory was last given back.
+    peak: Cell<u64>,
 }
 
 /// Runs a worker until it has drained.
@@ -100,6 +107,8 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             random: Cell::new(setup.seed | 1),
             exchanges: RefCell::default(),
             refusals: Cell::new(0),
+            give_back: setup.give_back,
+            peak: Cell::new(0),
         });
         worker.live(listeners, &mut commands).await;
         Ok(())
@@ -154,10 +163,22 @@ impl Worker {
             for upstream in &self.snapshot().upstreams {
                 upstream.state.borrow_mut().expire(now_ms, node::is_dead);
             }
-            if self.counters.requests_in_flight.get() == 0 {
-                self.exchanges.borrow_mut().truncate(BUFFERS_KEPT_IDLE);
-                self.buffers.shrink(BUFFERS_KEPT_IDLE);
-            }
+            self.give_memory_back();
+        }
+    }
+
+    /// After a burst: what idle connections and their requests used is not kept for ever.
+    fn give_memory_back(&self) {
+        if self.counters.requests_in_flight.get() == 0 {
+            self.exchanges.borrow_mut().truncate(BUFFERS_KEPT_IDLE);
+            self.buffers.shrink(BUFFERS_KEPT_IDLE);
+        }
+        let open = self.counters.connections_open.get();
+        self.peak.set(self.peak.get().max(open));
+        if self.peak.get() - open >= GIVE_BACK_CONNECTIONS {
+            self.peak.set(open);
+            self.clock.shrink();
+            (self.give_back)();
         }
     }
 
