@@ -18,12 +18,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+/// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
+pub use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX};
+
 /// Most worker threads.
 pub const WORKERS_MAX: usize = 256;
-/// The largest `gateway.limits.head_bytes`.
-pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The largest `gateway.limits.headers`.
-pub const HEADERS_MAX: usize = 100;
 /// The largest `gateway.limits.connections_per_worker`.
 pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
 

@@ -4,10 +4,13 @@
 //! that could not be written are added to the same count. It never ends because of an error. Rotation is the business of
 //! logrotate and its like: move the file away, then send SIGUSR1.
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,7 +126,16 @@ fn open(destination: &LogDestination) -> io::Result<File> {
 }
 
 fn open_file(path: &PathBuf) -> io::Result<File> {
-    File::options().append(true).create(true).open(path)
+    // Opening a FIFO waits for a reader unless it is told not to; writing to one may wait, that costs lines only.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().append(true).create(true).custom_flags(flags).open(path).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) => io::Error::new(ErrorKind::NotConnected, "it is a FIFO that nobody reads; start its reader first"),
+            _ => error,
+        }
+    })?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 struct Writer {

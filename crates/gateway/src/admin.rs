@@ -37,6 +37,8 @@ const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
+/// Only every so-manieth failure in a row is logged.
+const FAILURES_PER_LINE: u64 = 100;
 /// How long accepting pauses after it failed, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -63,10 +65,12 @@ pub(crate) async fn serve(
 ) {
     let api = Arc::new(Api { key, questions });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut failures = 0u64;
     loop {
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, peer)) => {
+                failures = 0;
                 let api = api.clone();
                 tokio::spawn(async move {
                     serve_connection(stream, peer, &api).await;
@@ -74,7 +78,10 @@ pub(crate) async fn serve(
                 });
             }
             Err(error) => {
-                warn!(%error, "admin API: accept failed");
+                if failures.is_multiple_of(FAILURES_PER_LINE) {
+                    warn!(%error, "admin API: cannot accept connections; they wait");
+                }
+                failures += 1;
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

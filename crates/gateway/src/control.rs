@@ -195,8 +195,8 @@ impl Control {
 
     fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
         let Workers::Serving(fleet) = &self.workers else {
-            warn!("{signal} again: ending at once");
-            return ControlFlow::Break(Ok(()));
+            let open = self.tally.read().requests_in_flight;
+            return ControlFlow::Break(Err(format!("{signal} again: ending at once, with {open} requests in flight")));
         };
         let deadline = self.reloader.gateway().timeouts.drain;
         info!(

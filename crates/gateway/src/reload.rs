@@ -277,6 +277,7 @@ impl Reloader {
             Err(error) => {
                 // While its names were resolved, changes were not told one by one.
                 self.wanted.addresses = true;
+                self.resolver.set_names(names::of(&self.served));
                 self.refuse(error.to_string().lines().map(str::to_owned).collect());
             }
         }

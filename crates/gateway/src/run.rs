@@ -146,7 +146,7 @@ async fn start(
     // Watched from before it is used: a change during the start is seen after it.
     let watch = source.file().map(FileWatch::start);
     match stillgate_proxy::raise_fd_limit() {
-        Ok(limit) => info!(limit, "file descriptors"),
+        Ok(limit) => tell_descriptors(limit, &config.gateway),
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
     let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
@@ -183,6 +183,21 @@ async fn start(
     let live = Live { logging, admin_key };
     let reloader = Reloader::new(source, config, plans, resolver, live);
     Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
+}
+
+/// Clients alone could take all descriptors, and then none is left to reach a node with.
+fn tell_descriptors(limit: Option<u64>, gateway: &Gateway) {
+    let connections = stillgate_proxy::worker_count(gateway) * gateway.limits.connections_per_worker;
+    let needed = 2 * connections as u64;
+    match limit {
+        Some(limit) if limit < needed => info!(
+            limit,
+            needed,
+            "file descriptors: fewer than gateway.limits.connections_per_worker allows clients and nodes to use; \
+             raise the limit (ulimit -n, LimitNOFILE) if that many may come"
+        ),
+        limit => info!(limit, "file descriptors"),
+    }
 }
 
 async fn listen_admin(address: SocketAddr) -> Result<TcpListener, RunError> {

@@ -3,9 +3,11 @@
 //! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
 //! argument that cannot be used, a file that is wrong is a finding.
 
+use rustix::fs::OFlags;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded};
 
@@ -93,6 +95,11 @@ impl Source {
 
 fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(file)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    // Opening a FIFO waits for a writer unless it is told not to; a reload that waits would be the last one.
+    let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    opened.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

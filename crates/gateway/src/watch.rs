@@ -4,7 +4,7 @@
 //! symbolic link (`..data`) beside it. Where the file is itself a link, the folder of what it points to is watched too.
 //! Whether the content differs is for the reader to find out: here a burst of events becomes one notice.
 
-use notify::event::{AccessKind, AccessMode};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -123,10 +123,14 @@ fn folder_of(file: &Path) -> PathBuf {
 
 /// Whether an event may mean other content of the file.
 fn concerns(event: &Event, file: &Path) -> bool {
-    // Reading the file is an event too, and must not lead to reading it again.
+    // Reading the file is an event too, and must not lead to reading it again. Nor does a write: what is written slowly
+    // would be read half, and half a list of routes is valid too. The writer's closing the file says that it is whole. A
+    // new file is written and closed as well; a link that appears is not.
     let changes = match event.kind {
         EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
-        EventKind::Any | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) => true,
+        EventKind::Create(_) => event.paths.iter().any(|path| path.is_symlink()),
+        EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => true,
+        EventKind::Any | EventKind::Modify(_) => false,
         EventKind::Other => event.need_rescan(),
     };
     let folder = folder_of(file);
@@ -203,6 +207,7 @@ mod tests {
         let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
         check(written, "/etc/x/s.yaml", true);
         check(read, "/etc/x/s.yaml", false);
+        check(EventKind::Modify(ModifyKind::Any), "/etc/x/s.yaml", false);
         check(written, "/etc/x/access.log", false);
         check(written, "/etc/x/..data", true);
         check(written, "/opt/target.yaml", true);

@@ -49,7 +49,7 @@ pub struct Record<'a> {
     pub body_bytes_sent: u64,
     /// Bytes received for this request, head included.
     pub bytes_received: u64,
-    /// From the first byte of the request to the last of the response, in microseconds.
+    /// From the request's first byte being read to the last of the response being written, in microseconds.
     pub request_time_us: u64,
     /// From choosing the node to its response head, in microseconds; `None`: no node answered.
     pub upstream_time_us: Option<u64>,

@@ -1,7 +1,8 @@
 //! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing politely.
 
+use crate::clock::Timer;
 use crate::exchange::{self, After, Exchange};
-use crate::reply;
+use crate::reply::Refusal;
 use crate::worker::Worker;
 use socket2::SockRef;
 use std::future::poll_fn;
@@ -14,11 +15,11 @@ use stillgate_wire::{Progress, RequestError, leading_empty_lines};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::clock::Timer;
-
 /// How long a connection that we closed is read and discarded from, so that the client gets our last response and not
 /// a reset (RFC 9112 section 9.6).
 const LINGER_MS: u64 = 2_000;
+/// How long a connection that was accepted just before the worker began to drain has for its first request.
+const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 /// How much is discarded.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
@@ -34,10 +35,16 @@ pub(crate) struct Client {
     pub(crate) forwarded: Box<[u8]>,
     /// The client has closed its sending side.
     pub(crate) eof: bool,
+    /// A response is being sent whose end only the end of the connection tells: should it break off, a reset must.
+    pub(crate) ends_with_connection: bool,
+    /// When the last request ended, or the connection began.
+    pub(crate) quiet_since_ms: u64,
+    /// No request has been served yet.
+    pub(crate) is_new: bool,
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr) -> Client {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr, now_ms: u64) -> Client {
         Client {
             stream,
             timer: Timer::new(),
@@ -46,6 +53,19 @@ impl Client {
             local,
             forwarded: crate::forwarding::untrusted_lines(peer, local),
             eof: false,
+            ends_with_connection: false,
+            quiet_since_ms: now_ms,
+            is_new: true,
+        }
+    }
+}
+
+impl Drop for Client {
+    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete.
+    fn drop(&mut self) {
+        if self.ends_with_connection {
+            // A socket that is gone already needs no reset.
+            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         }
     }
 }
@@ -63,25 +83,24 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
         match after {
             After::KeepAlive => {}
             After::Close | After::Linger => return,
-            After::Abort => return abort(client),
         }
     }
 }
 
-/// Ends with a reset: the only way to tell a client that a response without a length is not complete.
-fn abort(client: &Client) {
-    // A socket that is gone already needs no reset.
-    let _ = SockRef::from(&client.stream).set_linger(Some(Duration::ZERO));
-}
-
 /// Waits for bytes, owning no buffer; false where the connection is to be closed instead.
 async fn idle(worker: &Worker, client: &mut Client) -> bool {
-    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.keepalive_ms;
+    let keepalive_ms = worker.snapshot().plan.settings.keepalive_ms;
     poll_fn(|cx| {
         if client.stream.poll_read_ready(cx).is_ready() {
             return Poll::Ready(true);
         }
-        if worker.draining.get() || worker.clock.now_ms() >= deadline_ms {
+        let patience_ms = match (worker.draining.get(), client.is_new) {
+            (false, _) => keepalive_ms,
+            (true, true) => keepalive_ms.min(DRAINING_FIRST_REQUEST_MS),
+            (true, false) => 0,
+        };
+        let deadline_ms = client.quiet_since_ms + patience_ms;
+        if worker.clock.now_ms() >= deadline_ms {
             return Poll::Ready(false);
         }
         client.timer.set(&worker.clock, deadline_ms, cx);
@@ -93,19 +112,20 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
 /// Serves requests until there is nothing more to read.
 async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
     loop {
-        x.begin();
+        x.begin(worker.is_timed());
         match read_head(worker, client, x).await {
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
             Arrived::Closed => return After::Close,
             Arrived::Timeout => {
-                return exchange::refuse(worker, client, x, 408, "the request head did not come in time").await;
+                let refusal = Refusal::closing(408, "the request head did not come in time");
+                return exchange::refuse(worker, client, x, &refusal).await;
             }
-            Arrived::Refused(error) => {
-                return exchange::refuse(worker, client, x, reply::status_of(error), &error.to_string()).await;
-            }
+            Arrived::Refused(error) => return exchange::refuse(worker, client, x, &error.into()).await,
         }
         let after = exchange::run(worker, client, x).await;
+        client.is_new = false;
+        client.quiet_since_ms = worker.clock.now_ms();
         if after != After::KeepAlive || (client.eof && !x.from_client.has_leftover()) {
             return after.max(if client.eof { After::Close } else { After::KeepAlive });
         }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One worker's counts; only that worker writes them.
+        /// One worker's counts; only that worker writes them, and no other's share their cache lines.
         #[derive(Debug, Default)]
+        #[repr(align(128))]
         pub(crate) struct WorkerCounters {
             $(pub(crate) $name: Count,)*
         }

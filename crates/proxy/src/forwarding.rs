@@ -5,6 +5,7 @@ use crate::exchange::Exchange;
 use crate::plan::Settings;
 use crate::worker::Worker;
 use ipnet::IpNet;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version};
@@ -100,7 +101,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.added.extend_from_slice(field.value.of(head));
         edits.added.extend_from_slice(b", ");
     }
-    edits.added.extend_from_slice(format!("{}\r\n", client.peer.ip().to_canonical()).as_bytes());
+    write_line_end(&mut edits.added, client.peer.ip().to_canonical());
     if missing(Name::XRealIp) {
         edits.add("X-Real-IP", client_ip.to_string().as_bytes());
     }
@@ -108,11 +109,16 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.add("X-Forwarded-Proto", b"http");
     }
     if missing(Name::XForwardedPort) {
-        edits.add("X-Forwarded-Port", client.local.port().to_string().as_bytes());
+        edits.added.extend_from_slice(b"X-Forwarded-Port: ");
+        write_line_end(&mut edits.added, client.local.port());
     }
     if missing(Name::XForwardedHost) {
         add_forwarded_host(edits, head, request);
     }
+}
+
+fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {
+    write!(out, "{value}\r\n").expect("writing to a vector does not fail");
 }
 
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {

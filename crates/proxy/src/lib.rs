@@ -1,13 +1,14 @@
 //! Workers: listeners, connections, exchanges.
 //!
 //! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
-//! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, its bytes are moved by `relay` between the
-//! two halves of each connection, `receiver` and `sender`.
+//! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, one try of it at a node is `attempt`, and its
+//! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access_log;
+mod attempt;
 mod buffer;
 mod client;
 mod clock;

@@ -5,7 +5,7 @@ use crate::worker::Worker;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use stillgate_upstream::{ConnMeta, Failure, UpstreamState};
 use tokio::net::TcpStream;
 
@@ -26,9 +26,6 @@ pub(crate) fn take_live(
 /// Whether an idle connection was closed, or sent something nobody asked for. Costs no system call while nothing
 /// happened: the event loop's readiness says so.
 pub(crate) fn is_dead(stream: &TcpStream) -> bool {
-    if stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending() {
-        return false;
-    }
     !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 

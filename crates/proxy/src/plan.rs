@@ -24,7 +24,8 @@ pub struct Plan {
     pub digest: String,
     matcher: Arc<Matcher>,
     pub(crate) routes: Vec<PlanRoute>,
-    pub(crate) upstreams: Vec<Arc<PlanUpstream>>,
+    /// The same list as in the Plan before where nothing in it changed.
+    pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
     pub(crate) settings: Settings,
 }
 
@@ -92,10 +93,10 @@ impl Plan {
         let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
         let old: HashMap<&str, &Arc<PlanUpstream>> = previous
             .iter()
-            .flat_map(|plan| &plan.upstreams)
+            .flat_map(|plan| plan.upstreams.iter())
             .map(|upstream| (upstream.definition.key.as_str(), upstream))
             .collect();
-        let upstreams: Vec<Arc<PlanUpstream>> = config
+        let upstreams: Arc<[Arc<PlanUpstream>]> = config
             .upstreams
             .iter()
             .map(|definition| {
@@ -107,6 +108,11 @@ impl Plan {
                 }
             })
             .collect();
+        let unchanged = |old: &&Plan| {
+            old.upstreams.len() == upstreams.len()
+                && old.upstreams.iter().zip(upstreams.iter()).all(|(old, new)| Arc::ptr_eq(old, new))
+        };
+        let upstreams = previous.filter(unchanged).map_or(upstreams.clone(), |old| old.upstreams.clone());
         let routes = config
             .routes
             .iter()

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::exchange::Exchange;
-use crate::plan::TimeoutsMs;
+use crate::plan::{Settings, TimeoutsMs};
 use crate::worker::Worker;
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
@@ -63,8 +63,8 @@ pub(crate) struct Relay<'a> {
     phase: Phase,
     /// All of the request is written.
     pub(crate) request_sent: bool,
-    /// Writing to the node failed. Its response may be on its way all the same: a server that refuses a body answers
-    /// and closes.
+    /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come.
+    /// Its response may be on its way all the same: a server that refuses a body answers and closes.
     pub(crate) node_deaf: bool,
     /// The client waits for the node's permission to send its body (RFC 9110 section 10.1.1): that the node is silent
     /// is not the client's fault.
@@ -73,7 +73,6 @@ pub(crate) struct Relay<'a> {
     response_moved_ms: u64,
     /// When the client's end of sending was seen, or last probed; zero: not yet.
     half_closed_ms: u64,
-    probed: bool,
     /// Whether the client's connection goes on after the response; known from its head on.
     pub(crate) keep_alive: bool,
 }
@@ -87,6 +86,17 @@ pub(crate) struct Bounds {
     pub(crate) response_head: HeadLimits,
 }
 
+impl Bounds {
+    pub(crate) fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
+        Bounds {
+            node,
+            client_body_ms: settings.body_ms,
+            client_send_ms: settings.send_ms,
+            response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
+        }
+    }
+}
+
 impl<'a> Relay<'a> {
     pub(crate) fn new(
         worker: &'a Worker,
@@ -96,6 +106,8 @@ impl<'a> Relay<'a> {
         bounds: Bounds,
     ) -> Relay<'a> {
         let now = worker.clock.now_ms();
+        // The end may have been seen while an earlier request, or an earlier try, was under way.
+        let half_closed_ms = if client.eof { now } else { 0 };
         let awaits_continue = x.request.expects_continue && x.from_client.content().is_empty();
         Relay {
             worker,
@@ -109,8 +121,7 @@ impl<'a> Relay<'a> {
             awaits_continue,
             request_moved_ms: now,
             response_moved_ms: now,
-            half_closed_ms: 0,
-            probed: false,
+            half_closed_ms,
             keep_alive: false,
         }
     }
@@ -189,6 +200,10 @@ impl<'a> Relay<'a> {
         match x.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
+            Poll::Ready(Ok(Err(_))) if self.phase == Phase::Body => {
+                self.node_deaf = true;
+                Ok(Poll::Pending)
+            }
             Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
             Poll::Ready(Ok(Ok(_))) => {
                 self.request_moved_ms = self.worker.clock.now_ms();
@@ -302,8 +317,10 @@ impl<'a> Relay<'a> {
             match wait {
                 Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
                 Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
-                Wait::NodeSend | Wait::NodeRead => return Err(Event::Cut),
-                Wait::ClientBody => return Err(Event::BodyTimeout),
+                Wait::NodeRead => return Err(Event::Cut),
+                Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
+                // The response is on its way: who stopped reading or sending the request has no need of its rest.
+                Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
                 Wait::ClientSend => return Err(Event::ClientGone),
                 Wait::HalfClosed => self.probe_half_closed(cx)?,
             }
@@ -343,8 +360,8 @@ impl<'a> Relay<'a> {
         if matches!(self.client.stream.take_error(), Ok(Some(_)) | Err(_)) {
             return Err(Event::ClientGone);
         }
-        if !self.probed && self.x.request.version == Version::Http11 && self.x.to_client.is_idle() {
-            self.probed = true;
+        if !self.x.probed && self.x.request.version == Version::Http11 && self.x.to_client.is_idle() {
+            self.x.probed = true;
             let buffers = &self.worker.buffers;
             self.x.to_client.head(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             self.x.to_client.stage(&[], None, buffers);

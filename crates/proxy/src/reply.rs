@@ -3,11 +3,14 @@
 use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::push_common_lines;
+use crate::plan::Settings;
+use crate::sender::Coding;
 use crate::worker::Worker;
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io::Write;
 use std::task::Poll;
-use stillgate_wire::{Fault, Method, RequestError};
+use stillgate_wire::{ChunkError, Fault, Method, RequestError};
 
 /// The name of a status (RFC 9110 section 15).
 pub(crate) fn reason(status: u16) -> &'static str {
@@ -26,50 +29,74 @@ pub(crate) fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Answers a request; the connection goes on where its body is here and `closes` does not forbid it.
+/// Why the gateway answers a request itself.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: u16,
+    pub(crate) message: Cow<'static, str>,
+    /// What follows on the connection may be no request.
+    pub(crate) closes: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
+        Refusal { status, message: message.into(), closes: false }
+    }
+
+    pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
+        Refusal { closes: true, ..Refusal::new(status, message) }
+    }
+}
+
+impl From<RequestError> for Refusal {
+    fn from(error: RequestError) -> Refusal {
+        let status = match error.fault() {
+            Fault::BadRequest => 400,
+            Fault::TargetTooLong => 414,
+            Fault::HeadTooLarge => 431,
+            Fault::Version => 505,
+        };
+        Refusal::closing(status, error.to_string())
+    }
+}
+
+impl From<ChunkError> for Refusal {
+    fn from(error: ChunkError) -> Refusal {
+        Refusal::closing(400, error.to_string())
+    }
+}
+
+/// Answers a request; the connection goes on where its body is here and the refusal does not forbid it.
 pub(crate) async fn send(
     worker: &Worker,
     client: &mut Client,
     x: &mut Exchange,
-    status: u16,
-    message: &str,
-    closes: bool,
+    settings: &Settings,
+    refusal: &Refusal,
 ) -> After {
+    tracing::debug!(status = refusal.status, message = %refusal.message, "answered by the gateway");
+    x.outcome.status = refusal.status;
     // Part of an interim head is out and its rest may never follow: neither may an answer.
     if !x.to_client.is_idle() {
-        x.outcome.status = status;
         return After::Close;
     }
-    let keep_alive = !closes && x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
-    stage(worker, x, status, message, keep_alive);
-    flush(worker, client, x, keep_alive).await
+    let keep_alive = !refusal.closes && x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
+    stage(worker, x, settings, refusal, keep_alive);
+    flush(worker, client, x, settings.send_ms, keep_alive).await
 }
 
-/// The status that answers a head that was refused.
-pub(crate) fn status_of(error: RequestError) -> u16 {
-    match error.fault() {
-        Fault::BadRequest => 400,
-        Fault::TargetTooLong => 414,
-        Fault::HeadTooLarge => 431,
-        Fault::Version => 505,
-    }
-}
-
-fn stage(worker: &Worker, x: &mut Exchange, status: u16, message: &str, keep_alive: bool) {
-    tracing::debug!(status, message, "answered by the gateway");
-    let snapshot = worker.snapshot();
-    x.to_client.reset(&worker.buffers);
+fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refusal, keep_alive: bool) {
+    x.to_client.coding = Coding::Raw;
     x.from_node.release(&worker.buffers);
     x.to_node.release(&worker.buffers);
-    let (version, method) = (x.request.version, x.request.method);
+    let before = x.to_client.total;
     let out = x.to_client.head(&worker.buffers);
-    let body = body(status, message);
-    write_head(out, status, body.len());
-    push_common_lines(worker, &snapshot.plan.settings, out, true, version, keep_alive);
+    let body = body(refusal.status, &refusal.message);
+    write_head(out, refusal.status, body.len());
+    push_common_lines(worker, settings, out, true, x.request.version, keep_alive);
     out.extend_from_slice(b"\r\n");
-    x.outcome.head_bytes = out.len() as u64;
-    x.outcome.status = status;
-    if method != Method::Head {
+    x.outcome.head_bytes = before + out.len() as u64;
+    if x.request.method != Method::Head {
         out.extend_from_slice(body.as_bytes());
     }
     x.to_client.stage(&[], None, &worker.buffers);
@@ -90,8 +117,8 @@ fn write_head(out: &mut Vec<u8>, status: u16, length: usize) {
         .expect("writing to a vector does not fail");
 }
 
-async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, keep_alive: bool) -> After {
-    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.send_ms;
+async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, send_ms: u64, keep_alive: bool) -> After {
+    let deadline_ms = worker.clock.now_ms() + send_ms;
     let written = poll_fn(|cx| match x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
         Poll::Ready(result) => Poll::Ready(result.is_ok()),
         Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),

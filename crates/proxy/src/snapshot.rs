@@ -15,7 +15,7 @@ pub(crate) struct Snapshot {
     pub(crate) version: u64,
     pub(crate) plan: Arc<Plan>,
     /// In the order of the Plan's upstreams.
-    pub(crate) upstreams: Vec<Rc<WorkerUpstream>>,
+    pub(crate) upstreams: Rc<[Rc<WorkerUpstream>]>,
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
 }
@@ -30,11 +30,14 @@ impl Snapshot {
     /// The view of a new Plan. An upstream that did not change keeps everything; one that did keeps what belongs to
     /// nodes that stay.
     pub(crate) fn next(previous: Option<&Snapshot>, plan: Arc<Plan>, version: u64) -> Snapshot {
+        let uses_latency = plan.upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
+        if let Some(previous) = previous.filter(|previous| Arc::ptr_eq(&previous.plan.upstreams, &plan.upstreams)) {
+            return Snapshot { version, plan, upstreams: previous.upstreams.clone(), uses_latency };
+        }
         let mut old: HashMap<&str, &Rc<WorkerUpstream>> = HashMap::new();
-        for upstream in previous.iter().flat_map(|snapshot| &snapshot.upstreams) {
+        for upstream in previous.iter().flat_map(|snapshot| snapshot.upstreams.iter()) {
             old.insert(&upstream.definition.definition.key, upstream);
         }
-        let uses_latency = plan.upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
         let upstreams = plan
             .upstreams
             .iter()

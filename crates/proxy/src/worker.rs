@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,6 +40,8 @@ const TICKS_PER_SECOND: u64 = 1000 / TICK_MS;
 const TICKS_PER_FLUSH: u64 = 2;
 /// Connections that must have been closed for their memory to be given back.
 const GIVE_BACK_CONNECTIONS: u64 = 1000;
+/// Timers of closed connections that may wait for their place in the wheel to come round.
+const TIMERS_SPARE_MAX: u64 = 4096;
 /// Buffers an idle worker keeps.
 const BUFFERS_KEPT_IDLE: usize = 8;
 
@@ -136,7 +138,7 @@ impl Worker {
                     let command = if changed.is_ok() { *commands.borrow_and_update() } else { Command::Drain(Duration::ZERO) };
                     if let Command::Drain(time) = command {
                         deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
-                        self.start_draining(std::mem::take(&mut listeners), &accepting);
+                        self.start_draining(std::mem::take(&mut listeners), &accepting).await;
                     }
                     if changed.is_err() {
                         return;
@@ -160,8 +162,11 @@ impl Worker {
         }
         if count.is_multiple_of(TICKS_PER_SECOND) {
             let now_ms = self.clock.now_ms();
-            for upstream in &self.snapshot().upstreams {
-                upstream.state.borrow_mut().expire(now_ms, node::is_dead);
+            for upstream in self.snapshot().upstreams.iter() {
+                let mut state = upstream.state.borrow_mut();
+                if state.idle() > 0 {
+                    state.expire(now_ms, node::is_dead);
+                }
             }
             self.give_memory_back();
         }
@@ -174,23 +179,36 @@ impl Worker {
             self.buffers.shrink(BUFFERS_KEPT_IDLE);
         }
         let open = self.counters.connections_open.get();
+        if self.clock.entries() as u64 > 2 * open + TIMERS_SPARE_MAX {
+            self.clock.sweep();
+        }
         self.peak.set(self.peak.get().max(open));
-        if self.peak.get() - open >= GIVE_BACK_CONNECTIONS {
+        let is_quiet = self.counters.requests_in_flight.get() == 0;
+        if is_quiet && self.peak.get() - open >= GIVE_BACK_CONNECTIONS {
             self.peak.set(open);
-            self.clock.shrink();
+            self.clock.sweep();
             (self.give_back)();
         }
     }
 
     /// Closes the listeners. Connections that wait in their queues would be reset by that: they are taken first.
-    fn start_draining(self: &Rc<Self>, listeners: Vec<Rc<TcpListener>>, accepting: &[AbortHandle]) {
+    async fn start_draining(self: &Rc<Self>, listeners: Vec<Rc<TcpListener>>, accepting: &[AbortHandle]) {
         accepting.iter().for_each(AbortHandle::abort);
-        for listener in &listeners {
-            let cx = &mut Context::from_waker(Waker::noop());
-            while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(cx) {
-                self.admit(stream, peer);
+        // A turn of the event loop, so that it has seen what came in until now; and no budget, so that all of it is taken.
+        tokio::task::yield_now().await;
+        let take_all = poll_fn(|cx| {
+            for listener in &listeners {
+                while let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                    match accepted {
+                        Ok((stream, peer)) => self.admit(stream, peer),
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                        Err(_) => break,
+                    }
+                }
             }
-        }
+            Poll::Ready(())
+        });
+        tokio::task::coop::unconstrained(take_all).await;
         self.draining.set(true);
         self.clock.wake_all();
     }
@@ -207,8 +225,8 @@ impl Worker {
     }
 
     /// Whether anybody wants to know how long requests take.
-    pub(crate) fn is_timed(&self, snapshot: &Snapshot) -> bool {
-        self.is_logging || snapshot.uses_latency
+    pub(crate) fn is_timed(&self) -> bool {
+        self.is_logging || self.snapshot.borrow().uses_latency
     }
 
     /// A fresh random number (xorshift64*): for choosing among nodes, nothing secret.
@@ -242,7 +260,9 @@ impl Worker {
         let Some(sink) = &mut *sink else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (status, upstream_time_us) = (x.outcome.status, x.outcome.upstream_us);
-        let (bytes_sent, bytes_received) = (x.to_client.total, x.from_client.total);
+        // What is behind the message belongs to the next one.
+        let bytes_received = x.from_client.total.saturating_sub(x.from_client.unparsed().len() as u64);
+        let bytes_sent = x.to_client.total;
         let body_bytes_sent = bytes_sent.saturating_sub(x.outcome.head_bytes);
         let request_time_us = x.outcome.started.map_or(0, |started| started.elapsed().as_micros() as u64);
         let route_id = x.outcome.route.map(|found| &*snapshot.plan.routes[found.route].id);
@@ -284,7 +304,7 @@ impl Worker {
         }
         self.counters.connections_open.add(1);
         let open = Open(self.clone());
-        let mut client = Client::new(stream, peer, local);
+        let mut client = Client::new(stream, peer, local, self.clock.now_ms());
         spawn_local(async move { client::serve(&open.0, &mut client).await });
     }
 }

@@ -82,19 +82,6 @@ impl Fields {
         self.list.iter().find(|f| f.id == id).map(|f| f.value.of(head))
     }
 
-    /// The value of the first field of any name, compared without case. `_` in the asked-for name also stands for
-    /// `-`, as in nginx's `$http_…` variables.
-    pub fn find<'h>(&self, head: &'h [u8], name: &[u8]) -> Option<&'h [u8]> {
-        let same = |a: &u8, b: &u8| a.eq_ignore_ascii_case(b) || (*a == b'-' && *b == b'_');
-        self.list
-            .iter()
-            .find(|f| {
-                let have = f.name.of(head);
-                have.len() == name.len() && have.iter().zip(name).all(|(a, b)| same(a, b))
-            })
-            .map(|f| f.value.of(head))
-    }
-
     /// The range of a whole line, its CRLF included.
     #[inline]
     pub(crate) fn line(&self, index: usize) -> std::ops::Range<usize> {
@@ -133,10 +120,5 @@ impl FieldSet {
             rest &= rest - 1;
             Some(index)
         })
-    }
-
-    /// Adds all of another set.
-    pub fn extend(&mut self, other: FieldSet) {
-        self.0 |= other.0;
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! A verdict is one line: form, path, authority, framing, what becomes of the connection, and the fields that end here.
 
-use stillgate_wire::{Fault, Form, Framing, HeadLimits, Progress, RequestHead, checks};
+use stillgate_wire::{
+    Fault, Form, Framing, HeadLimits, Progress, RequestError, RequestHead, checks, leading_empty_lines,
+};
 
 /// Parses `input` whole and in pieces; all must give the `expected` verdict.
 #[track_caller]
@@ -197,6 +199,17 @@ fn line_ends() {
     }
     for fields in ["A: b\rc\r\n", "A: b\r\r\n", "A: \rb\r\n", "A:\r\r\n", "A: b\rContent-Length: 5\r\n"] {
         check_fields(fields, "400 BadHeader");
+    }
+}
+
+#[test]
+fn empty_lines_before_a_request() {
+    for (input, skip) in [("", 0), ("GET", 0), ("\r", 0), ("\r\n", 2), ("\r\n\r\nGET", 4), ("\r\n\r", 2), (" \r\n", 0)]
+    {
+        assert_eq!(leading_empty_lines(input.as_bytes()), Ok(skip), "{input:?}");
+    }
+    for input in ["\n", "\nGET", "\rGET", "\r\r\n", "\r\n\n", "\r\n\rG"] {
+        assert_eq!(leading_empty_lines(input.as_bytes()), Err(RequestError::LineEnd), "{input:?}");
     }
 }
 

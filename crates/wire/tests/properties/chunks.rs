@@ -35,6 +35,7 @@ fn decode(framing: Framing, bytes: &[u8], sizes: &[usize]) -> Result<Outcome, Ch
         if consumed == bytes.len() || decoder.is_done() {
             break;
         }
+        assert!(decoder.trailers().is_empty(), "trailers are shown once they are judged");
         let came = &bytes[consumed..(consumed + size).min(bytes.len())];
         let mut piece = came.to_vec();
         let got = decoder.decode(&mut piece)?;
@@ -164,6 +165,31 @@ fn agree(bytes: &[u8], sizes: &[usize]) {
     }
 }
 
+/// Each byte in each place where a size line or a trailer could take it or not.
+#[test]
+fn every_byte_in_every_place() {
+    for byte in 0..=255 {
+        for place in [
+            "?1\r\na",
+            "1?\r\na",
+            "1;?\r\na",
+            "1;?\na",
+            "1\r?a",
+            "1\r\na?",
+            "1\r\na\r?",
+            "0\r\n?: b\r\n",
+            "0\r\nA?: b\r\n",
+            "0\r\nA:?\r\n",
+            "0\r\nA: b?\n",
+        ] {
+            let mut bytes: Vec<u8> = place.bytes().map(|b| if b == b'?' { byte } else { b }).collect();
+            bytes.extend_from_slice(if place.starts_with('0') { b"\r\n" } else { b"\r\n0\r\n\r\n" });
+            agree(&bytes, &[bytes.len()]);
+            agree(&bytes, &[1]);
+        }
+    }
+}
+
 /// Chunk lines and trailer sections just within and just beyond their limits.
 #[test]
 fn limits_are_exact() {
@@ -185,7 +211,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn content_comes_out_as_it_went_in(made in chunked(), sizes in vec(1usize..400, 1..8), next in vec(any::<u8>(), 0..20)) {
+    fn content_comes_out_as_it_went_in(
+        made in chunked(),
+        sizes in vec(1usize..400, 1..8),
+        next in vec(any::<u8>(), 0..20),
+    ) {
         let body = made.bytes();
         let bytes = [&body[..], &next].concat();
         let content: Vec<u8> = made.chunks.iter().flat_map(|chunk| chunk.content.clone()).collect();
@@ -210,12 +240,19 @@ proptest! {
     }
 
     #[test]
-    fn damaged_bodies_are_judged_alike(bytes in damaged(chunked().prop_map(|c| c.bytes())), sizes in vec(1usize..100, 1..4)) {
+    fn damaged_bodies_are_judged_alike(
+        bytes in damaged(chunked().prop_map(|c| c.bytes())),
+        sizes in vec(1usize..100, 1..4),
+    ) {
         agree(&bytes, &sizes);
     }
 
     #[test]
-    fn other_framings_pass_bytes_on(bytes in vec(any::<u8>(), 0..300), length in 0usize..300, sizes in vec(1usize..100, 1..4)) {
+    fn other_framings_pass_bytes_on(
+        bytes in vec(any::<u8>(), 0..300),
+        length in 0usize..300,
+        sizes in vec(1usize..100, 1..4),
+    ) {
         let take = length.min(bytes.len());
         let expected = Body { content: bytes[..take].to_vec(), trailers: Vec::new(), consumed: take };
         let got = decode(Framing::Length(length as u64), &bytes, &sizes);

@@ -27,7 +27,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn of_requests(made in request(), removed in vec(any::<bool>(), 16), added in added(), before in vec(any::<u8>(), 0..5)) {
+    fn of_requests(
+        made in request(),
+        removed in vec(any::<bool>(), 16),
+        added in added(),
+        before in vec(any::<u8>(), 0..5),
+    ) {
         let bytes = made.bytes();
         let mut head = RequestHead::default();
         prop_assert_eq!(head.advance(&bytes, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));
@@ -45,7 +50,12 @@ proptest! {
     }
 
     #[test]
-    fn of_responses(made in response(), removed in vec(any::<bool>(), 16), added in added(), before in vec(any::<u8>(), 0..5)) {
+    fn of_responses(
+        made in response(),
+        removed in vec(any::<bool>(), 16),
+        added in added(),
+        before in vec(any::<u8>(), 0..5),
+    ) {
         let bytes = made.bytes();
         let mut head = ResponseHead::default();
         prop_assert_eq!(head.advance(&bytes, Method::Get, &HeadLimits::default()), Ok(Progress::Complete(bytes.len())));

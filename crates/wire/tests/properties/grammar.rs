@@ -309,6 +309,49 @@ fn agree_on_response(bytes: &[u8], method: Method) -> bool {
     taken
 }
 
+/// Calls `check` with every byte put in at, and in the place of, every byte of `head`.
+fn every_byte_everywhere(head: &str, mut check: impl FnMut(&[u8])) {
+    for at in 0..=head.len() {
+        for byte in 0..=255 {
+            let mut changed = head.as_bytes().to_vec();
+            changed.insert(at, byte);
+            check(&changed);
+            if at < head.len() {
+                changed.remove(at + 1);
+                check(&changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_everywhere_in_requests() {
+    for head in [
+        "PUT /a?b HTTP/1.1\r\nHost: a:80\r\nContent-Length: 10\r\nConnection: a\r\nA:\r\n\r\n",
+        "GET http://[::1]:8/ HTTP/1.0\r\nA_B: c d\r\nConnection: close\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nTransfer-Encoding:chunked \r\nExpect: 100-continue\r\nHost:[::1]\r\n\r\n",
+    ] {
+        assert!(agree_on_request(head.as_bytes()), "{head}");
+        every_byte_everywhere(head, |changed| {
+            agree_on_request(changed);
+        });
+    }
+}
+
+#[test]
+fn every_byte_everywhere_in_responses() {
+    for head in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nA: b\r\nConnection: a\r\n\r\n",
+        "HTTP/1.0 304\r\nA:\r\n\r\n",
+        "HTTP/1.1 500 \r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        assert!(agree_on_response(head.as_bytes(), Method::Get), "{head}");
+        every_byte_everywhere(head, |changed| {
+            agree_on_response(changed, Method::Get);
+        });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 

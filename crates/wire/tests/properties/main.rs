@@ -23,7 +23,9 @@ proptest! {
 
     #[test]
     fn the_checks_hold_for_request_heads(
-        good in request().prop_map(|r| r.bytes()), bad in damaged(request().prop_map(|r| r.bytes())), worse in nasty_request(),
+        good in request().prop_map(|r| r.bytes()),
+        bad in damaged(request().prop_map(|r| r.bytes())),
+        worse in nasty_request(),
     ) {
         for head in [good, bad, worse] {
             checks::request_head(&head);
@@ -32,7 +34,9 @@ proptest! {
 
     #[test]
     fn the_checks_hold_for_response_heads(
-        good in response().prop_map(|r| r.bytes()), bad in damaged(response().prop_map(|r| r.bytes())), worse in nasty_response(),
+        good in response().prop_map(|r| r.bytes()),
+        bad in damaged(response().prop_map(|r| r.bytes())),
+        worse in nasty_response(),
     ) {
         for head in [good, bad, worse] {
             checks::response_head(&head);
@@ -40,7 +44,10 @@ proptest! {
     }
 
     #[test]
-    fn the_checks_hold_for_chunked_bodies(good in chunked().prop_map(|c| c.bytes()), bad in damaged(chunked().prop_map(|c| c.bytes()))) {
+    fn the_checks_hold_for_chunked_bodies(
+        good in chunked().prop_map(|c| c.bytes()),
+        bad in damaged(chunked().prop_map(|c| c.bytes())),
+    ) {
         checks::chunked_body(&good);
         checks::chunked_body(&bad);
     }

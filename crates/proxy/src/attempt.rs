@@ -1,0 +1,295 @@
+//! One try of a request at one node: a connection, the request written, the response passed on.
+//!
+//! The relay moves the bytes; what its events mean is decided here. Whether there is another try is not.
+
+use crate::client::Client;
+use crate::exchange::{After, Exchange};
+use crate::forwarding::{self, host_for};
+use crate::node::{self, ConnectError};
+use crate::plan::Settings;
+use crate::relay::{Bounds, Event, Relay};
+use crate::reply::Refusal;
+use crate::sender::Coding;
+use crate::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Instant;
+use stillgate_upstream::{ConnMeta, Failure};
+use stillgate_wire::{Framing, ResponseHead, Version, write_request, write_response};
+use tokio::net::TcpStream;
+
+/// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
+const STATUS_CLIENT_GONE: u16 = 499;
+
+/// Where the tries of one request stand.
+pub(crate) struct Tries<'a> {
+    pub(crate) upstream: &'a WorkerUpstream,
+    pub(crate) settings: &'a Settings,
+    pub(crate) bounds: Bounds,
+    pub(crate) began_ms: u64,
+    pub(crate) retries_used: u32,
+    /// The next try must not use the pool.
+    pub(crate) fresh: bool,
+}
+
+/// How one try ended.
+pub(crate) enum Ended {
+    /// The client has its response, or does not need one any more.
+    Done(After),
+    /// The gateway has to answer for itself.
+    Refused(Refusal),
+    /// Nothing has reached the client.
+    Failed(Failed),
+}
+
+/// A try that failed, as the retry rules want to know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failed {
+    pub(crate) failure: Failure,
+    pub(crate) reused: bool,
+    pub(crate) request_sent: bool,
+    pub(crate) response_started: bool,
+}
+
+/// The node's connection while a try uses it.
+struct Connection {
+    index: usize,
+    stream: TcpStream,
+    meta: ConnMeta,
+}
+
+/// A try that is under way at an endpoint; its end is counted whatever becomes of the task.
+struct Trying<'a> {
+    upstream: &'a WorkerUpstream,
+    worker: &'a Worker,
+    index: usize,
+    latency_us: Option<u32>,
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        let now_ms = self.worker.clock.now_ms();
+        self.upstream.state.borrow_mut().on_finish(self.index, self.latency_us, now_ms);
+    }
+}
+
+/// One try at one endpoint.
+pub(crate) async fn run(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    x: &mut Exchange,
+    tries: &Tries<'_>,
+    index: usize,
+) -> Ended {
+    let state = &tries.upstream.state;
+    state.borrow_mut().on_start(index);
+    let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };
+    let began = x.outcome.started.map(|_| Instant::now());
+    let pooled = match tries.fresh {
+        true => None,
+        false => node::take_live(&mut state.borrow_mut(), index, worker.clock.now_ms()),
+    };
+    let mut connection = match pooled {
+        Some((stream, meta)) => Connection { index, stream, meta },
+        None => match connect(worker, client, tries, index).await {
+            Ok(fresh) => fresh,
+            Err(error) => return not_connected(error),
+        },
+    };
+    x.outcome.upstream_addr = Some(state.borrow().endpoint(index).address);
+    stage_request(worker, x, tries, index);
+    let mut relay = Relay::new(worker, client, x, &mut connection.stream, tries.bounds);
+    let end = loop {
+        match poll_fn(|cx| relay.poll(cx)).await {
+            Event::Head if is_interim(&relay.x.response) => {
+                if let Err(failure) = pass_interim(&mut relay, tries.settings) {
+                    break Err(Event::NodeFailed(failure));
+                }
+            }
+            Event::Head => {
+                state.borrow_mut().on_success(index);
+                let elapsed_us = began.map(|began| began.elapsed().as_micros() as u64);
+                trying.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
+                relay.x.outcome.upstream_us = elapsed_us;
+                if let Err(failure) = begin_response(&mut relay, tries.settings) {
+                    break Err(Event::NodeFailed(failure));
+                }
+            }
+            Event::Finished => break Ok(()),
+            event => break Err(event),
+        }
+    };
+    let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.in_body(), relay.keep_alive);
+    match end {
+        Ok(()) => {
+            client.ends_with_connection = false;
+            Ended::Done(finish(worker, x, tries, connection, sent, keep_alive))
+        }
+        Err(event) => interrupted(x, event, connection.meta.is_reused(), begun),
+    }
+}
+
+async fn connect(
+    worker: &Worker,
+    client: &Client,
+    tries: &Tries<'_>,
+    index: usize,
+) -> Result<Connection, ConnectError> {
+    let state = &tries.upstream.state;
+    let address = state.borrow().endpoint(index).address;
+    match node::connect(worker, client, address, tries.bounds.node.connect).await {
+        Ok(stream) => {
+            let mut state = state.borrow_mut();
+            state.on_success(index);
+            Ok(Connection { index, stream, meta: state.fresh_meta(index) })
+        }
+        Err(error) => {
+            let key = &tries.upstream.definition.definition.key;
+            tracing::debug!(upstream = %key, node = %address, error = ?error.error, "no connection");
+            if !error.is_local {
+                state.borrow_mut().on_connect_failure(index, worker.clock.now_ms());
+            }
+            Err(error)
+        }
+    }
+}
+
+fn not_connected(error: ConnectError) -> Ended {
+    let failure = error.failure;
+    Ended::Failed(Failed { failure, reused: false, request_sent: false, response_started: false })
+}
+
+/// Serialises the request for this node, with what is here of its body.
+fn stage_request(worker: &Worker, x: &mut Exchange, tries: &Tries<'_>, index: usize) {
+    let buffers = &worker.buffers;
+    x.to_node.reset(buffers);
+    x.from_node.release(buffers);
+    x.from_node.begin();
+    x.response.reset();
+    x.refusal = None;
+    if x.from_client.replayable {
+        x.from_client.rewind();
+    }
+    if x.request.framing == Framing::Chunked {
+        x.to_node.coding = Coding::Chunked;
+    }
+    let added = x.request_edits.added.len();
+    if x.sets_host {
+        let state = tries.upstream.state.borrow();
+        let pass_host = &tries.upstream.definition.definition.pass_host;
+        let mut edits = std::mem::take(&mut x.request_edits);
+        edits.add("Host", host_for(x, pass_host, &state.endpoint(index).host));
+        x.request_edits = edits;
+    }
+    write_request(x.to_node.head(buffers), x.from_client.head(), &x.request, &x.request_edits);
+    x.request_edits.added.truncate(added);
+    let end = x.from_client.is_done().then(|| x.from_client.trailers());
+    x.to_node.stage(x.from_client.content(), end, buffers);
+    x.from_client.written_but(x.to_node.content_left());
+}
+
+fn is_interim(response: &ResponseHead) -> bool {
+    response.status < 200
+}
+
+/// Passes an interim response on (RFC 9110 section 15.2). A 101 answers an upgrade that was not asked for.
+fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
+    let worker = relay.worker;
+    let x = &mut *relay.x;
+    if x.response.status == 101 {
+        return Err(Failure::BadResponse);
+    }
+    if x.request.version == Version::Http11 {
+        forwarding::edit_response(worker, x, settings, true, false);
+        let head = &x.from_node.unparsed()[..x.response.len];
+        write_response(x.to_client.head(&worker.buffers), head, &x.response, &x.response_edits);
+        x.to_client.stage(&[], None, &worker.buffers);
+    }
+    let is_continue = x.response.status == 100;
+    x.from_node.skip_head(x.response.len);
+    x.response.reset();
+    if is_continue {
+        relay.continue_passed();
+    }
+    Ok(())
+}
+
+/// Serialises the final head for the client, with what is here of the body.
+fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
+    let worker = relay.worker;
+    let x = &mut *relay.x;
+    x.from_node.start_body(x.response.len, x.response.framing).map_err(|_| Failure::BadResponse)?;
+    let delimited = match x.response.framing {
+        Framing::None | Framing::Length(_) => true,
+        Framing::Chunked | Framing::UntilClose => x.request.version == Version::Http11,
+    };
+    let chunked = delimited && matches!(x.response.framing, Framing::Chunked | Framing::UntilClose);
+    // A body still on its way may never come: its client waits for our answer first.
+    let keep_alive = x.request.keep_alive && delimited && x.from_client.is_done() && !worker.draining.get();
+    forwarding::edit_response(worker, x, settings, keep_alive, chunked);
+    debug_assert!(x.to_client.is_idle());
+    let interim_bytes = x.to_client.total;
+    x.to_client.coding = if chunked { Coding::Chunked } else { Coding::Raw };
+    let out = x.to_client.head(&worker.buffers);
+    write_response(out, x.from_node.head(), &x.response, &x.response_edits);
+    x.outcome.status = x.response.status;
+    x.outcome.head_bytes = interim_bytes + out.len() as u64;
+    let end = x.from_node.is_done().then(|| x.from_node.trailers());
+    x.to_client.stage(x.from_node.content(), end, &worker.buffers);
+    x.from_node.written_but(x.to_client.content_left());
+    x.from_node.drop_head();
+    relay.client.ends_with_connection = !delimited;
+    relay.keep_alive = keep_alive;
+    relay.enter_body();
+    Ok(())
+}
+
+/// The response is out: keeps or closes the node's connection, and says what becomes of the client's.
+fn finish(
+    worker: &Worker,
+    x: &mut Exchange,
+    tries: &Tries<'_>,
+    connection: Connection,
+    request_sent: bool,
+    keep_alive: bool,
+) -> After {
+    // Bytes beyond the response's end belong to no request: the next one on that connection would get them.
+    let reusable = request_sent && x.response.keep_alive && !x.from_node.has_leftover();
+    x.from_node.release(&worker.buffers);
+    x.to_node.release(&worker.buffers);
+    if reusable {
+        let Connection { index, stream, meta } = connection;
+        let surplus = tries.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
+        drop(surplus);
+    }
+    let clean = x.from_client.is_done() && !x.from_client.has_leftover();
+    match (keep_alive, clean) {
+        (true, _) => After::KeepAlive,
+        (false, true) => After::Close,
+        (false, false) => After::Linger,
+    }
+}
+
+/// What an event that ended a try means for the request. A response that has begun can only be cut; the client sees
+/// that by its length, its chunks, or the reset that [`Client`] ends with.
+fn interrupted(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
+    match event {
+        Event::NodeFailed(failure) => Ended::Failed(Failed {
+            failure,
+            reused,
+            request_sent: x.to_node.total > 0,
+            response_started: x.from_node.total > 0,
+        }),
+        Event::BodyTimeout if !begun => Ended::Refused(Refusal::closing(408, "the request body did not come in time")),
+        Event::BadBody(malformed) if !begun => Ended::Refused(malformed.into()),
+        Event::ClientGone => {
+            if !begun {
+                x.outcome.status = STATUS_CLIENT_GONE;
+            }
+            Ended::Done(After::Close)
+        }
+        Event::Cut | Event::BodyTimeout | Event::BadBody(_) => Ended::Done(After::Close),
+        Event::Head | Event::Finished => unreachable!("handled where the try is driven"),
+    }
+}
