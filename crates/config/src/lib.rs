@@ -6,7 +6,7 @@
 //!      ── resolve ──> Config: what it means
 //! ```
 //!
-//! The same tables give the JSON Schema and the reference. Nothing here does IO but [`load_file`]; the environment is
+//! The same tables give the JSON Schema and the reference. Nothing here does IO; the environment is
 //! an argument. What is not understood in full is refused in full, with every error that can be found at once.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -42,7 +42,6 @@ pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MA
 use diagnostic::{Path, Position, Sink};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::io::Read;
 
 /// The largest configuration file.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -64,17 +63,6 @@ pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, E
         Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
         _ => Err(sink.into_errors()),
     }
-}
-
-/// Reads a configuration from a file, which the errors will name. A file that cannot be read is such an error too.
-pub fn load_file(file: &std::path::Path, environment: Lookup<'_>) -> Result<Loaded, Errors> {
-    let loaded = read_bounded(file).map_err(|error| {
-        let mut sink = Sink::default();
-        sink.error(Position::NOWHERE, &Path::Root, format!("cannot read the file: {error}"));
-        sink.into_errors()
-    });
-    let named = |errors| Errors { file: Some(file.display().to_string()), ..errors };
-    loaded.and_then(|text| load(text, environment)).map_err(named)
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
@@ -129,11 +117,4 @@ pub fn digest(bytes: &[u8]) -> String {
         let _ = write!(hex, "{byte:02x}");
     }
     hex
-}
-
-/// The file's bytes, and one more than allowed where it is too large.
-fn read_bounded(file: &std::path::Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(file)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

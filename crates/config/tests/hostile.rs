@@ -6,7 +6,7 @@
 
 use expect_test::{Expect, expect};
 use std::time::{Duration, Instant};
-use stillgate_config::{DIAGNOSTICS_MAX, FILE_BYTES_MAX, load, load_file};
+use stillgate_config::{DIAGNOSTICS_MAX, FILE_BYTES_MAX, load};
 
 /// Far above what any of the inputs needs, far below what an exponential one would take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -431,15 +431,16 @@ fn a_report_can_be_read_by_machines() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_errors() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    for name in ["no/such/file.yaml", "src"] {
-        let errors = load_file(&folder.join(name), &|_| None).unwrap_err().to_string();
-        assert!(errors.contains(&format!("{name}: cannot read the file: ")), "{errors}");
-    }
+fn a_file_beyond_the_bound_is_refused_unparsed() {
+    check("# ".repeat(FILE_BYTES_MAX / 2 + 1), expect!["the file is larger than 67108864 bytes"]);
 }
 
 #[test]
-fn a_file_beyond_the_bound_is_refused_unparsed() {
-    check("# ".repeat(FILE_BYTES_MAX / 2 + 1), expect!["the file is larger than 67108864 bytes"]);
+fn addresses_in_each_others_way_are_told() {
+    check(
+        "gateway:\n  listeners: [{address: \"0.0.0.0:9080\"}, {address: \"127.0.0.1:9080\"}]\n  admin: {address: \"127.0.0.1:9080\"}\n",
+        expect![[r#"
+            gateway.listeners: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; remove one
+            gateway.admin.address: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; write another port"#]],
+    );
 }

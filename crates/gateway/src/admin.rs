@@ -23,10 +23,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tracing::{debug, warn};
 
 /// Connections served at once; further ones wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 256;
 
 /// Within this a request's head has to be there, on a new connection as on one that is kept.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// After this a connection gets no further request, so that nobody holds a place for good.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);

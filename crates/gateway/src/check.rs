@@ -5,6 +5,7 @@
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use crate::source::Source;
 use serde::Serialize;
+use crate::stdout::show;
 use std::collections::HashMap;
 use std::path::Path;
 use stillgate_config::{Config, Diagnostic, Severity};
@@ -31,7 +32,7 @@ struct Report {
 /// Runs the command; returns the exit code.
 pub(crate) fn run(arguments: &Check) -> u8 {
     let Some(file) = &arguments.file else {
-        println!("{:#}", stillgate_config::schema());
+        show(format_args!("{:#}\n", stillgate_config::schema()));
         return EXIT_GOOD;
     };
     let report = match look_at(file) {
@@ -42,8 +43,8 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         }
     };
     match arguments.format {
-        Format::Json => println!("{:#}", serde_json::json!(report)),
-        Format::Text => print!("{}", text(&report)),
+        Format::Json => show(format_args!("{:#}\n", serde_json::json!(report))),
+        Format::Text => show(text(&report)),
     }
     if report.valid { EXIT_GOOD } else { EXIT_ERRORS }
 }

@@ -6,6 +6,7 @@ use crate::cli::EXIT_ERRORS;
 use crate::demo_upstream;
 use crate::run::{Up, exit_code, serve};
 use crate::source::Source;
+use crate::stdout::show;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 /// Where the demo listens if nobody else does.
@@ -25,7 +26,7 @@ pub(crate) fn run() -> u8 {
         }
     };
     let text = config(free_or_any(PORT), free_or_any(ADMIN_PORT), apple, pear);
-    exit_code(serve(Source::Text(text), |up| print!("{}", invitation(up))))
+    exit_code(serve(Source::Text(text), |up| show(invitation(up))))
 }
 
 /// A loopback address with this port, or with one of the system's choice where it is taken.

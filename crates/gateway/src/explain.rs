@@ -6,6 +6,7 @@
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format, Header};
 use crate::source::Source;
 use serde_json::{Value, json};
+use crate::stdout::show;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use stillgate_config::{Config, Host, Upstream};
@@ -54,8 +55,8 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
         Ok(explanation) => {
             let answer = Answer { config: &config, explanation: &explanation };
             match arguments.format {
-                Format::Text => print!("{}", answer.text()),
-                Format::Json => println!("{:#}", answer.json()),
+                Format::Text => show(answer.text()),
+                Format::Json => show(format_args!("{:#}\n", answer.json())),
             }
             EXIT_GOOD
         }
@@ -66,8 +67,8 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
 /// A path that no route may be chosen by is answered like this by the gateway too.
 fn bad_request(reason: &str, format: Format) -> u8 {
     match format {
-        Format::Text => println!("no route is sought; the request is answered 400: {reason}"),
-        Format::Json => println!("{:#}", json!({"status": 400, "reason": reason})),
+        Format::Text => show(format_args!("no route is sought; the request is answered 400: {reason}\n")),
+        Format::Json => show(format_args!("{:#}\n", json!({"status": 400, "reason": reason}))),
     }
     EXIT_GOOD
 }

@@ -17,6 +17,7 @@ mod reload;
 mod run;
 mod source;
 mod status;
+mod stdout;
 mod watch;
 
 use clap::Parser;

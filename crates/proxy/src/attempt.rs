@@ -19,6 +19,8 @@ use stillgate_upstream::{ConnMeta, Failure};
 use stillgate_wire::{Framing, ResponseHead, Version, write_request, write_response};
 use tokio::net::TcpStream;
 
+/// Interim responses passed on for one request.
+const INTERIMS_MAX: u32 = 100;
 /// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
 const STATUS_CLIENT_GONE: u16 = 499;
 
@@ -108,7 +110,7 @@ pub(crate) async fn run(
                 }
             }
             Event::Head => {
-                state.borrow_mut().on_success(index);
+                well(tries, index);
                 let elapsed_us = began.map(|began| began.elapsed().as_micros() as u64);
                 trying.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
                 relay.x.outcome.upstream_us = elapsed_us;
@@ -140,18 +142,29 @@ async fn connect(
     let address = state.borrow().endpoint(index).address;
     match node::connect(worker, client, address, tries.bounds.node.connect).await {
         Ok(stream) => {
-            let mut state = state.borrow_mut();
-            state.on_success(index);
-            Ok(Connection { index, stream, meta: state.fresh_meta(index) })
+            well(tries, index);
+            Ok(Connection { index, stream, meta: state.borrow().fresh_meta(index) })
         }
         Err(error) => {
-            let key = &tries.upstream.definition.definition.key;
-            tracing::debug!(upstream = %key, node = %address, error = ?error.error, "no connection");
-            if !error.is_local {
-                state.borrow_mut().on_connect_failure(index, worker.clock.now_ms());
+            if !error.is_local
+                && let Some(period_ms) = state.borrow_mut().on_connect_failure(index, worker.clock.now_ms())
+            {
+                // Once for each time, which grows: no flood.
+                let upstream = &tries.upstream.definition.definition.key;
+                let reason = error.error.as_ref().map_or("it took too long".into(), ToString::to_string);
+                tracing::warn!(%upstream, node = %address, reason, period_ms, "no connection to a node: it is set aside");
             }
             Err(error)
         }
+    }
+}
+
+/// The node works.
+fn well(tries: &Tries<'_>, index: usize) {
+    let mut state = tries.upstream.state.borrow_mut();
+    if state.on_success(index) {
+        let upstream = &tries.upstream.definition.definition.key;
+        tracing::info!(%upstream, node = %state.endpoint(index).address, "a node that was set aside works again");
     }
 }
 
@@ -197,7 +210,8 @@ fn is_interim(response: &ResponseHead) -> bool {
 fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
     let worker = relay.worker;
     let x = &mut *relay.x;
-    if x.response.status == 101 {
+    x.interims += 1;
+    if x.response.status == 101 || x.interims > INTERIMS_MAX {
         return Err(Failure::BadResponse);
     }
     if x.request.version == Version::Http11 {

@@ -6,6 +6,7 @@ use crate::reply::Refusal;
 use crate::worker::Worker;
 use socket2::SockRef;
 use std::future::poll_fn;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -100,13 +101,25 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
             (true, false) => 0,
         };
         let deadline_ms = client.quiet_since_ms + patience_ms;
-        if worker.clock.now_ms() >= deadline_ms {
+        if worker.clock.now_ms() < deadline_ms {
+            client.timer.set(&worker.clock, deadline_ms, cx);
+            return Poll::Pending;
+        }
+        if !has_arrived(&client.stream) {
             return Poll::Ready(false);
         }
-        client.timer.set(&worker.clock, deadline_ms, cx);
+        // The event loop has not seen it yet; it will on its next turn.
+        cx.waker().wake_by_ref();
         Poll::Pending
     })
     .await
+}
+
+/// Whether bytes wait in the socket that the event loop has not told of: after a pause of the process the clock is
+/// looked at before the sockets, and closing on top of a request would reset it.
+fn has_arrived(stream: &TcpStream) -> bool {
+    let mut byte = [MaybeUninit::uninit()];
+    matches!(SockRef::from(stream).peek(&mut byte), Ok(n) if n > 0)
 }
 
 /// Serves requests until there is nothing more to read.

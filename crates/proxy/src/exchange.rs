@@ -46,6 +46,8 @@ pub(crate) struct Exchange {
     pub(crate) tried: Tried,
     /// An interim response has asked a client that closed its sending side whether it is still there.
     pub(crate) probed: bool,
+    /// Interim responses of this request so far.
+    pub(crate) interims: u32,
     /// Why the node's response was refused.
     pub(crate) refusal: Option<ResponseError>,
     pub(crate) outcome: Outcome,
@@ -80,6 +82,7 @@ impl Exchange {
         self.to_client.total = 0;
         self.to_client.coding = Coding::Raw;
         self.probed = false;
+        self.interims = 0;
         self.outcome = Outcome { started: timed.then(Instant::now), ..Outcome::default() };
     }
 
@@ -208,6 +211,7 @@ async fn forward(
             upstream.state.borrow_mut().pick(key, worker.clock.now_ms(), worker.random(), &x.tried)
         });
         let Some(index) = picked else {
+            worker.troubles.note(&definition.key, no_node(status), x.outcome.upstream_addr);
             return reply::send(worker, client, x, settings, &Refusal::new(status, no_node(status))).await;
         };
         if !x.tried.is_empty() {
@@ -231,6 +235,7 @@ async fn forward(
             }
             Decision::Fail(status) => {
                 let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
+                worker.troubles.note(&definition.key, &refusal.message, x.outcome.upstream_addr);
                 return reply::send(worker, client, x, settings, &refusal).await;
             }
         }

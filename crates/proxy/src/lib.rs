@@ -23,6 +23,7 @@ mod relay;
 mod reply;
 mod sender;
 mod snapshot;
+mod troubles;
 mod variables;
 mod worker;
 

@@ -11,6 +11,7 @@ use crate::node;
 use crate::plan::PlanCell;
 use crate::reply;
 use crate::snapshot::Snapshot;
+use crate::troubles::Troubles;
 use crate::variables::with_vars;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -70,6 +71,7 @@ pub(crate) struct Worker {
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) draining: Cell<bool>,
+    pub(crate) troubles: Troubles,
     plans: Arc<PlanCell>,
     snapshot: RefCell<Rc<Snapshot>>,
     sink: RefCell<Option<Sink>>,
@@ -102,6 +104,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             buffers: Buffers::default(),
             counters: setup.counters,
             draining: Cell::new(false),
+            troubles: Troubles::default(),
             plans: setup.plans,
             snapshot: RefCell::new(snapshot),
             is_logging: setup.sink.is_some(),
@@ -168,6 +171,7 @@ impl Worker {
                     state.expire(now_ms, node::is_dead);
                 }
             }
+            self.troubles.report(now_ms);
             self.give_memory_back();
         }
     }

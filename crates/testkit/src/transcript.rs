@@ -60,7 +60,7 @@ impl Transcript {
         };
         let mut player = Player::start(binary, &self.steps);
         for (at, step) in self.steps.iter().enumerate() {
-            // A helper that gives up panics; the transcript's name and step must still be told.
+            // A step that gives up panics; the transcript's name and step must still be told.
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| player.step(step)));
             let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
             result.map_err(|why| fail(at, &why))?;

@@ -108,15 +108,16 @@ impl Balancer {
         }
     }
 
-    /// A connection to the endpoint could not be made: it is set aside for a growing time.
-    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) {
-        self.slots[index].health.failed(now_ms);
+    /// A connection to the endpoint could not be made: it is set aside for a growing time, which is returned where it
+    /// begins now.
+    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) -> Option<u64> {
+        self.slots[index].health.failed(now_ms)
     }
 
-    /// A connection was made: the endpoint is as good as any again.
+    /// A connection was made, or a response came: the endpoint is as good as any again. Whether it was not before.
     #[inline]
-    pub fn on_success(&mut self, index: usize) {
-        self.slots[index].health.succeeded();
+    pub fn on_success(&mut self, index: usize) -> bool {
+        self.slots[index].health.succeeded()
     }
 
     /// What the index stands for.

@@ -44,21 +44,25 @@ impl Health {
         }
     }
 
-    /// A connection could not be made. Failures of requests that were under way together count as one.
-    pub(crate) fn failed(&mut self, now_ms: u64) {
+    /// A connection could not be made. Failures of requests that were under way together count as one. For how long the
+    /// endpoint is set aside, where this begins it.
+    pub(crate) fn failed(&mut self, now_ms: u64) -> Option<u64> {
         self.last_failed_ms = now_ms;
-        if self.usable(now_ms) || self.probing {
-            self.failures = self.failures.saturating_add(1);
-            self.until_ms = now_ms + self.period_ms();
-            self.probing = false;
+        if !self.usable(now_ms) && !self.probing {
+            return None;
         }
+        self.failures = self.failures.saturating_add(1);
+        let period_ms = self.period_ms();
+        self.until_ms = now_ms + period_ms;
+        self.probing = false;
+        Some(period_ms)
     }
 
-    /// A connection was made.
+    /// A connection was made, or a response came. Whether the endpoint had been set aside.
     #[inline]
-    pub(crate) fn succeeded(&mut self) {
-        self.failures = 0;
+    pub(crate) fn succeeded(&mut self) -> bool {
         self.probing = false;
+        std::mem::take(&mut self.failures) > 0
     }
 
     fn period_ms(&self) -> u64 {

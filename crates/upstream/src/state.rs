@@ -71,14 +71,14 @@ impl<C> UpstreamState<C> {
     }
 
     /// A connection could not be made; see [`Balancer::on_connect_failure`].
-    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) {
-        self.balancer.on_connect_failure(index, now_ms);
+    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) -> Option<u64> {
+        self.balancer.on_connect_failure(index, now_ms)
     }
 
-    /// A connection was made; see [`Balancer::on_success`].
+    /// A connection was made, or a response came; see [`Balancer::on_success`].
     #[inline]
-    pub fn on_success(&mut self, index: usize) {
-        self.balancer.on_success(index);
+    pub fn on_success(&mut self, index: usize) -> bool {
+        self.balancer.on_success(index)
     }
 
     /// What the index stands for.

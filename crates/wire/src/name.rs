@@ -96,10 +96,20 @@ impl Name {
         )
     }
 
-    /// Whether a `Connection` header naming it is obeyed: fields that say where a message ends or whom it is for
-    /// stay, whatever a client names there.
+    /// Whether a `Connection` header naming it is obeyed: fields that say where a message ends, whom it is for or whom
+    /// it is from stay, whatever is named there.
     pub(crate) fn may_be_named_by_connection(self) -> bool {
-        !matches!(self, Name::Host | Name::ContentLength | Name::TransferEncoding)
+        !matches!(
+            self,
+            Name::Host
+                | Name::ContentLength
+                | Name::XRealIp
+                | Name::Forwarded
+                | Name::XForwardedFor
+                | Name::XForwardedHost
+                | Name::XForwardedPort
+                | Name::XForwardedProto
+        )
     }
 }
 

@@ -121,7 +121,16 @@ fn read_fields(lines: &[&[u8]], version: Version) -> Option<Message> {
     let has = |option: &str| options.iter().any(|o| o == option.as_bytes());
     message.keep_alive = !has("close") && (version == Version::Http11 || has("keep-alive"));
     const ALWAYS: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
-    const NEVER: [&str; 2] = ["host", "content-length"];
+    const NEVER: [&str; 8] = [
+        "host",
+        "content-length",
+        "forwarded",
+        "x-real-ip",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-proto",
+    ];
     for line in &mut message.fields {
         let name = String::from_utf8_lossy(&line.name).to_ascii_lowercase();
         line.ends = ALWAYS.contains(&name.as_str())
