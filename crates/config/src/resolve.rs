@@ -5,9 +5,9 @@
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.
 
 use crate::diagnostic::{Fault, Path, Position, Sink};
+use crate::gateway::Gateway;
 use crate::kind::At;
 use crate::matching::parse_variable;
-use crate::gateway::Gateway;
 use crate::model::{Balance, Config, Host, Node, PassHost, Route, Upstream, UpstreamTimeouts};
 use crate::nodes::NodeEntry;
 use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKeys, TimeoutKeys, Type, UpstreamKeys};

@@ -4,8 +4,8 @@
 
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use crate::source::Source;
-use serde::Serialize;
 use crate::stdout::show;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
 use stillgate_config::{Config, Diagnostic, Severity};

@@ -5,8 +5,8 @@
 
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format, Header};
 use crate::source::Source;
-use serde_json::{Value, json};
 use crate::stdout::show;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use stillgate_config::{Config, Host, Upstream};

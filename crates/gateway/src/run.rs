@@ -3,9 +3,9 @@
 //! Reading, resolving and compiling first, then what may be taken by others (addresses, files), workers last. From then
 //! on the control loop has everything.
 
-use crate::allocator;
 use crate::access_log_writer::{AccessLogWriter, OpenError};
 use crate::admin;
+use crate::allocator;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
 use crate::control::{Control, Signals};
 use crate::logging::{LevelError, Logging};

@@ -52,6 +52,7 @@ errors! {
         CodingAndLength => "Transfer-Encoding and Content-Length together",
         CodingUnknown => "Transfer-Encoding must be exactly chunked",
         CodingInHttp10 => "Transfer-Encoding in an HTTP/1.0 message",
+        ConnectionOptions => "too many Connection options",
         FramingLookalike => "a header field that looks like a framing field",
     }
 }
@@ -69,6 +70,7 @@ errors! {
         CodingAndLength => "Transfer-Encoding and Content-Length together",
         CodingUnknown => "Transfer-Encoding must be exactly chunked",
         CodingInHttp10 => "Transfer-Encoding in an HTTP/1.0 message",
+        ConnectionOptions => "too many Connection options",
         BodyForbidden => "a body announced on a status that has none",
     }
 }

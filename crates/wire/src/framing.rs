@@ -164,7 +164,8 @@ impl BodyDecoder {
 pub(crate) struct ConnectionTokens {
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
-    pub(crate) names_others: bool,
+    /// How many other options there are.
+    pub(crate) others: usize,
 }
 
 impl ConnectionTokens {
@@ -175,7 +176,7 @@ impl ConnectionTokens {
             } else if token.eq_ignore_ascii_case(b"keep-alive") {
                 self.keep_alive = true;
             } else {
-                self.names_others = true;
+                self.others += 1;
             }
         }
     }

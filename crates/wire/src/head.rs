@@ -3,7 +3,7 @@
 use crate::fields::{Field, Fields, Span};
 use crate::framing::{ConnectionTokens, Declaration, named_by_connection};
 use crate::name::{Name, looks_like_framing};
-use crate::{FieldSet, HEADERS_MAX, RequestError};
+use crate::{CONNECTION_OPTIONS_MAX, FieldSet, HEADERS_MAX, RequestError};
 use std::mem::MaybeUninit;
 
 /// Whether a head is all there.
@@ -80,6 +80,7 @@ pub(crate) struct Walk {
 pub(crate) enum WalkError {
     LineEnd,
     FramingLookalike,
+    ConnectionOptions,
 }
 
 /// Fills `fields` from the parser's headers, checking that each line ends in CRLF: `httparse` also takes a bare LF.
@@ -121,7 +122,10 @@ pub(crate) fn walk(
     if !head.ends_with(b"\r\n\r\n") {
         return Err(WalkError::LineEnd);
     }
-    if walk.connection.names_others {
+    if walk.connection.others > CONNECTION_OPTIONS_MAX {
+        return Err(WalkError::ConnectionOptions);
+    }
+    if walk.connection.others > 0 {
         add_named(fields, head, &mut walk.hop_by_hop);
     }
     Ok(walk)

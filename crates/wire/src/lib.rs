@@ -27,7 +27,9 @@ pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Progress, leading_empty_lines};
 pub use host::{Authority, split_authority};
-pub use limits::{CHUNK_LINE_BYTES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, TRAILER_BYTES_MAX};
+pub use limits::{
+    CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, TRAILER_BYTES_MAX,
+};
 pub use method::Method;
 pub use name::Name;
 pub use request::{Form, RequestHead};

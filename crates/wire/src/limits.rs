@@ -5,6 +5,9 @@
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Most header fields of a head: what fits the removal set of [`crate::Edits`].
 pub const HEADERS_MAX: usize = 100;
+/// Most options that the `Connection` fields of a head may name, beside `close` and `keep-alive`: each is compared with
+/// every field.
+pub const CONNECTION_OPTIONS_MAX: usize = 32;
 /// Most bytes of a chunk's size line, extensions and CRLF included.
 pub const CHUNK_LINE_BYTES_MAX: usize = 1024;
 /// Most bytes of a trailer section.

@@ -249,6 +249,7 @@ impl From<WalkError> for RequestError {
         match error {
             WalkError::LineEnd => RequestError::LineEnd,
             WalkError::FramingLookalike => RequestError::FramingLookalike,
+            WalkError::ConnectionOptions => RequestError::ConnectionOptions,
         }
     }
 }

@@ -140,6 +140,7 @@ impl From<WalkError> for ResponseError {
         match error {
             WalkError::LineEnd => ResponseError::LineEnd,
             WalkError::FramingLookalike => ResponseError::BadHeader,
+            WalkError::ConnectionOptions => ResponseError::ConnectionOptions,
         }
     }
 }

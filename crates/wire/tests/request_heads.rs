@@ -3,7 +3,8 @@
 //! A verdict is one line: form, path, authority, framing, what becomes of the connection, and the fields that end here.
 
 use stillgate_wire::{
-    Fault, Form, Framing, HeadLimits, Progress, RequestError, RequestHead, checks, leading_empty_lines,
+    CONNECTION_OPTIONS_MAX, Fault, Form, Framing, HeadLimits, Progress, RequestError, RequestHead, checks,
+    leading_empty_lines,
 };
 
 /// Parses `input` whole and in pieces; all must give the `expected` verdict.
@@ -434,12 +435,12 @@ fn fields_that_end_here() {
         ("TE: trailers\r\nUpgrade: h2c\r\nKeep-Alive: 5\r\nA: b\r\n", " -TE -Upgrade -Keep-Alive"),
         ("A: 1\r\nConnection: a, B\r\nb: 2\r\nC: 3\r\nA: 4\r\n", " -A -Connection -b -A"),
         ("Connection: a\r\nA: 1\r\nB: 2\r\nConnection: b\r\n", " -Connection -A -B -Connection"),
-        ("Connection: x-forwarded-for\r\nX-Forwarded-For: ::1\r\n", " -Connection -X-Forwarded-For"),
         ("Connection: connection\r\n", " -Connection"),
         ("Connection: missing\r\nMiss: 1\r\n", " -Connection"),
         ("Connection: a-b\r\nA: 1\r\nA-B-C: 2\r\nA_B: 3\r\n", " -Connection"),
-        // Where the message ends and whom it is for stays, whatever Connection says.
+        // Where the message ends, whom it is for and whom it is from stays, whatever Connection says.
         ("Connection: host, content-length\r\nA: b\r\n", " -Connection"),
+        ("Connection: x-forwarded-for, x-real-ip\r\nX-Forwarded-For: ::1\r\nX-Real-IP: ::1\r\n", " -Connection"),
     ] {
         check_fields(fields, &format!("origin /@h none keep{ended}"));
     }
@@ -503,4 +504,11 @@ fn limit_of_the_fields() {
         check_within(&limits, head(headers_max), "origin /@ none close");
         check_within(&limits, head(headers_max + 1), "431 TooManyHeaders");
     }
+}
+
+#[test]
+fn connection_options_are_bounded() {
+    let head = |options: usize| format!("GET / HTTP/1.1\r\nHost: h\r\nConnection: {}\r\n\r\n", "a,".repeat(options));
+    check(head(CONNECTION_OPTIONS_MAX), "origin /@h none keep -Connection");
+    check(head(CONNECTION_OPTIONS_MAX + 1), "ConnectionOptions");
 }
