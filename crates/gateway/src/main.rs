@@ -5,6 +5,7 @@
 mod access_log_writer;
 mod admin;
 mod allocator;
+mod background;
 mod check;
 mod cli;
 mod control;

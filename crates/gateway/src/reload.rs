@@ -12,6 +12,7 @@
 //!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
 //! ```
 
+use crate::background::{self, SHORT_ROUTES_MAX, SHORT_TEXT_BYTES_MAX};
 use crate::logging::Logging;
 use crate::names;
 use crate::source::Source;
@@ -259,7 +260,9 @@ impl Reloader {
         let addresses = names::addresses(&self.resolver, &config);
         let previous = self.plans.load();
         self.work = Work::Building(spawn_blocking(move || {
-            let plan = Plan::build(generation, &config, &addresses, Some(&previous));
+            let plan = background::run(config.routes.len() <= SHORT_ROUTES_MAX, || {
+                Plan::build(generation, &config, &addresses, Some(&previous))
+            });
             (config, plan)
         }));
     }
@@ -347,7 +350,8 @@ fn read(source: &Source, unless: Option<&str>) -> Read {
     if unless == Some(&digest) {
         return Read::Unchanged;
     }
-    match source.parse(&text) {
+    let parsed = background::run(text.len() <= SHORT_TEXT_BYTES_MAX, || source.parse(&text));
+    match parsed {
         Ok(loaded) => Read::Good(Box::new(loaded)),
         Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
     }

@@ -1,7 +1,8 @@
 //! `cargo xtask bench reload`: latency while the config file changes many times a second, against the same without.
 //!
-//! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. The load
-//! is open-loop: a pause for a reload would show in full.
+//! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. In a
+//! block without, the same file is written as often, but where the gateway does not look: what writing takes from the load
+//! generator beside it is not the gateway's doing. The load is open-loop: a pause for a reload would show in full.
 
 use super::OTHER_CPU;
 use super::open_loop::{self, Load, Outcome};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), 
 /// The file that changes and what it is made of.
 struct Storm {
     config: PathBuf,
+    /// A file the gateway does not know of.
+    decoy: PathBuf,
     fixed: String,
 }
 
@@ -56,9 +59,11 @@ pub(super) fn run(mut args: Args) -> Result {
     let (address, admin) = (free_port()?, free_port()?);
     let storm = Storm {
         config: dir.path().join("stillgate.yaml"),
+        decoy: dir.path().join("decoy/stillgate.yaml"),
         fixed: peers::stillgate_config(address, Some(admin), upstream, routes, ""),
     };
-    storm.write(0)?;
+    fs::create_dir(dir.path().join("decoy"))?;
+    storm.write(&storm.config, 0)?;
     // Free to use both CPUs: reading a config while serving is what the second one is for.
     let words = peers::stillgate_command(&binary, &storm.config);
     let mut gateway = Running::spawn(&words, None, &dir.path().join("log"))?;
@@ -88,7 +93,9 @@ pub(super) fn run(mut args: Args) -> Result {
     let mut written = 0;
     for pair in 0..pairs {
         for storming in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let mut outcome = one_block(&load, block, storming.then_some(&storm), &mut written)?;
+            let file = if storming { &storm.config } else { &storm.decoy };
+            let (mut outcome, writes) = one_block(&load, block, &storm, file, written)?;
+            written += if storming { writes } else { 0 };
             gateway.check_alive()?;
             outcome.latencies_us.sort_unstable();
             blocks.push(Block { storm: storming, sorted_us: outcome.latencies_us.clone() });
@@ -108,39 +115,33 @@ pub(super) fn run(mut args: Args) -> Result {
 
 impl Storm {
     /// Replaces the file at once, with one route that differs from the last time.
-    fn write(&self, number: u64) -> Result {
-        let next = self.config.with_extension("next");
+    fn write(&self, file: &Path, number: u64) -> Result {
+        let next = file.with_extension("next");
         let changed = format!("  - id: changed\n    uri: /changed/{number}\n    upstream_id: u\n");
         fs::write(&next, format!("{}{changed}", self.fixed))?;
-        Ok(fs::rename(&next, &self.config)?)
+        Ok(fs::rename(&next, file)?)
     }
 }
 
-/// Runs the load for one block, with the storm beside it where one is given.
-fn one_block(load: &Load, duration: Duration, storm: Option<&Storm>, written: &mut u64) -> Result<Outcome> {
+/// Runs the load for one block while `file` is written again and again; how often it was.
+fn one_block(load: &Load, duration: Duration, storm: &Storm, file: &Path, before: u64) -> Result<(Outcome, u64)> {
     let over = AtomicBool::new(false);
-    let before = *written;
     thread::scope(|scope| {
-        let writer = storm.map(|storm| {
-            let over = &over;
-            scope.spawn(move || -> std::result::Result<u64, String> {
-                let mut next = Instant::now();
-                let mut number = before;
-                while !over.load(Ordering::Relaxed) {
-                    number += 1;
-                    storm.write(number).map_err(|error| error.to_string())?;
-                    next += Duration::from_secs(1) / RELOADS_PER_SECOND;
-                    sleep(next.saturating_duration_since(Instant::now()));
-                }
-                Ok(number)
-            })
+        let writer = scope.spawn(|| -> std::result::Result<u64, String> {
+            let mut next = Instant::now();
+            let mut writes = 0;
+            while !over.load(Ordering::Relaxed) {
+                writes += 1;
+                storm.write(file, before + writes).map_err(|error| error.to_string())?;
+                next += Duration::from_secs(1) / RELOADS_PER_SECOND;
+                sleep(next.saturating_duration_since(Instant::now()));
+            }
+            Ok(writes)
         });
         let outcome = open_loop::run(load, duration);
         over.store(true, Ordering::Relaxed);
-        if let Some(writer) = writer {
-            *written = writer.join().map_err(|_| "the writer panicked")??;
-        }
-        outcome
+        let writes = writer.join().map_err(|_| "the writer panicked")??;
+        Ok((outcome?, writes))
     })
 }
 
