@@ -106,7 +106,7 @@ pub(crate) fn schema_of<T: Object>() -> Json {
 /// All keys of a file whose root is `T`, as Markdown tables.
 pub(crate) fn reference_of<T: Object>() -> String {
     let mut definitions = Definitions::default();
-    let mut out = format!("## The file\n\n{}\n\n", one_line(T::DOC));
+    let mut out = format!("# Configuration\n\n{}\n\n", one_line(T::DOC));
     write_table(&mut out, &object_schema::<T>(&mut definitions));
     for (name, schema) in &definitions.objects {
         let doc = schema["description"].as_str().unwrap_or_default();

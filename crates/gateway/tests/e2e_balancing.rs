@@ -49,16 +49,18 @@ fn consistent_hash_moves_on_where_its_node_is_dead() {
 fn least_conn_avoids_the_busy_node() {
     let (busy, free) = (Upstream::bind(), Upstream::echo());
     let gateway = Gateway::start(STILLGATE, &resources("type: least_conn", &[&busy, &free]));
-    // Until the node that never answers has one.
+    // One at a time, until the node that never answers has one: the other is idle then.
     let mut waiting = Vec::new();
     let mut held = None;
-    eventually("the slow node to get a request", || {
+    while held.is_none() {
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        eventually("an answer, or the slow node's turn", || {
+            held = busy.try_accept();
+            held.is_some() || !client.pending().is_empty()
+        });
         waiting.push(client);
-        held = held.take().or_else(|| busy.try_accept());
-        held.is_some()
-    });
+    }
     let mut client = gateway.client();
     for _ in 0..20 {
         assert_eq!(client.get("/").head.status(), 200, "while the other node is busy");
