@@ -88,13 +88,10 @@ pub(crate) async fn run(
     state.borrow_mut().on_start(index);
     let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };
     let began = x.outcome.started.map(|_| Instant::now());
-    let pooled = match tries.fresh {
-        true => None,
-        false => node::take_live(&mut state.borrow_mut(), index, worker.clock.now_ms()),
-    };
-    let mut connection = match pooled {
-        Some((stream, meta)) => Connection { index, stream, meta },
-        None => match connect(worker, client, tries, index).await {
+    let mut connection = match pooled(worker, tries, index) {
+        Some(pooled) => pooled,
+        // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
+        None => match Box::pin(connect(worker, client, tries, index)).await {
             Ok(fresh) => fresh,
             Err(error) => return not_connected(error),
         },
@@ -130,6 +127,14 @@ pub(crate) async fn run(
         }
         Err(event) => interrupted(x, event, connection.meta.is_reused(), begun),
     }
+}
+
+fn pooled(worker: &Worker, tries: &Tries<'_>, index: usize) -> Option<Connection> {
+    if tries.fresh {
+        return None;
+    }
+    let (stream, meta) = node::take_live(&mut tries.upstream.state.borrow_mut(), index, worker.clock.now_ms())?;
+    Some(Connection { index, stream, meta })
 }
 
 async fn connect(
