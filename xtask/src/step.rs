@@ -38,6 +38,7 @@ impl Steps {
         let total: Duration = self.done.iter().map(|step| step.1).sum();
         println!("{:>6}  {:>7.1} s  in all", "", total.as_secs_f64());
         let failed = self.done.iter().filter(|step| !step.2).count();
+        println!("{} passed, {failed} failed", self.done.len() - failed);
         if failed > 0 {
             return Err(format!("{failed} of {} steps failed", self.done.len()).into());
         }
