@@ -33,6 +33,11 @@ cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--blocks N] [--j
                                       latency under a reload storm against none
 cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
+cargo xtask bench tail   [--series N,N] [--seconds S] [--blocks N] [--rate R] [--connections N] [--plain] [--touched PERCENT]
+                         [--clustered] [--free] [--json FILE]
+                                      latency with a scraper every second against none, beside nginx with stub_status
+cargo xtask bench explosion [--uris N] [--rounds N] [--memory SIZE] [--series-per-family N] [--json FILE]
+                                      a label from the raw URI against the same without: memory, sums, throughput
 The benches build the release binary first; --binary PATH measures another one.
 ";
 

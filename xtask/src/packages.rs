@@ -29,6 +29,11 @@ pub(crate) const CURL: Package = program("curl", "curl");
 pub(crate) const NGINX: Package = program("nginx", "nginx");
 /// Checks strictly every message the end-to-end tests show it.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
+/// Scrapes and is asked afterwards; brings promtool.
+pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
+/// Reads expositions strictly.
+pub(crate) const PROMETHEUS_CLIENT: Package =
+    Package { name: "python3-prometheus-client", probe: Probe::PythonModule("prometheus_client") };
 /// libFuzzer is C++.
 pub(crate) const GXX: Package = program("g++", "c++");
 /// Counts instructions.
@@ -89,7 +94,8 @@ fn present(probe: Probe) -> bool {
 fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-    // At this runlevel a freshly installed daemon is not started: we need its program only.
-    command.env("RUNLEVEL", "1");
+    // We need a daemon's program only. It is not started at this runlevel (SysV scripts) nor by a systemctl that thinks
+    // it is offline (units, as Prometheus has one).
+    command.env("RUNLEVEL", "1").env("SYSTEMD_OFFLINE", "1");
     command
 }

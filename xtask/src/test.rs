@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::args::Args;
-use crate::packages::{self, CURL, GXX, H11, NGINX, VALGRIND};
+use crate::packages::{self, CURL, GXX, H11, NGINX, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND};
 use crate::step::{self, Steps};
 use crate::{arrows, fuzz, icount, tidy};
 
@@ -12,7 +12,7 @@ const FUZZ_SECONDS: u64 = 10;
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     args.finish()?;
-    let mut needed = vec![NGINX, CURL, H11];
+    let mut needed = vec![NGINX, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT];
     if !quick {
         needed.extend([GXX, VALGRIND]);
     }

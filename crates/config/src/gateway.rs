@@ -4,9 +4,10 @@
 
 use crate::access_log::{ACCESS_LOG, AccessLog};
 use crate::diagnostic::{Fault, Path, Sink};
-use crate::kind::{At, Choice, Flag, Kind, Located, Text, Then, expected, int, list, some, text};
+use crate::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
 use crate::matching::NETWORK;
-use crate::object::{Map, map, object};
+use crate::metrics::{METRICS, Metrics};
+use crate::object::{map, object};
 use crate::quantity::{Size, Span, size, span};
 use crate::scalar::Meaning;
 use crate::schema::{Definitions, or_environment};
@@ -42,7 +43,7 @@ object! {
         }]);
         /// The admin API; without it no admin address is opened.
         admin: Admin = map::<Admin>() => optional;
-        /// Accepted so that files can have it; this version serves no metrics and says so in a warning.
+        /// What is measured and where it is exposed; without it nothing is.
         metrics: Metrics = METRICS => optional;
         /// Addresses and networks of peers whose `X-Forwarded-*` and `X-Real-IP` are believed.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
@@ -77,22 +78,6 @@ object! {
         address: SocketAddr = ADDRESS => required;
         /// Asked for (as `X-API-KEY`) from peers that are not loopback; without it only loopback is served.
         key: String = ADMIN_KEY => optional;
-    }
-}
-
-object! {
-    /// Where metrics will be served.
-    pub struct Metrics {
-        /// Where the exposition will be served: `IP:PORT`.
-        address: SocketAddr = ADDRESS => required;
-        /// Its path.
-        path: String = METRICS_PATH => default("/metrics".to_owned());
-        unbuilt {
-            dialect: "metric dialects are";
-            memory: "metric budgets are";
-            series_per_family: "metric budgets are";
-            expire: "the expiry of metrics is";
-        }
     }
 }
 
@@ -152,7 +137,8 @@ const LOG_FORMAT: Choice<LogFormat> = Choice {
     unbuilt: &[],
 };
 
-const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", parse_address);
+/// Where something listens.
+pub(crate) const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", parse_address);
 
 fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
     text.parse().map_err(|_| {
@@ -173,13 +159,6 @@ const ADMIN_KEY: Text<String> = text("a key", |text| match text {
     _ => Ok(text.to_owned()),
 });
 
-const METRICS_PATH: Text<String> = text("a path", |text| match text.starts_with('/') {
-    true => Ok(text.to_owned()),
-    false => {
-        Err(Fault::new(format!("the path {text:?} does not begin with a slash")).hint(format!("write \"/{text}\"")))
-    }
-});
-
 const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();
 
 /// The part of `tracing`'s filter language that is about levels: `LEVEL` and `MODULE=LEVEL`, separated by commas.
@@ -195,15 +174,6 @@ fn parse_log_level(text: &str) -> Result<String, Fault> {
     }
     Ok(text.to_owned())
 }
-
-const METRICS: Then<Map<Metrics>, Metrics> = Then {
-    kind: map::<Metrics>(),
-    make: |metrics, node, path, sink| {
-        let message = "this version serves no metrics; nothing will listen on the address";
-        sink.warning(node.at, path, message);
-        Some(metrics)
-    },
-};
 
 /// At least one listener, no two of them on one address.
 struct Listeners;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! text ── tree ──> nodes with positions, ${ENV} put in
-//!      ── gateway, access_log, resources ──> what was written: one table of keys per object (`object!`)
+//!      ── gateway, metrics, access_log, resources ──> what was written: one table of keys per object (`object!`)
 //!      ── resolve ──> Config: what it means
 //! ```
 //!
@@ -12,11 +12,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access_log;
+mod addresses;
 mod diagnostic;
+mod dialect;
 mod environment;
 mod gateway;
 mod kind;
 mod matching;
+mod metrics;
 mod model;
 mod nearest;
 mod nodes;
@@ -30,11 +33,13 @@ mod tree;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
+pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use environment::Lookup;
 pub use gateway::{
-    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, Limits, Listener, Log, LogFormat, Metrics,
+    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, Limits, Listener, Log, LogFormat,
     Timeouts, WORKERS_MAX,
 };
+pub use metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, Metrics, SERIES_PER_FAMILY_MAX, Source};
 pub use model::*;
 pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX};
@@ -73,6 +78,11 @@ pub fn schema() -> serde_json::Value {
 /// All keys with their defaults, as Markdown.
 pub fn reference() -> String {
     schema::reference_of::<resources::File>()
+}
+
+/// All families that can be exposed, as Markdown.
+pub fn metrics_reference() -> String {
+    dialect::reference()
 }
 
 fn load_into(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Config> {

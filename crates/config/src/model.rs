@@ -2,7 +2,7 @@
 //!
 //! Nothing here can be invalid: references are resolved to indices, defaults are filled in, services are folded into
 //! their routes. Objects that mean what they say (such as `gateway`) are made by their tables of keys, in `gateway`,
-//! `access_log` and `resources`. How the text is read and what it may say is the business of the sibling modules.
+//! `metrics`, `access_log` and `resources`. How the text is read and what it may say is the business of the sibling modules.
 
 use crate::gateway::Gateway;
 use crate::resources::KeepalivePool;

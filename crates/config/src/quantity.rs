@@ -135,6 +135,7 @@ fn show_span(span: Duration) -> String {
 fn show_size(bytes: usize) -> String {
     match bytes {
         0 => "0".to_owned(),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
         _ if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
         _ if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
         _ => bytes.to_string(),

@@ -4,15 +4,14 @@
 //! Checks that need more than one value are here and nowhere else. An error in one resource does not hide those of
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.
 
+use crate::addresses::check_addresses;
 use crate::diagnostic::{Fault, Path, Position, Sink};
-use crate::gateway::Gateway;
 use crate::kind::At;
 use crate::matching::parse_variable;
-use crate::model::{Balance, Config, Host, Node, PassHost, Route, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, Config, Node, PassHost, Route, Upstream, UpstreamTimeouts};
 use crate::nodes::NodeEntry;
 use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKeys, TimeoutKeys, Type, UpstreamKeys};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_route::{HostPattern, PathPattern, RouteSpec, Variable, vars::Expr};
 
@@ -30,48 +29,6 @@ pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> Config {
     let upstreams = std::mem::take(&mut resolver.upstreams);
     check_addresses(&file.gateway, &upstreams, resolver.sink);
     Config { gateway: file.gateway, upstreams, routes, digest }
-}
-
-/// Whether binding both fails: the same port of the same address, or of all addresses.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
-    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
-}
-
-/// Addresses of our own that are in each other's way, and nodes that are ourselves.
-fn check_addresses(gateway: &Gateway, upstreams: &[Upstream], sink: &mut Sink) {
-    let root = Path::Root.key("gateway");
-    let listeners = root.key("listeners");
-    let own: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
-    for (index, address) in own.iter().enumerate() {
-        if let Some(first) = own[..index].iter().find(|first| *first != address && overlap(**first, *address)) {
-            let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
-            sink.error(Position::NOWHERE, &listeners, fault);
-        }
-    }
-    if let Some(admin) = &gateway.admin
-        && let Some(listener) = own.iter().find(|listener| overlap(**listener, admin.address))
-    {
-        let message = format!("{} overlaps the listener {listener}", admin.address);
-        let fault = Fault::new(message).hint("write another port");
-        sink.error(Position::NOWHERE, &root.key("admin").key("address"), fault);
-    }
-    for upstream in upstreams {
-        for node in &upstream.nodes {
-            let Host::Ip(ip) = node.host else { continue };
-            let is_self = |listener: &&SocketAddr| {
-                listener.port() == node.port
-                    && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
-            };
-            if let Some(listener) = own.iter().find(is_self) {
-                let message = format!(
-                    "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
-                     comes back until no descriptor is left",
-                    upstream.key, node.port
-                );
-                sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
-            }
-        }
-    }
 }
 
 struct Resolver<'a> {

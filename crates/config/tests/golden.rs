@@ -6,7 +6,7 @@
 
 use expect_test::expect_file;
 use std::path::PathBuf;
-use stillgate_config::{Route, load, reference, schema};
+use stillgate_config::{Route, load, metrics_reference, reference, schema};
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -106,6 +106,8 @@ fn schema_and_reference_have_every_key() {
     expect_file![format!("{folder}/schema.json")].assert_eq(&format!("{schema:#}\n"));
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     expect_file![guide].assert_eq(&reference());
+    let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    expect_file![families].assert_eq(&metrics_reference());
     for key in ["routes", "upstreams", "services", "gateway", "consumers"] {
         assert!(schema["properties"][key]["description"].is_string(), "{key}");
     }
@@ -115,10 +117,18 @@ fn schema_and_reference_have_every_key() {
 #[test]
 fn defaults_are_what_the_schema_says() {
     let mut gateway = defaults(&schema(), "Gateway");
-    // Its absence is not an access log with all defaults, but none.
+    // Their absence is not an access log or metrics with all defaults, but none.
     gateway.as_object_mut().unwrap().remove("access_log");
+    gateway.as_object_mut().unwrap().remove("metrics");
     let written = load(serde_json::json!({"gateway": gateway, "routes": []}).to_string(), &|_| None).unwrap();
     let absent = load("routes: []", &|_| None).unwrap();
+    assert_eq!(written.config.gateway, absent.config.gateway);
+
+    let mut metrics = defaults(&schema(), "Metrics");
+    metrics["address"] = "127.0.0.1:9091".into();
+    assert_eq!(metrics["memory"], "256MiB");
+    let written = load(serde_json::json!({"gateway": {"metrics": metrics}}).to_string(), &|_| None).unwrap();
+    let absent = load("gateway: {metrics: {address: \"127.0.0.1:9091\"}}", &|_| None).unwrap();
     assert_eq!(written.config.gateway, absent.config.gateway);
 
     let mut upstream = defaults(&schema(), "Upstream");

@@ -4,7 +4,7 @@
 //! 2 the arguments cannot be used (clap's own code for that too).
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Everything was right.
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Start a gateway and two small upstreams in this process, and print what to try
     Demo,
+    /// Expose the metrics that gateways share in a folder, from a process of its own
+    Exporter(Exporter),
 }
 
 /// `stillgate run`.
@@ -79,6 +81,20 @@ pub(crate) struct Explain {
     /// How the answer is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
+}
+
+/// `stillgate exporter`.
+#[derive(Debug, Args)]
+pub(crate) struct Exporter {
+    /// The folder that gateway.metrics.shared names
+    #[arg(long, value_name = "DIR")]
+    pub(crate) metrics_dir: PathBuf,
+    /// Where to listen, e.g. 127.0.0.1:9091
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: SocketAddr,
+    /// The exposition's path
+    #[arg(long, value_name = "PATH", default_value = "/metrics", value_parser = parse_path)]
+    pub(crate) path: String,
 }
 
 /// How a command prints its result.
@@ -167,6 +183,17 @@ impl std::str::FromStr for Header {
     }
 }
 
+/// A path as it can stand in a request, as gateway.metrics.path is one.
+fn parse_path(text: &str) -> Result<String, String> {
+    let is_good = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    match text.starts_with('/') && is_good {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("write a slash and printable ASCII without spaces, \"?\" and \"#\", as in \"/metrics\"".to_owned())
+        }
+    }
+}
+
 /// RFC 9110 section 5.6.2.
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -217,6 +244,12 @@ mod tests {
         assert!(parse("stillgate explain f.yaml").is_err());
         assert!(parse("stillgate run --config f.yaml").is_ok());
         assert!(parse("stillgate exporter").is_err());
+        assert!(parse("stillgate exporter --metrics-dir d").is_err());
+        assert!(parse("stillgate exporter --metrics-dir d --listen 9091").is_err());
+        assert!(parse("stillgate exporter --metrics-dir d --listen [::1]:9091").is_ok());
+        assert!(parse("stillgate exporter --metrics-dir d --listen 127.0.0.1:0 --path /m").is_ok());
+        assert!(parse("stillgate exporter --metrics-dir d --listen 127.0.0.1:0 --path m").is_err());
+        assert!(parse("stillgate exporter --metrics-dir d --listen 127.0.0.1:0 --path /m?x").is_err());
         let header = "x-a: b:c ".parse::<Header>().expect("a header");
         assert_eq!((header.name.as_str(), header.value.as_str()), ("x-a", "b:c"));
         assert!("no colon".parse::<Header>().is_err());

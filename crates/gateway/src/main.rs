@@ -12,6 +12,7 @@ mod control;
 mod demo;
 mod demo_upstream;
 mod explain;
+mod exporter;
 mod logging;
 mod names;
 mod reload;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Demo => demo::run(),
+        Command::Exporter(arguments) => exporter::run(&arguments),
     };
     ExitCode::from(code)
 }

@@ -30,6 +30,11 @@ impl Connection {
         Self { stream, buffer: Vec::new(), patience: PATIENCE }
     }
 
+    /// Takes over a socket of which `received` was read already.
+    pub(crate) fn resume(stream: TcpStream, received: Vec<u8>) -> Self {
+        Self { buffer: received, ..Self::new(stream) }
+    }
+
     /// Changes how long reads wait.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;

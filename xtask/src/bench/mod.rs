@@ -7,15 +7,21 @@ use crate::args::Args;
 use crate::step;
 use std::path::PathBuf;
 
+mod closed_loop;
+mod explosion;
 mod idle;
+mod load_connection;
 mod open_loop;
 mod peers;
 mod process;
 mod proxy;
 mod reload;
+mod schedule;
+mod scraper;
 mod soak;
 mod statistics;
 mod syscalls;
+mod tail;
 mod wrk;
 
 /// Where the measured gateway runs.
@@ -29,7 +35,9 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
         Some("soak") => soak::run(args),
-        _ => Err("bench what? proxy, idle, reload or soak; see `cargo xtask help`".into()),
+        Some("tail") => tail::run(args),
+        Some("explosion") => explosion::run(args),
+        _ => Err("bench what? proxy, idle, reload, soak, tail or explosion; see `cargo xtask help`".into()),
     }
 }
 

@@ -40,7 +40,7 @@ impl Gateway<'_> {
         let path = |extension: &str| dir.join(format!("{}.{extension}", self.name()));
         let file = |extension: &str| path(extension).to_string_lossy().into_owned();
         let words = match self {
-            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream))?,
+            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream, ""))?,
             Gateway::Haproxy => {
                 fs::write(path("cfg"), haproxy_config(address, upstream))?;
                 vec!["haproxy".to_owned(), "-f".to_owned(), file("cfg")]
@@ -105,7 +105,8 @@ pub(super) fn stillgate_config(
     text
 }
 
-fn nginx(dir: &Path, name: &str, servers: &str) -> Result<Vec<String>> {
+/// The command that runs nginx with these servers.
+pub(super) fn nginx(dir: &Path, name: &str, servers: &str) -> Result<Vec<String>> {
     let dir = dir.display();
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
@@ -121,12 +122,13 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; 
     Ok(["nginx", "-e", &log, "-c", &path].map(str::to_owned).to_vec())
 }
 
-fn nginx_proxy(address: SocketAddr, upstream: SocketAddr) -> String {
+/// A server that proxies everything but its further `locations`.
+pub(super) fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, locations: &str) -> String {
     // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
     format!(
         "upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
  server {{ listen {address}; client_body_buffer_size 64k;
-  location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}"
+  location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} {locations} }}"
     )
 }
 

@@ -125,6 +125,14 @@ impl Running {
         let (rss_kib, pss_kib) = memory.ok_or("smaps_rollup: not as proc(5) has it")?;
         Ok(Memory { rss_kib, pss_kib })
     }
+
+    /// The most memory the process ever held, in KiB.
+    pub(super) fn peak_rss_kib(&self) -> Result<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        peak.ok_or_else(|| "status: not as proc(5) has it".into())
+    }
 }
 
 impl Drop for Running {
@@ -155,6 +163,14 @@ fn tree(pid: u32) -> Result<Vec<u32>> {
         }
     }
     Ok(all)
+}
+
+/// Time, in clock ticks, that the host of a virtual machine has kept its CPUs from it so far.
+pub(super) fn stolen_ticks() -> Result<u64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let all = text.lines().find_map(|line| line.strip_prefix("cpu "));
+    let stolen = all.and_then(|fields| fields.split_whitespace().nth(7)?.parse().ok());
+    stolen.ok_or_else(|| "/proc/stat: not as proc(5) has it".into())
 }
 
 /// A port of loopback that nobody listens on.

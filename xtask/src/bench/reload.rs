@@ -4,15 +4,13 @@
 //! block without, the same file is written as often, but where the gateway does not look: what writing takes from the load
 //! generator beside it is not the gateway's doing. The load is open-loop: a pause for a reload would show in full.
 
-use super::OTHER_CPU;
 use super::open_loop::{self, Load, Outcome};
-use super::peers;
 use super::process::{Running, free_port};
 use super::statistics::{median, percentile};
+use super::{OTHER_CPU, peers, schedule};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
@@ -68,9 +66,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let words = peers::stillgate_command(&binary, &storm.config);
     let mut gateway = Running::spawn(&words, None, &dir.path().join("log"))?;
     gateway.wait_for(address)?;
-    let mut set = CpuSet::new();
-    set.set(OTHER_CPU);
-    sched_setaffinity(None, &set)?;
+    schedule::pin(OTHER_CPU)?;
 
     let load = Load {
         address,
@@ -80,6 +76,7 @@ pub(super) fn run(mut args: Args) -> Result {
             .map(|route| format!("/service-{route}/v1/x"))
             .chain(["/".to_owned()])
             .collect(),
+        lead_in: Duration::ZERO,
     };
     let block = Duration::from_secs(seconds) / u32::try_from(pairs)?;
     println!(

@@ -1,0 +1,58 @@
+//! Addresses that the file gives to more than one of its parts.
+//!
+//! Each part has been read by then. Whether an address can be bound at all is for whoever binds it to find out.
+
+use crate::diagnostic::{Fault, Path, Position, Sink};
+use crate::gateway::Gateway;
+use crate::model::{Host, Upstream};
+use std::net::SocketAddr;
+
+/// Addresses of our own that are in each other's way, and nodes that are ourselves.
+pub(crate) fn check_addresses(gateway: &Gateway, upstreams: &[Upstream], sink: &mut Sink) {
+    let root = Path::Root.key("gateway");
+    let listeners = root.key("listeners");
+    let own: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
+    for (index, address) in own.iter().enumerate() {
+        if let Some(first) = own[..index].iter().find(|first| *first != address && overlap(**first, *address)) {
+            let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
+            sink.error(Position::NOWHERE, &listeners, fault);
+        }
+    }
+    if let Some(admin) = &gateway.admin
+        && let Some(listener) = own.iter().find(|listener| overlap(**listener, admin.address))
+    {
+        let message = format!("{} overlaps the listener {listener}", admin.address);
+        let fault = Fault::new(message).hint("write another port");
+        sink.error(Position::NOWHERE, &root.key("admin").key("address"), fault);
+    }
+    if let Some(address) = gateway.metrics.as_ref().and_then(|metrics| metrics.address) {
+        let admin = gateway.admin.as_ref().map(|admin| ("admin address", admin.address));
+        let others = own.iter().map(|listener| ("listener", *listener)).chain(admin);
+        if let Some((what, other)) = { others }.find(|(_, other)| overlap(*other, address)) {
+            let fault = Fault::new(format!("{address} overlaps the {what} {other}")).hint("write another port");
+            sink.error(Position::NOWHERE, &root.key("metrics").key("address"), fault);
+        }
+    }
+    for upstream in upstreams {
+        for node in &upstream.nodes {
+            let Host::Ip(ip) = node.host else { continue };
+            let is_self = |listener: &&SocketAddr| {
+                listener.port() == node.port
+                    && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
+            };
+            if let Some(listener) = own.iter().find(is_self) {
+                let message = format!(
+                    "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
+                     comes back until no descriptor is left",
+                    upstream.key, node.port
+                );
+                sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
+            }
+        }
+    }
+}
+
+/// Whether binding both fails: the same port of the same address, or of all addresses.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}

@@ -1,0 +1,302 @@
+//! What the gateway measures, by the names that dashboards know it by.
+//!
+//! One table per dialect, so that the configuration, the recording code and `docs/metrics.md` cannot disagree. A family
+//! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
+//! `metrics::declare`. How a value comes about is the business of whoever records it.
+
+mod reference;
+mod tables;
+
+pub(crate) use reference::reference;
+use stillgate_metrics::Merge;
+
+/// Whose names, labels, units and buckets the families have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Prometheus' conventions: base units, `_total`.
+    Native,
+    /// Those of APISIX's `prometheus` plugin, for dashboards and alerts made for it.
+    Apisix,
+}
+
+/// What is measured: one for each family of either dialect. Where both dialects have a family, it is the same measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Measure {
+    /// `stillgate_http_requests_total`
+    HttpRequests,
+    /// `stillgate_http_request_duration_seconds`
+    HttpRequestDuration,
+    /// `stillgate_http_upstream_duration_seconds`
+    HttpUpstreamDuration,
+    /// `stillgate_http_gateway_duration_seconds`
+    HttpGatewayDuration,
+    /// `stillgate_http_bytes_total`
+    HttpBytes,
+    /// `stillgate_connections`
+    Connections,
+    /// `stillgate_upstream_healthy`
+    UpstreamHealthy,
+    /// `apisix_http_status`
+    ApisixHttpStatus,
+    /// `apisix_http_latency`
+    ApisixHttpLatency,
+    /// `apisix_bandwidth`
+    ApisixBandwidth,
+    /// `apisix_http_requests_total`
+    ApisixHttpRequests,
+    /// `apisix_nginx_http_current_connections`
+    ApisixConnections,
+    /// `apisix_node_info`
+    ApisixNodeInfo,
+    /// `apisix_upstream_status`
+    ApisixUpstreamStatus,
+    /// `apisix_nginx_metric_errors_total`
+    ApisixMetricErrors,
+    /// `stillgate_access_log_dropped_lines_total`
+    AccessLogDroppedLines,
+    /// `stillgate_build_info`
+    BuildInfo,
+    /// `stillgate_config_generation`
+    ConfigGeneration,
+    /// `stillgate_config_last_reload_successful`
+    ConfigLastReloadSuccessful,
+    /// `stillgate_metrics_bytes`
+    MetricsBytes,
+    /// `stillgate_metrics_series`
+    MetricsSeries,
+    /// `process_cpu_seconds_total`
+    ProcessCpu,
+    /// `process_resident_memory_bytes`
+    ProcessResidentMemory,
+    /// `process_virtual_memory_bytes`
+    ProcessVirtualMemory,
+    /// `process_open_fds`
+    ProcessOpenFds,
+    /// `process_max_fds`
+    ProcessMaxFds,
+    /// `process_start_time_seconds`
+    ProcessStartTime,
+}
+
+/// One family, as its dialect has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FamilySpec {
+    /// What it measures.
+    pub measure: Measure,
+    /// As exposed.
+    pub name: &'static str,
+    /// As exposed.
+    pub help: &'static str,
+    /// OpenMetrics' unit, or empty.
+    pub unit: &'static str,
+    /// What its series are.
+    pub kind: FamilyKind,
+    /// In the order in which they are exposed.
+    pub labels: &'static [Label],
+    /// Whether each request adds to one of its series. Only such a family can have labels from variables of the
+    /// request, and only from such are labels taken away: elsewhere a label tells apart what would make no sense in one.
+    pub per_request: bool,
+}
+
+/// What the series of a family are; [`stillgate_metrics::Kind`] as a constant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FamilyKind {
+    /// Only grows, by whole numbers.
+    Counter,
+    /// Only grows, by any amount.
+    FloatCounter,
+    /// Goes up and down.
+    Gauge(Merge),
+    /// Always 1.
+    Info,
+    /// Classic buckets with these finite upper bounds, in the family's unit.
+    Histogram(&'static [f64]),
+}
+
+/// What a label tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label {
+    /// `code`
+    Code,
+    /// `consumer`
+    Consumer,
+    /// `direction`
+    Direction,
+    /// `family`
+    Family,
+    /// `hostname`
+    Hostname,
+    /// `ip`
+    Ip,
+    /// `listener`
+    Listener,
+    /// `matched_host`
+    MatchedHost,
+    /// `matched_uri`
+    MatchedUri,
+    /// `name`
+    Name,
+    /// `node`
+    Node,
+    /// `part`
+    Part,
+    /// `port`
+    Port,
+    /// `route`
+    Route,
+    /// `service`
+    Service,
+    /// `state`
+    State,
+    /// `type`
+    Type,
+    /// `upstream`
+    Upstream,
+    /// `version`
+    Version,
+}
+
+impl Dialect {
+    /// Every dialect, with what `gateway.metrics.dialect` calls it.
+    pub const ALL: [(&'static str, Dialect); 2] = [("native", Dialect::Native), ("apisix", Dialect::Apisix)];
+
+    /// Every family of the dialect.
+    pub fn families(self) -> impl Iterator<Item = &'static FamilySpec> + Clone {
+        let own = match self {
+            Dialect::Native => tables::NATIVE,
+            Dialect::Apisix => tables::APISIX,
+        };
+        own.iter().chain(tables::COMMON)
+    }
+
+    /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.
+    pub fn find(self, name: &str) -> Option<&'static FamilySpec> {
+        self.families().find(|spec| spec.name == name || self.short(spec) == name)
+    }
+
+    /// The family's name without the dialect's prefix.
+    pub(crate) fn short(self, spec: &FamilySpec) -> &'static str {
+        let prefix = match self {
+            Dialect::Native => "stillgate_",
+            Dialect::Apisix => "apisix_",
+        };
+        spec.name.strip_prefix(prefix).unwrap_or(spec.name)
+    }
+
+    /// What `gateway.metrics.dialect` calls it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Dialect::Native => "native",
+            Dialect::Apisix => "apisix",
+        }
+    }
+}
+
+impl Label {
+    /// As exposed.
+    pub fn name(self) -> &'static str {
+        self.described().0
+    }
+
+    /// Whether requests may be counted without it. Without `type`, `apisix_http_latency` would count each request three
+    /// times over, with three different times.
+    pub(crate) fn can_be_left_out(self) -> bool {
+        self != Label::Type
+    }
+
+    /// Its name, and what its values are.
+    fn described(self) -> (&'static str, &'static str) {
+        match self {
+            Label::Code => ("code", "The status of the response."),
+            Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
+            Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
+            Label::Family => ("family", "The family's name."),
+            Label::Hostname => ("hostname", "The machine's name."),
+            Label::Ip => ("ip", "The node's IP address."),
+            Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
+            Label::MatchedHost => {
+                ("matched_host", "The host of the route's that matched, as configured; empty where the route has none.")
+            }
+            Label::MatchedUri => ("matched_uri", "The path of the route's that matched, as configured: `/orders/*`."),
+            Label::Name => {
+                ("name", "The upstream, as `/apisix/upstreams/ID`, `/apisix/services/ID` or `/apisix/routes/ID`.")
+            }
+            Label::Node => {
+                ("node", "The node asked last: native `host:port`, apisix its IP address; empty where none was.")
+            }
+            Label::Part => (
+                "part",
+                "`log`: the series as they are recorded; `index`: how they are found; `reader`: the merged values; \
+                 `cache`: encoded and compressed text.",
+            ),
+            Label::Port => ("port", "The node's port."),
+            Label::Route => ("route", "The route's id, never a path; empty where none matched."),
+            Label::Service => ("service", "The id of the route's service; empty where it has none."),
+            Label::State => (
+                "state",
+                "native: `active` (a request in flight) or `idle`; apisix: `active`, `reading`, `writing` and `waiting` \
+                 now, `accepted` and `handled` so far.",
+            ),
+            Label::Type => (
+                "type",
+                "Of `apisix_http_latency`: `request` (all of it), `upstream` (waiting for the node) or `apisix` (the \
+                 rest); of `apisix_bandwidth`: `ingress` or `egress`.",
+            ),
+            Label::Upstream => {
+                ("upstream", "The upstream's id, or `routes/ID` or `services/ID` for one written inline.")
+            }
+            Label::Version => ("version", "The version of Stillgate."),
+        }
+    }
+}
+
+impl FamilyKind {
+    /// The type as expositions have it.
+    fn word(self) -> &'static str {
+        match self {
+            FamilyKind::Counter | FamilyKind::FloatCounter => "counter",
+            FamilyKind::Gauge(_) => "gauge",
+            FamilyKind::Info => "info",
+            FamilyKind::Histogram(_) => "histogram",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn words_are_those_of_the_key() {
+        for (word, dialect) in Dialect::ALL {
+            assert_eq!(dialect.word(), word);
+        }
+    }
+
+    #[test]
+    fn names_and_measures_are_unique() {
+        for (word, dialect) in Dialect::ALL {
+            let names: HashSet<&str> = dialect.families().flat_map(|spec| [spec.name, dialect.short(spec)]).collect();
+            let shortened = dialect.families().filter(|spec| spec.name != dialect.short(spec)).count();
+            assert_eq!(names.len(), dialect.families().count() + shortened, "{word}");
+            let measures: HashSet<Measure> = dialect.families().map(|spec| spec.measure).collect();
+            assert_eq!(measures.len(), dialect.families().count(), "{word}");
+        }
+    }
+
+    #[test]
+    fn families_are_found_with_and_without_the_prefix() {
+        let check = |dialect: Dialect, name: &str, want: Option<Measure>| {
+            assert_eq!(dialect.find(name).map(|spec| spec.measure), want, "{dialect:?} {name}");
+        };
+        check(Dialect::Native, "http_requests_total", Some(Measure::HttpRequests));
+        check(Dialect::Native, "stillgate_http_requests_total", Some(Measure::HttpRequests));
+        check(Dialect::Native, "apisix_http_requests_total", None);
+        check(Dialect::Apisix, "http_requests_total", Some(Measure::ApisixHttpRequests));
+        check(Dialect::Apisix, "apisix_http_status", Some(Measure::ApisixHttpStatus));
+        check(Dialect::Apisix, "stillgate_metrics_series", Some(Measure::MetricsSeries));
+        check(Dialect::Native, "process_open_fds", Some(Measure::ProcessOpenFds));
+        check(Dialect::Native, "", None);
+    }
+}

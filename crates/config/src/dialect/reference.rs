@@ -1,0 +1,70 @@
+//! `docs/metrics.md`, written from the tables so that it cannot be stale.
+
+use super::{Dialect, FamilyKind, FamilySpec, Label, tables};
+use std::collections::BTreeMap;
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+What the gateway exposes on `gateway.metrics.address`, by dialect. How to switch families and labels off, how to add labels
+from variables of the request and how to bound memory is said in [configuration.md](configuration.md#metrics).
+
+Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
+`native_histograms: true` histograms have native buckets as well, in the protobuf format.
+
+A label whose values become too many takes the value `__other__` for label sets not seen before; the other labels stay exact,
+and so do sums. `stillgate_metrics_collapsed_observations_total{family,label}` counts what that happened to.
+";
+
+/// Every family of every dialect, its labels and its buckets, as Markdown.
+pub(crate) fn reference() -> String {
+    let mut out = INTRODUCTION.to_owned();
+    let sections = [
+        ("Dialect `native`", "Families of the gateway by Prometheus' conventions. The default.", tables::NATIVE),
+        (
+            "Dialect `apisix`",
+            "The families of APISIX's `prometheus` plugin, for dashboards and alerts that were made for it. What has \
+             nothing to measure here is left out: etcd, shared dictionaries, stream routes, batch processors, AI. \
+             `apisix_nginx_metric_errors_total` counts what could not be recorded at all.",
+            tables::APISIX,
+        ),
+        ("In both dialects", "The process, its configuration and the metrics themselves.", tables::COMMON),
+    ];
+    for (title, about, families) in sections {
+        out +=
+            &format!("\n## {title}\n\n{about}\n\n| family | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
+        families.iter().for_each(|spec| write_family(&mut out, spec));
+    }
+    write_labels(&mut out);
+    write_buckets(&mut out);
+    out
+}
+
+fn write_family(out: &mut String, spec: &FamilySpec) {
+    let labels: Vec<String> = spec.labels.iter().map(|label| format!("`{}`", label.name())).collect();
+    let (name, kind, help) = (spec.name, spec.kind.word(), spec.help);
+    *out += &format!("| `{name}` | {kind} | {} | {} | {help} |\n", spec.unit, labels.join(", "));
+}
+
+fn write_labels(out: &mut String) {
+    let all = Dialect::ALL.iter().flat_map(|(_, dialect)| dialect.families()).flat_map(|spec| spec.labels);
+    let labels: BTreeMap<&str, &Label> = all.map(|label| (label.name(), label)).collect();
+    *out += "\n## Labels\n\n";
+    *out += "`disable.labels` takes those of families that count requests, all but `type`; elsewhere a label tells apart \
+             what makes no sense as one.\n\n| label | values |\n|---|---|\n";
+    for label in labels.values() {
+        let (name, values) = label.described();
+        *out += &format!("| `{name}` | {values} |\n");
+    }
+}
+
+fn write_buckets(out: &mut String) {
+    *out += "\n## Buckets\n\nUpper bounds of the classic buckets, in the family's unit (`apisix_http_latency`: \
+             milliseconds); `+Inf` follows.\n\n| family | bounds |\n|---|---|\n";
+    for spec in tables::NATIVE.iter().chain(tables::APISIX).chain(tables::COMMON) {
+        if let FamilyKind::Histogram(bounds) = spec.kind {
+            let bounds: Vec<String> = bounds.iter().map(f64::to_string).collect();
+            *out += &format!("| `{}` | {} |\n", spec.name, bounds.join(", "));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The families of each dialect: what is exposed, to the letter.
+//!
+//! Names, labels, help texts and buckets are contracts with dashboards; none changes without a line in the changelog.
+//!
+//! What APISIX (3.x, `apisix/plugins/prometheus/exporter.lua`) has and `APISIX` here leaves out, since there is nothing
+//! to measure: `etcd_reachable` and `etcd_modify_indexes` (no etcd), `shared_dict_capacity_bytes` and
+//! `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total` and `xrpc_*` (no stream proxy),
+//! `batch_process_entries` (no batch processors), `llm_*` and the labels `request_type`, `request_llm_model` and
+//! `llm_model` of the versions that have them (no AI proxy).
+
+use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
+use super::Label::{
+    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Name, Node, Part, Port, Route,
+    Service, State, Type, Upstream, Version,
+};
+use super::{FamilyKind, FamilySpec, Label, Measure};
+use stillgate_metrics::Merge::{Last, Sum};
+
+/// Seconds a request or an upstream takes: from a node in the next rack to a timeout of a minute, two or three bounds a
+/// decade.
+const DURATION_SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// Seconds the gateway itself adds: tens of microseconds, where all is well; with the bounds above all of it would be in
+/// the first bucket.
+const OVERHEAD_SECONDS: &[f64] = &[
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
+];
+
+/// Milliseconds; APISIX's `DEFAULT_BUCKETS`.
+const APISIX_MILLISECONDS: &[f64] =
+    &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 30000.0, 60000.0];
+
+/// What only the dialect `native` has.
+pub(super) const NATIVE: &[FamilySpec] = &[
+    of_requests(
+        Measure::HttpRequests,
+        "stillgate_http_requests_total",
+        "",
+        Counter,
+        &[Route, Service, Node, Consumer, Code],
+        "Requests answered.",
+    ),
+    of_requests(
+        Measure::HttpRequestDuration,
+        "stillgate_http_request_duration_seconds",
+        "seconds",
+        Histogram(DURATION_SECONDS),
+        &[Route, Service],
+        "Time from a request's first byte to its response's last.",
+    ),
+    of_requests(
+        Measure::HttpUpstreamDuration,
+        "stillgate_http_upstream_duration_seconds",
+        "seconds",
+        Histogram(DURATION_SECONDS),
+        &[Route, Service],
+        "Time from choosing a node to the end of its response, over all tries.",
+    ),
+    of_requests(
+        Measure::HttpGatewayDuration,
+        "stillgate_http_gateway_duration_seconds",
+        "seconds",
+        Histogram(OVERHEAD_SECONDS),
+        &[Route, Service],
+        "Time of a request that the gateway itself added.",
+    ),
+    of_requests(
+        Measure::HttpBytes,
+        "stillgate_http_bytes_total",
+        "bytes",
+        Counter,
+        &[Route, Service, Direction],
+        "Bytes of requests and responses on client connections, heads included.",
+    ),
+    of_process(
+        Measure::Connections,
+        "stillgate_connections",
+        "",
+        Gauge(Sum),
+        &[Listener, State],
+        "Client connections open now.",
+    ),
+    of_process(
+        Measure::UpstreamHealthy,
+        "stillgate_upstream_healthy",
+        "",
+        Gauge(Last),
+        &[Upstream, Node],
+        "Whether a node is given requests: 1, or 0 while it is out after failures.",
+    ),
+];
+
+/// What only the dialect `apisix` has.
+pub(super) const APISIX: &[FamilySpec] = &[
+    of_requests(
+        Measure::ApisixHttpStatus,
+        "apisix_http_status",
+        "",
+        Counter,
+        &[Code, Route, MatchedUri, MatchedHost, Service, Consumer, Node],
+        "HTTP status codes per service in APISIX",
+    ),
+    of_requests(
+        Measure::ApisixHttpLatency,
+        "apisix_http_latency",
+        "",
+        Histogram(APISIX_MILLISECONDS),
+        &[Type, Route, Service, Consumer, Node],
+        "HTTP request latency in milliseconds per service in APISIX",
+    ),
+    of_requests(
+        Measure::ApisixBandwidth,
+        "apisix_bandwidth",
+        "",
+        Counter,
+        &[Type, Route, Service, Consumer, Node],
+        "Total bandwidth in bytes consumed per service in APISIX",
+    ),
+    of_process(
+        Measure::ApisixHttpRequests,
+        "apisix_http_requests_total",
+        "",
+        Gauge(Sum),
+        &[],
+        "The total number of client requests since APISIX started",
+    ),
+    of_process(
+        Measure::ApisixConnections,
+        "apisix_nginx_http_current_connections",
+        "",
+        Gauge(Sum),
+        &[State],
+        "Number of HTTP connections",
+    ),
+    // A gauge, and not `Info`: so APISIX declares it.
+    of_process(
+        Measure::ApisixNodeInfo,
+        "apisix_node_info",
+        "",
+        Gauge(Last),
+        &[Hostname, Version],
+        "Info of APISIX node",
+    ),
+    of_process(
+        Measure::ApisixUpstreamStatus,
+        "apisix_upstream_status",
+        "",
+        Gauge(Last),
+        &[Name, Ip, Port],
+        "Upstream status from health check",
+    ),
+    // Alerts ask whether it grows. Here it is what could not be recorded at all.
+    of_process(
+        Measure::ApisixMetricErrors,
+        "apisix_nginx_metric_errors_total",
+        "",
+        Counter,
+        &[],
+        "Number of nginx-lua-prometheus errors",
+    ),
+];
+
+/// What both dialects have: the process, its configuration and the metrics themselves.
+pub(super) const COMMON: &[FamilySpec] = &[
+    of_process(
+        Measure::AccessLogDroppedLines,
+        "stillgate_access_log_dropped_lines_total",
+        "",
+        Counter,
+        &[],
+        "Access log lines that were lost because their destination was too slow or failed.",
+    ),
+    of_process(Measure::BuildInfo, "stillgate_build_info", "", Info, &[Version], "The version that is running."),
+    of_process(
+        Measure::ConfigGeneration,
+        "stillgate_config_generation",
+        "",
+        Gauge(Last),
+        &[],
+        "How many configurations this process has put to use; that of the first is 1.",
+    ),
+    of_process(
+        Measure::ConfigLastReloadSuccessful,
+        "stillgate_config_last_reload_successful",
+        "",
+        Gauge(Last),
+        &[],
+        "Whether the configuration as it was last read is in use: 1, or 0 where it was refused.",
+    ),
+    of_process(
+        Measure::MetricsBytes,
+        "stillgate_metrics_bytes",
+        "bytes",
+        Gauge(Last),
+        &[Part],
+        "Memory that the metrics take.",
+    ),
+    of_process(Measure::MetricsSeries, "stillgate_metrics_series", "", Gauge(Last), &[Family], "Series of a family."),
+    of_process(
+        Measure::ProcessCpu,
+        "process_cpu_seconds_total",
+        "seconds",
+        FloatCounter,
+        &[],
+        "Total user and system CPU time spent in seconds.",
+    ),
+    of_process(
+        Measure::ProcessMaxFds,
+        "process_max_fds",
+        "",
+        Gauge(Last),
+        &[],
+        "Maximum number of open file descriptors.",
+    ),
+    of_process(Measure::ProcessOpenFds, "process_open_fds", "", Gauge(Last), &[], "Number of open file descriptors."),
+    of_process(
+        Measure::ProcessResidentMemory,
+        "process_resident_memory_bytes",
+        "bytes",
+        Gauge(Last),
+        &[],
+        "Resident memory size in bytes.",
+    ),
+    of_process(
+        Measure::ProcessStartTime,
+        "process_start_time_seconds",
+        "seconds",
+        Gauge(Last),
+        &[],
+        "Start time of the process since unix epoch in seconds.",
+    ),
+    of_process(
+        Measure::ProcessVirtualMemory,
+        "process_virtual_memory_bytes",
+        "bytes",
+        Gauge(Last),
+        &[],
+        "Virtual memory size in bytes.",
+    ),
+];
+
+/// A family to which each request adds.
+const fn of_requests(
+    measure: Measure,
+    name: &'static str,
+    unit: &'static str,
+    kind: FamilyKind,
+    labels: &'static [Label],
+    help: &'static str,
+) -> FamilySpec {
+    FamilySpec { measure, name, help, unit, kind, labels, per_request: true }
+}
+
+/// A family that tells how the process is.
+const fn of_process(
+    measure: Measure,
+    name: &'static str,
+    unit: &'static str,
+    kind: FamilyKind,
+    labels: &'static [Label],
+    help: &'static str,
+) -> FamilySpec {
+    FamilySpec { measure, name, help, unit, kind, labels, per_request: false }
+}

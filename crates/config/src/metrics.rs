@@ -1,0 +1,390 @@
+//! The keys of `gateway.metrics`, which say what is measured and where it is exposed.
+//!
+//! Families and labels are looked up in their dialect's table here, once, so that nothing behind this can meet a name
+//! that does not exist. What a family comes to with all of it applied is in `declare`.
+
+mod declare;
+
+use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::dialect::{Dialect, FamilySpec, Label, Measure};
+use crate::gateway::ADDRESS;
+use crate::kind::{
+    At, Choice, Flag, Kind, Located, TEXT, Text, Then, alternatives, expected, int, list, read, text, unplaced,
+};
+use crate::matching::parse_variable;
+use crate::object::{Map, map, object};
+use crate::quantity::{Size, Span, size, span};
+use crate::schema::Definitions;
+use crate::tree::{Entry, Node, Value};
+pub use declare::Source;
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeSet, HashSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use stillgate_metrics::Family;
+use stillgate_metrics::family::LABELS_MAX;
+use stillgate_route::Variable;
+
+/// Labels from variables of the request that one family may have.
+pub const EXTRA_LABELS_MAX: usize = 16;
+/// The largest `gateway.metrics.series_per_family`.
+pub const SERIES_PER_FAMILY_MAX: usize = 10_000_000;
+/// The longest `gateway.metrics.path`.
+pub const METRICS_PATH_BYTES_MAX: usize = 1024;
+
+// No family has more labels of its own than this leaves room for; a test checks each.
+const _: () = assert!(EXTRA_LABELS_MAX < LABELS_MAX);
+
+const MEMORY: Size = size(4 << 20, 64 << 30);
+const EXPIRE_MIN: Duration = Duration::from_secs(1);
+const EXPIRE: Span = span(Duration::ZERO, Duration::from_secs(30 * 24 * 3600));
+
+/// `gateway.metrics`: what is measured and where it is exposed. Every name in it exists in its dialect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metrics {
+    /// Where the exposition is served; `None`: only by another process that reads `shared`.
+    pub address: Option<SocketAddr>,
+    /// The exposition's path.
+    pub path: String,
+    /// Whose names the families have.
+    pub dialect: Dialect,
+    /// Bytes that all series may take, index and caches included.
+    pub memory_bytes: usize,
+    /// Label sets of one family; at the bound the label with the most values collapses.
+    pub series_per_family: usize,
+    /// How long a series is idle before it goes; `None`: it stays.
+    pub expire: Option<Duration>,
+    /// The directory of the memory that other processes may read; `None`: it is anonymous.
+    pub shared: Option<PathBuf>,
+    /// Families that are not recorded, sorted.
+    pub disabled_families: Vec<Measure>,
+    /// Labels that families of requests do without, sorted.
+    pub disabled_labels: Vec<Label>,
+    /// Labels that families have beside their own, in the order of the file.
+    pub extra_labels: Vec<(Measure, Vec<(String, Variable)>)>,
+    /// Whether histograms have native buckets beside the classic ones.
+    pub native_histograms: bool,
+    /// Whether OpenMetrics tells when a series began.
+    pub created: bool,
+}
+
+object! {
+    /// What is measured and where it is exposed; [metrics.md](metrics.md) has the families and their labels.
+    pub(crate) struct MetricsKeys {
+        /// Where the exposition is served: `IP:PORT`. This, `shared` or both.
+        address: SocketAddr = ADDRESS => optional;
+        /// The exposition's path.
+        path: String = METRICS_PATH => default("/metrics".to_owned());
+        /// `native`: Prometheus' conventions; `apisix`: names, labels, units and buckets of APISIX's exporter.
+        dialect: Dialect = DIALECT => default(Dialect::Native);
+        /// What all series of the process may take, index and caches included.
+        memory: usize = MEMORY => default(256 << 20);
+        /// Label sets of one family; at the bound the label with the most values collapses to `__other__`.
+        series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
+        /// How long a series is idle before it goes, at least 1s; `0s`: it stays.
+        expire: At<Duration> = Located(EXPIRE) => default(unplaced(Duration::ZERO));
+        /// The absolute path of a directory, in memory as `/dev/shm/stillgate` is, that `stillgate exporter` may read;
+        /// without it the memory is the process's own.
+        shared: PathBuf = SHARED => optional;
+        /// What is not recorded.
+        disable: MetricsDisableKeys = map::<MetricsDisableKeys>() => nested;
+        /// Labels from variables of the request, for families that count requests: `{FAMILY: {LABEL: $variable}}`, at
+        /// most 16 a family.
+        labels: Vec<FamilyLabels> = ExtraLabels => default(Vec::new());
+        /// Whether histograms have native (exponential) buckets beside the classic ones; for the protobuf format.
+        native_histograms: bool = Flag => default(false);
+        /// Whether OpenMetrics has a `_created` line for each counter and histogram.
+        created: bool = Flag => default(true);
+        any_of {
+            "nothing says where the exposition is served": address | shared;
+        }
+    }
+}
+
+object! {
+    /// Families and labels that are not recorded; what is off costs nothing.
+    pub(crate) struct MetricsDisableKeys {
+        /// By name, with or without the dialect's prefix: `http_requests_total` is `stillgate_http_requests_total`.
+        families: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
+        /// By name; families that count requests go without them.
+        labels: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
+    }
+}
+
+/// The kind of `gateway.metrics`.
+pub(crate) const METRICS: Then<Map<MetricsKeys>, Metrics> =
+    Then { kind: map::<MetricsKeys>(), make: |keys, _, path, sink| Some(resolve(keys, path, sink)) };
+
+const DIALECT: Choice<Dialect> = Choice { words: &Dialect::ALL, unbuilt: &[] };
+
+const METRICS_PATH: Text<String> = text("a path", |text| match text {
+    _ if !text.starts_with('/') => {
+        let fault = Fault::new(format!("the path {:?} does not begin with a slash", shortened(text)));
+        Err(fault.hint(format!("write {:?}", format!("/{}", shortened(text)))))
+    }
+    _ if text.len() > METRICS_PATH_BYTES_MAX => {
+        Err(Fault::new(format!("the path has more than {METRICS_PATH_BYTES_MAX} bytes")).hint("write a shorter one"))
+    }
+    _ if !text.bytes().all(|b| b.is_ascii_graphic() && b != b'?' && b != b'#') => {
+        let fault = Fault::new(format!("the path {:?} could not stand in a request", shortened(text)));
+        Err(fault.hint("use printable ASCII without spaces, \"?\" and \"#\""))
+    }
+    _ => Ok(text.to_owned()),
+})
+.shown();
+
+const SHARED: Text<PathBuf> = text("a directory", |text| match text.starts_with('/') && !text.contains('\0') {
+    true => Ok(PathBuf::from(text)),
+    false => {
+        let fault = Fault::new(format!("{:?} is no absolute path", shortened(text)));
+        Err(fault.hint("write one like \"/dev/shm/stillgate\""))
+    }
+});
+
+/// One entry of `labels`, as written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FamilyLabels {
+    at: Position,
+    family: String,
+    labels: Vec<(At<String>, Variable)>,
+}
+
+/// A map of families to maps of labels to variables.
+struct ExtraLabels;
+
+const VARIABLE: Text<Variable> = text("a variable such as $host", parse_variable);
+
+impl Kind for ExtraLabels {
+    type Out = Vec<FamilyLabels>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<FamilyLabels>> {
+        let families = entries(node, "a map of families to labels", path, sink)?;
+        let mut out = Vec::with_capacity(families.len());
+        for family in families {
+            let path = path.key(&family.key);
+            let Some(labels) = entries(&family.value, "a map of labels to variables", &path, sink) else { continue };
+            if labels.len() > EXTRA_LABELS_MAX {
+                let message = format!("{} labels are more than {EXTRA_LABELS_MAX}", labels.len());
+                sink.error(family.value.at, &path, Fault::new(message).hint("leave some out"));
+                continue;
+            }
+            let read_label = |label: &Entry| {
+                let variable = read(&VARIABLE, &label.value, &path.key(&label.key), sink)?;
+                Some((At { at: label.key_at, value: label.key.to_string() }, variable))
+            };
+            let labels = labels.iter().filter_map(read_label).collect();
+            out.push(FamilyLabels { at: family.key_at, family: family.key.to_string(), labels });
+        }
+        Some(out)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        let of = |values: Json| json!({"type": ["object", "null"], "additionalProperties": values});
+        let mut labels = of(json!({"type": "string"}));
+        labels["maxProperties"] = json!(EXTRA_LABELS_MAX);
+        of(labels)
+    }
+}
+
+/// The entries of a map; a key with nothing behind it has none.
+fn entries<'a>(node: &'a Node, what: &str, path: &Path<'_>, sink: &mut Sink) -> Option<&'a [Entry]> {
+    match &node.value {
+        Value::Map(entries) => Some(entries),
+        Value::Refused => None,
+        _ if node.is_null() => Some(&[]),
+        _ => {
+            expected(what, node, path, sink);
+            None
+        }
+    }
+}
+
+fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
+    let dialect = keys.dialect;
+    let expire = keys.expire.value;
+    if !expire.is_zero() && expire < EXPIRE_MIN {
+        let fault = Fault::new("a series cannot go after less than 1s").hint("write at least 1s, or 0s for never");
+        sink.error(keys.expire.at, &path.key("expire"), fault);
+    }
+    let disable = path.key("disable");
+    let disabled_families = disabled_families(dialect, &keys.disable.families, &disable.key("families"), sink);
+    let extra_labels = extra_labels(dialect, keys.labels, &disabled_families, &path.key("labels"), sink);
+    let disabled_labels = disabled_labels(dialect, &keys.disable.labels, &extra_labels, &disable.key("labels"), sink);
+    Metrics {
+        address: keys.address,
+        path: keys.path,
+        dialect,
+        memory_bytes: keys.memory,
+        series_per_family: keys.series_per_family,
+        expire: Some(expire).filter(|expire| !expire.is_zero()),
+        shared: keys.shared,
+        disabled_families,
+        disabled_labels,
+        extra_labels,
+        native_histograms: keys.native_histograms,
+        created: keys.created,
+    }
+}
+
+fn disabled_families(dialect: Dialect, names: &[At<String>], path: &Path<'_>, sink: &mut Sink) -> Vec<Measure> {
+    let mut disabled = Vec::new();
+    for At { at, value: name } in names {
+        let Some(spec) = find_family(dialect, name, *at, path, sink) else { continue };
+        match disabled.contains(&spec.measure) {
+            true => sink.error(*at, path, Fault::new(format!("{} is here twice", spec.name)).hint("remove one")),
+            false => disabled.push(spec.measure),
+        }
+    }
+    disabled.sort_unstable();
+    disabled
+}
+
+/// The family of a name, or an error that says which name was probably meant.
+fn find_family(
+    dialect: Dialect,
+    name: &str,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<&'static FamilySpec> {
+    if let Some(spec) = dialect.find(name) {
+        return Some(spec);
+    }
+    let unknown = format!("the dialect {} has no family {:?}", dialect.word(), shortened(name));
+    let fault = match Dialect::ALL.iter().find(|(_, other)| other.find(name).is_some()) {
+        Some((other, _)) => Fault::new(unknown).hint(format!("remove it, or write `dialect: {other}`")),
+        None => {
+            let names: Vec<&str> = dialect.families().map(|spec| dialect.short(spec)).collect();
+            let fault = Fault::new(unknown).hint(format!("write one of {}", names.join(", ")));
+            sink.guess(fault, name, dialect.families().flat_map(|spec| [spec.name, dialect.short(spec)]))
+        }
+    };
+    sink.error(at, path, fault);
+    None
+}
+
+fn extra_labels(
+    dialect: Dialect,
+    families: Vec<FamilyLabels>,
+    disabled: &[Measure],
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Vec<(Measure, Vec<(String, Variable)>)> {
+    let mut extra: Vec<(Measure, Vec<(String, Variable)>)> = Vec::new();
+    for FamilyLabels { at, family, labels } in families {
+        let path = path.key(&family);
+        let Some(spec) = find_family(dialect, &family, at, &path, sink) else { continue };
+        if extra.iter().any(|(measure, _)| *measure == spec.measure) {
+            sink.error(at, &path, Fault::new(format!("{} is here twice", spec.name)).hint("put the labels together"));
+            continue;
+        }
+        if !spec.per_request {
+            let names = dialect.families().filter(|spec| spec.per_request).map(|spec| dialect.short(spec));
+            let hint = format!("remove it; these do: {}", names.collect::<Vec<_>>().join(", "));
+            sink.error(at, &path, Fault::new(format!("{} does not count requests", spec.name)).hint(hint));
+            continue;
+        }
+        if disabled.contains(&spec.measure) {
+            sink.warning(at, &path, "the family is disabled; its labels are of no use");
+        }
+        let good = |(label, variable): (At<String>, Variable)| {
+            let fault = label_fault(spec, &label.value);
+            match fault {
+                None => Some((label.value, variable)),
+                Some(fault) => {
+                    sink.error(label.at, &path.key(&label.value), fault);
+                    None
+                }
+            }
+        };
+        extra.push((spec.measure, labels.into_iter().filter_map(good).collect()));
+    }
+    // Only now: a family that is written twice is so even where nothing stands behind it.
+    extra.retain(|(_, labels)| !labels.is_empty());
+    extra
+}
+
+/// What keeps a family from having a further label of this name.
+fn label_fault(spec: &FamilySpec, name: &str) -> Option<Fault> {
+    if spec.labels.iter().any(|label| label.name() == name) {
+        return Some(Fault::new(format!("{} has the label {name:?} already", spec.name)).hint("write another name"));
+    }
+    // The rule for names is the engine's; so its check is asked, with a family that has nothing else to be wrong.
+    let family = Family {
+        name: spec.name.to_owned(),
+        help: String::new(),
+        unit: String::new(),
+        kind: stillgate_metrics::Kind::Counter,
+        labels: vec![name.to_owned()],
+        exemplars: false,
+    };
+    family.check().is_err().then(|| {
+        Fault::new(format!("{:?} is no label name", shortened(name)))
+            .hint("write up to 255 letters, digits and \"_\", not \"le\", no digit and no \"__\" in front")
+    })
+}
+
+fn disabled_labels(
+    dialect: Dialect,
+    names: &[At<String>],
+    extra: &[(Measure, Vec<(String, Variable)>)],
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Vec<Label> {
+    let mut disabled = Vec::new();
+    let mut seen = HashSet::with_capacity(names.len());
+    for At { at, value: name } in names {
+        if !seen.insert(name.as_str()) {
+            let fault = Fault::new(format!("{:?} is here twice", shortened(name))).hint("remove one");
+            sink.error(*at, path, fault);
+            continue;
+        }
+        match find_label(dialect, name, extra) {
+            Ok(label) => disabled.push(label),
+            Err(fault) => {
+                // Where there is something better to say than a guess, it has been said.
+                let fault = match fault.hint {
+                    Some(_) => fault,
+                    None => guess_label(dialect, fault, name, sink),
+                };
+                sink.error(*at, path, fault);
+            }
+        }
+    }
+    disabled.sort_unstable();
+    disabled
+}
+
+/// The fault with the label that was probably meant, or with all there are.
+fn guess_label(dialect: Dialect, fault: Fault, name: &str, sink: &mut Sink) -> Fault {
+    let labels = dialect.families().filter(|spec| spec.per_request).flat_map(|spec| spec.labels);
+    let labels: BTreeSet<&str> = labels.filter(|label| label.can_be_left_out()).map(|label| label.name()).collect();
+    let all = alternatives(labels.iter().copied());
+    sink.guess(fault.hint(format!("write {all}")), name, labels)
+}
+
+/// The label of a name, if requests may be counted without it.
+fn find_label(dialect: Dialect, name: &str, extra: &[(Measure, Vec<(String, Variable)>)]) -> Result<Label, Fault> {
+    let have = |per_request: bool| {
+        let families = dialect.families().filter(move |spec| spec.per_request == per_request);
+        families.flat_map(|spec| spec.labels.iter().map(move |label| (spec, *label)))
+    };
+    let named = |(_, label): &(&FamilySpec, Label)| label.name() == name;
+    if let Some((_, label)) = have(true).find(named) {
+        return match label.can_be_left_out() {
+            true => Ok(label),
+            false => Err(Fault::new(format!("the label {name:?} tells apart what cannot be added up"))
+                .hint("disable the families that have it")),
+        };
+    }
+    if extra.iter().any(|(_, labels)| labels.iter().any(|(label, _)| label == name)) {
+        let fault = Fault::new(format!("the label {name:?} is there only because of gateway.metrics.labels"));
+        return Err(fault.hint("remove it there"));
+    }
+    if let Some((spec, _)) = have(false).find(named) {
+        let fault = Fault::new(format!("the label {name:?} is what {} is about", spec.name));
+        return Err(fault.hint("disable the family"));
+    }
+    Err(Fault::new(format!("no family of the dialect {} has a label {:?}", dialect.word(), shortened(name))))
+}

@@ -1,0 +1,67 @@
+//! What a family of the dialect's table comes to, with everything in `gateway.metrics` applied to it.
+
+use super::Metrics;
+use crate::dialect::{FamilyKind, FamilySpec, Label};
+use stillgate_metrics::{Buckets, Family, Kind, Native};
+use stillgate_route::Variable;
+
+/// Where the value of one label of a declared family comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
+    /// From what is measured.
+    Label(Label),
+    /// From the request; empty where it has none.
+    Variable(Variable),
+}
+
+impl Metrics {
+    /// The dialect's families but for those that are disabled.
+    pub fn families(&self) -> impl Iterator<Item = &'static FamilySpec> {
+        self.dialect.families().filter(|spec| !self.disabled_families.contains(&spec.measure))
+    }
+}
+
+impl FamilySpec {
+    /// The family as it is declared to the metrics engine; `None`: it is disabled.
+    pub fn family(&self, metrics: &Metrics) -> Option<Family> {
+        if metrics.disabled_families.contains(&self.measure) {
+            return None;
+        }
+        Some(Family {
+            name: self.name.to_owned(),
+            help: self.help.to_owned(),
+            unit: self.unit.to_owned(),
+            kind: self.kind.declared(metrics.native_histograms),
+            labels: self.sources(metrics).map(|(name, _)| name.to_owned()).collect(),
+            exemplars: false,
+        })
+    }
+
+    /// Where the value of each label of [`FamilySpec::family`] comes from, in the same order.
+    pub fn label_plan(&self, metrics: &Metrics) -> Vec<Source> {
+        self.sources(metrics).map(|(_, source)| source).collect()
+    }
+
+    /// Its labels: its own that are not disabled, and then those of the configuration.
+    fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, Source)> {
+        let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
+        let own = self.labels.iter().filter(kept).map(|label| (label.name(), Source::Label(*label)));
+        let extra = metrics.extra_labels.iter().filter(|(measure, _)| *measure == self.measure);
+        let extra = extra.flat_map(|(_, labels)| labels);
+        own.chain(extra.map(|(name, variable)| (name.as_str(), Source::Variable(variable.clone()))))
+    }
+}
+
+impl FamilyKind {
+    fn declared(self, native: bool) -> Kind {
+        match self {
+            FamilyKind::Counter => Kind::Counter,
+            FamilyKind::FloatCounter => Kind::FloatCounter,
+            FamilyKind::Gauge(merge) => Kind::Gauge(merge),
+            FamilyKind::Info => Kind::Info,
+            FamilyKind::Histogram(bounds) => {
+                Kind::Histogram(Buckets { classic: bounds.to_vec(), native: native.then(Native::default) })
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a request gets: the exposition, or a word about where it is.
+//!
+//! Whom it is given to is a matter of the address that is listened on; there are no keys here.
+
+use crate::negotiation::Choice;
+use crate::source::{Source, Unavailable};
+use crate::stream::Stream;
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
+use hyper::{Method, Request, Response, StatusCode};
+use std::sync::Arc;
+
+/// The query's key for the names of families.
+const NAMES_KEY: &str = "name[]";
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// What is sent.
+pub(crate) type Payload = Either<Full<Bytes>, Stream>;
+
+/// Answers a request; the exposition's bytes come later, as they are asked for.
+pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>) -> Response<Payload> {
+    let path = match source.path() {
+        Ok(path) => path,
+        Err(error) => return unavailable(&error),
+    };
+    let endpoint = match find(request.method(), request.uri().path(), &path) {
+        Ok(endpoint) => endpoint,
+        Err(Refusal::NoSuchPath) => {
+            return text(StatusCode::NOT_FOUND, PLAIN, format!("404 Not Found: the metrics are at {path}\n"));
+        }
+        Err(Refusal::MethodNotAllowed) => {
+            let body = "405 Method Not Allowed: use GET\n".to_owned();
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, PLAIN, body);
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+    };
+    match endpoint {
+        Endpoint::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(&path)),
+        Endpoint::Healthy => text(StatusCode::OK, PLAIN, "healthy\n".to_owned()),
+        Endpoint::Metrics => match expose(request, source).await {
+            Ok(response) => response,
+            Err(error) => {
+                source.tally.refused();
+                unavailable(&error)
+            }
+        },
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Endpoint {
+    Metrics,
+    Index,
+    Healthy,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    NoSuchPath,
+    MethodNotAllowed,
+}
+
+fn find(method: &Method, path: &str, metrics_path: &str) -> Result<Endpoint, Refusal> {
+    let endpoint = match path {
+        // First, since it may be one of the others.
+        _ if path == metrics_path => Endpoint::Metrics,
+        "/" => Endpoint::Index,
+        "/-/healthy" => Endpoint::Healthy,
+        _ => return Err(Refusal::NoSuchPath),
+    };
+    match *method {
+        Method::GET | Method::HEAD => Ok(endpoint),
+        _ => Err(Refusal::MethodNotAllowed),
+    }
+}
+
+async fn expose<B>(request: &Request<B>, source: &Arc<Source>) -> Result<Response<Payload>, Unavailable> {
+    let choice = Choice::of(request.headers());
+    let place = source.place()?;
+    source.refresh().await?;
+    let body = match *request.method() {
+        Method::HEAD => Either::Left(Full::default()),
+        _ => {
+            let names = names(request.uri().query().unwrap_or_default());
+            let cursor = source.cursor(choice.format, choice.gzip, names)?;
+            Either::Right(Stream::new(source.clone(), cursor, place))
+        }
+    };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(choice.content_type));
+    headers.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    if choice.gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    Ok(response)
+}
+
+/// The families that are asked for, as many as a head has room for; `None`: all.
+fn names(query: &str) -> Option<Vec<String>> {
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    let names: Vec<_> = pairs.filter(|(key, _)| key == NAMES_KEY).map(|(_, value)| value.into_owned()).collect();
+    (!names.is_empty()).then_some(names)
+}
+
+fn unavailable(error: &Unavailable) -> Response<Payload> {
+    let status = match error {
+        Unavailable::Collect(_) | Unavailable::Busy => StatusCode::SERVICE_UNAVAILABLE,
+        Unavailable::Broken => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let mut response = text(status, PLAIN, format!("{status}: {error}\n"));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+fn text(status: StatusCode, content_type: &'static str, body: String) -> Response<Payload> {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(body))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn index(path: &str) -> String {
+    let path = path.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;");
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><title>Stillgate exporter</title></head>\n\
+         <body><h1>Stillgate exporter</h1><p><a href=\"{path}\">Metrics</a></p></body></html>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found() {
+        let check = |method: Method, path: &str, metrics_path: &str, expected| {
+            assert_eq!(find(&method, path, metrics_path), expected, "{method} {path}");
+        };
+        check(Method::GET, "/metrics", "/metrics", Ok(Endpoint::Metrics));
+        check(Method::HEAD, "/metrics", "/metrics", Ok(Endpoint::Metrics));
+        check(Method::GET, "/metrics/", "/metrics", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/metrics", "/m", Err(Refusal::NoSuchPath));
+        check(Method::GET, "/", "/metrics", Ok(Endpoint::Index));
+        check(Method::GET, "/", "/", Ok(Endpoint::Metrics));
+        check(Method::GET, "/-/healthy", "/metrics", Ok(Endpoint::Healthy));
+        check(Method::POST, "/metrics", "/metrics", Err(Refusal::MethodNotAllowed));
+        check(Method::POST, "/x", "/metrics", Err(Refusal::NoSuchPath));
+    }
+
+    #[test]
+    fn names_of_families() {
+        let check = |query: &str, expected: &[&str]| assert_eq!(names(query).unwrap_or_default(), expected, "{query}");
+        check("", &[]);
+        check("name[]=a", &["a"]);
+        check("name%5B%5D=a_total&x=1&name[]=b%20c+d", &["a_total", "b c d"]);
+        check("name=a&Name[]=b", &[]);
+        // What is no name names no family, and does not ask for all.
+        check("name[]", &[""]);
+        check("name[]=%zz&name[]=%ff", &["%zz", "\u{fffd}"]);
+    }
+
+    #[test]
+    fn a_path_is_no_markup() {
+        assert!(index("/a\"><b&").contains("<a href=\"/a&quot;>&lt;b&amp;\">"));
+    }
+}

@@ -1,0 +1,204 @@
+//! The running exporter, as its owner holds it: a thread, and the questions and orders it takes.
+//!
+//! Whoever drops it ends it; what is being sent may then still finish, within a bound.
+
+use crate::server;
+use crate::source::{Source, Unavailable};
+use crate::tally::{Counts, Tally};
+use crate::turns;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use stillgate_metrics::reader::FamilyCardinality;
+use stillgate_metrics::{Collector, CollectorOptions};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::error;
+
+/// Questions and orders that may wait.
+const COMMANDS_MAX: usize = 64;
+
+/// How often the collector is tended.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// And how soon again while there is more to do.
+const TEND_AGAIN: Duration = Duration::from_millis(20);
+
+/// What scrapes in flight have to finish in, once the exporter is to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running exporter. Dropping it ends it without waiting.
+#[derive(Debug)]
+pub struct Exporter {
+    commands: mpsc::Sender<Command>,
+    address: Option<SocketAddr>,
+    tally: Arc<Tally>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
+    Remove { label: String, values: Vec<String> },
+    Restore { label: String, values: Vec<String> },
+    SetPath(String),
+    SetOptions(CollectorOptions),
+}
+
+/// Everything that can wake the exporter, beside its connections.
+enum Event {
+    Command(Command),
+    Tend,
+    /// The handle is gone.
+    Stop,
+}
+
+impl Exporter {
+    /// Starts the thread, which exposes at `path`. Without a listener nothing is served; the collector is tended all the
+    /// same.
+    pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, path: &str) -> io::Result<Exporter> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = match listener {
+            None => None,
+            Some(listener) => {
+                listener.set_nonblocking(true)?;
+                let _context = runtime.enter();
+                Some(TcpListener::from_std(listener)?)
+            }
+        };
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let source = Arc::new(Source::new(collector, path));
+        let tally = source.tally.clone();
+        let run = move || run(runtime, listener, &source, received);
+        let thread = thread::Builder::new().name("exporter".to_owned()).spawn(run)?;
+        Ok(Exporter { commands, address, tally, thread })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.tally.read()
+    }
+
+    /// Asks how many series there are of what, largest first; `None`: the exporter has ended.
+    pub fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
+        let commands = self.commands.clone();
+        async move {
+            let (answer, answered) = oneshot::channel();
+            commands.send(Command::Cardinality(answer)).await.ok()?;
+            // Or the exporter would wait for this handle to go.
+            drop(commands);
+            answered.await.ok()
+        }
+    }
+
+    /// Has series with one of these values of a label exposed once more and then removed. This and other orders are done
+    /// when the exporter has taken note, in the order in which they were first polled.
+    pub fn remove(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Command::Remove { label: label.to_owned(), values })
+    }
+
+    /// Tells that these values, which may have been removed, are in use.
+    pub fn restore(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Command::Restore { label: label.to_owned(), values })
+    }
+
+    /// Exposes at another path.
+    pub fn set_path(&self, path: &str) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Command::SetPath(path.to_owned()))
+    }
+
+    /// Changes the collector's options.
+    pub fn set_options(&self, options: CollectorOptions) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Command::SetOptions(options))
+    }
+
+    fn order(&self, command: Command) -> impl Future<Output = ()> + Send + use<> {
+        let commands = self.commands.clone();
+        async move {
+            // One that has ended needs no orders.
+            let _ = commands.send(command).await;
+        }
+    }
+
+    /// Whether the thread has ended, which it does only when it is told to, or by a bug.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Ends it and waits; scrapes in flight finish, within five seconds.
+    pub fn stop(self) -> thread::Result<()> {
+        drop(self.commands);
+        self.thread.join()
+    }
+}
+
+/// The thread.
+fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, commands: mpsc::Receiver<Command>) {
+    let (end, ended) = watch::channel(false);
+    let control_source = source.clone();
+    runtime.spawn(async move {
+        control(listener, control_source, commands).await;
+        end.send_replace(true);
+    });
+    turns::run(&runtime, source, &ended);
+    // There is nothing to wait for: no task of it blocks.
+    runtime.shutdown_background();
+}
+
+async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut commands: mpsc::Receiver<Command>) {
+    let (stop, stopping) = watch::channel(false);
+    let server = listener.map(|listener| tokio::spawn(server::serve(listener, source.clone(), stopping)));
+    let mut tend_at = Instant::now();
+    let mut is_broken = false;
+    loop {
+        let event = tokio::select! {
+            command = commands.recv() => command.map_or(Event::Stop, Event::Command),
+            () = sleep_until(tend_at) => Event::Tend,
+        };
+        let handled = match event {
+            Event::Command(command) => handle(command, &source),
+            Event::Tend => {
+                let tended = source.tend();
+                tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
+                tended.map(drop)
+            }
+            Event::Stop => break,
+        };
+        if let Err(error) = handled
+            && !is_broken
+        {
+            is_broken = true;
+            error!("{error}");
+        }
+    }
+    stop.send_replace(true);
+    if let Some(server) = server {
+        // Connections that have not ended then are closed with the runtime.
+        let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
+    }
+}
+
+fn handle(command: Command, source: &Source) -> Result<(), Unavailable> {
+    match command {
+        Command::Cardinality(answer) => {
+            // Whoever asked may have gone meanwhile.
+            let _ = answer.send(source.cardinality()?);
+            Ok(())
+        }
+        Command::Remove { label, values } => source.remove(&label, values),
+        Command::Restore { label, values } => source.restore(&label, &values),
+        Command::SetPath(path) => source.set_path(&path),
+        Command::SetOptions(options) => source.set_options(options),
+    }
+}

@@ -1,0 +1,130 @@
+//! The exporter's listener and its connections, each with a bound on everything a scraper could hold.
+
+use crate::answer::answer;
+use crate::source::Source;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tracing::{debug, warn};
+
+/// Connections at once; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: u32 = 256;
+
+/// Within this a request's head has to be there, on a new connection as on one that is kept.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// After this a connection gets no further request, so that nobody holds a place for good.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// What a connection has to finish in, once it is too old.
+const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A scraper that takes nothing for so long is gone.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What waits to be sent on a connection, beside one piece; and the longest head of a request.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// What the kernel keeps of that, of which it takes the double. It would take megabytes for each scraper that is slow.
+const SEND_BUFFER_BYTES: usize = 256 * 1024;
+
+/// Only every so-manieth failure in a row is logged.
+const FAILURES_PER_LINE: u64 = 100;
+/// How long accepting pauses after it failed, e.g. for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `stopping` is true or dropped, and then until the last connection has finished what it was at.
+pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: watch::Receiver<bool>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    tokio::select! {
+        () = accept(&listener, &places, &source, &stopping) => {}
+        () = stop(stopping.clone()) => {}
+    }
+    drop(listener);
+    // Whoever has all places is alone.
+    let _ = places.acquire_many(CONNECTIONS_MAX).await;
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+    source: &Arc<Source>,
+    stopping: &watch::Receiver<bool>,
+) {
+    let mut failures = 0u64;
+    loop {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                failures = 0;
+                let (source, stopping) = (source.clone(), stopping.clone());
+                tokio::spawn(async move {
+                    serve_connection(stream, peer, &source, stopping).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                if failures.is_multiple_of(FAILURES_PER_LINE) {
+                    warn!(%error, "exporter: cannot accept connections; they wait");
+                }
+                failures += 1;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Source>, stopping: watch::Receiver<bool>) {
+    if let Err(error) = prepare(&stream) {
+        // It has been closed already, or the kernel is old: then age is the bound.
+        debug!(%peer, %error, "exporter: socket options");
+    }
+    let service =
+        service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(&request, source).await) });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
+        () = stop(stopping) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            // A connection that does not even end in this time is dropped, which closes it.
+            tokio::time::timeout(CONNECTION_END_TIMEOUT, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%peer, %error, "exporter: connection failed");
+    }
+}
+
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    // Counts from when the scraper last took something, also while its window is closed (tcp(7)).
+    socket.set_tcp_user_timeout(Some(SEND_TIMEOUT))
+}
+
+async fn stop(mut stopping: watch::Receiver<bool>) {
+    // Where nobody is left to say so, it is to stop too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}

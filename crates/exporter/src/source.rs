@@ -1,0 +1,217 @@
+//! The collector, as the exporter's tasks share it.
+//!
+//! Work on it is done in short stretches: a refresh, or a piece. In between the other scrapes have their turn. The clock
+//! is read here, and nowhere below.
+
+use crate::tally::Tally;
+use crate::turns::Starvation;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stillgate_metrics::encode::Format;
+use stillgate_metrics::reader::{Cursor, FamilyCardinality, Piece};
+use stillgate_metrics::{CollectError, Collector, CollectorOptions};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tracing::{info, warn};
+
+/// Expositions that are sent at once. Each may pin a few pieces and fill a send buffer.
+pub(crate) const SCRAPES_MAX: usize = 128;
+
+/// What all tasks need.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The tasks run on one thread at a time, so nobody ever waits here: it is a lock only so that they may go on on
+    /// another thread (see `turns`).
+    inner: Mutex<Inner>,
+    places: Arc<Semaphore>,
+    pub(crate) tally: Arc<Tally>,
+    /// Told when the thread hardly gets a core.
+    pub(crate) starved: Notify,
+}
+
+#[derive(Debug)]
+struct Inner {
+    collector: Collector,
+    path: Arc<str>,
+    /// Changes with each refresh.
+    refreshes: u64,
+    /// Whether there was something to read the last time.
+    is_available: bool,
+    starvation: Option<Starvation>,
+}
+
+/// Why there is nothing to expose.
+#[derive(Debug)]
+pub(crate) enum Unavailable {
+    /// As the collector says.
+    Collect(CollectError),
+    /// Everybody else is being served already.
+    Busy,
+    /// Something panicked in the middle of work on the collector, so its numbers may be wrong.
+    Broken,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unavailable::Collect(error) => error.fmt(f),
+            Unavailable::Busy => write!(f, "{SCRAPES_MAX} scrapes are being answered; come again in a second"),
+            Unavailable::Broken => {
+                write!(f, "the exporter met a bug and its numbers may be wrong; restart it, and report what it logged")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// Permission to send an exposition, held as long as it is sent.
+#[derive(Debug)]
+pub(crate) struct Place {
+    tally: Arc<Tally>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.tally.scraping(false);
+    }
+}
+
+impl Source {
+    pub(crate) fn new(collector: Collector, path: &str) -> Source {
+        Source {
+            inner: Mutex::new(Inner {
+                collector,
+                path: path.into(),
+                refreshes: 0,
+                is_available: true,
+                starvation: None,
+            }),
+            places: Arc::new(Semaphore::new(SCRAPES_MAX)),
+            tally: Arc::default(),
+            starved: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Inner>, Unavailable> {
+        self.inner.lock().map_err(|_| Unavailable::Broken)
+    }
+
+    /// The exposition's path.
+    pub(crate) fn path(&self) -> Result<Arc<str>, Unavailable> {
+        Ok(self.lock()?.path.clone())
+    }
+
+    pub(crate) fn set_path(&self, path: &str) -> Result<(), Unavailable> {
+        self.lock()?.path = path.into();
+        Ok(())
+    }
+
+    /// From now on it is watched whether the thread gets to run.
+    pub(crate) fn watch(&self, starvation: Starvation) -> Result<(), Unavailable> {
+        self.lock()?.starvation = Some(starvation);
+        Ok(())
+    }
+
+    /// A place among the scrapes, if one is free.
+    pub(crate) fn place(&self) -> Result<Place, Unavailable> {
+        let permit = self.places.clone().try_acquire_owned().map_err(|_| Unavailable::Busy)?;
+        self.tally.scraping(true);
+        Ok(Place { tally: self.tally.clone(), _permit: permit })
+    }
+
+    /// Brings the values up to date. Scrapes that come in together share a refresh, and yet none sees a value from
+    /// before it came: a refresh counts only for those who had asked when it began.
+    pub(crate) async fn refresh(&self) -> Result<(), Unavailable> {
+        let seen = self.lock()?.refreshes;
+        // Others who are here already get to ask as well.
+        tokio::task::yield_now().await;
+        let mut inner = self.lock()?;
+        if inner.refreshes != seen {
+            return Ok(());
+        }
+        self.refresh_now(&mut inner).map_err(Unavailable::Collect)
+    }
+
+    fn refresh_now(&self, inner: &mut Inner) -> Result<(), CollectError> {
+        let began = Instant::now();
+        let refreshed = inner.collector.refresh(now_ms());
+        self.tally.encoded(began.elapsed());
+        inner.refreshes += 1;
+        let was_available = std::mem::replace(&mut inner.is_available, refreshed.is_ok());
+        match &refreshed {
+            Err(error) if was_available => warn!(%error, "exporter: nothing to expose; scrapes are answered 503"),
+            Ok(()) if !was_available => info!("exporter: there is something to expose"),
+            _ => {}
+        }
+        self.look(inner);
+        refreshed
+    }
+
+    /// The beginning of an exposition, of some families only where `names` are given.
+    pub(crate) fn cursor(&self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Result<Cursor, Unavailable> {
+        self.tally.begun(format);
+        Ok(self.lock()?.collector.cursor(format, gzip, names))
+    }
+
+    /// The next piece of an exposition.
+    pub(crate) fn next(&self, cursor: &mut Cursor) -> Result<Option<Piece>, Unavailable> {
+        let mut inner = self.lock()?;
+        let began = Instant::now();
+        let piece = inner.collector.next(cursor);
+        self.tally.encoded(began.elapsed());
+        if let Some(piece) = &piece {
+            self.tally.piece(piece.as_ref().len());
+        }
+        self.look(&mut inner);
+        Ok(piece)
+    }
+
+    /// What there is to be done once a second. True: again soon.
+    pub(crate) fn tend(&self) -> Result<bool, Unavailable> {
+        let mut inner = self.lock()?;
+        let is_busy = inner.collector.tend(now_ms());
+        for event in inner.collector.events() {
+            warn!("{event}");
+        }
+        self.look(&mut inner);
+        Ok(is_busy)
+    }
+
+    /// How many series there are of what, largest first.
+    pub(crate) fn cardinality(&self) -> Result<Vec<FamilyCardinality>, Unavailable> {
+        let mut inner = self.lock()?;
+        // Where that fails it has been logged, and what was there before is told.
+        let _ = self.refresh_now(&mut inner);
+        Ok(inner.collector.cardinality())
+    }
+
+    /// Series with one of these values of a label go.
+    pub(crate) fn remove(&self, label: &str, values: Vec<String>) -> Result<(), Unavailable> {
+        self.lock()?.collector.remove(label, values);
+        Ok(())
+    }
+
+    /// These values are in use again.
+    pub(crate) fn restore(&self, label: &str, values: &[String]) -> Result<(), Unavailable> {
+        self.lock()?.collector.restore(label, values);
+        Ok(())
+    }
+
+    pub(crate) fn set_options(&self, options: CollectorOptions) -> Result<(), Unavailable> {
+        self.lock()?.collector.set_options(options);
+        Ok(())
+    }
+
+    fn look(&self, inner: &mut Inner) {
+        if inner.starvation.as_mut().is_some_and(|starvation| starvation.is_found(Instant::now())) {
+            self.starved.notify_one();
+        }
+    }
+}
+
+/// A clock before 1970 is no clock; nothing then expires.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

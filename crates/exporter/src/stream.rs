@@ -1,0 +1,50 @@
+//! An exposition on its way to one scraper, made as fast as it is taken and no faster.
+//!
+//! The server asks for a piece when its buffer has room. So a scraper that reads slowly pins that buffer and costs no
+//! work, and when it hangs up the stream is dropped, and nothing more is made.
+
+use crate::source::{Place, Source, Unavailable};
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use stillgate_metrics::reader::Cursor;
+
+/// After so much work, by the wall clock, the other tasks have their turn.
+const SLICE: Duration = Duration::from_micros(500);
+
+/// The body of a response.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    source: Arc<Source>,
+    cursor: Cursor,
+    /// When the slice began that is being worked on.
+    slice: Option<Instant>,
+    _place: Place,
+}
+
+impl Stream {
+    pub(crate) fn new(source: Arc<Source>, cursor: Cursor, place: Place) -> Stream {
+        Stream { source, cursor, slice: None, _place: place }
+    }
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Unavailable;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unavailable>>> {
+        let this = self.get_mut();
+        // The server goes on for as long as the socket takes what it gets, so ending the slice is up to us.
+        let now = Instant::now();
+        if now - *this.slice.get_or_insert(now) >= SLICE {
+            this.slice = None;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let piece = this.source.next(&mut this.cursor).transpose();
+        Poll::Ready(piece.map(|piece| piece.map(|piece| Frame::data(Bytes::from_owner(piece)))))
+    }
+}

@@ -1,0 +1,108 @@
+//! What the owner of an exporter can do with it.
+
+mod running;
+
+use running::{Running, registry};
+use std::future::Future;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use stillgate_exporter::Exporter;
+use stillgate_metrics::{Collector, CollectorOptions};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, SlowScrape, eventually, scrape};
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+#[test]
+fn questions_and_orders() {
+    let mut running = Running::start(10);
+    let families = wait(running.exporter.cardinality()).unwrap();
+    let requests = families.iter().find(|family| family.name == "requests_total").unwrap();
+    assert_eq!(requests.series, 10);
+
+    wait(running.exporter.remove("n", vec!["3".to_owned(), "4".to_owned()]));
+    let has =
+        |running: &Running, line: &str| scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text().contains(line);
+    eventually("the series to go", || {
+        running.tick();
+        !has(&running, "requests_total{n=\"3\"}") && !has(&running, "requests_total{n=\"4\"}")
+    });
+    assert!(has(&running, "requests_total{n=\"5\"} 1\n"));
+
+    wait(running.exporter.restore("n", vec!["3".to_owned()]));
+    running.count(3, 5);
+    assert!(has(&running, "requests_total{n=\"3\"} 5\n"), "a new life");
+
+    wait(running.exporter.set_path("/elsewhere"));
+    let mut client = Client::connect(running.addr());
+    assert_eq!(client.get("/metrics").head.status(), 404);
+    assert_eq!(client.get("/elsewhere").head.status(), 200);
+}
+
+#[test]
+fn stopping_lets_scrapes_finish() {
+    let running = Running::start(100_000);
+    let addr = running.addr();
+    let whole = scrape(addr, "/metrics", ACCEPT_TEXT, false);
+    let mut kept = Client::connect(addr);
+    kept.get("/-/healthy");
+    let mut kept = kept.into_connection();
+    let mut slow = SlowScrape::start(addr, "/metrics", ACCEPT_TEXT, false);
+    assert!(slow.take_byte());
+    let exporter = running.exporter;
+    let stopping = thread::spawn(move || exporter.stop());
+    kept.expect_close();
+    eventually("new connections to be refused", || TcpStream::connect(addr).is_err());
+    assert!(!stopping.is_finished());
+    assert!(slow.finish().body == whole.body);
+    stopping.join().unwrap().unwrap();
+}
+
+#[test]
+fn stopping_does_not_wait_for_ever() {
+    let running = Running::start(100_000);
+    let stuck = SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false);
+    eventually("the scrape to begin", || running.exporter.counts().scraping == 1);
+    running.exporter.stop().unwrap();
+    drop(stuck);
+}
+
+#[test]
+fn dropping_the_handle_ends_it() {
+    let running = Running::start(10);
+    let addr = running.addr();
+    let mut connection = Connection::new(TcpStream::connect(addr).unwrap());
+    drop(running);
+    connection.expect_close();
+    eventually("the address to be free", || TcpListener::bind(addr).is_ok());
+}
+
+#[test]
+fn without_a_listener_it_still_tends() {
+    let collector = Collector::of_registry(registry(None), CollectorOptions::default()).unwrap();
+    let exporter = Exporter::spawn(None, collector, "/metrics").unwrap();
+    assert_eq!(exporter.address(), None);
+    assert!(wait(exporter.cardinality()).is_some());
+    assert!(!exporter.has_ended());
+    exporter.stop().unwrap();
+}
+
+#[test]
+fn a_folder_that_nobody_has_written_yet_is_picked_up_when_somebody_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("metrics");
+    let collector = Collector::open(&folder, CollectorOptions::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
+    let addr = exporter.address().unwrap();
+    let refused = scrape(addr, "/metrics", ACCEPT_TEXT, true);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));
+    let body = String::from_utf8(refused.body).unwrap();
+    assert!(body.contains(folder.to_str().unwrap()), "{body}");
+
+    let running = Running::of(registry(Some(folder)), 10);
+    let theirs = scrape(addr, "/metrics", ACCEPT_TEXT, false);
+    assert!(theirs.text().contains("requests_total{n=\"9\"} 1\n"));
+    assert_eq!(theirs.text(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text());
+}

@@ -1,0 +1,154 @@
+//! Series as bytes of an exposition, in each of the three formats that Prometheus scrapes.
+//!
+//! Everything that is the same for all series of a family is made once, in [`FamilyEncoder::new`]; a series then costs a
+//! few copies and its digits. A single value can be patched where it stands. What is encoded when, in which order, and
+//! what is kept of it, is the readers' business.
+
+mod lines;
+mod number;
+mod openmetrics;
+mod protobuf;
+mod text;
+
+use self::openmetrics::OpenMetricsEncoder;
+use self::protobuf::ProtobufEncoder;
+use self::text::TextEncoder;
+use crate::family::Family;
+use crate::value::{Exemplar, Value};
+
+/// An exposition format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Prometheus' text format, version 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0, text.
+    OpenMetrics,
+    /// Delimited `io.prometheus.client.MetricFamily` messages; the only one with native histograms.
+    Protobuf,
+}
+
+impl Format {
+    /// The `Content-Type` of a response.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
+        }
+    }
+
+    /// What stands behind the last family.
+    pub fn footer(self) -> &'static [u8] {
+        match self {
+            Format::OpenMetrics => b"# EOF\n",
+            Format::Text | Format::Protobuf => b"",
+        }
+    }
+}
+
+/// What may be left out of an exposition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// `_created` lines in OpenMetrics, one more a counter or histogram. Protobuf has the time in any case.
+    pub created: bool,
+}
+
+/// Where in the output the value of a series stands, as [`FamilyEncoder::patch`] wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The first byte.
+    pub start: usize,
+    /// Behind the last byte.
+    pub end: usize,
+}
+
+/// Encodes one family in one format.
+#[derive(Debug, Clone)]
+pub struct FamilyEncoder {
+    encoder: Encoder,
+}
+
+#[derive(Debug, Clone)]
+enum Encoder {
+    Text(TextEncoder),
+    OpenMetrics(OpenMetricsEncoder),
+    Protobuf(ProtobufEncoder),
+}
+
+impl FamilyEncoder {
+    /// For a family that was checked.
+    pub fn new(family: &Family, format: Format, options: Options) -> Self {
+        let encoder = match format {
+            Format::Text => Encoder::Text(TextEncoder::new(family)),
+            Format::OpenMetrics => Encoder::OpenMetrics(OpenMetricsEncoder::new(family, options)),
+            Format::Protobuf => Encoder::Protobuf(ProtobufEncoder::new(family)),
+        };
+        FamilyEncoder { encoder }
+    }
+
+    /// Appends the lines before the first series; nothing in protobuf.
+    pub fn header(&self, out: &mut Vec<u8>) {
+        match &self.encoder {
+            Encoder::Text(text) => out.extend_from_slice(&text.header),
+            Encoder::OpenMetrics(openmetrics) => out.extend_from_slice(&openmetrics.header),
+            Encoder::Protobuf(_) => {}
+        }
+    }
+
+    /// Appends the message's length and all fields but the series, which are `metrics_bytes` long together and have to
+    /// follow; nothing in the text formats.
+    pub fn family_head(&self, metrics_bytes: usize, out: &mut Vec<u8>) {
+        if let Encoder::Protobuf(protobuf) = &self.encoder {
+            protobuf.family_head(metrics_bytes, out);
+        }
+    }
+
+    /// Appends all that a series is, given its encoded label part; `created_ms` of 0: not known. Says where the value
+    /// stands if that is all that can change.
+    #[inline]
+    pub fn series(
+        &self,
+        labels: &[u8],
+        created_ms: u64,
+        value: Value<'_>,
+        exemplars: &[Exemplar],
+        out: &mut Vec<u8>,
+    ) -> Option<Span> {
+        match &self.encoder {
+            Encoder::Text(text) => text.series(labels, value, out),
+            Encoder::OpenMetrics(openmetrics) => openmetrics.series(labels, created_ms, value, exemplars, out),
+            Encoder::Protobuf(protobuf) => protobuf.series(labels, created_ms, value, exemplars, out),
+        }
+    }
+
+    /// Writes a value into the bytes of a [`Span`] that [`FamilyEncoder::series`] gave, if it is exactly as wide; else
+    /// leaves them alone and says false.
+    #[inline]
+    pub fn patch(&self, value: Value<'_>, bytes: &mut [u8]) -> bool {
+        match &self.encoder {
+            Encoder::Text(_) | Encoder::OpenMetrics(_) => number::patch_value(bytes, value),
+            Encoder::Protobuf(_) => protobuf::patch_value(bytes, value),
+        }
+    }
+
+    /// Appends what [`FamilyEncoder::patch`] would write into a span of the right width.
+    #[inline]
+    pub(crate) fn push_value(&self, value: Value<'_>, out: &mut Vec<u8>) {
+        match &self.encoder {
+            Encoder::Text(_) | Encoder::OpenMetrics(_) => number::push_value(out, value),
+            Encoder::Protobuf(_) => {
+                let start = out.len();
+                out.extend_from_slice(&[0; 8]);
+                protobuf::patch_value(&mut out[start..], value);
+            }
+        }
+    }
+}
+
+/// The exemplar that stands for a bucket; for the only bucket, any.
+fn newest(exemplars: &[Exemplar], bucket: Option<usize>) -> Option<&Exemplar> {
+    let stands_for = |exemplar: &&Exemplar| bucket.is_none_or(|bucket| exemplar.bucket as usize == bucket);
+    exemplars.iter().filter(stands_for).max_by_key(|exemplar| exemplar.unix_ms)
+}

@@ -1,0 +1,144 @@
+//! OpenMetrics 1.0.0 in its text form
+//! (<https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>).
+//!
+//! Names of samples are the same as in the older text format, always; where OpenMetrics would have a type's samples end in
+//! something else, the family gets a type that has no such rule (`unknown`, `gauge`). Native buckets it does not have.
+
+use super::lines::{HistogramLines, Lines, Name};
+use super::{Options, Span, newest, number};
+use crate::family::{Family, Kind};
+use crate::labels::RawPairs;
+use crate::value::{Exemplar, Value};
+
+/// Characters of all names and values of an exemplar's labels; OpenMetrics forbids more.
+const EXEMPLAR_CHARS_MAX: usize = 128;
+
+#[derive(Debug, Clone)]
+pub(super) struct OpenMetricsEncoder {
+    pub(super) header: Box<[u8]>,
+    lines: Lines,
+    /// Of the `_created` lines, where there are any.
+    created: Option<Name>,
+    /// Whether the value of a series may carry one.
+    exemplars: bool,
+}
+
+impl OpenMetricsEncoder {
+    pub(super) fn new(family: &Family, options: Options) -> Self {
+        let name = family.name.as_str();
+        let (base, kind) = match &family.kind {
+            Kind::Counter | Kind::FloatCounter => match name.strip_suffix("_total") {
+                Some(base) => (base, "counter"),
+                None => (name, "unknown"),
+            },
+            Kind::Gauge(_) => (name, "gauge"),
+            Kind::Info => match name.strip_suffix("_info") {
+                Some(base) => (base, "info"),
+                None => (name, "gauge"),
+            },
+            Kind::Histogram(_) => (name, "histogram"),
+        };
+        let lines = match &family.kind {
+            Kind::Histogram(buckets) => {
+                Lines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound_with_point))
+            }
+            _ => Lines::Sample(Name::new(name, "")),
+        };
+        let counts = matches!(kind, "counter" | "histogram");
+        OpenMetricsEncoder {
+            header: header(family, base, kind).into_bytes().into(),
+            lines,
+            created: (options.created && counts).then(|| Name::new(base, "_created")),
+            exemplars: family.exemplars && counts,
+        }
+    }
+
+    #[inline]
+    pub(super) fn series(
+        &self,
+        labels: &[u8],
+        created_ms: u64,
+        value: Value<'_>,
+        exemplars: &[Exemplar],
+        out: &mut Vec<u8>,
+    ) -> Option<Span> {
+        let exemplars = if self.exemplars { exemplars } else { &[] };
+        let span = match (&self.lines, value) {
+            (Lines::Sample(name), value) => {
+                let span = name.push_sample(labels, value, out);
+                push_exemplar(newest(exemplars, None), out);
+                out.push(b'\n');
+                (!self.exemplars).then_some(span)
+            }
+            (Lines::Histogram(lines), Value::Histogram(value)) => {
+                let bucket = |index| (!lines.only_infinity()).then_some(index);
+                lines.push(labels, value, out, |index, out| push_exemplar(newest(exemplars, bucket(index)), out));
+                None
+            }
+            (Lines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
+                unreachable!("a histogram's series has a histogram's value")
+            }
+        };
+        if let Some(created) = self.created.as_ref().filter(|_| created_ms > 0) {
+            out.reserve(created.line_bytes_max(labels));
+            created.push(labels, out);
+            number::push_seconds(out, created_ms);
+            out.push(b'\n');
+        }
+        span
+    }
+}
+
+fn header(family: &Family, base: &str, kind: &str) -> String {
+    let mut header = String::new();
+    if !family.help.is_empty() {
+        let help = family.help.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
+        header.push_str(&format!("# HELP {base} {help}\n"));
+    }
+    header.push_str(&format!("# TYPE {base} {kind}\n"));
+    if !family.unit.is_empty() {
+        header.push_str(&format!("# UNIT {base} {}\n", family.unit));
+    }
+    header
+}
+
+/// Appends ` # {labels} value time`, or nothing where the labels are longer than may be.
+fn push_exemplar(exemplar: Option<&Exemplar>, out: &mut Vec<u8>) {
+    let Some(exemplar) = exemplar.filter(|exemplar| label_chars(&exemplar.labels) <= EXEMPLAR_CHARS_MAX) else {
+        return;
+    };
+    out.extend_from_slice(b" # {");
+    out.extend_from_slice(&exemplar.labels);
+    out.extend_from_slice(b"} ");
+    number::push_f64(out, exemplar.value);
+    if exemplar.unix_ms > 0 {
+        out.push(b' ');
+        number::push_seconds(out, exemplar.unix_ms);
+    }
+}
+
+/// Characters of the names and the unescaped values.
+fn label_chars(labels: &[u8]) -> usize {
+    // A character begins with any byte but a continuation; an escape sequence is one character of two bytes.
+    let chars = |text: &[u8]| text.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+    let escapes = |text: &[u8]| {
+        let mut bytes = text.iter();
+        std::iter::from_fn(|| bytes.find(|byte| **byte == b'\\').map(|_| bytes.next())).count()
+    };
+    RawPairs { rest: labels }.map(|(name, value)| name.len() + chars(value) - escapes(value)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_of_labels() {
+        let check = |labels: &str, expected: usize| assert_eq!(label_chars(labels.as_bytes()), expected, "{labels}");
+        check("", 0);
+        check("a=\"\"", 1);
+        check("ab=\"xy\",c=\"🧀\"", 6);
+        check("a=\"\\\\\\\"\\n\"", 4);
+        check("a=\"\\\\n\"", 3);
+    }
+}

@@ -1,0 +1,52 @@
+//! Prometheus' text format, version 0.0.4
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
+//!
+//! Has neither exemplars nor created times nor native buckets; an info is a gauge there.
+
+use super::lines::{HistogramLines, Lines, Name};
+use super::{Span, number};
+use crate::family::{Family, Kind};
+use crate::value::Value;
+
+#[derive(Debug, Clone)]
+pub(super) struct TextEncoder {
+    pub(super) header: Box<[u8]>,
+    lines: Lines,
+}
+
+impl TextEncoder {
+    pub(super) fn new(family: &Family) -> Self {
+        let name = &family.name;
+        let (kind, lines) = match &family.kind {
+            Kind::Counter | Kind::FloatCounter => ("counter", Lines::Sample(Name::new(name, ""))),
+            Kind::Gauge(_) | Kind::Info => ("gauge", Lines::Sample(Name::new(name, ""))),
+            Kind::Histogram(buckets) => {
+                ("histogram", Lines::Histogram(HistogramLines::new(name, &buckets.classic, number::bound)))
+            }
+        };
+        let mut header = String::new();
+        if !family.help.is_empty() {
+            header.push_str(&format!("# HELP {name} {}\n", family.help.replace('\\', "\\\\").replace('\n', "\\n")));
+        }
+        header.push_str(&format!("# TYPE {name} {kind}\n"));
+        TextEncoder { header: header.into_bytes().into(), lines }
+    }
+
+    #[inline]
+    pub(super) fn series(&self, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> Option<Span> {
+        match (&self.lines, value) {
+            (Lines::Sample(name), value) => {
+                let span = name.push_sample(labels, value, out);
+                out.push(b'\n');
+                Some(span)
+            }
+            (Lines::Histogram(lines), Value::Histogram(value)) => {
+                lines.push(labels, value, out, |_, _| {});
+                None
+            }
+            (Lines::Histogram(_), Value::Unsigned(_) | Value::Float(_)) => {
+                unreachable!("a histogram's series has a histogram's value")
+            }
+        }
+    }
+}

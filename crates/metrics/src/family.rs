@@ -1,0 +1,275 @@
+//! What a family is declared as, checked once; everything behind it relies on that.
+//!
+//! Names follow Prometheus' data model: `[a-zA-Z_:][a-zA-Z0-9_:]*` for families, without the colon for labels, `le` and
+//! names that begin with `__` reserved. Label *values* are any UTF-8 and are the business of `labels`.
+
+use std::fmt;
+
+/// Labels of one family; the collapse of labels is a bit mask.
+pub const LABELS_MAX: usize = 32;
+/// Bytes of a family's or label's name.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of a help text.
+pub const HELP_BYTES_MAX: usize = 4096;
+/// Finite bounds of a classic histogram.
+pub const BUCKETS_MAX: usize = 256;
+/// The schemas of native histograms: a bucket's bound is `2^(2^-schema)` times the one before.
+pub const NATIVE_SCHEMAS: std::ops::RangeInclusive<i8> = -4..=8;
+/// Buckets of each sign that a native histogram may ask for.
+pub const NATIVE_BUCKETS_MAX: u16 = 320;
+/// With fewer not every number there is would fit, however coarse the schema.
+pub const NATIVE_BUCKETS_MIN: u16 = 136;
+
+/// One family, as declared. Two that compare equal are the same family.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    /// As exposed in the text format; a counter ends in `_total`, unless older dashboards want another name.
+    pub name: String,
+    /// One sentence for people.
+    pub help: String,
+    /// OpenMetrics' unit: the name's last part (before `_total`), or empty.
+    pub unit: String,
+    /// What its series are.
+    pub kind: Kind,
+    /// Label names, in the order in which values are given.
+    pub labels: Vec<String>,
+    /// Whether its counters or buckets may carry exemplars; they cost 192 bytes each.
+    pub exemplars: bool,
+}
+
+/// What the series of a family are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// Only grows, by whole numbers; 64 bits, exact.
+    Counter,
+    /// Only grows, by any amount.
+    FloatCounter,
+    /// Goes up and down.
+    Gauge(Merge),
+    /// Always 1; what it tells is in its labels.
+    Info,
+    /// Counts observations by size.
+    Histogram(Buckets),
+}
+
+/// What several writers' values of one gauge come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merge {
+    /// Their sum.
+    Sum,
+    /// The one that was set last.
+    Last,
+    /// The largest.
+    Max,
+}
+
+/// The buckets of a histogram: classic, native or both.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Buckets {
+    /// Finite upper bounds, ascending, `+Inf` not among them. Empty: only native.
+    pub classic: Vec<f64>,
+    /// Exponential buckets, for the protobuf format.
+    pub native: Option<Native>,
+}
+
+/// Exponential buckets as Prometheus defines them (its native histograms, "sparse high-resolution histograms").
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Native {
+    /// The resolution to begin with, -4 to 8; halved when an observation would need more than `buckets_max`.
+    pub schema: i8,
+    /// Observations not further from zero than this are in the zero bucket.
+    pub zero_threshold: f64,
+    /// Buckets of each sign, from [`NATIVE_BUCKETS_MIN`] to [`NATIVE_BUCKETS_MAX`].
+    pub buckets_max: u16,
+}
+
+impl Default for Native {
+    /// As `client_golang` has it: factor 1.1 gives schema 3; 160 buckets.
+    fn default() -> Self {
+        Native { schema: 3, zero_threshold: 2.938_735_877_055_719e-39, buckets_max: 160 }
+    }
+}
+
+/// Why a family cannot be declared.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FamilyError {
+    /// Neither `[a-zA-Z_:][a-zA-Z0-9_:]*` nor short enough.
+    Name(String),
+    /// A help text of too many bytes.
+    Help(String),
+    /// The name does not end in its unit.
+    Unit(String, String),
+    /// A label's name is not `[a-zA-Z_][a-zA-Z0-9_]*`, or reserved.
+    Label(String, String),
+    /// The same label twice.
+    LabelTwice(String, String),
+    /// Too many labels.
+    Labels(String, usize),
+    /// Bounds that are not ascending, not finite, or too many; or neither kind of buckets.
+    Buckets(String),
+    /// A schema, threshold or number of native buckets out of range.
+    Native(String),
+    /// The name is taken by a family of another kind, unit, help or buckets.
+    Conflict(String),
+    /// As many families as there may be.
+    TooMany(String),
+}
+
+impl fmt::Display for FamilyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FamilyError::Name(name) => {
+                write!(f, "{name:?} is no metric name; use letters, digits, '_' and ':', at most {NAME_BYTES_MAX} bytes")
+            }
+            FamilyError::Help(name) => write!(f, "{name}: the help text is longer than {HELP_BYTES_MAX} bytes"),
+            FamilyError::Unit(name, unit) => {
+                write!(f, "{name}: the name has to end in its unit, \"_{unit}\" (before \"_total\")")
+            }
+            FamilyError::Label(name, label) => {
+                write!(f, "{name}: {label:?} is no label name; use letters, digits and '_', not \"le\" and no \"__\" in front")
+            }
+            FamilyError::LabelTwice(name, label) => write!(f, "{name}: the label {label} is there twice"),
+            FamilyError::Labels(name, count) => {
+                write!(f, "{name}: {count} labels are more than {LABELS_MAX}; leave some out")
+            }
+            FamilyError::Buckets(name) => {
+                write!(f, "{name}: bounds have to be finite, ascending and at most {BUCKETS_MAX}; +Inf is added by itself")
+            }
+            FamilyError::Native(name) => write!(
+                f,
+                "{name}: a native histogram has a schema from -4 to 8, a threshold of 0 or more and {NATIVE_BUCKETS_MIN} to {NATIVE_BUCKETS_MAX} buckets"
+            ),
+            FamilyError::Conflict(name) => {
+                write!(f, "{name} is declared already with another type, unit, help or buckets; choose another name")
+            }
+            FamilyError::TooMany(name) => write!(f, "{name}: there are too many families already"),
+        }
+    }
+}
+
+impl std::error::Error for FamilyError {}
+
+impl Family {
+    /// Says what is wrong with the declaration.
+    pub fn check(&self) -> Result<(), FamilyError> {
+        let name = || self.name.clone();
+        if !is_name(&self.name, true) {
+            return Err(FamilyError::Name(name()));
+        }
+        if self.help.len() > HELP_BYTES_MAX {
+            return Err(FamilyError::Help(name()));
+        }
+        let base = self.name.strip_suffix("_total").unwrap_or(&self.name);
+        if !self.unit.is_empty() && !base.strip_suffix(self.unit.as_str()).is_some_and(|rest| rest.ends_with('_')) {
+            return Err(FamilyError::Unit(name(), self.unit.clone()));
+        }
+        if self.labels.len() > LABELS_MAX {
+            return Err(FamilyError::Labels(name(), self.labels.len()));
+        }
+        for (index, label) in self.labels.iter().enumerate() {
+            if !is_name(label, false) || label == "le" || label.starts_with("__") {
+                return Err(FamilyError::Label(name(), label.clone()));
+            }
+            if self.labels[..index].contains(label) {
+                return Err(FamilyError::LabelTwice(name(), label.clone()));
+            }
+        }
+        match &self.kind {
+            Kind::Histogram(buckets) => buckets.check(&self.name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the two can stand under one `# TYPE` line: all but the labels are equal.
+    pub fn agrees_with(&self, other: &Family) -> bool {
+        self.name == other.name && self.help == other.help && self.unit == other.unit && self.kind == other.kind
+    }
+}
+
+impl Buckets {
+    fn check(&self, name: &str) -> Result<(), FamilyError> {
+        let ascending = self.classic.windows(2).all(|pair| pair[0] < pair[1]);
+        let finite = self.classic.iter().all(|bound| bound.is_finite());
+        let none = self.classic.is_empty() && self.native.is_none();
+        if !ascending || !finite || none || self.classic.len() > BUCKETS_MAX {
+            return Err(FamilyError::Buckets(name.to_owned()));
+        }
+        let good = |native: &Native| {
+            NATIVE_SCHEMAS.contains(&native.schema)
+                && native.zero_threshold >= 0.0
+                && native.zero_threshold.is_finite()
+                && (NATIVE_BUCKETS_MIN..=NATIVE_BUCKETS_MAX).contains(&native.buckets_max)
+        };
+        match self.native.as_ref().is_none_or(good) {
+            true => Ok(()),
+            false => Err(FamilyError::Native(name.to_owned())),
+        }
+    }
+}
+
+fn is_name(name: &str, colons: bool) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_' || (colons && byte == b':');
+    let mut bytes = name.bytes();
+    name.len() <= NAME_BYTES_MAX
+        && bytes.next().is_some_and(letter)
+        && bytes.all(|byte| letter(byte) || byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+        Family {
+            name: name.into(),
+            help: "h".into(),
+            unit: String::new(),
+            kind,
+            labels: labels.iter().map(|label| (*label).into()).collect(),
+            exemplars: false,
+        }
+    }
+
+    #[test]
+    fn names() {
+        let check = |name: &str, labels: &[&str], good: bool| {
+            assert_eq!(family(name, labels, Kind::Counter).check().is_ok(), good, "{name} {labels:?}");
+        };
+        check("a_total", &["b", "c1"], true);
+        check("ns:a", &[], true);
+        check("", &[], false);
+        check("1a", &[], false);
+        check("a-b", &[], false);
+        check("ä", &[], false);
+        check("a", &["a:b"], false);
+        check("a", &["le"], false);
+        check("a", &["__name__"], false);
+        check("a", &["b", "b"], false);
+        check(&"a".repeat(256), &[], false);
+    }
+
+    #[test]
+    fn units() {
+        let mut seconds = family("a_seconds_total", &[], Kind::FloatCounter);
+        seconds.unit = "seconds".into();
+        assert_eq!(seconds.check(), Ok(()));
+        seconds.unit = "onds".into();
+        assert!(seconds.check().is_err());
+    }
+
+    #[test]
+    fn buckets() {
+        let check = |classic: &[f64], native: Option<Native>, good: bool| {
+            let kind = Kind::Histogram(Buckets { classic: classic.into(), native });
+            assert_eq!(family("a", &[], kind).check().is_ok(), good, "{classic:?} {native:?}");
+        };
+        check(&[0.1, 1.0], None, true);
+        check(&[], Some(Native::default()), true);
+        check(&[], None, false);
+        check(&[1.0, 1.0], None, false);
+        check(&[1.0, f64::INFINITY], None, false);
+        check(&[f64::NAN], None, false);
+        check(&[1.0], Some(Native { schema: 9, ..Native::default() }), false);
+        check(&[1.0], Some(Native { zero_threshold: -1.0, ..Native::default() }), false);
+    }
+}

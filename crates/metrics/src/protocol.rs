@@ -1,0 +1,82 @@
+//! How a writer and its readers agree without waiting for each other: three small rules over atomics.
+//!
+//! 1. *Commit*: a record is written in full before `committed` grows past it; who sees it committed sees all of it.
+//! 2. *Epochs*: a changed value is stored before its epoch is; who sees the epoch sees the value. A reader that takes
+//!    the writer's epoch before it looks at the series', and next time looks for that epoch or a later one, misses none.
+//! 3. *Sequence*: words that belong together stand behind a number that is odd while they change.
+//!
+//! Nothing here knows where the atomics are, so that loom can try every interleaving (see the tests below).
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Shows everything stored before to those who then see `words` committed.
+#[inline]
+pub(crate) fn commit(committed: &AtomicU64, words: u64) {
+    committed.store(words, Ordering::Release);
+}
+
+/// What may be read.
+#[inline]
+pub(crate) fn committed(committed: &AtomicU64) -> u64 {
+    committed.load(Ordering::Acquire)
+}
+
+/// Says that the value stored before has changed in this epoch.
+#[inline]
+pub(crate) fn mark(of_series: &AtomicU32, epoch: u32) {
+    of_series.store(epoch, Ordering::Release);
+}
+
+/// Begins a writer's next epoch.
+#[inline]
+pub(crate) fn advance(of_writer: &AtomicU32, epoch: u32) {
+    of_writer.store(epoch, Ordering::Release);
+}
+
+/// The writer's epoch, to be taken before the series are looked at, and to be handed to the next look as `since`.
+#[inline]
+pub(crate) fn epoch(of_writer: &AtomicU32) -> u32 {
+    of_writer.load(Ordering::Acquire)
+}
+
+/// Whether a series changed in epoch `since` or later. If so its value may be read right after.
+#[inline]
+pub(crate) fn has_changed(of_series: &AtomicU32, since: u32) -> bool {
+    // Epochs wrap after years; the signed distance does not care.
+    of_series.load(Ordering::Acquire).wrapping_sub(since).cast_signed() >= 0
+}
+
+/// Changes words that belong together. There is one writer: it alone changes the number.
+#[inline]
+pub(crate) fn write(sequence: &AtomicU64, change: impl FnOnce()) {
+    let before = sequence.load(Ordering::Relaxed);
+    sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+    // The odd number is seen by whoever sees one of the changes.
+    fence(Ordering::Release);
+    change();
+    sequence.store(before.wrapping_add(2), Ordering::Release);
+}
+
+/// Reads words that belong together; false where they kept changing under `tries` looks: what was read last is then of
+/// two minds. A writer that was killed, or put to sleep, in the middle of a change leaves it so for long.
+#[inline]
+pub(crate) fn read(sequence: &AtomicU64, tries: usize, mut look: impl FnMut()) -> bool {
+    for _ in 0..tries {
+        let before = sequence.load(Ordering::Acquire);
+        look();
+        fence(Ordering::Acquire);
+        if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
+            return true;
+        }
+        relax();
+    }
+    false
+}
+
+#[inline]
+fn relax() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}

@@ -1,0 +1,78 @@
+//! Which families have how many series, for people who look for the label that explodes.
+
+use super::Reader;
+use super::families::MergedFamily;
+use crate::labels::Pairs;
+
+/// Distinct values of a label that are shown.
+pub const SAMPLES_MAX: usize = 5;
+/// Series of a family that are looked through for them, spread over all.
+const LOOKED_AT_MAX: usize = 20_000;
+
+/// A family's share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FamilyCardinality {
+    /// The family's name.
+    pub name: String,
+    /// Its series, merged over all writers.
+    pub series: usize,
+    /// Bytes of their records in the segments.
+    pub bytes: usize,
+    /// Its labels, in the order of the declaration.
+    pub labels: Vec<LabelCardinality>,
+}
+
+/// A label of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelCardinality {
+    /// The label's name.
+    pub name: String,
+    /// About how many distinct values it has had, those that are counted as `__other__` included; 0: not known here.
+    pub distinct: u64,
+    /// Whether new values are counted as `__other__`.
+    pub collapsed: bool,
+    /// Some of its values.
+    pub samples: Vec<String>,
+}
+
+impl LabelCardinality {
+    fn of(name: &str) -> LabelCardinality {
+        LabelCardinality { name: name.to_owned(), distinct: 0, collapsed: false, samples: Vec::new() }
+    }
+}
+
+impl Reader {
+    /// All exposed families, the one with the most series first.
+    pub fn cardinality(&self) -> Vec<FamilyCardinality> {
+        let families = self.order.families.exposed.iter().map(|id| self.order.families.get(*id));
+        let mut all: Vec<FamilyCardinality> = families.map(|merged| self.cardinality_of(merged)).collect();
+        all.sort_by(|a, b| b.series.cmp(&a.series).then_with(|| a.name.cmp(&b.name)));
+        all
+    }
+
+    fn cardinality_of(&self, merged: &MergedFamily) -> FamilyCardinality {
+        let series = || merged.chunks.iter().flat_map(|id| &self.order.chunks[*id as usize].series).copied();
+        let records = series().flat_map(|series| self.store.places(series));
+        let words = records.map(|(place, each)| {
+            let head = self.store.mounted(place.mount).head(each.record());
+            // The epoch of the series belongs to it.
+            head.map_or(0, |head| head.words as usize * 8 + 4)
+        });
+        let mut labels: Vec<LabelCardinality> = merged.labels.iter().map(|name| LabelCardinality::of(name)).collect();
+        let step = merged.series.div_ceil(LOOKED_AT_MAX).max(1);
+        for series in series().step_by(step) {
+            if labels.iter().all(|label| label.samples.len() == SAMPLES_MAX) {
+                break;
+            }
+            for (name, value) in Pairs::new(self.store.text(series)) {
+                let label = labels.iter_mut().find(|label| label.name == name);
+                if let Some(label) = label.filter(|label| label.samples.len() < SAMPLES_MAX)
+                    && !label.samples.iter().any(|sample| *sample == value)
+                {
+                    label.samples.push(value.into_owned());
+                }
+            }
+        }
+        FamilyCardinality { name: merged.family.name.clone(), series: merged.series, bytes: words.sum(), labels }
+    }
+}

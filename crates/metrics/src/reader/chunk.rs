@@ -1,0 +1,345 @@
+//! A chunk's bytes in a format, kept from scrape to scrape: a value that has changed is written over the old one where it
+//! is as wide, and otherwise the chunk is put together again from what it was and what is new.
+
+use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
+use super::gather::{Gathered, Record};
+use super::store::{SeriesId, Store};
+use super::values::value_of;
+use crate::encode::{FamilyEncoder, Format};
+use crate::family::Kind;
+use crate::gzip::Deflater;
+use crate::value::{Distribution, Exemplar, Value};
+use std::sync::Arc;
+
+/// Bytes of a value that may have stayed as it is; there is none as wide.
+const VALUE_BYTES_MAX: usize = 32;
+/// Formats there are: what is kept for each is found by the format's number.
+pub(super) const FORMATS: usize = 3;
+
+/// Consecutive series of a family.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) family: FamilyId,
+    /// No series of this chunk is below, and none of the chunk before is not. That of the first chunk does not count.
+    pub(super) low: Arc<[u8]>,
+    pub(super) series: Vec<SeriesId>,
+    pub(super) encoded: [Option<Box<Encoded>>; FORMATS],
+}
+
+/// One bit for each series of a chunk.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Bits([u64; CHUNK_SERIES_MAX / 64]);
+
+impl Bits {
+    #[inline]
+    pub(super) fn set(&mut self, slot: u16) {
+        self.0[usize::from(slot) / 64 % (CHUNK_SERIES_MAX / 64)] |= 1 << (slot % 64);
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().fold(0, |all, word| all | word) == 0
+    }
+
+    /// Adds the numbers of those that are set.
+    #[inline]
+    fn list(&self, slots: &mut Vec<u16>) {
+        for (index, word) in self.0.iter().enumerate() {
+            let mut word = *word;
+            while word != 0 {
+                slots.push((index * 64) as u16 + word.trailing_zeros() as u16);
+                word &= word - 1;
+            }
+        }
+    }
+}
+
+/// Where in the bytes a series is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    /// Behind its last byte; it begins where the one before ends.
+    end: u32,
+    /// Where its value begins, from its first byte.
+    value_at: u16,
+    /// How wide the value is; 0: it is not just a value that changes.
+    value_bytes: u16,
+}
+
+const _: () = assert!(size_of::<Line>() == 8);
+
+/// Bytes that may be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Encoded {
+    pub(super) bytes: Arc<Vec<u8>>,
+    lines: Vec<Line>,
+    pub(super) deflated: Option<Packed>,
+}
+
+/// The same bytes deflated.
+#[derive(Debug, Clone)]
+pub(super) struct Packed {
+    pub(super) bytes: Arc<Vec<u8>>,
+    pub(super) crc: u32,
+    pub(super) len: u32,
+}
+
+impl Encoded {
+    pub(super) fn new(bytes: Vec<u8>, lines: Vec<Line>) -> Encoded {
+        Encoded { bytes: Arc::new(bytes), lines, deflated: None }
+    }
+
+    /// The memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let deflated = self.deflated.as_ref().map_or(0, |packed| packed.bytes.capacity() + size_of::<Vec<u8>>() + 16);
+        let plain = self.bytes.capacity() + size_of::<Vec<u8>>() + 16;
+        size_of::<Encoded>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
+    }
+
+    /// Deflates it, unless that has been done.
+    pub(super) fn deflate(&mut self, deflater: &mut Deflater) -> &Packed {
+        let bytes = &self.bytes;
+        self.deflated.get_or_insert_with(|| pack(deflater, bytes))
+    }
+
+    fn start(&self, slot: usize) -> usize {
+        slot.checked_sub(1).map_or(0, |before| self.lines[before].end as usize)
+    }
+}
+
+pub(super) fn pack(deflater: &mut Deflater, bytes: &[u8]) -> Packed {
+    let deflated = deflater.deflate(bytes);
+    Packed { bytes: Arc::new(deflated.bytes), crc: deflated.crc, len: deflated.len }
+}
+
+/// Room for what is read on the way, used again and again.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    distribution: Distribution,
+    part: Distribution,
+    exemplars: Vec<Exemplar>,
+    slots: Vec<u16>,
+    gathered: Gathered,
+    /// Slots whose value is of another width, with the value.
+    wide: Vec<(u16, u64)>,
+    /// Histograms that were not read whole: to be read again next time.
+    pub(super) unsettled: Vec<SeriesId>,
+}
+
+/// Encodes chunks of one family.
+pub(super) struct Encoding<'a> {
+    pub(super) store: &'a Store,
+    pub(super) family: &'a MergedFamily,
+    pub(super) format: Format,
+    pub(super) encoder: &'a FamilyEncoder,
+    pub(super) scratch: &'a mut Scratch,
+}
+
+impl Encoding<'_> {
+    /// Encodes series anew.
+    pub(super) fn encode(&mut self, series: &[SeriesId]) -> Encoded {
+        let kind = &self.family.family.kind;
+        let is_single = !matches!(kind, Kind::Histogram(_));
+        let mut gathered = std::mem::take(&mut self.scratch.gathered);
+        match is_single {
+            true => gathered.read(self.store, kind, series.iter().copied()),
+            false => gathered.find(self.store, series.iter().copied()),
+        }
+        // The labels come from memory together, too.
+        let touch = |record: &Record| self.store.mounted(record.mount).text(record.at as usize).last().copied();
+        std::hint::black_box(gathered.records.iter().map(touch).fold(0, |all, byte| all ^ byte.unwrap_or(0)));
+        let mut bytes = Vec::new();
+        let mut lines = Vec::with_capacity(series.len());
+        for (slot, (id, record)) in series.iter().zip(&gathered.records).enumerate() {
+            let start = bytes.len();
+            let labels = self.store.mounted(record.mount).text(record.at as usize);
+            let (value_at, value_bytes) = match is_single {
+                true => self.push_single(*id, labels, value_of(kind, gathered.values[slot]), &mut bytes),
+                false => {
+                    self.push_histogram(*id, labels, &mut bytes);
+                    (0, 0)
+                }
+            };
+            lines.push(Line { end: end_of(&bytes), value_at, value_bytes });
+            if slot == 0 {
+                bytes.reserve((bytes.len() - start + 4) * series.len());
+            }
+        }
+        self.scratch.gathered = gathered;
+        if bytes.capacity() > bytes.len() + bytes.len() / 16 {
+            bytes.shrink_to_fit();
+        }
+        Encoded::new(bytes, lines)
+    }
+
+    /// Brings up to date what was encoded of these series.
+    pub(super) fn update(&mut self, encoded: &mut Encoded, series: &[SeriesId], dirty: Bits) {
+        let mut slots = std::mem::take(&mut self.scratch.slots);
+        slots.clear();
+        dirty.list(&mut slots);
+        if slots.iter().any(|slot| encoded.lines[*slot as usize].value_bytes == 0) {
+            self.renew(encoded, series, &slots);
+        } else {
+            self.patch(encoded, series, &slots);
+        }
+        self.scratch.slots = slots;
+    }
+
+    /// Writes values over the old ones.
+    fn patch(&mut self, encoded: &mut Encoded, series: &[SeriesId], slots: &[u16]) {
+        let kind = &self.family.family.kind;
+        let ids = slots.iter().map(|slot| series[*slot as usize]);
+        self.scratch.gathered.read(self.store, kind, ids);
+        self.scratch.wide.clear();
+        let lines = encoded.lines.as_slice();
+        let encoder = self.encoder;
+        let is_same = |slot: &u16, bits: &u64| {
+            let old = &encoded.bytes[value_range(lines, *slot)];
+            let mut new = [0; VALUE_BYTES_MAX];
+            let new = &mut new[..old.len().min(VALUE_BYTES_MAX)];
+            encoder.patch(value_of(kind, *bits), new) && new == old
+        };
+        let changes = slots.iter().zip(&self.scratch.gathered.values);
+        // What was marked in the writer's last epoch is marked once more than it has changed.
+        let same = changes.clone().take_while(|(slot, bits)| is_same(slot, bits)).count();
+        if same == slots.len() {
+            return;
+        }
+        encoded.deflated = None;
+        // Somebody who is still sending the old bytes keeps them.
+        let bytes = Arc::make_mut(&mut encoded.bytes).as_mut_slice();
+        for (slot, bits) in changes.skip(same) {
+            if !encoder.patch(value_of(kind, *bits), &mut bytes[value_range(lines, *slot)]) {
+                self.scratch.wide.push((*slot, *bits));
+            }
+        }
+        if self.scratch.wide.is_empty() {
+            return;
+        }
+        let wide = std::mem::take(&mut self.scratch.wide);
+        rebuild(encoded, wide.iter().map(|(slot, _)| *slot), wide.len(), |index, old, line, out| {
+            let value_at = line.value_at as usize;
+            out.extend_from_slice(&old[..value_at]);
+            let start = out.len();
+            encoder.push_value(value_of(kind, wide[index].1), out);
+            let value_bytes = (out.len() - start) as u16;
+            out.extend_from_slice(&old[value_at + line.value_bytes as usize..]);
+            (line.value_at, value_bytes)
+        });
+        self.scratch.wide = wide;
+    }
+
+    /// Encodes whole series anew, between others that stay.
+    fn renew(&mut self, encoded: &mut Encoded, series: &[SeriesId], slots: &[u16]) {
+        let kind = &self.family.family.kind;
+        let is_single = !matches!(kind, Kind::Histogram(_));
+        rebuild(encoded, slots.iter().copied(), slots.len(), |index, old, line, out| {
+            let id = series[slots[index] as usize];
+            let labels = self.store.text(id);
+            if is_single {
+                return self.push_single(id, labels, value_of(kind, self.store.single(kind, id)), out);
+            }
+            let start = out.len();
+            if !self.push_histogram(id, labels, out) {
+                // What was known before is true, if old.
+                out.truncate(start);
+                out.extend_from_slice(old);
+            }
+            (line.value_at, line.value_bytes)
+        });
+    }
+
+    /// Says where the value is, from the beginning of the series, and how wide it is.
+    #[inline]
+    fn push_single(&mut self, series: SeriesId, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
+        let start = out.len();
+        let exemplars = if self.read_exemplars(series) { self.scratch.exemplars.as_slice() } else { &[] };
+        let span = self.encoder.series(labels, self.created_ms(series), value, exemplars, out);
+        let fits = |span: crate::encode::Span| {
+            let value_at = u16::try_from(span.start - start).ok()?;
+            Some((value_at, u16::try_from(span.end - span.start).ok()?))
+        };
+        span.and_then(fits).unwrap_or((0, 0))
+    }
+
+    /// False: the histogram is in the middle of a change.
+    fn push_histogram(&mut self, series: SeriesId, labels: &[u8], out: &mut Vec<u8>) -> bool {
+        let exemplars = self.read_exemplars(series);
+        let Scratch { distribution, part, unsettled, .. } = &mut *self.scratch;
+        let is_whole = self.store.histogram(&self.family.shape, series, part, distribution);
+        if !is_whole {
+            unsettled.push(series);
+        }
+        let exemplars = if exemplars { self.scratch.exemplars.as_slice() } else { &[] };
+        let value = Value::Histogram(&self.scratch.distribution);
+        self.encoder.series(labels, self.created_ms(series), value, exemplars, out);
+        is_whole
+    }
+
+    #[inline]
+    fn created_ms(&self, series: SeriesId) -> u64 {
+        // One more look at every record; the text format does not show it.
+        if self.format == Format::Text { 0 } else { self.store.created_ms(series) }
+    }
+
+    #[inline]
+    fn read_exemplars(&mut self, series: SeriesId) -> bool {
+        let has_any = self.family.family.exemplars;
+        if has_any {
+            self.scratch.exemplars.clear();
+            self.store.exemplars(series, &mut self.scratch.exemplars);
+        }
+        has_any
+    }
+}
+
+/// Puts the bytes together anew: `write` makes the series of these slots, given their old bytes; the others are copied.
+fn rebuild(
+    encoded: &mut Encoded,
+    slots: impl Iterator<Item = u16>,
+    count: usize,
+    mut write: impl FnMut(usize, &[u8], Line, &mut Vec<u8>) -> (u16, u16),
+) {
+    let old = &encoded.bytes;
+    let mut new = Vec::with_capacity(old.len() + count * 4);
+    let mut copied = 0;
+    // The first line whose end is still that in the old bytes.
+    let mut next = 0;
+    let mut previous_end = 0;
+    for (index, slot) in slots.enumerate() {
+        let slot = slot as usize;
+        let start = if slot == next { previous_end } else { encoded.start(slot) };
+        let line = encoded.lines[slot];
+        new.extend_from_slice(&old[copied..start]);
+        move_ends(&mut encoded.lines[next..slot], new.len() as i64 - start as i64);
+        let (value_at, value_bytes) = write(index, &old[start..line.end as usize], line, &mut new);
+        encoded.lines[slot] = Line { end: end_of(&new), value_at, value_bytes };
+        copied = line.end as usize;
+        previous_end = copied;
+        next = slot + 1;
+    }
+    let moved = new.len() as i64 - copied as i64;
+    new.extend_from_slice(&old[copied..]);
+    move_ends(&mut encoded.lines[next..], moved);
+    if new != **old {
+        encoded.bytes = Arc::new(new);
+        encoded.deflated = None;
+    }
+}
+
+/// Where the value of a slot is.
+#[inline]
+fn value_range(lines: &[Line], slot: u16) -> std::ops::Range<usize> {
+    let slot = slot as usize;
+    let start = if slot == 0 { 0 } else { lines[slot - 1].end as usize } + lines[slot].value_at as usize;
+    start..start + lines[slot].value_bytes as usize
+}
+
+fn move_ends(lines: &mut [Line], by: i64) {
+    if by != 0 {
+        lines.iter_mut().for_each(|line| line.end = (i64::from(line.end) + by) as u32);
+    }
+}
+
+fn end_of(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("256 lines of at most 64 KiB each")
+}

@@ -1,0 +1,305 @@
+//! One exposition, handed out piece by piece to whoever can take it, however slowly.
+//!
+//! A cursor holds no lock and no copy: between two pieces series may come, go and change. It remembers how far it has
+//! come in the order of families and labels, so that what follows is in order and nothing is there twice.
+
+use super::chunk::{Encoded, Encoding, Packed, pack};
+use super::{Piece, Reader};
+use crate::encode::Format;
+use crate::family::{Family, Kind};
+use crate::gzip::{self, Trailer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How far an exposition has been handed out.
+#[derive(Debug)]
+pub struct Cursor {
+    format: Format,
+    /// Only the families that one of these is a name in.
+    names: Option<Vec<String>>,
+    /// Of what has been handed out, if it is deflated.
+    trailer: Option<Trailer>,
+    state: State,
+    /// The refresh it belongs to.
+    refresh: u64,
+    /// The version of the order in which `family` and `chunk` are to be understood.
+    version: u64,
+    /// Index of the exposed family that is next.
+    family: usize,
+    /// The family that has been begun, or the last one that has been done.
+    at: Option<At>,
+    /// The order has changed since: the chunk that is next may begin with what was handed out already.
+    is_moved: bool,
+    /// What is to come before anything else: a whole family, where its length had to be known.
+    pinned: VecDeque<Plain>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Start,
+    Families,
+    Footer,
+    Trailer,
+    Done,
+}
+
+/// A place in the order that outlives changes of it.
+#[derive(Debug)]
+struct At {
+    name: Arc<str>,
+    /// Tells it from a later one of the same name.
+    born: u64,
+    /// The chunk that is next, and the lowest text that was to be in it; `None`: the family is done.
+    next: Option<(usize, Arc<[u8]>)>,
+}
+
+/// A part of the exposition before it is made a piece.
+#[derive(Debug, Clone)]
+struct Plain {
+    bytes: Arc<Vec<u8>>,
+    packed: Option<Packed>,
+}
+
+impl Reader {
+    /// Begins an exposition of what the last refresh has found, as gzip if `deflate`, of all families or only of those in
+    /// which one of `names` is the name of a sample.
+    pub fn cursor(&mut self, format: Format, deflate: bool, names: Option<Vec<String>>) -> Cursor {
+        self.order.active[format as usize] = true;
+        self.used_ms[format as usize] = self.now_ms;
+        Cursor {
+            format,
+            names,
+            trailer: deflate.then(Trailer::new),
+            state: State::Start,
+            refresh: self.refreshes,
+            version: self.order.version,
+            family: 0,
+            at: None,
+            is_moved: false,
+            pinned: VecDeque::new(),
+        }
+    }
+
+    /// The next piece; `None` at the end.
+    pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
+        self.used_ms[cursor.format as usize] = self.now_ms;
+        loop {
+            match cursor.state {
+                State::Start => {
+                    cursor.state = State::Families;
+                    if cursor.trailer.is_some() {
+                        return Some(Piece::of(&gzip::HEADER));
+                    }
+                }
+                State::Families => {
+                    let plain = cursor.pinned.pop_front().or_else(|| self.next_of_families(cursor));
+                    match plain {
+                        Some(plain) if plain.bytes.is_empty() => {}
+                        Some(plain) => return Some(self.piece(cursor, plain)),
+                        None => cursor.state = State::Footer,
+                    }
+                }
+                State::Footer => {
+                    cursor.state = State::Trailer;
+                    let footer = cursor.format.footer();
+                    if !footer.is_empty() {
+                        return Some(self.piece(cursor, Plain { bytes: Arc::new(footer.to_vec()), packed: None }));
+                    }
+                }
+                State::Trailer => {
+                    cursor.state = State::Done;
+                    self.exposed(cursor.refresh, cursor.names.as_deref());
+                    if let Some(trailer) = cursor.trailer.take() {
+                        return Some(Piece::of(&trailer.finish()));
+                    }
+                }
+                State::Done => return None,
+            }
+        }
+    }
+
+    /// Makes a piece of it, deflated if that is asked for.
+    fn piece(&mut self, cursor: &mut Cursor, plain: Plain) -> Piece {
+        let Some(trailer) = &mut cursor.trailer else { return Piece { bytes: plain.bytes } };
+        let packed = plain.packed.unwrap_or_else(|| pack(&mut self.deflater, &plain.bytes));
+        trailer.add(packed.crc, packed.len);
+        Piece { bytes: packed.bytes }
+    }
+
+    /// The next header or chunk. An empty one means nothing: there may be more behind it.
+    fn next_of_families(&mut self, cursor: &mut Cursor) -> Option<Plain> {
+        if cursor.version != self.order.version {
+            self.seek(cursor);
+        }
+        loop {
+            if let Some(At { next: Some((chunk, low)), .. }) = &cursor.at {
+                let (chunk, low) = (*chunk, low.clone());
+                return Some(self.next_chunk(cursor, chunk, &low));
+            }
+            let id = *self.order.families.exposed.get(cursor.family)?;
+            let family = self.order.families.get(id);
+            if family.chunks.is_empty() || !covers(cursor.names.as_deref(), &family.family) {
+                cursor.family += 1;
+                continue;
+            }
+            let low = self.order.chunks[family.chunks[0] as usize].low.clone();
+            cursor.at = Some(At { name: family.name.clone(), born: family.born, next: Some((0, low)) });
+            return Some(match cursor.format {
+                Format::Text | Format::OpenMetrics => self.header(id, cursor),
+                Format::Protobuf => self.pin_family(id, cursor),
+            });
+        }
+    }
+
+    /// What stands before the first series of a family.
+    fn header(&mut self, family: u32, cursor: &Cursor) -> Plain {
+        let head = self.order.families.get_mut(family).head(cursor.format, self.options.encode);
+        if cursor.trailer.is_some() {
+            head.header.deflate(&mut self.deflater);
+        }
+        Plain { bytes: head.header.bytes.clone(), packed: head.header.deflated.clone() }
+    }
+
+    /// Holds a whole family, and gives what stands before it: its length, above all.
+    fn pin_family(&mut self, family: u32, cursor: &mut Cursor) -> Plain {
+        let chunks = self.order.families.get(family).chunks.clone();
+        let pieces: VecDeque<Plain> = chunks.iter().map(|chunk| self.chunk(*chunk, cursor)).collect();
+        let bytes = pieces.iter().map(|piece| piece.bytes.len()).sum();
+        cursor.pinned = pieces;
+        cursor.end_family();
+        let mut head = Vec::new();
+        self.order
+            .families
+            .get_mut(family)
+            .head(cursor.format, self.options.encode)
+            .encoder
+            .family_head(bytes, &mut head);
+        Plain { bytes: Arc::new(head), packed: None }
+    }
+
+    /// The chunk at this index of the family that has been begun, from the series that are not below `low`.
+    fn next_chunk(&mut self, cursor: &mut Cursor, index: usize, low: &[u8]) -> Plain {
+        let family = self.order.families.get(self.order.families.exposed[cursor.family]);
+        let Some(chunk) = family.chunks.get(index).copied() else {
+            cursor.end_family();
+            return Plain { bytes: Arc::default(), packed: None };
+        };
+        let is_moved = std::mem::take(&mut cursor.is_moved);
+        match family.chunks.get(index + 1) {
+            Some(next) => cursor.go_on(index + 1, self.order.chunks[*next as usize].low.clone()),
+            None => cursor.end_family(),
+        }
+        if is_moved {
+            let series = &self.order.chunks[chunk as usize].series;
+            let from = series.partition_point(|series| self.store.text(*series) < low);
+            if from > 0 {
+                return self.part_of_chunk(chunk, from, cursor);
+            }
+        }
+        self.chunk(chunk, cursor)
+    }
+
+    /// Finds its place again after families or chunks have changed.
+    fn seek(&mut self, cursor: &mut Cursor) {
+        cursor.version = self.order.version;
+        let families = &self.order.families;
+        let Some(at) = &mut cursor.at else {
+            cursor.family = 0;
+            return;
+        };
+        cursor.family = families.seek(&at.name);
+        let same_name = families.exposed.get(cursor.family).map(|id| families.get(*id));
+        match (same_name.filter(|family| family.name == at.name), &mut at.next) {
+            (Some(family), Some((chunk, low))) if family.born == at.born => {
+                let chunks = &self.order.chunks;
+                let behind = family.chunks.partition_point(|id| *chunks[*id as usize].low <= **low);
+                *chunk = behind.saturating_sub(1);
+                cursor.is_moved = true;
+            }
+            // Done, or replaced by another family of that name, which cannot follow under the same header.
+            (Some(_), next) => {
+                *next = None;
+                cursor.family += 1;
+            }
+            (None, next) => *next = None,
+        }
+    }
+
+    /// A chunk's bytes as they have to be now: kept ones, if they are.
+    fn chunk(&mut self, id: u32, cursor: &Cursor) -> Plain {
+        let format = cursor.format as usize;
+        let Reader { order, store, scratch, deflater, options, .. } = self;
+        let chunk = &mut order.chunks[id as usize];
+        let dirty = &mut order.dirty[format][id as usize];
+        if let Some(encoded) = &chunk.encoded[format]
+            && dirty.is_empty()
+            && (cursor.trailer.is_none() || encoded.deflated.is_some())
+        {
+            return Plain { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
+        }
+        let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
+        let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
+        let dirty = std::mem::take(dirty);
+        let (mut encoded, before) = match chunk.encoded[format].take() {
+            Some(mut encoded) => {
+                let before = encoded.bytes();
+                if !dirty.is_empty() {
+                    encoding.update(&mut encoded, &chunk.series, dirty);
+                }
+                (encoded, before)
+            }
+            None => (Box::new(encoding.encode(&chunk.series)), 0),
+        };
+        if cursor.trailer.is_some() {
+            encoded.deflate(deflater);
+        }
+        let plain = Plain { bytes: encoded.bytes.clone(), packed: encoded.deflated.clone() };
+        order.cached -= before;
+        let now = encoded.bytes();
+        if order.active[format] && order.cached + now <= options.cache_bytes_max {
+            order.cached += now;
+            chunk.encoded[format] = Some(encoded);
+        }
+        plain
+    }
+
+    /// The rest of a chunk, of which some has been handed out already; nothing of it is kept.
+    fn part_of_chunk(&mut self, id: u32, from: usize, cursor: &Cursor) -> Plain {
+        let Reader { order, store, scratch, options, .. } = self;
+        let chunk = &order.chunks[id as usize];
+        let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
+        let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
+        let Encoded { bytes, .. } = encoding.encode(&chunk.series[from..]);
+        Plain { bytes, packed: None }
+    }
+}
+
+impl Cursor {
+    fn end_family(&mut self) {
+        if let Some(at) = &mut self.at {
+            at.next = None;
+        }
+        self.family += 1;
+    }
+
+    fn go_on(&mut self, chunk: usize, low: Arc<[u8]>) {
+        if let Some(at) = &mut self.at {
+            at.next = Some((chunk, low));
+        }
+    }
+}
+
+/// Whether one of the names is that of the family or of one of its samples, in any format.
+pub(super) fn covers(names: Option<&[String]>, family: &Family) -> bool {
+    let Some(names) = names else { return true };
+    let base = family.name.strip_suffix("_total").or_else(|| family.name.strip_suffix("_info")).unwrap_or(&family.name);
+    let suffixes: &[&str] = match family.kind {
+        Kind::Counter | Kind::FloatCounter => &["_total", "_created"],
+        Kind::Gauge(_) => &[],
+        Kind::Info => &["_info"],
+        Kind::Histogram(_) => &["_bucket", "_sum", "_count", "_created"],
+    };
+    names.iter().any(|name| {
+        *name == family.name || name.strip_prefix(base).is_some_and(|rest| rest.is_empty() || suffixes.contains(&rest))
+    })
+}

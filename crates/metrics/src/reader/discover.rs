@@ -1,0 +1,186 @@
+//! Reads what writers have appended to their segments since the last look.
+//!
+//! A segment is read without trust. Where it does not hold what a writer of ours makes, reading it ends there: what was
+//! read before goes on to count, and the damage is reported once.
+
+use super::leaving::Ended;
+use super::mount::{Declared, LOG_WORDS_MAX, NO_SERIES};
+use super::{Damaged, Reader, Refreshed};
+use crate::family::Family;
+use crate::labels::RawPairs;
+use crate::protocol;
+use crate::segment::cells::Shape;
+use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS};
+use crate::segment::{Process, Segment, family_record};
+use crate::sync::Ordering::Relaxed;
+use memchr::memchr;
+
+/// Words of log beyond which it is worth counting its series before reading them.
+const BULK_WORDS: usize = 1 << 16;
+/// Series that are looked at together before any one is.
+const SCAN_STEP: usize = 16;
+
+/// The memory does not hold what a writer of ours makes.
+struct NotOurs;
+
+impl Reader {
+    /// Reads new records of a mount.
+    pub(super) fn discover(&mut self, mount: u16, refreshed: &mut Refreshed) {
+        let mounted = self.store.mounted_mut(mount);
+        mounted.known = mounted.contributions.len();
+        let segment = mounted.segment.clone();
+        let committed = segment.committed().min(LOG_WORDS_MAX);
+        let mut at = mounted.read_to;
+        if mounted.is_damaged || committed <= at {
+            return;
+        }
+        mounted.read_to = committed;
+        if committed - at > BULK_WORDS {
+            self.make_room(&segment, at, committed);
+        }
+        while at < committed {
+            let read = match segment.record(at, committed) {
+                Some(head) => self.read_record(mount, &segment, at, head, refreshed).map(|()| head.words as usize),
+                None => Err(NotOurs),
+            };
+            match read {
+                Ok(words) => at += words,
+                Err(NotOurs) => {
+                    self.store.mounted_mut(mount).is_damaged = true;
+                    let (process, serial) = (segment.process, segment.serial);
+                    refreshed.damaged.push(Damaged { process, serial, word: at });
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Tables that grow once need not be made again and again while a million series are read.
+    fn make_room(&mut self, segment: &Segment, mut at: usize, committed: usize) {
+        let mut series = 0;
+        while let Some(head) = segment.record(at, committed) {
+            series += usize::from(head.kind == RecordKind::Series);
+            at += head.words as usize;
+        }
+        // Otherwise most of them are likely to be known from another writer.
+        if series > 2 * self.store.len() {
+            self.store.reserve(series);
+        }
+    }
+
+    fn read_record(
+        &mut self,
+        mount: u16,
+        segment: &Segment,
+        at: usize,
+        head: Head,
+        refreshed: &mut Refreshed,
+    ) -> Result<(), NotOurs> {
+        match head.kind {
+            RecordKind::Family => {
+                let (_, bytes) = segment.series(at, head).ok_or(NotOurs)?;
+                let family = family_record::decode(bytes).ok_or(NotOurs)?;
+                let created_ms = segment.log()[at + HEAD_WORDS - 1].load(Relaxed);
+                self.read_family(mount, head.family as usize, family, created_ms)
+            }
+            RecordKind::Series => self.read_series(mount, segment, at, head, refreshed),
+            RecordKind::Tombstone => {
+                if head.words as usize != TOMBSTONE_WORDS {
+                    return Err(NotOurs);
+                }
+                let [serial, record, pid, start] =
+                    std::array::from_fn(|word| segment.log()[at + 1 + word].load(Relaxed));
+                let record = usize::try_from(record).map_err(|_| NotOurs)?;
+                let pid = u32::try_from(pid).map_err(|_| NotOurs)?;
+                self.ended.push(Ended { process: Process { pid, start }, serial, record });
+                Ok(())
+            }
+        }
+    }
+
+    fn read_family(&mut self, mount: u16, number: usize, family: Family, created_ms: u64) -> Result<(), NotOurs> {
+        let families = &mut self.store.mounted_mut(mount).families;
+        if families.len() <= number {
+            families.resize(number + 1, None);
+        }
+        if families[number].is_some() {
+            return Err(NotOurs);
+        }
+        let shape = Shape::of(&family);
+        let family = self.order.declare(family, created_ms);
+        self.store.mounted_mut(mount).families[number] = Some(Declared { family, shape });
+        Ok(())
+    }
+
+    fn read_series(
+        &mut self,
+        mount: u16,
+        segment: &Segment,
+        at: usize,
+        head: Head,
+        refreshed: &mut Refreshed,
+    ) -> Result<(), NotOurs> {
+        let (number, text) = segment.series(at, head).ok_or(NotOurs)?;
+        let mounted = self.store.mounted_mut(mount);
+        let declared = mounted.families.get(head.family as usize).and_then(Option::as_ref).ok_or(NotOurs)?;
+        let fits = head.words as usize == declared.shape.record_words(text.len());
+        // Numbers are given out in turn.
+        let follows = number as usize <= mounted.contributions.len() && (number as usize) < segment.epochs().len();
+        let is_free = mounted.contributions.get(number as usize).is_none_or(|known| known.series == NO_SERIES);
+        if !fits || !follows || !is_free || !is_label_text(text) {
+            return Err(NotOurs);
+        }
+        let (family, is_alive) = (declared.family, mounted.is_alive);
+        let kind = &self.order.families.get(family).family.kind;
+        if !is_alive && kind.ends_with_its_process() {
+            // Not true any more; but its number is taken.
+            mounted.skip(number);
+            return Ok(());
+        }
+        let place = super::mount::Place { number, mount };
+        let (series, is_new) = self.store.link(family, text, place, at as u32);
+        if is_new {
+            refreshed.series_new += 1;
+            self.pending.push((family, series));
+        } else {
+            self.order.mark(&self.store, series);
+            self.end_former_life(series);
+        }
+        Ok(())
+    }
+
+    /// Marks the series whose value has changed in a mount since the last look.
+    pub(super) fn scan(&mut self, mount: u16, epoch: u32, now_ms: u64) -> usize {
+        let mounted = self.store.mounted_mut(mount);
+        let since = std::mem::replace(&mut mounted.since, epoch);
+        mounted.epochs.note(epoch, now_ms);
+        let mounted = self.store.mounted(mount);
+        let epochs = &mounted.segment.epochs()[..mounted.known];
+        // First which, then whose, then where: as in `gather`, so that waits for memory overlap.
+        self.changed.clear();
+        for (step, epochs) in epochs.chunks(SCAN_STEP).enumerate() {
+            let any = epochs.iter().fold(false, |any, epoch| any | protocol::has_changed(epoch, since));
+            if any {
+                let numbers = (step * SCAN_STEP) as u32..;
+                let changed = epochs.iter().zip(numbers).filter(|(epoch, _)| protocol::has_changed(epoch, since));
+                self.changed.extend(changed.map(|(_, number)| number));
+            }
+        }
+        for number in &mut self.changed {
+            *number = mounted.contributions[*number as usize].series;
+        }
+        for series in &self.changed {
+            if *series != NO_SERIES {
+                self.order.mark(&self.store, *series);
+            }
+        }
+        self.changed.len()
+    }
+}
+
+/// Whether the text is what `labels::encode` makes: nothing else may come into an exposition.
+fn is_label_text(text: &[u8]) -> bool {
+    let mut pairs = RawPairs { rest: text };
+    while pairs.next().is_some() {}
+    pairs.rest.is_empty() && memchr(b'\n', text).is_none() && std::str::from_utf8(text).is_ok()
+}

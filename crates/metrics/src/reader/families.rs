@@ -1,0 +1,237 @@
+//! The families of all segments: which declarations are the same family, and which of several with one name is exposed.
+
+use super::chunk::{Encoded, FORMATS};
+use super::mount::Declared;
+use crate::encode::{FamilyEncoder, Format, Options};
+use crate::family::{Family, Kind};
+use crate::segment::cells::Shape;
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// A merged family, by its index.
+pub(super) type FamilyId = u32;
+
+/// Lines of a chunk, about: what one change costs to encode again, and what compresses well on its own.
+pub(super) const CHUNK_LINES: usize = 256;
+/// Bits for a chunk's series.
+pub(super) const CHUNK_SERIES_MAX: usize = CHUNK_LINES;
+
+/// A family, merged over all segments.
+#[derive(Debug)]
+pub(super) struct MergedFamily {
+    pub(super) family: Family,
+    pub(super) name: Arc<str>,
+    /// Names of the labels that its series have, over all declarations.
+    pub(super) labels: Vec<String>,
+    /// Tells it from others that have its name later.
+    pub(super) born: u64,
+    /// The last declaration: its time and, where that is the same, its turn.
+    declared: (u64, u64),
+    /// Segments that declare it.
+    segments: usize,
+    /// Series that have a chunk.
+    pub(super) series: usize,
+    /// Its chunks, in order.
+    pub(super) chunks: Vec<u32>,
+    /// Series of a chunk at most.
+    pub(super) chunk_series_max: usize,
+    /// Of a histogram, how to read it.
+    pub(super) shape: Shape,
+    heads: [Option<Box<Head>>; FORMATS],
+}
+
+/// What the series of a family are encoded with, and what stands before them.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) encoder: FamilyEncoder,
+    pub(super) header: Encoded,
+}
+
+/// All families.
+#[derive(Debug, Default)]
+pub(super) struct Families {
+    entries: Vec<Option<MergedFamily>>,
+    /// By name; those of the same name by age, the newest first.
+    order: Vec<FamilyId>,
+    /// The exposed ones, by name.
+    pub(super) exposed: Vec<FamilyId>,
+    turns: u64,
+}
+
+impl Families {
+    pub(super) fn get(&self, id: FamilyId) -> &MergedFamily {
+        self.entries[id as usize].as_ref().expect("a family stays while a segment that declares it does")
+    }
+
+    pub(super) fn get_mut(&mut self, id: FamilyId) -> &mut MergedFamily {
+        self.entries[id as usize].as_mut().expect("a family stays while a segment that declares it does")
+    }
+
+    /// All there are, exposed or not.
+    pub(super) fn all(&self) -> impl Iterator<Item = &MergedFamily> {
+        self.order.iter().map(|id| self.get(*id))
+    }
+
+    /// Families that are not exposed, as a newer one of another kind has their name.
+    pub(super) fn hidden(&self) -> usize {
+        self.order.len() - self.exposed.len()
+    }
+
+    /// The family that this declaration is one of; and whether what was encoded of it is void.
+    pub(super) fn declare(&mut self, family: Family, created_ms: u64) -> (FamilyId, bool) {
+        self.turns += 1;
+        let declared = (created_ms, self.turns);
+        let known = self.of_name(&family.name).iter().copied().find(|id| self.get(*id).family.agrees_with(&family));
+        let mut is_void = false;
+        let id = match known {
+            Some(id) => {
+                let merged = self.get_mut(id);
+                merged.segments += 1;
+                merged.declared = merged.declared.max(declared);
+                merged.add_labels(&family);
+                if family.exemplars && !merged.family.exemplars {
+                    merged.family.exemplars = true;
+                    merged.heads = Default::default();
+                    is_void = true;
+                }
+                id
+            }
+            None => {
+                let merged = Some(MergedFamily::new(family, declared));
+                match self.entries.iter().position(Option::is_none) {
+                    Some(free) => {
+                        self.entries[free] = merged;
+                        free as FamilyId
+                    }
+                    None => {
+                        self.entries.push(merged);
+                        (self.entries.len() - 1) as FamilyId
+                    }
+                }
+            }
+        };
+        if known.is_none() {
+            self.order.push(id);
+        }
+        self.sort();
+        (id, is_void)
+    }
+
+    /// A segment that declared it has gone, and its series with it.
+    pub(super) fn undeclare(&mut self, declared: &Declared) {
+        let id = declared.family;
+        let merged = self.get_mut(id);
+        merged.segments -= 1;
+        if merged.segments == 0 {
+            debug_assert!(merged.chunks.is_empty(), "series go before their segment's families do");
+            self.entries[id as usize] = None;
+            self.order.retain(|each| *each != id);
+            self.sort();
+        }
+    }
+
+    fn of_name(&self, name: &str) -> &[FamilyId] {
+        let from = self.order.partition_point(|id| self.get(*id).name.as_ref() < name);
+        let to = from + self.order[from..].iter().take_while(|id| self.get(**id).name.as_ref() == name).count();
+        &self.order[from..to]
+    }
+
+    fn sort(&mut self) {
+        let Families { entries, order, exposed, .. } = self;
+        let key = |id: &FamilyId| {
+            let merged = entries[*id as usize].as_ref().expect("what is in order exists");
+            (merged.name.clone(), Reverse(merged.declared))
+        };
+        order.sort_by_cached_key(key);
+        exposed.clone_from(order);
+        exposed.dedup_by(|later, first| {
+            let name = |id: u32| entries[id as usize].as_ref().map(|merged| merged.name.clone());
+            name(*later) == name(*first)
+        });
+    }
+
+    /// Index of the first exposed family that is not before this name.
+    pub(super) fn seek(&self, name: &str) -> usize {
+        self.exposed.partition_point(|id| self.get(*id).name.as_ref() < name)
+    }
+
+    /// Forgets what is made for a format that nobody asks for.
+    pub(super) fn forget(&mut self, format: usize) {
+        self.entries.iter_mut().flatten().for_each(|merged| merged.heads[format] = None);
+    }
+
+    /// Bytes of the encoded headers.
+    pub(super) fn cached(&self) -> usize {
+        let heads = self.entries.iter().flatten().flat_map(|merged| merged.heads.iter().flatten());
+        heads.map(|head| head.header.bytes()).sum()
+    }
+
+    /// So that a test has many chunks of few series.
+    #[cfg(test)]
+    pub(super) fn shorten_chunks(&mut self, series_max: usize) {
+        self.entries.iter_mut().flatten().for_each(|merged| merged.chunk_series_max = series_max);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let of_entries = self.entries.iter().flatten().map(|merged| {
+            let texts = merged.family.help.capacity() + 2 * merged.name.len();
+            let labels = merged.labels.iter().map(|label| 2 * (label.capacity() + size_of::<String>())).sum::<usize>();
+            let encoders = merged.heads.iter().flatten().count() * size_of::<Head>();
+            texts + labels + encoders + merged.chunks.capacity() * 4
+        });
+        of_entries.sum::<usize>()
+            + self.entries.capacity() * size_of::<Option<MergedFamily>>()
+            + (self.order.capacity() + self.exposed.capacity()) * 4
+    }
+}
+
+impl MergedFamily {
+    fn new(family: Family, declared: (u64, u64)) -> MergedFamily {
+        let lines = match &family.kind {
+            Kind::Histogram(buckets) => buckets.classic.len() + 3,
+            _ => 1,
+        };
+        let mut merged = MergedFamily {
+            name: family.name.as_str().into(),
+            labels: Vec::new(),
+            born: declared.1,
+            declared,
+            segments: 1,
+            series: 0,
+            chunks: Vec::new(),
+            chunk_series_max: (CHUNK_LINES / lines).clamp(1, CHUNK_SERIES_MAX),
+            shape: Shape::of(&family),
+            heads: Default::default(),
+            family,
+        };
+        let family = merged.family.clone();
+        merged.add_labels(&family);
+        merged
+    }
+
+    fn add_labels(&mut self, family: &Family) {
+        for label in &family.labels {
+            if !self.labels.contains(label) {
+                self.labels.push(label.clone());
+            }
+        }
+    }
+
+    /// Made when it is asked for first.
+    pub(super) fn head(&mut self, format: Format, options: Options) -> &mut Head {
+        let family = &self.family;
+        self.heads[format as usize].get_or_insert_with(|| {
+            let encoder = FamilyEncoder::new(family, format, options);
+            let mut header = Vec::new();
+            encoder.header(&mut header);
+            Box::new(Head { encoder, header: Encoded::new(header, Vec::new()) })
+        })
+    }
+
+    /// The family with what encodes its series.
+    pub(super) fn encoder(&mut self, format: Format, options: Options) -> (&MergedFamily, &FamilyEncoder) {
+        self.head(format, options);
+        let head = self.heads[format as usize].as_ref().expect("made above");
+        (self, &head.encoder)
+    }
+}

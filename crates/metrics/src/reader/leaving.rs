@@ -1,0 +1,144 @@
+//! Series that were ended: each is exposed once more, so that its last value is known, and then goes.
+//!
+//! A tombstone ends one record. While records of the same series live that were not ended, its value stays whole: the
+//! series goes when all of them have been ended. When it comes back before that, its new life starts from its own value,
+//! at once: not from the sum of both, which would fall back later and look as if it had been counted again.
+
+use super::cursor::covers;
+use super::mount::Place;
+use super::store::SeriesId;
+use super::{Reader, Refreshed};
+use crate::segment::Process;
+use crate::segment::layout::RecordKind;
+
+/// How long a series waits to be scraped once more; then nobody scrapes.
+const LEAVING_MS_MAX: u64 = 15 * 60 * 1000;
+
+/// What a tombstone says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// Whose segment it is.
+    pub(super) process: Process,
+    pub(super) serial: u64,
+    /// Where the record is, in words of its log.
+    pub(super) record: usize,
+}
+
+/// A record that was ended and counts still.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Leaving {
+    pub(super) place: Place,
+    series: SeriesId,
+    /// The refresh that found the tombstone; only what is exposed from then on counts.
+    refresh: u64,
+    since_ms: u64,
+    is_exposed: bool,
+}
+
+impl Reader {
+    /// Ends the records that new tombstones name.
+    pub(super) fn apply_ended(&mut self, refreshed: &mut Refreshed) {
+        let mut touched = Vec::new();
+        for ended in std::mem::take(&mut self.ended) {
+            let mount = self.store.mounts.iter().position(|mounted| {
+                let segment = mounted.as_ref().map(|mounted| &mounted.segment);
+                segment.is_some_and(|segment| segment.process == ended.process && segment.serial == ended.serial)
+            });
+            // A segment that is gone has taken its records along.
+            let Some(mount) = mount else { continue };
+            let mounted = self.store.mounted(mount as u16);
+            if ended.record >= mounted.read_to {
+                // Committed after we looked there, but before the tombstone.
+                if !mounted.is_damaged && ended.record < mounted.segment.room().1 {
+                    self.ended.push(ended);
+                }
+                continue;
+            }
+            let head = mounted.head(ended.record).filter(|head| head.kind == RecordKind::Series);
+            let Some((number, _)) = head.and_then(|head| mounted.segment.series(ended.record, head)) else { continue };
+            let Some(contribution) = mounted.contributions.get(number as usize) else { continue };
+            if contribution.record() != ended.record || contribution.series == super::mount::NO_SERIES {
+                continue;
+            }
+            let (series, is_first_look) = (contribution.series, mounted.known == 0);
+            let place = Place { number, mount: mount as u16 };
+            if is_first_look {
+                // Ended before this reader came: others have exposed it, or nobody ever will.
+                self.drop_place(place, refreshed);
+            } else if !contribution.is_leaving() {
+                self.store.contribution_mut(place).leave();
+                let (refresh, since_ms) = (self.refreshes, self.now_ms);
+                self.leaving.push(Leaving { place, series, refresh, since_ms, is_exposed: false });
+                touched.push(series);
+            }
+        }
+        for series in touched {
+            if !self.store.is_dead(series) && self.has_new_life(series) {
+                self.drop_leaving_of(series, refreshed);
+            }
+        }
+    }
+
+    /// Whether a record that lives is newer than one that was ended: of the same writer and behind it, or found just now.
+    fn has_new_life(&self, series: SeriesId) -> bool {
+        let ended: Vec<Place> =
+            self.store.places(series).filter(|(_, each)| each.is_leaving()).map(|(at, _)| at).collect();
+        let mut living = self.store.places(series).filter(|(_, each)| !each.is_leaving()).map(|(at, _)| at);
+        living.any(|living| {
+            let is_new = living.number as usize >= self.store.mounted(living.mount).known;
+            is_new || ended.iter().any(|ended| ended.mount == living.mount && ended.number < living.number)
+        })
+    }
+
+    /// A record for a known series was found: what was ended of it goes now.
+    pub(super) fn end_former_life(&mut self, series: SeriesId) {
+        if !self.leaving.is_empty() && self.store.places(series).any(|(_, each)| each.is_leaving()) {
+            // Not the last record: the new one lives.
+            self.drop_leaving_of(series, &mut Refreshed::default());
+        }
+    }
+
+    fn drop_leaving_of(&mut self, series: SeriesId, refreshed: &mut Refreshed) {
+        let ended: Vec<Place> =
+            self.store.places(series).filter(|(_, each)| each.is_leaving()).map(|(at, _)| at).collect();
+        // `drop_exposed` finds out that they are gone.
+        ended.into_iter().for_each(|place| self.drop_place(place, refreshed));
+    }
+
+    /// Drops what has been exposed once more.
+    pub(super) fn drop_exposed(&mut self, refreshed: &mut Refreshed) {
+        let now_ms = self.now_ms;
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|leaving| {
+            let contribution = self.store.contribution(leaving.place);
+            contribution.is_leaving() && contribution.series == leaving.series
+        });
+        let (due, waiting): (Vec<Leaving>, Vec<Leaving>) = leaving.into_iter().partition(|leaving| {
+            let is_over = leaving.is_exposed || now_ms.saturating_sub(leaving.since_ms) > LEAVING_MS_MAX;
+            is_over && self.store.places(leaving.series).all(|(_, each)| each.is_leaving())
+        });
+        self.leaving = waiting;
+        due.into_iter().for_each(|leaving| self.drop_place(leaving.place, refreshed));
+    }
+
+    /// An exposition of these families has been handed out in full.
+    pub(super) fn exposed(&mut self, refresh: u64, names: Option<&[String]>) {
+        for leaving in self.leaving.iter_mut().filter(|leaving| leaving.refresh <= refresh) {
+            let at = self.store.get(leaving.series);
+            let family = self.order.chunks.get(at.chunk as usize).map(|chunk| self.order.families.get(chunk.family));
+            leaving.is_exposed |= family.is_none_or(|family| covers(names, &family.family));
+        }
+    }
+
+    /// Takes a record out of its series.
+    pub(super) fn drop_place(&mut self, place: Place, refreshed: &mut Refreshed) {
+        if let Some((series, is_last)) = self.store.unlink(place) {
+            if is_last {
+                refreshed.series_gone += 1;
+                self.touched.push(self.store.get(series).chunk);
+            } else {
+                self.order.mark(&self.store, series);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Reads the segments of any number of writers as one exposition, with work in proportion to what has changed.
+//!
+//! ```text
+//!  segments ──discover──▶ store: which records are which series ──order──▶ chunks of sorted series, each kept encoded
+//!     └──────scan: which values changed──────────────────────────────────────▲ marks          │ encodes what is marked
+//!                                                                                    cursor: pieces of an exposition
+//! ```
+//!
+//! A reader belongs to one thread; writers never wait for it and do not know of it. Values are not copied on refresh but
+//! read when they are encoded, so an exposition is as fresh as the moment in which each of its pieces is asked for.
+
+mod cardinality;
+mod chunk;
+mod cursor;
+mod discover;
+mod families;
+mod gather;
+mod leaving;
+mod lookup;
+mod mount;
+mod order;
+mod sort;
+mod store;
+#[cfg(test)]
+mod tests;
+mod values;
+
+pub use cardinality::{FamilyCardinality, LabelCardinality};
+pub use cursor::Cursor;
+pub(crate) use lookup::{Located, LocatedSeries};
+pub(crate) use mount::{Mount, Mounts};
+
+use crate::encode;
+use crate::family::{Family, Kind};
+use crate::gzip::Deflater;
+use crate::protocol;
+use crate::segment::Process;
+use crate::value::{Distribution, Value};
+use chunk::{FORMATS, Scratch};
+use families::FamilyId;
+use leaving::{Ended, Leaving};
+use mount::{MOUNTS_MAX, Mounted, Place};
+use order::Order;
+use std::fmt;
+use std::sync::Arc;
+use store::{SeriesId, Store};
+use values::value_of;
+
+/// How a reader is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReaderOptions {
+    /// What is exposed of each series.
+    pub encode: encode::Options,
+    /// Bytes of encoded text that are kept; beyond, chunks are encoded anew for each scrape.
+    pub cache_bytes_max: usize,
+    /// What is kept for a format goes when nobody has asked for it for so long.
+    pub cache_idle_ms: u64,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        ReaderOptions { encode: encode::Options::default(), cache_bytes_max: 256 << 20, cache_idle_ms: 5 * 60 * 1000 }
+    }
+}
+
+/// What a refresh has found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Refreshed {
+    /// Series that were not there before.
+    pub series_new: usize,
+    /// Series that are not there any more.
+    pub series_gone: usize,
+    /// Values that may have changed, counted in every segment.
+    pub changed: usize,
+    /// Families that are not exposed, as one that was declared later has their name and another type, unit, help or
+    /// buckets.
+    pub hidden_families: usize,
+    /// Segments that could not be read further; each is named once.
+    pub damaged: Vec<Damaged>,
+    /// Segments beyond the number that can be read.
+    pub unread_segments: usize,
+}
+
+/// A segment that does not hold what a writer makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damaged {
+    /// Who writes it.
+    pub process: Process,
+    /// Which of its segments it is.
+    pub serial: u64,
+    /// The word of the log at which reading it ended.
+    pub word: usize,
+}
+
+/// The memory a reader takes, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReaderBytes {
+    /// Tables: what is kept of each series.
+    pub reader: usize,
+    /// Encoded text, and what belongs to it.
+    pub cache: usize,
+}
+
+/// Immutable bytes of an exposition, shared by all who send them.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Piece {
+    fn of(bytes: &[u8]) -> Piece {
+        Piece { bytes: Arc::new(bytes.to_vec()) }
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The reader of a process.
+pub struct Reader {
+    options: ReaderOptions,
+    store: Store,
+    order: Order,
+    scratch: Scratch,
+    deflater: Deflater,
+    /// The version of the mounts that are mounted.
+    mounts_version: Option<u64>,
+    refreshes: u64,
+    now_ms: u64,
+    /// When each format was asked for last.
+    used_ms: [u64; FORMATS],
+    /// Series that are in no chunk yet.
+    pending: Vec<(FamilyId, SeriesId)>,
+    /// Room for those that have changed in a segment.
+    changed: Vec<u32>,
+    /// Chunks with dead series.
+    touched: Vec<u32>,
+    /// Tombstones that were not applied yet.
+    ended: Vec<Ended>,
+    leaving: Vec<Leaving>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("series", &self.store.len()).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// One that has read nothing yet.
+    pub fn new(options: ReaderOptions) -> Reader {
+        Reader {
+            options,
+            store: Store::default(),
+            order: Order::default(),
+            scratch: Scratch::default(),
+            deflater: Deflater::new(),
+            mounts_version: None,
+            refreshes: 0,
+            now_ms: 0,
+            used_ms: [0; FORMATS],
+            pending: Vec::new(),
+            changed: Vec::new(),
+            touched: Vec::new(),
+            ended: Vec::new(),
+            leaving: Vec::new(),
+        }
+    }
+
+    /// Looks at what has changed: segments, series, values. Segments that replace others (a base in place of the dead
+    /// ones whose totals it has) are taken in the same step, so that no total is seen to step back.
+    pub(crate) fn refresh(&mut self, mounts: &Mounts, now_ms: u64) -> Refreshed {
+        let mut refreshed = Refreshed::default();
+        self.refreshes += 1;
+        self.now_ms = now_ms;
+        self.drop_exposed(&mut refreshed);
+        let gone = match self.mounts_version == Some(mounts.version) {
+            true => Vec::new(),
+            false => self.mount(mounts, &mut refreshed),
+        };
+        let mounted = |mount: &u16| self.store.mounts[*mount as usize].is_some() && !gone.contains(mount);
+        let present: Vec<u16> = (0..self.store.mounts.len() as u16).filter(mounted).collect();
+        for mount in present {
+            // Taken before anything is looked at.
+            let epoch = protocol::epoch(&self.store.mounted(mount).segment.header().epoch);
+            self.discover(mount, &mut refreshed);
+            refreshed.changed += self.scan(mount, epoch, now_ms);
+        }
+        for series in std::mem::take(&mut self.scratch.unsettled) {
+            self.order.mark(&self.store, series);
+        }
+        self.apply_ended(&mut refreshed);
+        gone.iter().for_each(|mount| self.drop_contributions(*mount, &mut refreshed));
+        self.put_in_order();
+        gone.into_iter().for_each(|mount| self.unmount(mount));
+        self.forget_idle_formats();
+        refreshed.hidden_families = self.order.families.hidden();
+        refreshed
+    }
+
+    /// Takes new segments up; returns those that are to go, which still count until all others have been read.
+    fn mount(&mut self, mounts: &Mounts, refreshed: &mut Refreshed) -> Vec<u16> {
+        self.mounts_version = Some(mounts.version);
+        let is_listed = |mounted: &Mounted| mounts.segments.iter().any(|mount| mounted.is(mount));
+        let slots = self.store.mounts.iter().enumerate();
+        let gone = slots.filter(|(_, slot)| slot.as_ref().is_some_and(|mounted| !is_listed(mounted)));
+        let gone = gone.map(|(slot, _)| slot as u16).collect();
+        for mount in &mounts.segments {
+            if let Some(known) =
+                self.store.mounts.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.is(mount)))
+            {
+                self.note_death(known as u16, mount.is_alive, refreshed);
+                continue;
+            }
+            let mounted = Some(Mounted::new(mount, self.now_ms));
+            match self.store.mounts.iter().position(Option::is_none) {
+                Some(free) => self.store.mounts[free] = mounted,
+                None if self.store.mounts.len() < MOUNTS_MAX => self.store.mounts.push(mounted),
+                None => refreshed.unread_segments += 1,
+            }
+        }
+        gone
+    }
+
+    /// The gauges of a process that has died are not true any more.
+    fn note_death(&mut self, mount: u16, is_alive: bool, refreshed: &mut Refreshed) {
+        let mounted = self.store.mounted_mut(mount);
+        if !mounted.is_alive || is_alive {
+            return;
+        }
+        mounted.is_alive = false;
+        for number in 0..self.store.mounted(mount).contributions.len() as u32 {
+            let mounted = self.store.mounted(mount);
+            let declared = mounted.declared(mounted.contributions[number as usize].record());
+            let family = declared.map(|declared| self.order.families.get(declared.family));
+            if family.is_some_and(|family| family.family.kind.ends_with_its_process()) {
+                self.drop_place(Place { number, mount }, refreshed);
+            }
+        }
+    }
+
+    /// Takes a segment's part out of all series.
+    fn drop_contributions(&mut self, mount: u16, refreshed: &mut Refreshed) {
+        self.leaving.retain(|leaving| leaving.place.mount != mount);
+        for number in 0..self.store.mounted(mount).contributions.len() as u32 {
+            self.drop_place(Place { number, mount }, refreshed);
+        }
+    }
+
+    /// Takes dead series out of the order and puts new ones in.
+    fn put_in_order(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        if !touched.is_empty() {
+            self.order.prune(&mut self.store, touched);
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_by_key(|(family, _)| *family);
+        for group in pending.chunk_by(|(a, _), (b, _)| a == b) {
+            let (dead, new): (Vec<SeriesId>, Vec<SeriesId>) =
+                group.iter().map(|(_, series)| *series).partition(|series| self.store.is_dead(*series));
+            dead.into_iter().for_each(|series| self.store.release(series));
+            if !new.is_empty() {
+                self.order.insert(&mut self.store, group[0].0, new);
+            }
+        }
+    }
+
+    fn unmount(&mut self, mount: u16) {
+        if let Some(mounted) = self.store.mounts[mount as usize].take() {
+            mounted.families.iter().flatten().for_each(|declared| self.order.undeclare(declared));
+        }
+    }
+
+    fn forget_idle_formats(&mut self) {
+        for format in 0..FORMATS {
+            let idle_ms = self.now_ms.saturating_sub(self.used_ms[format]);
+            if self.order.active[format] && idle_ms > self.options.cache_idle_ms {
+                self.order.forget_format(format);
+            }
+        }
+    }
+
+    /// Changes the options. What has been encoded by the former ones is not used again.
+    pub(crate) fn set_options(&mut self, options: ReaderOptions) {
+        if options.encode != self.options.encode {
+            (0..FORMATS).for_each(|format| self.order.forget_format(format));
+        }
+        self.options = options;
+    }
+
+    /// Visits the exposed families: name and number of series.
+    pub(crate) fn families(&self, mut visit: impl FnMut(&str, usize)) {
+        for merged in self.order.families.exposed.iter().map(|id| self.order.families.get(*id)) {
+            visit(&merged.name, merged.series);
+        }
+    }
+
+    /// Series there are, whether their family is exposed or not.
+    pub fn series(&self) -> usize {
+        self.store.len()
+    }
+
+    /// The memory it takes.
+    pub fn bytes(&self) -> ReaderBytes {
+        let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes() + self.changed.capacity() * 4;
+        ReaderBytes { reader, cache: self.order.cached + self.order.families.cached() }
+    }
+
+    /// Visits the merged value of every series of every family, exposed or not: what a base segment is made of. Arguments:
+    /// family, label text, creation in milliseconds since the epoch, value.
+    pub(crate) fn each(&mut self, mut visit: impl FnMut(&Family, &[u8], u64, Value<'_>)) {
+        let (mut part, mut distribution) = (Distribution::default(), Distribution::default());
+        for merged in self.order.families.all() {
+            let kind = &merged.family.kind;
+            let chunks = merged.chunks.iter().map(|id| &self.order.chunks[*id as usize]);
+            for series in chunks.flat_map(|chunk| &chunk.series) {
+                let value = match kind {
+                    Kind::Histogram(_) => {
+                        self.store.histogram(&merged.shape, *series, &mut part, &mut distribution);
+                        Value::Histogram(&distribution)
+                    }
+                    _ => value_of(kind, self.store.single(kind, *series)),
+                };
+                visit(&merged.family, self.store.text(*series), self.store.created_ms(*series), value);
+            }
+        }
+    }
+}

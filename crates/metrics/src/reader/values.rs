@@ -1,0 +1,93 @@
+//! What a series is worth: the values of all its records put together, read from the segments at this moment.
+//!
+//! Each record's value only grows where it counts something, so their sum does too; no earlier value is needed to make
+//! sure of that. Floats are added in the order of the list, which changes only with the list.
+
+use super::gather::merge;
+use super::store::{SeriesId, Store};
+use crate::family::{Kind, Merge};
+use crate::segment::cells::{Form, Shape, read_histogram};
+use crate::segment::layout::HEAD_WORDS;
+use crate::sync::Ordering::Relaxed;
+use crate::value::{Distribution, Exemplar, Value};
+
+/// A single value's bits, a float's or a number's, as its family's kind says.
+pub(super) fn value_of(kind: &Kind, bits: u64) -> Value<'static> {
+    match kind {
+        Kind::Counter => Value::Unsigned(bits),
+        _ => Value::Float(f64::from_bits(bits)),
+    }
+}
+
+impl Kind {
+    /// Whether a value is true only while the process that set it lives. What was counted stays counted.
+    pub(super) fn ends_with_its_process(&self) -> bool {
+        matches!(self, Kind::Gauge(_) | Kind::Info)
+    }
+}
+
+impl Store {
+    /// The value of a series that has a single one, as bits.
+    #[inline]
+    pub(super) fn single(&self, kind: &Kind, series: SeriesId) -> u64 {
+        let words = self.places(series).map(|(place, contribution)| {
+            let cells = contribution.record() + HEAD_WORDS;
+            let log = self.mounted(place.mount).segment.log();
+            (log, cells)
+        });
+        match kind {
+            Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Max) => {
+                let values = words.map(|(log, cells)| log[cells].load(Relaxed));
+                // Not from 0.0: a single value stays bit for bit what it is.
+                values.reduce(|sum, each| merge(kind, sum, each)).unwrap_or(0)
+            }
+            Kind::Gauge(Merge::Last) => {
+                let last = words.map(|(log, cells)| (log[cells + 1].load(Relaxed), log[cells].load(Relaxed)));
+                last.max_by_key(|(stamp, _)| *stamp).map_or(0, |(_, bits)| bits)
+            }
+            Kind::Info => 1f64.to_bits(),
+            Kind::Histogram(_) => 0,
+        }
+    }
+
+    /// Reads a histogram; false where one of its records kept changing, or its writer was killed in the middle of a change:
+    /// sum and buckets may then differ by one observation.
+    pub(super) fn histogram(
+        &self,
+        shape: &Shape,
+        series: SeriesId,
+        part: &mut Distribution,
+        out: &mut Distribution,
+    ) -> bool {
+        let Form::Histogram { bounds, native } = &shape.form else { return false };
+        let mut is_whole = true;
+        for (index, (place, contribution)) in self.places(series).enumerate() {
+            let log = self.mounted(place.mount).segment.log();
+            let cells = &log[contribution.record() + HEAD_WORDS..];
+            let to = if index == 0 { &mut *out } else { &mut *part };
+            is_whole &= read_histogram(cells, bounds, native.as_ref(), to);
+            if index > 0 {
+                out.merge(part);
+            }
+        }
+        is_whole
+    }
+
+    /// When the first of its records was made.
+    #[inline]
+    pub(super) fn created_ms(&self, series: SeriesId) -> u64 {
+        let created = self.places(series).map(|(place, record)| self.mounted(place.mount).created_ms(record.record()));
+        created.min().unwrap_or(0)
+    }
+
+    /// Its exemplars, those of all records.
+    pub(super) fn exemplars(&self, series: SeriesId, out: &mut Vec<Exemplar>) {
+        for (place, contribution) in self.places(series) {
+            let mounted = self.mounted(place.mount);
+            if let Some(declared) = mounted.declared(contribution.record()) {
+                let cells = contribution.record() + HEAD_WORDS;
+                declared.shape.read_exemplars(&mounted.segment.log()[cells..], out);
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The registry of a process: its families, its writers, their memory, and the budget of all.
+//!
+//! Declaring and creating take a lock and may take their time: they belong on a control thread. Writers hold what they
+//! need and never come here but to call the provisioner, the thread that keeps memory ready for them.
+
+use crate::declared::Declared;
+use crate::family::{Family, FamilyError, Kind};
+use crate::reader::{Mount, Mounts};
+use crate::segment::{Process, Segment};
+use crate::shared::directory::{Directory, DirectoryError, Entry};
+use crate::writer::Writer;
+use crate::writer::memory::Memory;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Families of one registry.
+pub const FAMILIES_MAX: usize = 4096;
+/// Of the memory, what writers may take; the rest is for readers and what they keep encoded.
+const WRITERS_SHARE: f64 = 0.5;
+/// Most that is kept ready for a writer, unless more is asked for.
+const AHEAD_BYTES_MAX: usize = 16 << 20;
+/// A log's address range: enough for the budget and never too little to begin with.
+const LOG_BYTES_MIN: usize = 1 << 20;
+
+/// Bytes that a label set takes at least, everything counted.
+const SET_BYTES_MIN: usize = 128;
+
+/// The family in which writers count what they have collapsed.
+pub const COLLAPSED: &str = "stillgate_metrics_collapsed_observations_total";
+
+/// How a registry is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes for everything: segments, indices, readers and their caches.
+    pub memory_bytes: usize,
+    /// Label sets of each family.
+    pub series_per_family: u32,
+    /// Bytes of log kept ready for each writer, at least; a writer with much more in use has a quarter of that.
+    pub ahead_bytes: usize,
+    /// Who writes.
+    pub process: Process,
+    /// The time, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Random, so that nobody can choose label values whose hashes collide.
+    pub seed: u64,
+    /// A folder (on tmpfs) in which other processes can read the segments, and from which totals of processes that have
+    /// ended are carried on. `None`: anonymous memory.
+    pub shared: Option<PathBuf>,
+}
+
+impl Options {
+    /// The defaults, for this process at this time.
+    pub fn new(process: Process, now_ms: u64, seed: u64) -> Options {
+        Options {
+            memory_bytes: 256 << 20,
+            series_per_family: 100_000,
+            ahead_bytes: 512 << 10,
+            process,
+            now_ms,
+            seed,
+            shared: None,
+        }
+    }
+}
+
+/// Why a registry or one of its parts could not be made.
+#[derive(Debug)]
+pub enum RegistryError {
+    /// There is no memory, or no thread, for it.
+    Io(&'static str, io::Error),
+    /// The family is not well declared.
+    Family(FamilyError),
+    /// The shared folder cannot be used.
+    Directory(DirectoryError),
+}
+
+impl fmt::Display for RegistryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistryError::Io(what, error) => write!(f, "cannot make {what}: {error}"),
+            RegistryError::Family(error) => error.fmt(f),
+            RegistryError::Directory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RegistryError {}
+
+impl From<FamilyError> for RegistryError {
+    fn from(error: FamilyError) -> Self {
+        RegistryError::Family(error)
+    }
+}
+
+impl From<DirectoryError> for RegistryError {
+    fn from(error: DirectoryError) -> Self {
+        RegistryError::Directory(error)
+    }
+}
+
+/// Where a registry's segments are.
+pub(crate) enum Place {
+    Anonymous,
+    /// In files that the folder's list names.
+    Shared(Directory),
+    /// The only segment is this file, which nobody reads yet.
+    File(PathBuf),
+}
+
+/// Everything of one process. Dropping it ends the provisioner; writers that live on get no more memory.
+pub struct Registry {
+    pub(crate) inner: Arc<Inner>,
+    provisioner: Option<JoinHandle<()>>,
+}
+
+/// What writers share.
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    hasher: SeedableRandomState,
+    families: Mutex<Vec<Arc<Declared>>>,
+    writers: Mutex<Writers>,
+    /// Bytes that are ready or used, over all writers.
+    taken: AtomicUsize,
+    ended: AtomicBool,
+    /// Where there is none, whoever calls it does its work.
+    provisioner: OnceLock<Thread>,
+    pub(crate) place: Place,
+}
+
+#[derive(Default)]
+struct Writers {
+    memories: Vec<Arc<Memory>>,
+    /// The next segment's serial.
+    serial: u64,
+    /// Changes with the list.
+    version: u64,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// An empty registry, with its provisioner running.
+    pub fn start(options: Options) -> Result<Registry, RegistryError> {
+        let place = match &options.shared {
+            None => Place::Anonymous,
+            Some(folder) => {
+                let directory = Directory::create(folder)?;
+                directory.beat(options.process, options.now_ms)?;
+                Place::Shared(directory)
+            }
+        };
+        let mut registry = Registry::inline(options, place)?;
+        let body = registry.inner.clone();
+        let provisioner = thread::Builder::new()
+            .name("metrics-memory".to_owned())
+            .spawn(move || body.provide_until_ended())
+            .map_err(|error| RegistryError::Io("the thread that prepares memory", error))?;
+        registry.inner.provisioner.set(provisioner.thread().clone()).expect("set nowhere else");
+        registry.provisioner = Some(provisioner);
+        Ok(registry)
+    }
+
+    /// An empty registry whose writers prepare their memory themselves.
+    pub(crate) fn inline(options: Options, place: Place) -> Result<Registry, RegistryError> {
+        let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
+        let inner = Arc::new(Inner {
+            options,
+            hasher,
+            families: Mutex::default(),
+            writers: Mutex::default(),
+            taken: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            provisioner: OnceLock::new(),
+            place,
+        });
+        inner.declare(Family {
+            name: COLLAPSED.to_owned(),
+            help: "Observations whose label value was replaced by __other__, by family and label.".to_owned(),
+            unit: String::new(),
+            kind: Kind::Counter,
+            labels: vec!["family".to_owned(), "label".to_owned()],
+            exemplars: false,
+        })?;
+        Ok(Registry { inner, provisioner: None })
+    }
+
+    /// Declares a family, or finds the one declared so before.
+    pub fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
+        self.inner.declare(family)
+    }
+
+    /// A new writer, with a segment of its own.
+    pub fn writer(&self) -> Result<Writer, RegistryError> {
+        let memory = self.inner.add_memory()?;
+        Ok(Writer::new(self.inner.clone(), memory))
+    }
+
+    /// All families, in the order of their declaration.
+    pub fn families(&self) -> Vec<Arc<Declared>> {
+        lock(&self.inner.families).clone()
+    }
+
+    /// Who writes its segments.
+    pub(crate) fn process(&self) -> Process {
+        self.inner.options.process
+    }
+
+    /// The segment with this serial.
+    pub(crate) fn segment(&self, serial: u64) -> Option<Arc<Segment>> {
+        self.memory(serial).map(|memory| memory.segment.clone())
+    }
+
+    pub(crate) fn memory(&self, serial: u64) -> Option<Arc<Memory>> {
+        lock(&self.inner.writers).memories.iter().find(|memory| memory.segment.serial == serial).cloned()
+    }
+
+    /// Observations for which there was no memory at all, not even for the series of what has no room.
+    pub fn lost(&self) -> u64 {
+        lock(&self.inner.writers).memories.iter().map(|memory| memory.lost.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What there is to read.
+    pub(crate) fn mounts(&self) -> Mounts {
+        let writers = lock(&self.inner.writers);
+        let mount = |memory: &Arc<Memory>| Mount { segment: memory.segment.clone(), is_alive: true };
+        Mounts { version: writers.version, segments: writers.memories.iter().map(mount).collect() }
+    }
+
+    /// Bytes of the writers: their logs (with epochs), and their indices (with what families keep of their label sets).
+    pub fn bytes(&self) -> (usize, usize) {
+        let of_families: usize = lock(&self.inner.families).iter().map(|family| family.bytes()).sum();
+        let writers = lock(&self.inner.writers);
+        let sum = |(log, index), memory: &Arc<Memory>| (log + memory.bytes().0, index + memory.bytes().1);
+        writers.memories.iter().fold((0, of_families), sum)
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.inner.ended.store(true, Ordering::Relaxed);
+        if let Some(provisioner) = self.provisioner.take() {
+            provisioner.thread().unpark();
+            // It cannot panic but by a bug, which has been reported then.
+            let _ = provisioner.join();
+        }
+    }
+}
+
+/// A lock that survives a panic of another thread: what it guards is whole between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn declare(&self, family: Family) -> Result<Arc<Declared>, RegistryError> {
+        family.check()?;
+        let mut families = lock(&self.families);
+        if let Some(known) = families.iter().find(|known| *known.family() == family) {
+            return Ok(known.clone());
+        }
+        if families.len() >= FAMILIES_MAX {
+            return Err(FamilyError::TooMany(family.name).into());
+        }
+        // More than there could be memory for need not be counted.
+        let sets_max = self.options.series_per_family.min((self.options.memory_bytes / SET_BYTES_MIN) as u32);
+        let declared = Declared::new(families.len() as u32, family, sets_max)
+            .map_err(|error| RegistryError::Io("a family's table of label sets", error))?;
+        let declared = Arc::new(declared);
+        families.push(declared.clone());
+        Ok(declared)
+    }
+
+    /// The family of collapsed observations.
+    pub(crate) fn collapsed(&self) -> Arc<Declared> {
+        lock(&self.families)[0].clone()
+    }
+
+    fn add_memory(&self) -> Result<Arc<Memory>, RegistryError> {
+        let mut writers = lock(&self.writers);
+        let options = &self.options;
+        let entry = Entry { process: options.process, serial: writers.serial };
+        let file = match &self.place {
+            Place::Anonymous => None,
+            Place::Shared(directory) => Some(entry.path(directory.folder())),
+            Place::File(path) => Some(path.clone()),
+        };
+        let log_bytes = self.writers_bytes_max().max(LOG_BYTES_MIN);
+        let memory = Memory::new(file.as_deref(), log_bytes, options.process, writers.serial, options.now_ms)
+            .map_err(|error| RegistryError::Io("a writer's memory", error))?;
+        let memory = Arc::new(memory);
+        let (log, index) = memory.bytes();
+        self.taken.fetch_add(log + index, Ordering::Relaxed);
+        self.provide(&memory);
+        if let Place::Shared(directory) = &self.place {
+            let changing = directory.lock()?;
+            let mut entries = directory.entries().1;
+            entries.push(entry);
+            directory.replace(&changing, &entries)?;
+        }
+        writers.serial += 1;
+        writers.version += 1;
+        writers.memories.push(memory.clone());
+        Ok(memory)
+    }
+
+    fn writers_bytes_max(&self) -> usize {
+        (self.options.memory_bytes as f64 * WRITERS_SHARE) as usize
+    }
+
+    /// The hash of a family's label set, the same for all writers of the process. Each value is hashed on its own: one
+    /// after the other, each would wait for the multiplication before it.
+    #[inline]
+    pub(crate) fn hash(&self, family: u32, values: &[&[u8]]) -> u64 {
+        let turned = |all: u64, value: &&[u8]| all.rotate_left(25) ^ self.hash_value(value);
+        let all = values.iter().fold(0, turned);
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u128(u128::from(family) << 64 | u128::from(all));
+        hasher.finish()
+    }
+
+    /// The hash of one label's value.
+    #[inline]
+    pub(crate) fn hash_value(&self, value: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(value);
+        hasher.finish()
+    }
+
+    /// Asks for memory; once until the provisioner has come.
+    #[inline]
+    pub(crate) fn call_provisioner(&self, memory: &Memory) {
+        if !memory.called.load(Ordering::Relaxed) {
+            self.wake_provisioner(memory);
+        }
+    }
+
+    #[cold]
+    fn wake_provisioner(&self, memory: &Memory) {
+        match self.provisioner.get() {
+            Some(thread) => {
+                memory.called.store(true, Ordering::Relaxed);
+                thread.unpark();
+            }
+            None => self.provide(memory),
+        }
+    }
+
+    fn provide_until_ended(&self) {
+        while !self.ended.load(Ordering::Relaxed) {
+            thread::park();
+            let memories = lock(&self.writers).memories.clone();
+            for memory in memories {
+                if memory.called.swap(false, Ordering::Acquire) {
+                    self.provide(&memory);
+                }
+            }
+        }
+    }
+
+    /// Makes memory ready for a writer, within the budget. Where there is none (a full tmpfs, a limit), it has to do with
+    /// what it has.
+    fn provide(&self, memory: &Memory) {
+        let least = self.options.ahead_bytes / 8;
+        let most = (AHEAD_BYTES_MAX / 8).max(least);
+        let ahead = (memory.log.used() / 4).clamp(least, most);
+        let of_families: usize = lock(&self.families).iter().map(|family| family.bytes()).sum();
+        let max = self.writers_bytes_max().saturating_sub(of_families);
+        let mut grant = |bytes: usize| {
+            let before = self.taken.fetch_add(bytes, Ordering::Relaxed);
+            let granted = before + bytes <= max;
+            if !granted {
+                self.taken.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            granted
+        };
+        if memory.provide(ahead, &mut grant).is_err() {
+            memory.exhausted.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The words in which a series keeps its value, by kind: how many there are, what each means, changing and reading them.
+//!
+//! ```text
+//!  counter           value
+//!  float, info       value as f64 bits
+//!  gauge, last       value, when it was set
+//!  histogram         sequence, sum, a count per classic bucket (not cumulative, +Inf last), native part
+//!  each may be followed by exemplar slots: sequence, when, value, bytes of text, the text
+//! ```
+//!
+//! A histogram's count is not kept: it is the sum of its buckets, so that no reader, and no crash between two stores,
+//! can make them contradict each other.
+
+use super::layout::{HEAD_WORDS, WORD};
+use super::native::{self, NativeShape};
+use crate::family::{Family, Kind, Merge};
+use crate::protocol;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::value::{Distribution, Exemplar};
+
+/// Bytes of an exemplar's label text; longer ones are not recorded.
+pub const EXEMPLAR_BYTES_MAX: usize = 160;
+const EXEMPLAR_WORDS: usize = 4 + EXEMPLAR_BYTES_MAX / WORD;
+
+/// Looks at a histogram that keeps changing before a reader goes on with what it knew.
+pub(crate) const READ_TRIES: usize = 64;
+
+/// What the cells of a family's series are.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub(crate) form: Form,
+    /// Slots for exemplars: none, one, or one per classic bucket.
+    pub(crate) exemplars: usize,
+    /// Where they begin, in words from the first cell.
+    exemplars_at: usize,
+    /// All cells and slots.
+    pub(crate) words: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Form {
+    Unsigned,
+    Float,
+    Last,
+    Histogram { bounds: Box<[f64]>, native: Option<NativeShape> },
+}
+
+impl Shape {
+    pub(crate) fn of(family: &Family) -> Shape {
+        let (form, value_words) = match &family.kind {
+            Kind::Counter => (Form::Unsigned, 1),
+            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Max) => (Form::Float, 1),
+            Kind::Gauge(Merge::Last) => (Form::Last, 2),
+            Kind::Histogram(buckets) => {
+                let classic = classic_words(&buckets.classic);
+                let native = buckets.native.map(|native| NativeShape::new(native, 2 + classic));
+                let words = 2 + classic + native.as_ref().map_or(0, |native| native.words);
+                (Form::Histogram { bounds: buckets.classic.clone().into(), native }, words)
+            }
+        };
+        let exemplars = match (family.exemplars, &family.kind) {
+            (false, _) | (_, Kind::Gauge(_) | Kind::Info) => 0,
+            (_, Kind::Counter | Kind::FloatCounter) => 1,
+            (_, Kind::Histogram(buckets)) => classic_words(&buckets.classic),
+        };
+        Shape { form, exemplars, exemplars_at: value_words, words: value_words + exemplars * EXEMPLAR_WORDS }
+    }
+
+    /// Words of a record with a label text of so many bytes.
+    pub(crate) fn record_words(&self, text_bytes: usize) -> usize {
+        HEAD_WORDS + self.words + text_bytes.div_ceil(WORD)
+    }
+
+    fn slot<'a>(&self, cells: &'a [AtomicU64], index: usize) -> &'a [AtomicU64] {
+        &cells[self.exemplars_at + index * EXEMPLAR_WORDS..][..EXEMPLAR_WORDS]
+    }
+
+    /// Keeps an exemplar in place of the older one of its counter or bucket; false where it is too long, or the family
+    /// has none.
+    pub(crate) fn keep_exemplar(&self, cells: &[AtomicU64], bucket: usize, value: f64, unix_ms: u64, text: &[u8]) -> bool {
+        if bucket >= self.exemplars || text.len() > EXEMPLAR_BYTES_MAX {
+            return false;
+        }
+        let slot = self.slot(cells, bucket);
+        protocol::write(&slot[0], || {
+            slot[1].store(unix_ms, Relaxed);
+            slot[2].store(value.to_bits(), Relaxed);
+            slot[3].store(text.len() as u64, Relaxed);
+            for (word, bytes) in slot[4..].iter().zip(text.chunks(WORD)) {
+                word.store(to_word(bytes), Relaxed);
+            }
+        });
+        true
+    }
+
+    /// Adds the exemplars that are there; one that is being changed is left out.
+    pub(crate) fn read_exemplars(&self, cells: &[AtomicU64], out: &mut Vec<Exemplar>) {
+        for bucket in 0..self.exemplars {
+            let slot = self.slot(cells, bucket);
+            let mut exemplar = Exemplar { bucket: bucket as u32, labels: Vec::new(), value: 0.0, unix_ms: 0 };
+            if slot[0].load(Relaxed) == 0 {
+                continue;
+            }
+            let whole = protocol::read(&slot[0], READ_TRIES, || {
+                exemplar.unix_ms = slot[1].load(Relaxed);
+                exemplar.value = f64::from_bits(slot[2].load(Relaxed));
+                let bytes = (slot[3].load(Relaxed) as usize).min(EXEMPLAR_BYTES_MAX);
+                exemplar.labels.clear();
+                slot[4..].iter().for_each(|word| exemplar.labels.extend(word.load(Relaxed).to_le_bytes()));
+                exemplar.labels.truncate(bytes);
+            });
+            // A damaged file must not make a damaged exposition.
+            if whole && std::str::from_utf8(&exemplar.labels).is_ok() {
+                out.push(exemplar);
+            }
+        }
+    }
+}
+
+fn classic_words(bounds: &[f64]) -> usize {
+    if bounds.is_empty() { 0 } else { bounds.len() + 1 }
+}
+
+/// Up to eight bytes as a word, the rest zero.
+pub(crate) fn to_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; WORD];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Adds to a word that has one writer.
+#[inline]
+pub(crate) fn add(cell: &AtomicU64, amount: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+/// Adds to an f64 that has one writer.
+#[inline]
+pub(crate) fn add_float(cell: &AtomicU64, amount: f64) {
+    cell.store((f64::from_bits(cell.load(Relaxed)) + amount).to_bits(), Relaxed);
+}
+
+/// Which classic bucket a value falls in: the first whose bound is not below it; what is not a number in the last.
+#[inline]
+pub(crate) fn bucket_of(bounds: &[f64], value: f64) -> usize {
+    if value.is_nan() {
+        return bounds.len();
+    }
+    // A few dozen comparisons without a branch are quicker than a search that mispredicts.
+    match bounds.len() {
+        0..=32 => bounds.iter().map(|bound| usize::from(*bound < value)).sum(),
+        _ => bounds.partition_point(|bound| *bound < value),
+    }
+}
+
+/// Counts an observation.
+#[inline]
+pub(crate) fn observe(cells: &[AtomicU64], bounds: &[f64], native: Option<&NativeShape>, value: f64) {
+    protocol::write(&cells[0], || {
+        if !bounds.is_empty() {
+            add(&cells[2 + bucket_of(bounds, value)], 1);
+        }
+        if let Some(native) = native {
+            native::observe(cells, native, value);
+        }
+        add_float(&cells[1], value);
+    });
+}
+
+/// Reads a histogram; false where it kept changing: then sum and buckets may differ by one observation.
+pub(crate) fn read_histogram(
+    cells: &[AtomicU64],
+    bounds: &[f64],
+    native: Option<&NativeShape>,
+    out: &mut Distribution,
+) -> bool {
+    protocol::read(&cells[0], READ_TRIES, || {
+        out.sum = f64::from_bits(cells[1].load(Relaxed));
+        out.classic.clear();
+        let classic = &cells[2..][..classic_words(bounds)];
+        out.classic.extend(classic.iter().map(|count| count.load(Relaxed)));
+        out.native = native.map(|shape| native::read(cells, shape));
+    })
+}
+
+/// Adds a histogram's whole state to cells that nobody reads yet.
+pub(crate) fn restore_histogram(cells: &[AtomicU64], bounds: &[f64], native: Option<&NativeShape>, from: &Distribution) {
+    add_float(&cells[1], from.sum);
+    if from.classic.len() == classic_words(bounds) {
+        from.classic.iter().zip(&cells[2..]).for_each(|(count, cell)| add(cell, *count));
+    }
+    if let (Some(shape), Some(state)) = (native, &from.native) {
+        let mut all = native::read(cells, shape);
+        all.merge(state);
+        native::restore(cells, shape, &all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::Buckets;
+
+    fn family(kind: Kind, exemplars: bool) -> Family {
+        let (name, help, unit) = ("a".into(), "h".into(), String::new());
+        Family { name, help, unit, kind, labels: vec![], exemplars }
+    }
+
+    fn cells(shape: &Shape) -> Vec<AtomicU64> {
+        (0..shape.words).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn buckets_end_with_their_bound() {
+        let bounds = [0.1, 1.0, 10.0];
+        let check = |value: f64, expected| assert_eq!(bucket_of(&bounds, value), expected, "{value}");
+        check(-5.0, 0);
+        check(0.1, 0);
+        check(0.100_000_1, 1);
+        check(1.0, 1);
+        check(10.0, 2);
+        check(10.1, 3);
+        check(f64::INFINITY, 3);
+        check(f64::NEG_INFINITY, 0);
+        check(f64::NAN, 3);
+        let many: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(bucket_of(&many, 50.5), 51);
+        assert_eq!(bucket_of(&many, 50.0), 50);
+        assert_eq!(bucket_of(&many, f64::NAN), 100);
+    }
+
+    #[test]
+    fn a_histogram_reads_back() {
+        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0, 2.0], native: None }), false));
+        let cells = cells(&shape);
+        let Form::Histogram { bounds, native } = &shape.form else { panic!("a histogram") };
+        for value in [0.5, 1.0, 1.5, 99.0] {
+            observe(&cells, bounds, native.as_ref(), value);
+        }
+        let mut read = Distribution::default();
+        assert!(read_histogram(&cells, bounds, native.as_ref(), &mut read));
+        assert_eq!((read.sum, read.classic.as_slice(), read.count()), (102.0, &[2, 1, 1][..], 4));
+    }
+
+    #[test]
+    fn a_change_that_never_ended_is_read_as_it_is() {
+        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0], native: None }), false));
+        let cells = cells(&shape);
+        let Form::Histogram { bounds, .. } = &shape.form else { panic!("a histogram") };
+        observe(&cells, bounds, None, 0.5);
+        // Killed between the bucket and the sum.
+        cells[0].store(3, Relaxed);
+        add(&cells[2], 1);
+        let mut read = Distribution::default();
+        assert!(!read_histogram(&cells, bounds, None, &mut read));
+        assert_eq!((read.sum, read.count()), (0.5, 2));
+    }
+
+    #[test]
+    fn the_newest_exemplar_wins() {
+        let shape = Shape::of(&family(Kind::Histogram(Buckets { classic: vec![1.0], native: None }), true));
+        let cells = cells(&shape);
+        assert!(shape.keep_exemplar(&cells, 1, 7.0, 1, b"trace_id=\"a\""));
+        assert!(shape.keep_exemplar(&cells, 1, 8.0, 2, b"trace_id=\"b\""));
+        assert!(!shape.keep_exemplar(&cells, 2, 8.0, 2, b"no such bucket"));
+        assert!(!shape.keep_exemplar(&cells, 0, 8.0, 2, &[b'a'; EXEMPLAR_BYTES_MAX + 1]));
+        let mut read = Vec::new();
+        shape.read_exemplars(&cells, &mut read);
+        let labels = b"trace_id=\"b\"".to_vec();
+        assert_eq!(read, [Exemplar { bucket: 1, labels, value: 8.0, unix_ms: 2 }]);
+    }
+
+    #[test]
+    fn counters_have_one_exemplar_and_gauges_none() {
+        assert_eq!(Shape::of(&family(Kind::Counter, true)).exemplars, 1);
+        assert_eq!(Shape::of(&family(Kind::Counter, true)).words, 1 + EXEMPLAR_WORDS);
+        assert_eq!(Shape::of(&family(Kind::Gauge(Merge::Last), true)).words, 2);
+    }
+}

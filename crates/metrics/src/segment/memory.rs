@@ -1,0 +1,185 @@
+//! The memory of segments and indices: a reserved range of addresses, anonymous or a file's, made usable part by part.
+//!
+//! Everything in it is reached as atomics, so that two processes, or two threads, cannot make a data race of it whatever
+//! they do. This is the only place that turns addresses into references.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, ftruncate, open};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// The unit in which memory is made usable.
+pub(crate) const PAGE: usize = 4096;
+/// The unit where there is much of it: a page of this size needs one entry of the processor's address cache instead of 512.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// Memory of an area up to here is made usable in small pages, so that a small program stays small.
+pub(crate) const SMALL_BYTES: usize = HUGE_PAGE;
+
+/// A range of addresses, all zeros at first.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Where the memory is a file's that this process writes.
+    file: Option<OwnedFd>,
+    is_writable: bool,
+}
+
+// SAFETY: the range belongs to the mapping until it is dropped, and is only handed out as shared slices of atomics.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves addresses; memory comes with [`Mapping::prepare`].
+    #[expect(unsafe_code, reason = "mapping memory")]
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh range that nothing else refers to.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        Mapping::new(start, bytes, None, true)
+    }
+
+    /// Makes a new file of this size, without memory yet, that others may read.
+    #[expect(unsafe_code, reason = "mapping memory")]
+    pub(crate) fn create(path: &Path, bytes: usize) -> io::Result<Mapping> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::from_raw_mode(0o644))?;
+        ftruncate(&file, bytes as u64)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh range that nothing else refers to; the file is never made shorter.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
+        Mapping::new(start, bytes, Some(file), true)
+    }
+
+    /// Maps a whole file of another process for reading, or for writing where both sides do.
+    #[expect(unsafe_code, reason = "mapping memory")]
+    pub(crate) fn open(path: &Path, is_writable: bool) -> io::Result<Mapping> {
+        let mode = if is_writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let file = open(path, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+        let bytes = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        if bytes < PAGE || bytes % PAGE != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are no segment's size")));
+        }
+        let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a fresh range that nothing else refers to; writers of these files never make them shorter.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
+        Mapping::new(start, bytes, is_writable.then_some(file), is_writable)
+    }
+
+    fn new(start: *mut std::ffi::c_void, bytes: usize, file: Option<OwnedFd>, is_writable: bool) -> io::Result<Mapping> {
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, bytes, file, is_writable })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Says that `bytes` from `at` will be touched here and there: small pages only.
+    pub(crate) fn keep_small(&self, at: usize, bytes: usize) {
+        self.advise(at, bytes, Advice::LinuxNoHugepage);
+    }
+
+    /// Says that `bytes` from `at` will be used from the beginning to the end: first small pages, then huge ones.
+    pub(crate) fn grow_huge(&self, at: usize, bytes: usize) {
+        let small = (SMALL_BYTES + at).next_multiple_of(PAGE).min(at + bytes) - at;
+        self.keep_small(at, small);
+        self.advise(at + small, bytes - small, Advice::LinuxHugepage);
+    }
+
+    /// Makes `bytes` from `at` usable without a fault later; an error means there is no memory, and nothing has changed
+    /// for those who use what was prepared before. Both are multiples of [`PAGE`].
+    pub(crate) fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
+        assert!(self.is_writable && at % PAGE == 0 && bytes % PAGE == 0 && at + bytes <= self.bytes);
+        if let Some(file) = &self.file {
+            // On tmpfs this takes the memory now: a store later cannot fail for want of it.
+            fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
+        }
+        if bytes > 0 && !self.populate(at, bytes) {
+            // An older kernel: a store faults a page in. Nobody uses the range yet, and it is zero.
+            for word in self.words(at, bytes / 8).iter().step_by(PAGE / 8) {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// A wish: where the system does not know it, all goes on as it is.
+    #[expect(unsafe_code, reason = "advice on memory")]
+    fn advise(&self, at: usize, bytes: usize, advice: Advice) {
+        assert!(at % PAGE == 0 && at + bytes <= self.bytes);
+        // SAFETY: inside the mapping; about page sizes, which change no content.
+        let _ = unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, advice) };
+    }
+
+    #[expect(unsafe_code, reason = "advice on memory")]
+    fn populate(&self, at: usize, bytes: usize) -> bool {
+        // SAFETY: inside the mapping (asserted by the caller); populating changes no content.
+        unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
+    }
+
+    /// The 64-bit words from byte `at`.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
+        assert!(at % 8 == 0 && at <= self.bytes && count <= (self.bytes - at) / 8);
+        // SAFETY: inside the mapping and aligned, which is page-aligned itself; atomics may be shared, and every bit
+        // pattern is valid. A read-only mapping is only loaded from: stores are made by its writer alone.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
+    }
+
+    /// The 32-bit words from byte `at`.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn halves(&self, at: usize, count: usize) -> &[AtomicU32] {
+        assert!(at % 4 == 0 && at <= self.bytes && count <= (self.bytes - at) / 4);
+        // SAFETY: as in `words`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
+    }
+
+    /// Bytes that will never be written again: the caller has seen them committed, with acquire.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn frozen(&self, at: usize, count: usize) -> &[u8] {
+        assert!(at <= self.bytes && count <= self.bytes - at);
+        // SAFETY: inside the mapping; a committed record's label text is never stored to again, so there is no race.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), count) }
+    }
+
+    /// The header of a segment, at the very beginning.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn header<T: Layout>(&self) -> &T {
+        assert!(size_of::<T>() <= self.bytes);
+        // SAFETY: in the mapping, which is page-aligned; `T` consists of atomics only, by the contract of `Layout`.
+        unsafe { &*self.start.as_ptr().cast::<T>() }
+    }
+}
+
+impl Drop for Mapping {
+    #[expect(unsafe_code, reason = "unmapping memory")]
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's, and every reference into it borrowed from it.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping that was made can be unmapped");
+    }
+}
+
+/// A type that may be laid over mapped memory.
+///
+/// # Safety
+///
+/// It consists of atomics only, is `repr(C)`, and is aligned to at most a page.
+#[expect(unsafe_code, reason = "the contract of `Mapping::header`")]
+pub(crate) unsafe trait Layout {}
+
+// SAFETY: atomics only, `repr(C)`, aligned to 8.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Layout for super::layout::Header {}

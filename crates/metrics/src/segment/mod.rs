@@ -1,0 +1,210 @@
+//! A segment: the append-only memory that one writer writes and any number of readers read.
+
+pub(crate) mod cells;
+pub(crate) mod family_record;
+pub(crate) mod layout;
+pub(crate) mod memory;
+pub(crate) mod native;
+
+use crate::protocol;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, WORD, unpair};
+use memory::{Mapping, PAGE};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Bytes of log that a series takes at least; so many series a segment of a given size can have.
+const SERIES_BYTES_MIN: usize = 40;
+
+/// Who writes a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`): pids are used again.
+    pub start: u64,
+}
+
+/// One writer's memory, seen by the writer itself or by a reader.
+pub struct Segment {
+    mapping: Mapping,
+    series_max: usize,
+    log_at: usize,
+    log_words: usize,
+    /// Unique in the writing process.
+    pub(crate) serial: u64,
+    /// Who writes it.
+    pub(crate) process: Process,
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment").field("process", &self.process).field("serial", &self.serial).finish_non_exhaustive()
+    }
+}
+
+/// Why a file is not read as a segment.
+#[derive(Debug)]
+pub enum SegmentError {
+    /// It cannot be opened or mapped.
+    Io(PathBuf, io::Error),
+    /// It does not begin as a segment does.
+    NotASegment(PathBuf),
+    /// It was written by a version that lays things out differently.
+    Version(PathBuf, u32),
+    /// Its header contradicts its size.
+    Damaged(PathBuf),
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SegmentError::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            SegmentError::NotASegment(path) => write!(f, "{}: this is no metrics segment", path.display()),
+            SegmentError::Version(path, abi) => write!(
+                f,
+                "{}: written in layout version {abi}, this program reads version {ABI}; \
+                 run exporter and gateway of the same release",
+                path.display()
+            ),
+            SegmentError::Damaged(path) => write!(f, "{}: the header contradicts the file's size", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for SegmentError {}
+
+impl Segment {
+    /// A new, empty segment with room for `log_bytes` of records: in this file, or in anonymous memory. Nothing of it
+    /// but the header has memory yet.
+    pub(crate) fn create(
+        file: Option<&Path>,
+        log_bytes: usize,
+        process: Process,
+        serial: u64,
+        now_ms: u64,
+    ) -> io::Result<Segment> {
+        let log_words = log_bytes.next_multiple_of(PAGE) / WORD;
+        let series_max = (log_bytes / SERIES_BYTES_MIN).next_multiple_of(PAGE / 4);
+        let log_at = HEADER_BYTES + (series_max * 4).next_multiple_of(PAGE);
+        let bytes = log_at + log_words * WORD;
+        let mapping = match file {
+            Some(path) => Mapping::create(path, bytes)?,
+            None => Mapping::anonymous(bytes)?,
+        };
+        mapping.keep_small(0, log_at);
+        mapping.grow_huge(log_at, log_words * WORD);
+        mapping.prepare(0, HEADER_BYTES)?;
+        let segment = Segment { mapping, series_max, log_at, log_words, serial, process };
+        let header = segment.header();
+        header.abi.store(ABI, Ordering::Relaxed);
+        header.pid.store(process.pid, Ordering::Relaxed);
+        header.process_start.store(process.start, Ordering::Relaxed);
+        header.serial.store(serial, Ordering::Relaxed);
+        header.created_ms.store(now_ms, Ordering::Relaxed);
+        header.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+        header.series_max.store(series_max as u64, Ordering::Relaxed);
+        header.log_at.store(log_at as u64, Ordering::Relaxed);
+        header.log_words.store(log_words as u64, Ordering::Relaxed);
+        header.epoch.store(1, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// Maps another process's segment for reading.
+    pub(crate) fn open(path: &Path) -> Result<Segment, SegmentError> {
+        let mapping = Mapping::open(path, false).map_err(|error| SegmentError::Io(path.to_owned(), error))?;
+        let header = mapping.header::<Header>();
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(SegmentError::NotASegment(path.to_owned()));
+        }
+        let abi = header.abi.load(Ordering::Relaxed);
+        if abi != ABI {
+            return Err(SegmentError::Version(path.to_owned(), abi));
+        }
+        let size = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let (series_max, log_at, log_words) =
+            (size(&header.series_max), size(&header.log_at), size(&header.log_words));
+        let epochs_end = series_max.checked_mul(4).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
+        let log_end = log_words.checked_mul(WORD).and_then(|bytes| bytes.checked_add(log_at));
+        let fits = epochs_end.is_some_and(|end| end <= log_at) && log_end.is_some_and(|end| end <= mapping.bytes());
+        if !fits || log_at % WORD != 0 {
+            return Err(SegmentError::Damaged(path.to_owned()));
+        }
+        let process = Process {
+            pid: header.pid.load(Ordering::Relaxed),
+            start: header.process_start.load(Ordering::Relaxed),
+        };
+        let serial = header.serial.load(Ordering::Relaxed);
+        Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        self.mapping.header()
+    }
+
+    /// One epoch a series.
+    #[inline]
+    pub(crate) fn epochs(&self) -> &[AtomicU32] {
+        self.mapping.halves(HEADER_BYTES, self.series_max)
+    }
+
+    #[inline]
+    pub(crate) fn log(&self) -> &[AtomicU64] {
+        self.mapping.words(self.log_at, self.log_words)
+    }
+
+    /// Words of the log that may be read.
+    #[inline]
+    pub(crate) fn committed(&self) -> usize {
+        usize::try_from(protocol::committed(&self.header().committed)).unwrap_or(usize::MAX).min(self.log_words)
+    }
+
+    /// Room for series, and for words of log.
+    pub(crate) fn room(&self) -> (usize, usize) {
+        (self.series_max, self.log_words)
+    }
+
+    /// Makes memory behind the epochs of the series `from..to`.
+    pub(crate) fn prepare_epochs(&self, from: usize, to: usize) -> io::Result<()> {
+        self.mapping.prepare(HEADER_BYTES + from * 4, (to - from) * 4)
+    }
+
+    /// Makes memory behind the log's words `from..to`.
+    pub(crate) fn prepare_log(&self, from: usize, to: usize) -> io::Result<()> {
+        self.mapping.prepare(self.log_at + from * WORD, (to - from) * WORD)
+    }
+
+    /// The record at this word; `None` where there is none, or the memory is not what a writer of ours makes.
+    #[inline]
+    pub(crate) fn record(&self, at: usize, committed: usize) -> Option<Head> {
+        let head = Head::unpack(self.log().get(at)?.load(Ordering::Relaxed))?;
+        (at + head.words as usize <= committed).then_some(head)
+    }
+
+    /// Number and label text of the series whose record is here.
+    #[inline]
+    pub(crate) fn series(&self, at: usize, head: Head) -> Option<(u32, &[u8])> {
+        let (number, bytes) = unpair(self.log()[at + 1].load(Ordering::Relaxed));
+        Some((number, self.text(at, head, bytes as usize)?))
+    }
+
+    /// So many bytes from a word of the log on, of a record that is whole; empty beyond the end.
+    #[inline]
+    pub(crate) fn text_at(&self, word: usize, bytes: usize) -> &[u8] {
+        match word <= self.log_words && bytes <= (self.log_words - word) * WORD {
+            true => self.mapping.frozen(self.log_at + word * WORD, bytes),
+            false => &[],
+        }
+    }
+
+    /// The last `bytes` bytes of a record, before its padding.
+    #[inline]
+    pub(crate) fn text(&self, at: usize, head: Head, bytes: usize) -> Option<&[u8]> {
+        let words = bytes.div_ceil(WORD);
+        let start = (at + head.words as usize).checked_sub(words).filter(|start| *start >= at + layout::HEAD_WORDS)?;
+        Some(self.mapping.frozen(self.log_at + start * WORD, bytes))
+    }
+}

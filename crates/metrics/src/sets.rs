@@ -1,0 +1,138 @@
+//! How many label sets a family has over all writers of the process: a set of fingerprints they share without a lock.
+//!
+//! Each writer has its own record of a label set, so their counts cannot simply be added. A new label set's fingerprint,
+//! 32 bits of its hash, is put into one table by compare-and-swap; whoever finds it there has seen a set that is counted
+//! already. Two sets that look alike are counted as one, which happens about once in a billion.
+
+use crate::segment::memory::Mapping;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const FREE: u32 = 0;
+const REMOVED: u32 = 1;
+
+/// The label sets of one family.
+pub(crate) struct Sets {
+    table: Mapping,
+    slots: usize,
+    count: AtomicU32,
+}
+
+impl Sets {
+    /// Room for so many. The table takes memory as it is touched.
+    pub(crate) fn new(sets_max: u32) -> io::Result<Sets> {
+        let slots = (sets_max as usize * 5 / 4).next_power_of_two().max(64);
+        let table = Mapping::anonymous(slots * 4)?;
+        // A huge page would be cleared by the first who touches it, and that is a writer.
+        table.keep_small(0, table.bytes());
+        Ok(Sets { table, slots, count: AtomicU32::new(0) })
+    }
+
+    /// Label sets counted.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots * 4
+    }
+
+    /// Whether the set with this hash is counted.
+    pub(crate) fn contains(&self, hash: u64) -> bool {
+        let mark = fingerprint(hash);
+        self.run(hash).find_map(|slot| match slot.load(Relaxed) {
+            FREE => Some(false),
+            found => (found == mark).then_some(true),
+        }) == Some(true)
+    }
+
+    /// Counts a set, if it is not yet.
+    pub(crate) fn insert(&self, hash: u64) {
+        if self.contains(hash) {
+            return;
+        }
+        let mark = fingerprint(hash);
+        for slot in self.run(hash) {
+            let found = slot.load(Relaxed);
+            if found == mark {
+                return;
+            }
+            if found <= REMOVED {
+                match slot.compare_exchange(found, mark, Relaxed, Relaxed) {
+                    Ok(_) => {
+                        self.count.fetch_add(1, Relaxed);
+                        return;
+                    }
+                    // Another writer was quicker, perhaps with the same set.
+                    Err(now) if now == mark => return,
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Counts a set no longer.
+    pub(crate) fn remove(&self, hash: u64) {
+        let mark = fingerprint(hash);
+        for slot in self.run(hash) {
+            match slot.load(Relaxed) {
+                FREE => return,
+                found if found == mark => {
+                    if slot.compare_exchange(mark, REMOVED, Relaxed, Relaxed).is_ok() {
+                        self.count.fetch_sub(1, Relaxed);
+                    }
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The slots in which the set with this hash may be, each once.
+    fn run(&self, hash: u64) -> impl Iterator<Item = &AtomicU32> {
+        let slots = self.table.halves(0, self.slots);
+        let mask = self.slots - 1;
+        let first = hash as usize & mask;
+        (0..self.slots).map(move |step| &slots[(first + step) & mask])
+    }
+}
+
+fn fingerprint(hash: u64) -> u32 {
+    ((hash >> 32) as u32).max(REMOVED + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(number: u64) -> u64 {
+        let x = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (x ^ (x >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+    }
+
+    #[test]
+    fn sets_are_counted_once() {
+        let sets = Sets::new(1000).unwrap();
+        for number in (0..1000).chain(0..1000) {
+            sets.insert(hash(number));
+        }
+        assert_eq!(sets.count(), 1000);
+        (0..500).for_each(|number| sets.remove(hash(number)));
+        sets.remove(hash(0));
+        assert_eq!(sets.count(), 500);
+        assert!(!sets.contains(hash(3)) && sets.contains(hash(700)));
+        (0..500).for_each(|number| sets.insert(hash(number)));
+        assert_eq!(sets.count(), 1000);
+    }
+
+    #[test]
+    fn two_threads_count_a_set_once() {
+        let sets = Sets::new(10_000).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..10_000).for_each(|number| sets.insert(hash(number))));
+            }
+        });
+        assert_eq!(sets.count(), 10_000);
+    }
+}

@@ -1,0 +1,307 @@
+//! The public face of reading: everything that one exposition shows, wherever it comes from, and the care of its series.
+//!
+//! A collector belongs to one thread of low priority. It scrapes when it is asked ([`Collector::refresh`], then a
+//! [`Cursor`]), and once in a while it looks after things ([`Collector::tend`]): series that end, processes that have
+//! ended, what an operator has to be told.
+
+use super::directory::DirectoryError;
+use super::ending::Endings;
+use super::fold::{FoldError, fold};
+use super::source::{Folder, Source};
+use crate::declared::Declared;
+use crate::encode::Format;
+use crate::reader::{Cursor, Damaged, FamilyCardinality, Piece, Reader, ReaderOptions};
+use crate::registry::{Place, Registry, RegistryError};
+use crate::segment::SegmentError;
+use crate::writer::Writer;
+use std::collections::HashSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Between two looks for processes that have ended.
+const FOLD_MS: u64 = 2_000;
+
+/// How a collector is to be.
+#[derive(Debug, Clone, Default)]
+pub struct CollectorOptions {
+    /// Of its reader.
+    pub reader: ReaderOptions,
+    /// Series that nobody changes for so long end; `None`: never.
+    pub expire_ms: Option<u64>,
+    /// The gauge of series by `family`, to be kept up to date.
+    pub series: Option<Arc<Declared>>,
+    /// The gauge of bytes by `part`, to be kept up to date.
+    pub bytes: Option<Arc<Declared>>,
+}
+
+/// Why there is nothing to show.
+#[derive(Debug)]
+pub enum CollectError {
+    /// The shared folder is not there (yet), or cannot be read.
+    Directory(DirectoryError),
+}
+
+impl fmt::Display for CollectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CollectError::Directory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CollectError {}
+
+/// What an operator has to be told, once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A label has so many values that new ones are counted as `__other__`.
+    Collapsed {
+        /// The family.
+        family: String,
+        /// The label.
+        label: String,
+        /// About how many distinct values it has had.
+        distinct: u64,
+    },
+    /// A segment cannot be read, or not further than to some place.
+    Damaged(String),
+    /// Totals of ended processes could not be folded.
+    NotFolded(String),
+    /// Totals of ended processes have been folded.
+    Folded {
+        /// Segments that were replaced.
+        segments: usize,
+        /// Series carried on.
+        series: usize,
+    },
+    /// Families are not shown, as others of another kind have their name.
+    Hidden(usize),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Collapsed { family, label, distinct } => write!(
+                f,
+                "the label {label} of {family} has had about {distinct} values: new ones are counted as __other__ from now \
+                 on; leave the label out, or raise the number of series or the memory for metrics"
+            ),
+            Event::Damaged(what) => write!(f, "{what}; what it holds behind that is not shown"),
+            Event::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
+            Event::Folded { segments, series } => write!(f, "totals of ended processes are carried on: {series} series of {segments} segments"),
+            Event::Hidden(families) => write!(f, "{families} families are not shown: others declared later have their names"),
+        }
+    }
+}
+
+/// Reads, and looks after series.
+pub struct Collector {
+    source: Source,
+    reader: Reader,
+    /// For tombstones and the collector's own gauges, where the registry is this process's.
+    writer: Option<Writer>,
+    endings: Endings,
+    options: CollectorOptions,
+    next_fold_ms: u64,
+    now_ms: u64,
+    told: HashSet<Event>,
+    events: Vec<Event>,
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collector").field("reader", &self.reader).finish_non_exhaustive()
+    }
+}
+
+impl Collector {
+    /// Of this process's registry, and of all who share its folder.
+    pub fn of_registry(registry: Arc<Registry>, options: CollectorOptions) -> Result<Collector, RegistryError> {
+        let writer = registry.writer()?;
+        Ok(Collector::new(Source::of(registry), Some(writer), options))
+    }
+
+    /// Of a folder that other processes write to. It need not be there yet.
+    pub fn open(folder: &Path, options: CollectorOptions) -> Collector {
+        Collector::new(Source::Folder(Folder::new(folder.to_owned(), None)), None, options)
+    }
+
+    fn new(source: Source, writer: Option<Writer>, options: CollectorOptions) -> Collector {
+        Collector {
+            source,
+            reader: Reader::new(options.reader),
+            writer,
+            endings: Endings::new(options.expire_ms),
+            options,
+            next_fold_ms: 0,
+            now_ms: 0,
+            told: HashSet::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Looks at what has changed since the last time.
+    pub fn refresh(&mut self, now_ms: u64) -> Result<(), CollectError> {
+        self.now_ms = now_ms;
+        let mut unreadable: Vec<SegmentError> = Vec::new();
+        let mounts = self.source.mounts(now_ms, &mut unreadable);
+        unreadable.into_iter().for_each(|error| self.tell(Event::Damaged(error.to_string())));
+        let refreshed = self.reader.refresh(&mounts.map_err(CollectError::Directory)?, now_ms);
+        if refreshed.series_new > 0 {
+            self.endings.look_again();
+        }
+        for Damaged { process, serial, word } in refreshed.damaged {
+            let what = format!("segment {serial} of process {} holds no record at word {word}", process.pid);
+            self.tell(Event::Damaged(what));
+        }
+        if refreshed.hidden_families > 0 {
+            self.tell(Event::Hidden(refreshed.hidden_families));
+        }
+        Ok(())
+    }
+
+    /// Begins an exposition of what the last refresh has found; of some families only, where `names` are given.
+    pub fn cursor(&mut self, format: Format, gzip: bool, names: Option<Vec<String>>) -> Cursor {
+        self.reader.cursor(format, gzip, names)
+    }
+
+    /// Its next piece.
+    pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
+        self.reader.next(cursor)
+    }
+
+    /// Looks after everything that takes its time. True: there is more to do, soon; otherwise in a second.
+    pub fn tend(&mut self, now_ms: u64) -> bool {
+        let Some(registry) = self.source.registry().cloned() else { return false };
+        self.carry_on(&registry, now_ms);
+        // Where the folder is gone there is nothing to look after.
+        if self.refresh(now_ms).is_err() {
+            return false;
+        }
+        self.tell_of_collapses(&registry);
+        let Some(writer) = &mut self.writer else { return false };
+        let is_busy = self.endings.step(&self.reader, &registry, writer, now_ms);
+        self.report(&registry);
+        is_busy
+    }
+
+    /// These routes (nodes, consumers, …) are gone: their series are exposed once more and end.
+    pub fn remove(&mut self, label: &str, values: Vec<String>) {
+        self.endings.remove(label, values);
+    }
+
+    /// These are there (again).
+    pub fn restore(&mut self, label: &str, values: &[String]) {
+        self.endings.restore(label, values);
+    }
+
+    /// Changes what can be changed while it runs.
+    pub fn set_options(&mut self, options: CollectorOptions) {
+        self.endings.expire_ms = options.expire_ms;
+        if options.reader != self.options.reader {
+            self.reader.set_options(options.reader);
+        }
+        self.options = options;
+    }
+
+    /// Series that are exposed.
+    pub fn series(&self) -> usize {
+        self.reader.series()
+    }
+
+    /// Series that have ended, by expiry or removal.
+    pub fn ended(&self) -> u64 {
+        self.endings.ended
+    }
+
+    /// What the operator has not been told yet.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Each family's series, bytes and labels, the largest first.
+    pub fn cardinality(&mut self) -> Vec<FamilyCardinality> {
+        let mut families = self.reader.cardinality();
+        let declared = self.source.registry().map(|registry| registry.families()).unwrap_or_default();
+        for family in &mut families {
+            for label in &mut family.labels {
+                for (distinct, is_collapsed) in declared.iter().filter_map(|each| each.about(&family.name, &label.name)) {
+                    label.distinct = label.distinct.max(distinct);
+                    label.collapsed |= is_collapsed;
+                }
+            }
+        }
+        families
+    }
+
+    /// Says that this process lives, and carries on the totals of those that do not.
+    fn carry_on(&mut self, registry: &Registry, now_ms: u64) {
+        let Place::Shared(directory) = &registry.inner.place else { return };
+        if let Err(error) = directory.beat(registry.process(), now_ms) {
+            self.tell(Event::NotFolded(error.to_string()));
+        }
+        if now_ms < self.next_fold_ms {
+            return;
+        }
+        self.next_fold_ms = now_ms + FOLD_MS;
+        match fold(directory, &registry.inner.options, now_ms) {
+            Ok(folded) if folded.segments > 0 => {
+                self.events.push(Event::Folded { segments: folded.segments, series: folded.series });
+            }
+            Ok(_) => {}
+            Err(error @ (FoldError::Directory(_) | FoldError::Segment(_) | FoldError::Base(_) | FoldError::Remove(_))) => {
+                self.tell(Event::NotFolded(error.to_string()));
+            }
+        }
+    }
+
+    fn tell_of_collapses(&mut self, registry: &Registry) {
+        for declared in registry.families() {
+            let collapsed = declared.collapsed();
+            let labels = declared.family().labels.iter().enumerate();
+            for (index, label) in labels.filter(|(index, _)| collapsed & (1 << index) != 0) {
+                let (family, label) = (declared.family().name.clone(), label.clone());
+                let key = Event::Collapsed { family: family.clone(), label: label.clone(), distinct: 0 };
+                if self.told.insert(key) {
+                    self.events.push(Event::Collapsed { family, label, distinct: declared.distinct()[index] });
+                }
+            }
+        }
+    }
+
+    /// Sets the collector's own gauges.
+    fn report(&mut self, registry: &Registry) {
+        let Some(writer) = &mut self.writer else { return };
+        let mut set = |family: &Arc<Declared>, value: &str, number: usize| {
+            let handle = writer.series(family, &[value.as_bytes()]);
+            // Refused only where there was no memory for the series.
+            let _ = writer.set(handle, number as f64);
+        };
+        if let Some(family) = &self.options.bytes {
+            let (log, index) = registry.bytes();
+            let reader = self.reader.bytes();
+            for (part, bytes) in [("log", log), ("index", index), ("reader", reader.reader), ("cache", reader.cache)] {
+                set(family, part, bytes);
+            }
+        }
+        if let Some(family) = &self.options.series {
+            self.reader.families(|name, series| set(family, name, series));
+        }
+        writer.tick(self.now_ms);
+    }
+
+    /// Tells it, unless it has been told before.
+    fn tell(&mut self, event: Event) {
+        if self.told.len() < EVENTS_MAX && self.told.insert(event.clone()) {
+            self.events.push(event);
+        }
+    }
+}
+
+/// Different things told in the life of a collector.
+const EVENTS_MAX: usize = 10_000;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,370 @@
+//! The list of all segments in a shared folder, which any number of processes read and one at a time changes.
+//!
+//! ```text
+//!  header: magic, ABI, active  │  process slots: pid, start, heartbeat  │  table 0  │  table 1
+//!  a table: number of entries  │  entries: pid, start, serial           (pid 0: a base, the totals of the dead)
+//! ```
+//!
+//! `active` says by its lowest bit which table holds. A change is written to the other one, under a file lock, and becomes
+//! true by one store: whoever is killed in the middle has changed nothing, and a reader sees the list before or after,
+//! never between. So dead processes' segments and the base that replaces them change places in one step.
+
+use crate::segment::Process;
+use crate::segment::memory::{Layout, Mapping, PAGE};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use std::fmt;
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Processes that may share a folder at a time; also how many dead ones may wait to be folded.
+pub const PROCESSES_MAX: usize = 64;
+/// Segments of all of them.
+pub const SEGMENTS_MAX: usize = 2048;
+/// A process whose heartbeat is older has ended, or is stopped.
+pub const HEARTBEAT_MAX_MS: u64 = 5_000;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"stilldir");
+const ABI: u32 = 1;
+/// The lock is held for milliseconds; somebody who holds it longer is stuck.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+#[repr(C)]
+struct File {
+    magic: AtomicU64,
+    abi: AtomicU32,
+    reserved: AtomicU32,
+    /// Counts the changes; its lowest bit is the table that holds.
+    active: AtomicU64,
+    processes: [Slot; PROCESSES_MAX],
+    tables: [Table; 2],
+}
+
+#[repr(C)]
+struct Slot {
+    pid: AtomicU32,
+    reserved: AtomicU32,
+    start: AtomicU64,
+    /// In milliseconds since the epoch.
+    heartbeat_ms: AtomicU64,
+}
+
+#[repr(C)]
+struct Table {
+    entries: AtomicU64,
+    rows: [Row; SEGMENTS_MAX],
+}
+
+#[repr(C)]
+struct Row {
+    pid: AtomicU32,
+    reserved: AtomicU32,
+    start: AtomicU64,
+    serial: AtomicU64,
+}
+
+const _: () = {
+    assert!(offset_of!(File, abi) == 8);
+    assert!(offset_of!(File, active) == 16);
+    assert!(offset_of!(File, processes) == 24);
+    assert!(offset_of!(File, tables) == 24 + 24 * PROCESSES_MAX);
+    assert!(offset_of!(Slot, start) == 8 && offset_of!(Slot, heartbeat_ms) == 16);
+    assert!(offset_of!(Table, rows) == 8);
+    assert!(offset_of!(Row, start) == 8 && offset_of!(Row, serial) == 16);
+    assert!(size_of::<Row>() == 24 && size_of::<Slot>() == 24);
+};
+
+// SAFETY: atomics only, `repr(C)`, aligned to 8.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Layout for File {}
+
+/// A segment, by who writes it and which of theirs it is. A base belongs to nobody: pid 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Entry {
+    pub(crate) process: Process,
+    pub(crate) serial: u64,
+}
+
+impl Entry {
+    /// Totals of the dead.
+    pub(crate) fn base(serial: u64) -> Entry {
+        Entry { process: Process { pid: 0, start: 0 }, serial }
+    }
+
+    pub(crate) fn is_base(&self) -> bool {
+        self.process.pid == 0
+    }
+
+    /// The segment's file.
+    pub(crate) fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(match self.is_base() {
+            true => format!("base-{}.segment", self.serial),
+            false => format!("{}-{}-{}.segment", self.process.pid, self.process.start, self.serial),
+        })
+    }
+}
+
+/// Why the shared folder cannot be used.
+#[derive(Debug)]
+pub enum DirectoryError {
+    /// What was tried with which file, and what came of it.
+    Io(&'static str, PathBuf, io::Error),
+    /// The file is not one of ours.
+    NotADirectory(PathBuf),
+    /// Written by a release that lays things out differently.
+    Version(PathBuf, u32),
+    /// Another process has held the lock for seconds.
+    Locked(PathBuf),
+    /// There are as many processes, or segments, as can be.
+    Full(PathBuf),
+}
+
+impl fmt::Display for DirectoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirectoryError::Io(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
+            DirectoryError::NotADirectory(path) => {
+                write!(f, "{}: not written by this program; choose an empty folder for the metrics", path.display())
+            }
+            DirectoryError::Version(path, abi) => write!(
+                f,
+                "{}: written in layout version {abi}, this program uses version {ABI}; stop the other release's \
+                 processes and remove the folder, or give this one its own",
+                path.display()
+            ),
+            DirectoryError::Locked(path) => {
+                write!(f, "{}: another process has held the lock for {} s; is one of them stopped?", path.display(), LOCK_TIMEOUT.as_secs())
+            }
+            DirectoryError::Full(path) => write!(
+                f,
+                "{}: more than {PROCESSES_MAX} processes or {SEGMENTS_MAX} segments share this folder; give some their own",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DirectoryError {}
+
+/// The list, mapped.
+pub(crate) struct Directory {
+    folder: PathBuf,
+    mapping: Mapping,
+}
+
+/// Holds the lock while it lives; the system lets go of it with the process.
+pub(crate) struct Lock(#[expect(dead_code, reason = "closing it unlocks")] OwnedFd);
+
+impl Directory {
+    /// Opens the folder's list for changing; makes both where they are missing.
+    pub(crate) fn create(folder: &Path) -> Result<Directory, DirectoryError> {
+        std::fs::create_dir_all(folder).map_err(|error| DirectoryError::Io("make the folder", folder.into(), error))?;
+        let _lock = lock(folder)?;
+        let path = folder.join("directory");
+        let failed = |error| DirectoryError::Io("make", path.clone(), error);
+        if !path.exists() {
+            // Made under another name, so that nobody sees it half made.
+            let new = folder.join("directory.new");
+            match std::fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+            let mapping = Mapping::create(&new, size_of::<File>()).map_err(failed)?;
+            mapping.prepare(0, size_of::<File>().next_multiple_of(PAGE)).map_err(failed)?;
+            let file = mapping.header::<File>();
+            file.abi.store(ABI, Ordering::Relaxed);
+            file.magic.store(MAGIC, Ordering::Release);
+            std::fs::rename(&new, &path).map_err(failed)?;
+        }
+        Directory::map(folder, true)
+    }
+
+    /// Opens the folder's list for reading.
+    pub(crate) fn open(folder: &Path) -> Result<Directory, DirectoryError> {
+        Directory::map(folder, false)
+    }
+
+    fn map(folder: &Path, is_writable: bool) -> Result<Directory, DirectoryError> {
+        let path = folder.join("directory");
+        let mapping = Mapping::open(&path, is_writable).map_err(|error| DirectoryError::Io("open", path.clone(), error))?;
+        if mapping.bytes() < size_of::<File>() || mapping.header::<File>().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(DirectoryError::NotADirectory(path));
+        }
+        let abi = mapping.header::<File>().abi.load(Ordering::Relaxed);
+        if abi != ABI {
+            return Err(DirectoryError::Version(path, abi));
+        }
+        Ok(Directory { folder: folder.to_owned(), mapping })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn file(&self) -> &File {
+        self.mapping.header()
+    }
+
+    /// Until the lock is dropped nobody else changes the list.
+    pub(crate) fn lock(&self) -> Result<Lock, DirectoryError> {
+        lock(&self.folder)
+    }
+
+    /// Counts the changes of the list.
+    pub(crate) fn generation(&self) -> u64 {
+        self.file().active.load(Ordering::Acquire)
+    }
+
+    /// The list and the generation it is of.
+    pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
+        let file = self.file();
+        loop {
+            let generation = self.generation();
+            let table = &file.tables[(generation & 1) as usize];
+            let count = (table.entries.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
+            let entry = |row: &Row| Entry {
+                process: Process { pid: row.pid.load(Ordering::Relaxed), start: row.start.load(Ordering::Relaxed) },
+                serial: row.serial.load(Ordering::Relaxed),
+            };
+            let entries = table.rows[..count].iter().map(entry).collect();
+            // Two changes meanwhile may have written into the table that was read.
+            crate::sync::fence(Ordering::Acquire);
+            if self.generation() == generation {
+                return (generation, entries);
+            }
+        }
+    }
+
+    /// Replaces the list at once; the caller holds the lock.
+    pub(crate) fn replace(&self, _lock: &Lock, entries: &[Entry]) -> Result<(), DirectoryError> {
+        if entries.len() > SEGMENTS_MAX {
+            return Err(DirectoryError::Full(self.folder.clone()));
+        }
+        let file = self.file();
+        let next = file.active.load(Ordering::Relaxed).wrapping_add(1);
+        let table = &file.tables[(next & 1) as usize];
+        for (row, entry) in table.rows.iter().zip(entries) {
+            row.pid.store(entry.process.pid, Ordering::Relaxed);
+            row.start.store(entry.process.start, Ordering::Relaxed);
+            row.serial.store(entry.serial, Ordering::Relaxed);
+        }
+        table.entries.store(entries.len() as u64, Ordering::Relaxed);
+        file.active.store(next, Ordering::Release);
+        Ok(())
+    }
+
+    /// Says that the process lives, in a slot of its own.
+    pub(crate) fn beat(&self, process: Process, now_ms: u64) -> Result<(), DirectoryError> {
+        let slots = &self.file().processes;
+        let is_own = |slot: &&Slot| {
+            slot.pid.load(Ordering::Relaxed) == process.pid && slot.start.load(Ordering::Relaxed) == process.start
+        };
+        if let Some(slot) = slots.iter().find(is_own) {
+            slot.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        let is_free = |slot: &&Slot| {
+            slot.pid.load(Ordering::Relaxed) == 0 || now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed)) > HEARTBEAT_MAX_MS
+        };
+        let slot = slots.iter().find(is_free).ok_or_else(|| DirectoryError::Full(self.folder.clone()))?;
+        slot.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+        slot.start.store(process.start, Ordering::Relaxed);
+        slot.pid.store(process.pid, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the process has shown itself lately.
+    pub(crate) fn is_alive(&self, process: Process, now_ms: u64) -> bool {
+        self.file().processes.iter().any(|slot| {
+            slot.pid.load(Ordering::Relaxed) == process.pid
+                && slot.start.load(Ordering::Relaxed) == process.start
+                && now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed)) <= HEARTBEAT_MAX_MS
+        })
+    }
+}
+
+fn lock(folder: &Path) -> Result<Lock, DirectoryError> {
+    let path = folder.join("lock");
+    let failed = |error: io::Error| DirectoryError::Io("lock", path.clone(), error);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = open(&path, flags, Mode::from_raw_mode(0o644)).map_err(|error| failed(error.into()))?;
+    let give_up = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Lock(file)),
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK && Instant::now() < give_up => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => return Err(DirectoryError::Locked(path)),
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(pid: u32, serial: u64) -> Entry {
+        Entry { process: Process { pid, start: 9 }, serial }
+    }
+
+    #[test]
+    fn a_list_is_replaced_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let writing = Directory::create(folder.path()).unwrap();
+        let reading = Directory::open(folder.path()).unwrap();
+        assert_eq!(reading.entries(), (0, vec![]));
+        for (generation, list) in [vec![entry(1, 0)], vec![entry(1, 0), entry(2, 5), Entry::base(7)], vec![]].iter().enumerate() {
+            let lock = writing.lock().unwrap();
+            writing.replace(&lock, list).unwrap();
+            assert_eq!(reading.entries(), (generation as u64 + 1, list.clone()));
+        }
+        assert!(Directory::create(folder.path()).is_ok(), "a second process opens what is there");
+    }
+
+    #[test]
+    fn who_has_not_been_seen_lately_is_dead() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::create(folder.path()).unwrap();
+        let process = Process { pid: 5, start: 6 };
+        assert!(!directory.is_alive(process, 1_000));
+        directory.beat(process, 1_000).unwrap();
+        assert!(directory.is_alive(process, 1_000 + HEARTBEAT_MAX_MS));
+        assert!(!directory.is_alive(process, 1_001 + HEARTBEAT_MAX_MS));
+        assert!(!directory.is_alive(Process { pid: 5, start: 7 }, 1_000));
+    }
+
+    #[test]
+    fn slots_of_the_dead_are_used_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::create(folder.path()).unwrap();
+        for pid in 1..=PROCESSES_MAX as u32 {
+            directory.beat(Process { pid, start: 1 }, 1_000).unwrap();
+        }
+        let late = Process { pid: 1000, start: 1 };
+        assert!(matches!(directory.beat(late, 2_000), Err(DirectoryError::Full(_))));
+        directory.beat(late, 7_000).unwrap();
+        assert!(directory.is_alive(late, 7_000));
+    }
+
+    #[test]
+    fn what_is_not_a_directory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |bytes: &[u8]| {
+            std::fs::write(folder.path().join("directory"), bytes).unwrap();
+            Directory::open(folder.path()).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert!(check(b"").contains("cannot open"));
+        assert!(check(&vec![7; 1 << 17]).contains("not written by this program"));
+        let mut next_version = vec![0; 1 << 17];
+        next_version[..8].copy_from_slice(b"stilldir");
+        next_version[8] = 9;
+        assert!(check(&next_version).contains("layout version 9"));
+    }
+}

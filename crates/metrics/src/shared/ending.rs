@@ -1,0 +1,213 @@
+//! Which series end, and how: those idle for too long, and those whose route, node or consumer is gone.
+//!
+//! Ending takes two steps, since a writer may be counting while it is decided. First the writers are asked to forget the
+//! series: what they observe from then on gets a new record. When all have done so, the old records cannot change any
+//! more, and it is looked again: a series that was not idle after all lives on, with all of its records. For the others a
+//! tombstone is written, and readers expose them once more and drop them.
+
+use crate::declared::{Declared, OTHER};
+use crate::labels::Pairs;
+use crate::reader::{LocatedSeries, Reader};
+use crate::registry::Registry;
+use crate::sync::Ordering::Relaxed;
+use crate::writer::Writer;
+use crate::writer::detach::DETACH_MAX;
+use crate::writer::memory::Memory;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Values of one label that are remembered as gone, so that what a late request counts for them goes too. The oldest are
+/// forgotten first.
+const GONE_MAX: usize = 10_000;
+/// Looks for idle series during their time to live.
+const LOOKS_PER_TTL: u64 = 8;
+const LOOK_MS_MIN: u64 = 1_000;
+
+/// What there is to end.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    /// Idle series end after this time.
+    pub(crate) expire_ms: Option<u64>,
+    gone: HashMap<String, Gone>,
+    batch: Option<Batch>,
+    next_look_ms: u64,
+    /// Whether series may have appeared whose owner is gone.
+    has_news: bool,
+    /// Series that have ended so far.
+    pub(crate) ended: u64,
+}
+
+/// Values of a label that left the configuration.
+#[derive(Debug, Default)]
+struct Gone {
+    values: HashSet<String>,
+    in_turn: Vec<String>,
+}
+
+/// Series whose writers are being asked.
+#[derive(Debug)]
+struct Batch {
+    why: Why,
+    series: Vec<LocatedSeries>,
+    asked: Vec<Arc<Memory>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Why {
+    /// Nobody has changed them for so long.
+    Idle(u64),
+    /// Their value of this label is gone.
+    Gone(String),
+}
+
+impl Endings {
+    pub(crate) fn new(expire_ms: Option<u64>) -> Endings {
+        Endings { expire_ms, ..Endings::default() }
+    }
+
+    /// From now on there is no such route (node, consumer, …).
+    pub(crate) fn remove(&mut self, label: &str, values: impl IntoIterator<Item = String>) {
+        let gone = self.gone.entry(label.to_owned()).or_default();
+        for value in values {
+            if gone.values.insert(value.clone()) {
+                gone.in_turn.push(value);
+            }
+        }
+        while gone.in_turn.len() > GONE_MAX {
+            gone.values.remove(&gone.in_turn.remove(0));
+        }
+        self.has_news = true;
+    }
+
+    /// There is one again.
+    pub(crate) fn restore(&mut self, label: &str, values: &[String]) {
+        if let Some(gone) = self.gone.get_mut(label) {
+            gone.in_turn.retain(|value| !values.contains(value));
+            values.iter().for_each(|value| drop(gone.values.remove(value)));
+        }
+    }
+
+    /// New series have been found.
+    pub(crate) fn look_again(&mut self) {
+        self.has_news = true;
+    }
+
+    /// Goes one step further. True: there is more to do, soon. The reader has been refreshed.
+    pub(crate) fn step(&mut self, reader: &Reader, registry: &Registry, writer: &mut Writer, now_ms: u64) -> bool {
+        if let Some(batch) = self.batch.take() {
+            if batch.asked.iter().any(|memory| is_pending(memory)) {
+                self.batch = Some(batch);
+                return true;
+            }
+            self.finish(&batch, reader, registry, writer);
+        }
+        self.batch = self.next(reader, registry, now_ms);
+        self.batch.is_some()
+    }
+
+    /// Asks the writers of the next series that are to end.
+    fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<Batch> {
+        if self.has_news {
+            for (label, gone) in &self.gone {
+                let found = reader.with_label(label, &gone.values, DETACH_MAX);
+                if !found.is_empty() {
+                    return Some(ask(found, Why::Gone(label.clone()), registry));
+                }
+            }
+            self.has_news = false;
+        }
+        let ttl_ms = self.expire_ms.filter(|_| now_ms >= self.next_look_ms)?;
+        let mut found = reader.idle(ttl_ms, DETACH_MAX);
+        found.retain(|series| !is_all_other(&series.labels));
+        if found.is_empty() {
+            self.next_look_ms = now_ms + (ttl_ms / LOOKS_PER_TTL).max(LOOK_MS_MIN);
+            return None;
+        }
+        Some(ask(found, Why::Idle(ttl_ms), registry))
+    }
+
+    /// The writers have forgotten them: which of them end?
+    fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) {
+        let ending: Vec<LocatedSeries> = match &batch.why {
+            Why::Idle(ttl_ms) => {
+                let asked: HashMap<_, _> = batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
+                let idle = reader.idle(*ttl_ms, usize::MAX).into_iter();
+                idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
+            }
+            Why::Gone(label) => {
+                // What was counted meanwhile goes with it; its writers will be asked in the next step.
+                self.has_news = true;
+                let Some(gone) = self.gone.get(label) else { return };
+                let asked: HashSet<_> = batch.series.iter().map(|each| (&*each.family, &each.labels)).collect();
+                let now = reader.with_label(label, &gone.values, usize::MAX).into_iter();
+                now.filter(|each| asked.contains(&(&*each.family, &each.labels)) && batch.has_asked(each)).collect()
+            }
+        };
+        let families = registry.families();
+        for series in ending {
+            let records = series.records.iter();
+            let told = records.filter(|at| writer.tombstone(at.process, at.serial, at.record)).count();
+            if told == series.records.len() {
+                self.ended += 1;
+                forget_set(&families, registry, &series);
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Whether every writer that has a record of the series was asked for that record.
+    fn has_asked(&self, now: &LocatedSeries) -> bool {
+        let then = self.series.iter().find(|then| then.family == now.family && then.labels == now.labels);
+        then.is_some_and(|then| now.records.iter().all(|record| then.records.contains(record)))
+    }
+}
+
+fn is_pending(memory: &Memory) -> bool {
+    memory.detach.is_pending() && memory.segment.header().closed.load(Relaxed) == 0
+}
+
+/// Asks all writers of this process that have a record of one of these. Records of ended processes need no asking.
+fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
+    let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
+    let mut kept = 0;
+    for each in &series {
+        let own = each.records.iter().filter(|record| record.process == registry.process());
+        let full = own.clone().any(|record| places.get(&record.serial).is_some_and(|places| places.len() >= DETACH_MAX));
+        if full {
+            break;
+        }
+        own.for_each(|record| places.entry(record.serial).or_default().push(record.record as u32));
+        kept += 1;
+    }
+    series.truncate(kept);
+    let mut asked = Vec::new();
+    for (serial, mut places) in places {
+        let Some(memory) = registry.memory(serial) else { continue };
+        places.truncate(DETACH_MAX);
+        // There is no other who posts, and the last request has been done.
+        if memory.detach.post(places) {
+            asked.push(memory);
+        }
+    }
+    Batch { why, series, asked }
+}
+
+/// The set no longer counts against its family's budget.
+fn forget_set(families: &[Arc<Declared>], registry: &Registry, series: &LocatedSeries) {
+    let names: Vec<&str> = Pairs::new(&series.labels).map(|(name, _)| name).collect();
+    let is_it = |family: &&Arc<Declared>| {
+        family.family().name == *series.family && family.family().labels.iter().eq(names.iter().copied())
+    };
+    if let Some(family) = families.iter().find(is_it) {
+        let values: Vec<_> = Pairs::new(&series.labels).map(|(_, value)| value).collect();
+        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+        family.sets.remove(registry.inner.hash(family.id, &values));
+    }
+}
+
+/// The series of what has no room stays: its writer finds it without the index.
+fn is_all_other(labels: &[u8]) -> bool {
+    let mut pairs = Pairs::new(labels).peekable();
+    pairs.peek().is_some() && pairs.all(|(_, value)| value == OTHER)
+}

@@ -1,0 +1,10 @@
+//! Segments of several processes, and of processes that have ended: where they are listed, and how totals are carried on.
+
+mod collector;
+pub(crate) mod directory;
+mod ending;
+mod fold;
+mod source;
+
+pub use collector::{CollectError, Collector, CollectorOptions, Event};
+pub use directory::DirectoryError;

@@ -1,0 +1,140 @@
+//! Where segments come from: the registry of this process, a shared folder, or both.
+
+use super::directory::{Directory, DirectoryError, Entry};
+use crate::reader::{Mount, Mounts};
+use crate::registry::{Place, Registry};
+use crate::segment::{Segment, SegmentError};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A list may change while its segments are opened; after so many times something else is wrong.
+const LIST_TRIES: usize = 16;
+
+/// What a collector reads.
+pub(super) enum Source {
+    /// The segments of this process, in anonymous memory.
+    Own(Arc<Registry>),
+    /// All segments of a folder; those of this process, if it writes there too, are not mapped twice.
+    Folder(Folder),
+}
+
+pub(super) struct Folder {
+    path: PathBuf,
+    pub(super) registry: Option<Arc<Registry>>,
+    /// Opened when it is there, with the file it was opened from.
+    directory: Option<(Directory, (u64, u64))>,
+    generation: Option<u64>,
+    open: HashMap<Entry, Arc<Segment>>,
+    mounts: Mounts,
+}
+
+impl Source {
+    pub(super) fn of(registry: Arc<Registry>) -> Source {
+        match &registry.inner.place {
+            Place::Shared(directory) => {
+                let path = directory.folder().to_owned();
+                Source::Folder(Folder::new(path, Some(registry)))
+            }
+            _ => Source::Own(registry),
+        }
+    }
+
+    pub(super) fn registry(&self) -> Option<&Arc<Registry>> {
+        match self {
+            Source::Own(registry) => Some(registry),
+            Source::Folder(folder) => folder.registry.as_ref(),
+        }
+    }
+
+    /// All segments; those that cannot be read are told to `damaged`, each time the list changes.
+    pub(super) fn mounts(&mut self, now_ms: u64, damaged: &mut Vec<SegmentError>) -> Result<Mounts, DirectoryError> {
+        match self {
+            Source::Own(registry) => Ok(registry.mounts()),
+            Source::Folder(folder) => folder.mounts(now_ms, damaged),
+        }
+    }
+}
+
+impl Folder {
+    pub(super) fn new(path: PathBuf, registry: Option<Arc<Registry>>) -> Folder {
+        let (open, mounts) = (HashMap::new(), Mounts { version: 0, segments: Vec::new() });
+        Folder { path, registry, directory: None, generation: None, open, mounts }
+    }
+
+    /// The folder's list, once it is there. One that was removed and made anew is opened anew.
+    fn directory(&mut self) -> Result<&Directory, DirectoryError> {
+        let is = identity(&self.path.join("directory"))?;
+        let is_same = self.directory.as_ref().is_some_and(|(_, was)| *was == is);
+        if !is_same {
+            self.generation = None;
+            self.directory = None;
+            self.directory = Some((Directory::open(&self.path)?, is));
+        }
+        Ok(&self.directory.as_ref().expect("opened just now").0)
+    }
+
+    fn mounts(&mut self, now_ms: u64, damaged: &mut Vec<SegmentError>) -> Result<Mounts, DirectoryError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let (generation, entries) = self.directory()?.entries();
+            let is_new = self.generation != Some(generation);
+            if is_new && !self.open_all(&entries, damaged, tries == LIST_TRIES) {
+                continue;
+            }
+            let own = self.registry.as_ref().map(|registry| registry.process());
+            let directory = self.directory()?;
+            let is_alive = |entry: &Entry| own == Some(entry.process) || directory.is_alive(entry.process, now_ms);
+            let alive: Vec<bool> = entries.iter().map(|entry| !entry.is_base() && is_alive(entry)).collect();
+            let listed = entries.iter().zip(alive);
+            let segments = listed.filter_map(|(entry, is_alive)| {
+                self.open.get(entry).map(|segment| Mount { segment: segment.clone(), is_alive })
+            });
+            let segments: Vec<Mount> = segments.collect();
+            let same = |(old, new): (&Mount, &Mount)| {
+                Arc::ptr_eq(&old.segment, &new.segment) && old.is_alive == new.is_alive
+            };
+            let is_same = segments.len() == self.mounts.segments.len() && self.mounts.segments.iter().zip(&segments).all(same);
+            if !is_same {
+                self.mounts = Mounts { version: self.mounts.version + 1, segments };
+            }
+            self.generation = Some(generation);
+            return Ok(self.mounts.clone());
+        }
+    }
+
+    /// Opens what is new and closes what is gone. False: a file is gone, so the list must have changed meanwhile.
+    fn open_all(&mut self, entries: &[Entry], damaged: &mut Vec<SegmentError>, is_last_try: bool) -> bool {
+        self.open.retain(|entry, _| entries.contains(entry));
+        for entry in entries {
+            if self.open.contains_key(entry) {
+                continue;
+            }
+            let own = self.registry.as_ref().filter(|registry| registry.process() == entry.process);
+            let segment = match own.and_then(|registry| registry.segment(entry.serial)) {
+                Some(segment) => segment,
+                None => match Segment::open(&entry.path(&self.path)) {
+                    Ok(segment) => Arc::new(segment),
+                    Err(SegmentError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound && !is_last_try => return false,
+                    Err(error) => {
+                        damaged.push(error);
+                        continue;
+                    }
+                },
+            };
+            self.open.insert(*entry, segment);
+        }
+        true
+    }
+}
+
+/// Which file it is.
+fn identity(path: &Path) -> Result<(u64, u64), DirectoryError> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Err(error) => Err(DirectoryError::Io("open", path.to_owned(), error)),
+    }
+}

@@ -1,0 +1,174 @@
+//! Collectors over real registries: what ends, what is carried on, what is told.
+
+use super::*;
+use crate::family::{Buckets, Family, Kind, Merge};
+use crate::registry::Options;
+use crate::segment::Process;
+use std::collections::BTreeMap;
+
+fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+    let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+    Family { name: name.to_owned(), help: "h".to_owned(), unit: String::new(), kind, labels, exemplars: false }
+}
+
+fn options(pid: u32, folder: Option<&Path>) -> Options {
+    let process = Process { pid, start: 1 };
+    let shared = folder.map(Path::to_owned);
+    Options { memory_bytes: 16 << 20, shared, ..Options::new(process, 1_000, 5) }
+}
+
+/// All samples of an exposition.
+fn scrape(collector: &mut Collector, now_ms: u64) -> BTreeMap<String, f64> {
+    collector.refresh(now_ms).unwrap();
+    let mut cursor = collector.cursor(Format::Text, false, None);
+    let mut text = Vec::new();
+    while let Some(piece) = collector.next(&mut cursor) {
+        text.extend_from_slice(piece.as_ref());
+    }
+    let text = String::from_utf8(text).unwrap();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples.map(|line| line.rsplit_once(' ').unwrap()).map(|(key, value)| (key.to_owned(), value.parse().unwrap())).collect()
+}
+
+fn count(writer: &mut Writer, family: &Arc<Declared>, values: &[&str], amount: u64) {
+    let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+    let handle = writer.series(family, &values);
+    assert!(writer.add(handle, amount));
+}
+
+/// Tends until there is nothing more to do, with the writers ticking.
+fn tend(collector: &mut Collector, writers: &mut [&mut Writer], now_ms: u64) {
+    for _ in 0..100 {
+        let is_busy = collector.tend(now_ms);
+        writers.iter_mut().for_each(|writer| writer.tick(now_ms));
+        if !is_busy {
+            return;
+        }
+    }
+    panic!("there is always more to do");
+}
+
+#[test]
+fn idle_series_end_and_come_back_as_new_ones() {
+    let registry = Arc::new(Registry::start(options(1, None)).unwrap());
+    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
+    let expiry = CollectorOptions { expire_ms: Some(10_000), ..CollectorOptions::default() };
+    let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
+    let [one, two] = &mut writers;
+    count(one, &requests, &["idle"], 600);
+    count(two, &requests, &["idle"], 400);
+    count(one, &requests, &["busy"], 1);
+    for second in 1..30 {
+        let now_ms = 1_000 + second * 1_000;
+        count(one, &requests, &["busy"], 1);
+        tend(&mut collector, &mut [one, two], now_ms);
+        let samples = scrape(&mut collector, now_ms);
+        assert_eq!(samples["a_total{x=\"busy\"}"], (second + 1) as f64, "never steps back");
+        let idle = samples.get("a_total{x=\"idle\"}").copied();
+        assert!(idle == Some(1000.0) || (second > 10 && idle.is_none()), "{second}: {idle:?}");
+    }
+    assert_eq!(collector.ended(), 1);
+    assert_eq!(requests.sets(), 1);
+    count(two, &requests, &["idle"], 3);
+    assert_eq!(scrape(&mut collector, 40_000)["a_total{x=\"idle\"}"], 3.0);
+}
+
+#[test]
+fn what_is_used_by_one_writer_is_idle_for_none() {
+    let registry = Arc::new(Registry::start(options(1, None)).unwrap());
+    let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
+    let expiry = CollectorOptions { expire_ms: Some(5_000), ..CollectorOptions::default() };
+    let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
+    let [one, two] = &mut writers;
+    count(two, &requests, &["v"], 400);
+    for second in 1..30 {
+        count(one, &requests, &["v"], 1);
+        tend(&mut collector, &mut [one, two], 1_000 + second * 1_000);
+        assert_eq!(scrape(&mut collector, 1_000 + second * 1_000)["a_total{x=\"v\"}"], (400 + second) as f64);
+    }
+}
+
+#[test]
+fn what_belongs_to_a_removed_route_is_shown_once_more() {
+    let registry = Arc::new(Registry::start(options(1, None)).unwrap());
+    let requests = registry.declare(family("a_total", &["route", "code"], Kind::Counter)).unwrap();
+    let other = registry.declare(family("b_total", &["code"], Kind::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    for number in 0..2_000 {
+        count(&mut writer, &requests, &["gone", &number.to_string()], 1);
+    }
+    count(&mut writer, &requests, &["stays", "200"], 2);
+    count(&mut writer, &other, &["gone"], 3);
+    assert_eq!(scrape(&mut collector, 2_000).len(), 2_002);
+    collector.remove("route", vec!["gone".to_owned()]);
+    tend(&mut collector, &mut [&mut writer], 3_000);
+    let kept = BTreeMap::from([("a_total{route=\"stays\",code=\"200\"}".to_owned(), 2.0), ("b_total{code=\"gone\"}".to_owned(), 3.0)]);
+    assert_eq!(scrape(&mut collector, 3_000).len(), 2_002, "once more");
+    assert_eq!(scrape(&mut collector, 4_000), kept);
+    // A request that was under way.
+    count(&mut writer, &requests, &["gone", "200"], 1);
+    tend(&mut collector, &mut [&mut writer], 5_000);
+    scrape(&mut collector, 5_000);
+    assert_eq!(scrape(&mut collector, 6_000), kept);
+    collector.restore("route", &["gone".to_owned()]);
+    count(&mut writer, &requests, &["gone", "200"], 7);
+    tend(&mut collector, &mut [&mut writer], 7_000);
+    scrape(&mut collector, 7_000);
+    assert_eq!(scrape(&mut collector, 8_000)["a_total{route=\"gone\",code=\"200\"}"], 7.0);
+}
+
+#[test]
+fn totals_of_ended_processes_are_carried_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let buckets = Buckets { classic: vec![1.0], native: None };
+    let mut outside = Collector::open(&folder.path().join("m"), CollectorOptions::default());
+    assert!(outside.refresh(0).is_err(), "there is nothing yet");
+    let mut total = 0;
+    let mut now_ms = 1_000;
+    for pid in 1..=5 {
+        let options = Options { now_ms, ..options(pid, Some(&folder.path().join("m"))) };
+        let registry = Arc::new(Registry::start(options).unwrap());
+        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+        let sizes = registry.declare(family("s", &[], Kind::Histogram(buckets.clone()))).unwrap();
+        let level = registry.declare(family("g", &[], Kind::Gauge(Merge::Sum))).unwrap();
+        let mut writer = registry.writer().unwrap();
+        let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+        count(&mut writer, &requests, &["v"], 10);
+        let (handle, gauge) = (writer.series(&sizes, &[]), writer.series(&level, &[]));
+        assert!(writer.observe(handle, 0.5) && writer.set(gauge, 1.0));
+        total += 10;
+        collector.tend(now_ms);
+        for samples in [scrape(&mut outside, now_ms), scrape(&mut collector, now_ms)] {
+            assert_eq!(samples["a_total{x=\"v\"}"], f64::from(total), "{pid}");
+            assert_eq!(samples["s_count"], f64::from(pid));
+        }
+        // Nobody says goodbye; its successor comes later than a heartbeat lasts.
+        now_ms += 60_000;
+        assert_eq!(scrape(&mut outside, now_ms).get("g"), None, "a gauge of nobody");
+        let segments = std::fs::read_dir(folder.path().join("m")).unwrap().count();
+        assert!(segments <= 6, "{segments} files");
+    }
+}
+
+#[test]
+fn a_collapse_is_told_once() {
+    let registry = Arc::new(Registry::start(Options { series_per_family: 100, ..options(1, None) }).unwrap());
+    let requests = registry.declare(family("a_total", &["x", "code"], Kind::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    (0..1_000).for_each(|number: u32| count(&mut writer, &requests, &[&number.to_string(), "200"], 1));
+    tend(&mut collector, &mut [&mut writer], 2_000);
+    tend(&mut collector, &mut [&mut writer], 3_000);
+    let events = collector.events();
+    assert!(matches!(&events[..], [Event::Collapsed { family, label, .. }] if family == "a_total" && label == "x"), "{events:?}");
+    let cardinality = collector.cardinality();
+    let label = &cardinality[0].labels[0];
+    assert!(cardinality[0].name == "a_total" && label.collapsed && (800..1200).contains(&label.distinct), "{cardinality:?}");
+    assert!(!cardinality[0].labels[1].collapsed);
+    let samples = scrape(&mut collector, 4_000);
+    let sum: f64 = samples.iter().filter(|(key, _)| key.starts_with("a_total")).map(|(_, value)| value).sum();
+    assert_eq!(sum, 1_000.0);
+}

@@ -1,0 +1,118 @@
+//! What a series is worth once all writers' parts of it are put together: what readers make and encoders print.
+
+/// A merged value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value<'a> {
+    /// A counter's, exact.
+    Unsigned(u64),
+    /// A float counter's, a gauge's or an info's.
+    Float(f64),
+    /// A histogram's.
+    Histogram(&'a Distribution),
+}
+
+/// A histogram's state. Its count is not kept: it is the sum of the buckets, so that it cannot contradict them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Distribution {
+    /// Of all observations.
+    pub sum: f64,
+    /// Observations per classic bucket, not cumulative, the `+Inf` bucket last; empty where there are only native ones.
+    pub classic: Vec<u64>,
+    /// The native buckets.
+    pub native: Option<Exponential>,
+}
+
+/// The state of native buckets.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Exponential {
+    /// The resolution at present.
+    pub schema: i8,
+    /// Half the width of the zero bucket.
+    pub zero_threshold: f64,
+    /// Observations in the zero bucket.
+    pub zero_count: u64,
+    /// Bucket index and observations, ascending, without empty ones.
+    pub positive: Vec<(i32, u64)>,
+    /// Likewise for negative observations.
+    pub negative: Vec<(i32, u64)>,
+    /// Observations that are not a number; they are in no bucket but in the count.
+    pub nan_count: u64,
+}
+
+impl Distribution {
+    /// Adds another writer's part of the same histogram.
+    pub fn merge(&mut self, other: &Distribution) {
+        self.sum += other.sum;
+        if self.classic.is_empty() {
+            self.classic.clone_from(&other.classic);
+        } else {
+            self.classic.iter_mut().zip(&other.classic).for_each(|(mine, theirs)| *mine += theirs);
+        }
+        match (&mut self.native, &other.native) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (None, theirs) => self.native.clone_from(theirs),
+            (Some(_), None) => {}
+        }
+    }
+
+    /// All observations.
+    pub fn count(&self) -> u64 {
+        match &self.native {
+            Some(native) if self.classic.is_empty() => native.count(),
+            _ => self.classic.iter().sum(),
+        }
+    }
+}
+
+impl Exponential {
+    /// Adds another writer's part; the coarser schema is that of the sum.
+    pub fn merge(&mut self, other: &Exponential) {
+        let schema = self.schema.min(other.schema);
+        self.zero_count += other.zero_count;
+        self.nan_count += other.nan_count;
+        self.zero_threshold = self.zero_threshold.max(other.zero_threshold);
+        self.positive = merge_buckets(&self.positive, self.schema - schema, &other.positive, other.schema - schema);
+        self.negative = merge_buckets(&self.negative, self.schema - schema, &other.negative, other.schema - schema);
+        self.schema = schema;
+    }
+
+    /// All observations.
+    pub fn count(&self) -> u64 {
+        let buckets = self.positive.iter().chain(&self.negative).map(|(_, count)| count).sum::<u64>();
+        self.zero_count + self.nan_count + buckets
+    }
+}
+
+/// The sum of two ascending lists of buckets, each made coarser first.
+fn merge_buckets(mine: &[(i32, u64)], mine_by: i8, theirs: &[(i32, u64)], theirs_by: i8) -> Vec<(i32, u64)> {
+    let coarse = |buckets: &[(i32, u64)], by| buckets.iter().map(move |(i, n)| (coarser(*i, by), *n)).collect::<Vec<_>>();
+    let mut all = coarse(mine, mine_by);
+    all.extend(coarse(theirs, theirs_by));
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        if same {
+            first.1 += later.1;
+        }
+        same
+    });
+    all
+}
+
+/// A bucket's index at a schema lower by `shift`: two neighbours become one bucket.
+pub(crate) fn coarser(index: i32, shift: i8) -> i32 {
+    (0..shift).fold(index, |index, _| (index + 1) >> 1)
+}
+
+/// A single observation that stands for its counter or bucket, with the labels (a trace id, mostly) that lead to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exemplar {
+    /// Which bucket it belongs to (index into the classic buckets, `+Inf` last); 0 for a counter.
+    pub bucket: u32,
+    /// Escaped and joined as `name="value",…`, without braces.
+    pub labels: Vec<u8>,
+    /// What was observed, or added.
+    pub value: f64,
+    /// When, in milliseconds since the epoch.
+    pub unix_ms: u64,
+}

@@ -1,0 +1,255 @@
+//! What happens the first time a writer meets a label set: the budget is asked, a record is written, or a label collapses.
+//!
+//! A set gets a series of its own while its family is within its budget and there is memory. Otherwise the label with the
+//! most distinct values is replaced by `__other__`, for this set and all new ones of all writers; if that is not enough,
+//! the next label; at last everything new goes to one series. So the sum over a family is always what happened.
+//!
+//! Where memory is only late (the provisioner has been called and has not come), the same happens for this one
+//! observation, and nothing is decided for good.
+
+use super::index::Pages;
+use super::{Local, Writer};
+use crate::declared::{Declared, OTHER};
+use crate::family::LABELS_MAX;
+use crate::labels;
+use crate::protocol;
+use crate::segment::cells::to_word;
+use crate::segment::family_record;
+use crate::segment::layout::{FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair};
+use crate::sync::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// Words of the log kept for label sets in which a label has collapsed, when memory has ended: some hundred series.
+const COLLAPSED_RESERVE_WORDS: usize = 2048;
+/// With fewer epochs left than this more are asked for.
+const EPOCHS_LOW: usize = 512;
+
+/// Why a record could not be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// There is memory to come.
+    Late,
+    /// There is none to come.
+    Exhausted,
+}
+
+impl Writer {
+    /// The place of the series for a label set that the index does not have. `None`: there is no memory for anything, not
+    /// even the family's declaration; the observation is lost, and counted as such.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn first_seen(&mut self, family: &Arc<Declared>, given: &[&[u8]], hash: u64) -> Option<u32> {
+        if !self.know(family) {
+            self.memory.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return None;
+        }
+        if given.iter().all(|value| is_canonical(value)) {
+            family.note(given.iter().map(|value| self.inner.hash_value(value)));
+            return Some(self.admit(family, given, hash));
+        }
+        let canonical: Vec<Vec<u8>> = given.iter().map(|value| canonical(value)).collect();
+        let values: Vec<&[u8]> = canonical.iter().map(Vec::as_slice).collect();
+        let hash = self.inner.hash(family.id, &values);
+        if let Some(at) = self.find(family, &values, hash) {
+            return Some(at);
+        }
+        family.note(values.iter().map(|value| self.inner.hash_value(value)));
+        Some(self.admit(family, &values, hash))
+    }
+
+    /// Finds or makes the series, with as few labels collapsed as the budget allows.
+    fn admit(&mut self, family: &Arc<Declared>, given: &[&[u8]], given_hash: u64) -> u32 {
+        let mut mask = family.collapsed();
+        // Grows by what is collapsed for this observation only.
+        let mut for_now = 0;
+        loop {
+            let all = mask | for_now;
+            let mut values: [&[u8]; LABELS_MAX] = [&[]; LABELS_MAX];
+            let mut replaced = 0;
+            for (label, value) in given.iter().enumerate() {
+                let collapses = all & (1 << label) != 0 && *value != OTHER.as_bytes();
+                replaced |= u32::from(collapses) << label;
+                values[label] = if collapses { OTHER.as_bytes() } else { value };
+            }
+            let values = &values[..given.len()];
+            let hash = if replaced == 0 { given_hash } else { self.inner.hash(family.id, values) };
+            if replaced != 0
+                && let Some(at) = self.find(family, values, hash)
+            {
+                self.count_collapsed(family, replaced);
+                return at;
+            }
+            if !family.sets.contains(hash) && !family.has_room(mask) {
+                if mask == family.all() {
+                    return self.overflow(family);
+                }
+                mask = family.collapse(mask);
+                continue;
+            }
+            match self.make(family, values, hash, replaced) {
+                Ok(at) => {
+                    family.sets.insert(hash);
+                    self.count_collapsed(family, replaced);
+                    return at;
+                }
+                Err(Refused::Exhausted) if mask != family.all() => mask = family.collapse(mask),
+                Err(Refused::Late) if family.widest(all).is_some() => {
+                    for_now |= family.widest(all).map_or(0, |label| 1 << label);
+                }
+                Err(_) => return self.overflow(family),
+            }
+        }
+    }
+
+    /// Counts one observation for each label whose value was replaced.
+    fn count_collapsed(&mut self, family: &Arc<Declared>, replaced: u32) {
+        if replaced == 0 || family.id == self.counts.id {
+            return;
+        }
+        let counts = self.counts.clone();
+        for label in (0..family.family().labels.len()).filter(|label| replaced & (1 << label) != 0) {
+            let values = [family.family().name.as_bytes(), family.family().labels[label].as_bytes()];
+            let handle = self.series(&counts, &values);
+            // The handle is of this moment, and of a counter.
+            let _ = self.add(handle, 1);
+        }
+    }
+
+    /// The series for what has no room: made of memory that was set aside when the family became known.
+    fn overflow(&mut self, family: &Arc<Declared>) -> u32 {
+        self.count_collapsed(family, family.all());
+        let known = self.locals[family.id as usize].as_ref().and_then(|local| local.overflow);
+        if let Some(at) = known {
+            return at;
+        }
+        let values = [OTHER.as_bytes(); LABELS_MAX];
+        let values = &values[..family.family().labels.len()];
+        // Label sets may have been observed, or collapsed, to this one before.
+        let hash = self.inner.hash(family.id, values);
+        let at = self.find(family, values, hash).unwrap_or_else(|| {
+            let at = self.log_used;
+            self.reserve -= reserve_words(family);
+            self.reserved_series -= 1;
+            self.write_series(family, values, family.all());
+            at as u32
+        });
+        if let Some(local) = &mut self.locals[family.id as usize] {
+            local.overflow = Some(at);
+        }
+        at
+    }
+
+    /// Makes the family known in this segment, with memory set aside for its overflow series.
+    fn know(&mut self, family: &Arc<Declared>) -> bool {
+        let id = family.id as usize;
+        if self.locals.get(id).is_some_and(Option::is_some) {
+            return true;
+        }
+        if self.locals.len() <= id {
+            self.locals.resize_with(id + 1, || None);
+        }
+        let Ok(number) = u16::try_from(self.numbers.len()) else { return false };
+        let bytes = family_record::encode(family.family());
+        let words = HEAD_WORDS + bytes.len().div_ceil(WORD);
+        let reserve = reserve_words(family);
+        let room = self.memory.log.ready() - self.log_used;
+        let series = self.series + self.reserved_series + 1;
+        if words > RECORD_WORDS_MAX || words + reserve + self.reserve > room || series > self.memory.epochs.ready() {
+            self.inner.call_provisioner(&self.memory);
+            return false;
+        }
+        let head = Head { words: words as u32, kind: RecordKind::Family, flags: 0, family: number };
+        self.write_record(head, pair(u32::from(number), bytes.len() as u32), &bytes);
+        self.reserve += reserve;
+        self.reserved_series += 1;
+        self.numbers.push(family.id);
+        self.locals[id] = Some(Local { declared: family.clone(), number, overflow: None });
+        true
+    }
+
+    /// Enters a new series into the index and writes its record.
+    fn make(&mut self, family: &Arc<Declared>, values: &[&[u8]], hash: u64, replaced: u32) -> Result<u32, Refused> {
+        let text: usize = family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
+        // Escaping may double the values.
+        let words = family.shape.record_words(2 * text);
+        let kept = if replaced == 0 { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
+        let memory = self.memory.clone();
+        // More is asked for well before it is needed.
+        let room = memory.log.ready() - self.log_used;
+        let is_low = room < (self.inner.options.ahead_bytes / 16).max(words + kept)
+            || room < self.log_used / 8
+            || self.index.pages() + self.index.pages() / 8 >= memory.pages.ready()
+            || self.series + self.reserved_series + EPOCHS_LOW > memory.epochs.ready();
+        if is_low {
+            self.inner.call_provisioner(&memory);
+        }
+        let fits = words <= RECORD_WORDS_MAX
+            && words + kept <= memory.log.ready() - self.log_used
+            && self.series + self.reserved_series < memory.epochs.ready();
+        let pages = Pages { words: memory.index_words(), ready: memory.pages.ready() };
+        let entered = fits && self.index.insert(pages, hash as u32, self.log_used as u32);
+        memory.pages.use_up_to(self.index.pages());
+        if !entered {
+            self.inner.call_provisioner(&memory);
+            let is_final = memory.exhausted.load(std::sync::atomic::Ordering::Relaxed);
+            return Err(if is_final { Refused::Exhausted } else { Refused::Late });
+        }
+        let at = self.log_used as u32;
+        self.write_series(family, values, replaced);
+        Ok(at)
+    }
+
+    /// Writes a series' record; that there is room has been seen to.
+    fn write_series(&mut self, family: &Arc<Declared>, values: &[&[u8]], replaced: u32) {
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        labels::encode(&mut text, &family.family().labels, values);
+        let number = self.locals[family.id as usize].as_ref().map_or(0, |local| local.number);
+        let collapsed = if replaced == 0 { 0 } else { FLAG_COLLAPSED };
+        let flags = collapsed | if labels::has_escapes(&text) { FLAG_ESCAPED } else { 0 };
+        let words = family.shape.record_words(text.len()) as u32;
+        let series = self.series as u32;
+        self.series += 1;
+        self.memory.epochs.use_up_to(self.series);
+        protocol::mark(&self.segment.epochs()[series as usize], self.epoch);
+        let head = Head { words, kind: RecordKind::Series, flags, family: number };
+        self.write_record(head, pair(series, text.len() as u32), &text);
+        self.text = text;
+    }
+
+    /// Writes a record at the log's end and shows it to readers.
+    fn write_record(&mut self, head: Head, second: u64, text: &[u8]) {
+        let (at, words) = (self.log_used, head.words as usize);
+        let log = &self.segment.log()[at..at + words];
+        log[0].store(head.pack(), Relaxed);
+        log[1].store(second, Relaxed);
+        log[2].store(self.now_ms, Relaxed);
+        // The cells are zero: the memory is new.
+        let text_at = words - text.len().div_ceil(WORD);
+        for (word, bytes) in log[text_at..].iter().zip(text.chunks(WORD)) {
+            word.store(to_word(bytes), Relaxed);
+        }
+        self.log_used = at + words;
+        self.memory.log.use_up_to(self.log_used);
+        protocol::commit(&self.segment.header().committed, self.log_used as u64);
+    }
+}
+
+/// Words of the series in which everything is `__other__`.
+fn reserve_words(family: &Declared) -> usize {
+    family.shape.record_words(family.family().labels.iter().map(|label| label.len() + OTHER.len() + 4).sum())
+}
+
+/// Whether a value is printed as it is, but for escapes.
+fn is_canonical(value: &[u8]) -> bool {
+    value.len() <= labels::VALUE_BYTES_MAX && str::from_utf8(value).is_ok()
+}
+
+/// The value that is printed for this one: cut, and with U+FFFD for what is not UTF-8. All values that are printed alike
+/// are one series.
+fn canonical(value: &[u8]) -> Vec<u8> {
+    let (mut text, mut value_only) = (Vec::new(), Vec::new());
+    labels::push_pair(&mut text, true, "", value);
+    labels::push_unescaped(&mut value_only, &text[2..text.len() - 1]);
+    value_only
+}

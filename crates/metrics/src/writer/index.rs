@@ -1,0 +1,269 @@
+//! From a label set's hash to the place of its series: a hash table that grows without a pause.
+//!
+//! It is an extendible hash table (Fagin et al., 1979): a directory, indexed by the hash's first bits, of pages of 512
+//! slots. A full page is split in two, which moves some four hundred entries; nothing else ever moves but the directory,
+//! four bytes a page, when it doubles. Pages come from memory prepared ahead. So the slowest insertion, whatever the
+//! size, is a few microseconds, where an ordinary table copies all of itself.
+//!
+//! A slot holds 32 bits of the hash and the place of the record. Whether a candidate is the right one only its labels can
+//! say: the caller compares them.
+
+use crate::segment::memory::PAGE;
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+
+/// Slots of a page.
+const SLOTS: usize = PAGE / 8;
+/// A page with more entries is split, if there is memory for another.
+const FULL: u16 = 416;
+/// With more entries a page is split or takes no more.
+const FULL_WITHOUT_MEMORY: u16 = 504;
+/// Bits of the hash that choose the page; beyond it, hashes this much alike are no accident.
+const DEPTH_MAX: u8 = 22;
+
+/// The place behind which nothing is: places are record offsets in words, and no record lies at the log's last one.
+const NOWHERE: u32 = u32::MAX;
+
+/// The table; its pages are in memory that the caller hands in.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// Page numbers by the first `depth` bits of the hash.
+    directory: Vec<u32>,
+    depth: u8,
+    /// By page number.
+    pages: Vec<PageInfo>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PageInfo {
+    /// How many first bits its entries share.
+    depth: u8,
+    entries: u16,
+}
+
+/// The memory of pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages<'a> {
+    pub(crate) words: &'a [AtomicU64],
+    /// So many pages have memory.
+    pub(crate) ready: usize,
+}
+
+impl Pages<'_> {
+    #[inline]
+    fn slots(&self, page: u32) -> &[AtomicU64] {
+        &self.words[page as usize * SLOTS..][..SLOTS]
+    }
+}
+
+impl Index {
+    /// An empty table; it uses the first page.
+    pub(crate) fn new() -> Index {
+        Index { directory: vec![0], depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
+    }
+
+    /// Pages in use.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Bytes beside the pages.
+    pub(crate) fn directory_bytes(&self) -> usize {
+        self.directory.capacity() * 4 + self.pages.capacity() * size_of::<PageInfo>()
+    }
+
+    #[inline]
+    fn page_of(&self, hash: u32) -> u32 {
+        // A shift by 32 is not defined; the directory then has one entry.
+        let place = (u64::from(hash) << self.depth >> 32) as usize;
+        self.directory[place]
+    }
+
+    /// The place among those with this hash that `is_it` recognises.
+    #[inline]
+    pub(crate) fn find(&self, pages: Pages<'_>, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let slots = pages.slots(self.page_of(hash));
+        let mut slot = hash as usize % SLOTS;
+        loop {
+            let entry = slots[slot].load(Relaxed);
+            if entry == 0 {
+                return None;
+            }
+            if entry as u32 == hash {
+                let place = (entry >> 32) as u32 - 1;
+                if is_it(place) {
+                    return Some(place);
+                }
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    /// Adds a place that is not there; false, with nothing changed but perhaps some pages split, where there is no room.
+    pub(crate) fn insert(&mut self, pages: Pages<'_>, hash: u32, place: u32) -> bool {
+        debug_assert!(place < NOWHERE);
+        loop {
+            let page = self.page_of(hash);
+            let info = self.pages[page as usize];
+            let room = info.entries < FULL || (info.entries < FULL_WITHOUT_MEMORY && !self.can_split(pages, info));
+            if room {
+                put(pages.slots(page), pack(hash, place));
+                self.pages[page as usize].entries += 1;
+                return true;
+            }
+            if !self.can_split(pages, info) {
+                return false;
+            }
+            self.split(pages, page, hash);
+        }
+    }
+
+    /// Forgets a place.
+    pub(crate) fn remove(&mut self, pages: Pages<'_>, hash: u32, place: u32) -> bool {
+        let page = self.page_of(hash);
+        let slots = pages.slots(page);
+        let wanted = pack(hash, place);
+        let mut hole = hash as usize % SLOTS;
+        loop {
+            match slots[hole].load(Relaxed) {
+                0 => return false,
+                entry if entry == wanted => break,
+                _ => hole = (hole + 1) % SLOTS,
+            }
+        }
+        // Later entries of the run move up, unless that would take them before the slot they belong to.
+        let mut next = (hole + 1) % SLOTS;
+        loop {
+            let entry = slots[next].load(Relaxed);
+            if entry == 0 {
+                break;
+            }
+            let home = entry as usize % SLOTS;
+            if (next + SLOTS - home) % SLOTS >= (next + SLOTS - hole) % SLOTS {
+                slots[hole].store(entry, Relaxed);
+                hole = next;
+            }
+            next = (next + 1) % SLOTS;
+        }
+        slots[hole].store(0, Relaxed);
+        self.pages[page as usize].entries -= 1;
+        true
+    }
+
+    fn can_split(&self, pages: Pages<'_>, info: PageInfo) -> bool {
+        info.depth < DEPTH_MAX && self.pages.len() < pages.ready
+    }
+
+    #[cold]
+    fn split(&mut self, pages: Pages<'_>, page: u32, hash: u32) {
+        let depth = self.pages[page as usize].depth;
+        if depth == self.depth {
+            self.directory = self.directory.iter().flat_map(|page| [*page, *page]).collect();
+            self.depth += 1;
+        }
+        let sibling = self.pages.len() as u32;
+        let mut kept = PageInfo { depth: depth + 1, entries: 0 };
+        let mut moved = kept;
+        let (old, new) = (pages.slots(page), pages.slots(sibling));
+        let entries: [u64; SLOTS] = std::array::from_fn(|slot| old[slot].load(Relaxed));
+        old.iter().for_each(|slot| slot.store(0, Relaxed));
+        for entry in entries.into_iter().filter(|entry| *entry != 0) {
+            let goes = (entry as u32) << depth >> 31 == 1;
+            put(if goes { new } else { old }, entry);
+            if goes { moved.entries += 1 } else { kept.entries += 1 }
+        }
+        self.pages[page as usize] = kept;
+        self.pages.push(moved);
+        // Of the directory's entries for this page, a run, the later half is now the sibling's.
+        let run = self.directory.len() >> depth;
+        let start = (u64::from(hash) << self.depth >> 32) as usize / run * run;
+        self.directory[start + run / 2..start + run].fill(sibling);
+    }
+}
+
+fn pack(hash: u32, place: u32) -> u64 {
+    u64::from(hash) | u64::from(place + 1) << 32
+}
+
+/// Puts an entry into the first free slot from its own.
+fn put(slots: &[AtomicU64], entry: u64) {
+    let mut slot = entry as usize % SLOTS;
+    while slots[slot].load(Relaxed) != 0 {
+        slot = (slot + 1) % SLOTS;
+    }
+    slots[slot].store(entry, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn memory(pages: usize) -> Vec<AtomicU64> {
+        (0..pages * SLOTS).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    /// Spreads a number over 32 bits.
+    fn mix(number: u32) -> u32 {
+        (u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
+    }
+
+    #[test]
+    fn many_are_found_again() {
+        let words = memory(1024);
+        let pages = Pages { words: &words, ready: 1024 };
+        let mut index = Index::new();
+        for place in 0..100_000 {
+            assert!(index.insert(pages, mix(place), place));
+        }
+        for place in 0..100_000 {
+            assert_eq!(index.find(pages, mix(place), |found| found == place), Some(place));
+        }
+        assert_eq!(index.find(pages, mix(100_001), |_| true), None);
+        assert!(index.pages() < 520, "{}", index.pages());
+    }
+
+    #[test]
+    fn without_memory_it_says_so_and_keeps_what_it_has() {
+        let words = memory(2);
+        let pages = Pages { words: &words, ready: 2 };
+        let mut index = Index::new();
+        let taken = (0..2000).take_while(|place| index.insert(pages, mix(*place), *place)).count() as u32;
+        assert!((800..=1008).contains(&taken), "{taken}");
+        for place in 0..taken {
+            assert_eq!(index.find(pages, mix(place), |found| found == place), Some(place));
+        }
+    }
+
+    #[test]
+    fn hashes_all_alike_end_in_a_refusal() {
+        let words = memory(64);
+        let pages = Pages { words: &words, ready: 64 };
+        let mut index = Index::new();
+        let taken = (0..2000).take_while(|place| index.insert(pages, 7, *place)).count();
+        assert_eq!(taken, FULL_WITHOUT_MEMORY as usize);
+    }
+
+    proptest! {
+        #[test]
+        fn as_a_map(steps in prop::collection::vec((0u32..600, any::<bool>()), 0..3000)) {
+            let words = memory(8);
+            let pages = Pages { words: &words, ready: 8 };
+            let (mut index, mut model) = (Index::new(), HashMap::new());
+            for (key, add) in steps {
+                // Few hashes, so that runs are long.
+                let hash = mix(key / 3) & 0xC000_000F;
+                let known = model.contains_key(&key);
+                if add && !known && index.insert(pages, hash, key) {
+                    model.insert(key, hash);
+                } else if !add {
+                    prop_assert_eq!(index.remove(pages, hash, key), known);
+                    model.remove(&key);
+                }
+            }
+            for (key, hash) in model {
+                prop_assert_eq!(index.find(pages, hash, |found| found == key), Some(key));
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! A writer's memory, and how it is made ready before the writer needs it.
+//!
+//! Three areas grow: the log, the epochs, the pages of the index. The writer says how much it has used; the
+//! provisioner (`registry`) keeps some ready beyond that. A writer that finds nothing ready does not wait.
+
+use crate::segment::memory::{HUGE_PAGE, Mapping, PAGE, SMALL_BYTES};
+use crate::segment::{Process, Segment};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use super::detach::DetachBox;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Words of log a series is reckoned with when the other areas are sized after the log.
+const SERIES_WORDS: usize = 8;
+/// Index pages of a log of this many words, both generously.
+const PAGE_WORDS: usize = SERIES_WORDS * 128;
+/// Ready at the start, so that the first series find memory without the provisioner.
+const LOG_WORDS_FIRST: usize = 8 * PAGE / 8;
+const PAGES_FIRST: usize = 2;
+
+/// What of an area is used, and ready to be used; in the area's own unit.
+#[derive(Debug, Default)]
+pub(crate) struct Area {
+    used: AtomicUsize,
+    ready: AtomicUsize,
+}
+
+impl Area {
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn use_up_to(&self, used: usize) {
+        self.used.store(used, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Acquire)
+    }
+}
+
+/// One writer's memory; shared with the provisioner.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) segment: Arc<Segment>,
+    index: Mapping,
+    /// In words.
+    pub(crate) log: Area,
+    /// In series.
+    pub(crate) epochs: Area,
+    /// In pages of the index.
+    pub(crate) pages: Area,
+    /// There will be no more, by budget or for want of memory.
+    pub(crate) exhausted: AtomicBool,
+    /// The provisioner has been called and has not come yet.
+    pub(crate) called: AtomicBool,
+    /// Observations for which there was no memory at all.
+    pub(crate) lost: AtomicU64,
+    /// Series that the writer is to forget.
+    pub(crate) detach: DetachBox,
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mapping({} bytes)", self.bytes())
+    }
+}
+
+/// What a step of the provisioner is to make ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    from: usize,
+    to: usize,
+    bytes: usize,
+}
+
+impl Memory {
+    /// A segment with its index, with a little memory ready.
+    pub(crate) fn new(
+        file: Option<&Path>,
+        log_bytes: usize,
+        process: Process,
+        serial: u64,
+        now_ms: u64,
+    ) -> io::Result<Memory> {
+        let segment = Segment::create(file, log_bytes, process, serial, now_ms)?;
+        let index = Mapping::anonymous((segment.room().1 / PAGE_WORDS + PAGES_FIRST) * PAGE)?;
+        index.grow_huge(0, index.bytes());
+        let memory = Memory {
+            segment: Arc::new(segment),
+            index,
+            log: Area::default(),
+            epochs: Area::default(),
+            pages: Area::default(),
+            exhausted: AtomicBool::new(false),
+            called: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            detach: DetachBox::default(),
+        };
+        let taken = memory.provide(LOG_WORDS_FIRST, &mut |_| true)?;
+        debug_assert!(taken > 0);
+        Ok(memory)
+    }
+
+    /// The index's pages, all words of them.
+    #[inline]
+    pub(crate) fn index_words(&self) -> &[crate::sync::AtomicU64] {
+        self.index.words(0, self.index.bytes() / 8)
+    }
+
+    /// Bytes of memory that are ready or used.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let log = PAGE + self.log.ready() * 8 + self.epochs.ready() * 4;
+        (log, self.pages.ready() * PAGE)
+    }
+
+    /// Makes ready what is missing to have `ahead` words of log, and what belongs to them in the other areas, beyond what
+    /// is used; `grant` says whether so many bytes more may be taken. Returns how many were.
+    pub(crate) fn provide(&self, ahead: usize, grant: &mut dyn FnMut(usize) -> bool) -> io::Result<usize> {
+        let (series_max, words_max) = self.segment.room();
+        let pages_max = self.index.bytes() / PAGE;
+        let mut taken = 0;
+        let mut refused = false;
+        let mut step = |area: &Area, wanted: Option<Wanted>, prepare: &dyn Fn(usize, usize) -> io::Result<()>| {
+            let Some(wanted) = wanted else { return io::Result::Ok(()) };
+            if !grant(wanted.bytes) {
+                refused = true;
+                return Ok(());
+            }
+            prepare(wanted.from, wanted.to)?;
+            taken += wanted.bytes;
+            area.ready.store(wanted.to, Ordering::Release);
+            Ok(())
+        };
+        let ahead_pages = (ahead / PAGE_WORDS).max(self.pages.used() / 4).max(PAGES_FIRST);
+        step(&self.epochs, wanted(&self.epochs, ahead / SERIES_WORDS, PAGE / 4, series_max, 4), &|from, to| {
+            self.segment.prepare_epochs(from, to)
+        })?;
+        step(&self.pages, wanted(&self.pages, ahead_pages, 1, pages_max, PAGE), &|from, to| {
+            self.index.prepare(from * PAGE, (to - from) * PAGE)
+        })?;
+        step(&self.log, wanted(&self.log, ahead, PAGE / 8, words_max, 8), &|from, to| {
+            self.segment.prepare_log(from, to)
+        })?;
+        let is_full = self.log.ready() >= words_max;
+        self.exhausted.store(refused || is_full, Ordering::Relaxed);
+        Ok(taken)
+    }
+}
+
+/// The next part of an area: nothing while more than half of what should be ready is.
+fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize) -> Option<Wanted> {
+    let (used, from) = (area.used(), area.ready());
+    if from.saturating_sub(used) > ahead / 2 || from >= max {
+        return None;
+    }
+    // Where pages are huge, what is made ready is too: it is taken anyway.
+    let unit = if from * unit_bytes >= SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
+    let to = (used + ahead).next_multiple_of(unit).max(from + unit).min(max);
+    Some(Wanted { from, to, bytes: (to - from) * unit_bytes })
+}

@@ -1,0 +1,289 @@
+//! One thread's end of the metrics: finds series by their labels, and changes their values.
+//!
+//! What a request costs: with a [`Handle`] kept from before, a load, an addition and two stores; with labels, a hash and a
+//! comparison more. A label set that is new takes the slower path in `first_seen`, which never waits either.
+
+pub(crate) mod detach;
+mod first_seen;
+mod index;
+pub(crate) mod memory;
+mod restore;
+
+use crate::declared::Declared;
+use crate::labels;
+use crate::protocol;
+use crate::registry::Inner;
+use crate::segment::Segment;
+use crate::segment::cells::{self, Form, Shape};
+use crate::segment::layout::{FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, unpair};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+use index::{Index, Pages};
+use memory::Memory;
+use std::fmt;
+use std::sync::Arc;
+
+/// A series of one writer, to be kept for the next time. It ends with the writer's [`Writer::generation`]: a change
+/// through an older one is refused, and the series has to be asked for anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handle {
+    /// Where the record is, in words of the log.
+    at: u32,
+    /// The generation, and what kind of cells they are.
+    tag: u32,
+}
+
+impl Handle {
+    /// Of no series: changes through it are refused.
+    pub const NONE: Handle = Handle { at: 0, tag: u32::MAX };
+}
+
+/// Kinds of cells, as they are in a handle's tag.
+const UNSIGNED: u32 = 0;
+const FLOAT: u32 = 1;
+const LAST: u32 = 2;
+const HISTOGRAM: u32 = 3;
+const FORM_BITS: u32 = 2;
+
+/// A family as this writer knows it.
+pub(crate) struct Local {
+    declared: Arc<Declared>,
+    /// Its number in this segment.
+    number: u16,
+    /// The series that takes what finds no room anywhere else: all its labels are `__other__`.
+    overflow: Option<u32>,
+}
+
+/// The only one that writes to its segment.
+pub struct Writer {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) memory: Arc<Memory>,
+    segment: Arc<Segment>,
+    index: Index,
+    /// By the id of the declared family.
+    locals: Vec<Option<Local>>,
+    /// By number in this segment: the declared id.
+    numbers: Vec<u32>,
+    epoch: u32,
+    generation: u32,
+    now_ms: u64,
+    /// Words of the log used so far.
+    log_used: usize,
+    /// Words of the log set aside for overflow series.
+    reserve: usize,
+    /// Series so far, and those for which an epoch is set aside.
+    series: usize,
+    reserved_series: usize,
+    /// The family of collapsed observations.
+    counts: Arc<Declared>,
+    /// Room for label texts and clean values, kept.
+    text: Vec<u8>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("segment", &self.segment).field("series", &self.series).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    pub(crate) fn new(inner: Arc<Inner>, memory: Arc<Memory>) -> Writer {
+        let segment = memory.segment.clone();
+        memory.pages.use_up_to(1);
+        Writer {
+            now_ms: inner.options.now_ms,
+            counts: inner.collapsed(),
+            inner,
+            memory,
+            segment,
+            index: Index::new(),
+            locals: Vec::new(),
+            numbers: Vec::new(),
+            epoch: 1,
+            generation: 0,
+            log_used: 0,
+            reserve: 0,
+            series: 0,
+            reserved_series: 0,
+            text: Vec::new(),
+        }
+    }
+
+    /// Begins the next epoch; to be called now and then (some 20 times a second) with the time in milliseconds since the
+    /// epoch. Readers look again at what was changed since the tick before their last look: without ticks, at everything.
+    pub fn tick(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.epoch = self.epoch.wrapping_add(1);
+        let header = self.segment.header();
+        protocol::advance(&header.epoch, self.epoch);
+        header.heartbeat_ms.store(now_ms, Relaxed);
+        self.take_requests();
+    }
+
+    /// Changes when handles end.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The series with these label values, in the family's order; made if it is new.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many values as labels.
+    #[inline]
+    pub fn series(&mut self, family: &Arc<Declared>, values: &[&[u8]]) -> Handle {
+        assert_eq!(values.len(), family.family().labels.len(), "one value for each label");
+        let hash = self.inner.hash(family.id, values);
+        match self.find(family, values, hash).or_else(|| self.first_seen(family, values, hash)) {
+            Some(at) => Handle { at, tag: self.tag(form_of(&family.shape)) },
+            None => Handle::NONE,
+        }
+    }
+
+    /// Whether some of the series' label values stand for others that were given. Who wants to have such observations
+    /// counted as collapsed keeps no handle of it.
+    #[inline]
+    pub fn is_collapsed(&self, handle: Handle) -> bool {
+        let head = Head::unpack(self.segment.log()[handle.at as usize].load(Relaxed));
+        head.is_some_and(|head| head.flags & FLAG_COLLAPSED != 0)
+    }
+
+    /// Adds to a counter. False: the handle is of another generation, or not a counter's; nothing was added.
+    #[inline]
+    #[must_use = "a handle of an older generation adds nothing"]
+    pub fn add(&mut self, handle: Handle, amount: u64) -> bool {
+        self.change(handle, UNSIGNED, |cell| cells::add(cell, amount))
+    }
+
+    /// Adds to a float counter, or to a gauge that is summed or the largest. False as with [`Writer::add`].
+    #[inline]
+    #[must_use = "a handle of an older generation adds nothing"]
+    pub fn add_float(&mut self, handle: Handle, amount: f64) -> bool {
+        self.change(handle, FLOAT, |cell| cells::add_float(cell, amount))
+    }
+
+    /// Sets a gauge, or an info to 1. False as with [`Writer::add`].
+    #[inline]
+    #[must_use = "a handle of an older generation sets nothing"]
+    pub fn set(&mut self, handle: Handle, value: f64) -> bool {
+        if handle.tag == self.tag(LAST) {
+            let stamp = &self.segment.log()[handle.at as usize + HEAD_WORDS + 1];
+            stamp.store(self.now_ms, Relaxed);
+            return self.change(handle, LAST, |cell| cell.store(value.to_bits(), Relaxed));
+        }
+        self.change(handle, FLOAT, |cell| cell.store(value.to_bits(), Relaxed))
+    }
+
+    /// Counts an observation in a histogram. False as with [`Writer::add`].
+    #[inline]
+    #[must_use = "a handle of an older generation counts nothing"]
+    pub fn observe(&mut self, handle: Handle, value: f64) -> bool {
+        if handle.tag != self.tag(HISTOGRAM) {
+            return false;
+        }
+        let log = self.segment.log();
+        let at = handle.at as usize;
+        let Some(local) = self.local_of(log[at].load(Relaxed)) else { return false };
+        let Form::Histogram { bounds, native } = &local.declared.shape.form else { return false };
+        cells::observe(&log[at + HEAD_WORDS..], bounds, native.as_ref(), value);
+        self.mark(log, at);
+        true
+    }
+
+    /// Keeps an exemplar for a counter, or for the bucket that `value` falls in. `labels` are names and values; a trace id
+    /// mostly. False where the family has no exemplars, the text is too long, or as with [`Writer::add`].
+    #[must_use = "an exemplar may be refused"]
+    pub fn exemplar(&mut self, handle: Handle, value: f64, labels: &[(&str, &[u8])]) -> bool {
+        if handle.tag >> FORM_BITS != self.generation {
+            return false;
+        }
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        for (index, (name, value)) in labels.iter().enumerate() {
+            labels::push_pair(&mut text, index == 0, name, value);
+        }
+        let log = self.segment.log();
+        let at = handle.at as usize;
+        let kept = self.local_of(log[at].load(Relaxed)).is_some_and(|local| {
+            let shape = &local.declared.shape;
+            let bucket = match &shape.form {
+                Form::Histogram { bounds, .. } => cells::bucket_of(bounds, value),
+                _ => 0,
+            };
+            shape.keep_exemplar(&log[at + HEAD_WORDS..], bucket, value, self.now_ms, &text)
+        });
+        if kept {
+            self.mark(log, at);
+        }
+        self.text = text;
+        kept
+    }
+
+    #[inline]
+    fn change(&self, handle: Handle, form: u32, change: impl FnOnce(&AtomicU64)) -> bool {
+        if handle.tag != self.tag(form) {
+            return false;
+        }
+        let log = self.segment.log();
+        let at = handle.at as usize;
+        change(&log[at + HEAD_WORDS]);
+        self.mark(log, at);
+        true
+    }
+
+    #[inline]
+    fn tag(&self, form: u32) -> u32 {
+        self.generation << FORM_BITS | form
+    }
+
+    #[inline]
+    fn mark(&self, log: &[AtomicU64], at: usize) {
+        let (number, _) = unpair(log[at + 1].load(Relaxed));
+        protocol::mark(&self.segment.epochs()[number as usize], self.epoch);
+    }
+
+    #[inline]
+    fn local_of(&self, first_word: u64) -> Option<&Local> {
+        let head = Head::unpack(first_word)?;
+        let id = *self.numbers.get(head.family as usize)?;
+        self.locals.get(id as usize)?.as_ref()
+    }
+
+    #[inline]
+    fn find(&self, family: &Declared, values: &[&[u8]], hash: u64) -> Option<u32> {
+        let local = self.locals.get(family.id as usize)?.as_ref()?;
+        let log = self.segment.log();
+        let names = &family.family().labels;
+        let text_at = HEAD_WORDS + family.shape.words;
+        self.index.find(self.pages(), hash as u32, |at| {
+            let at = at as usize;
+            let (first, (_, bytes)) = (log[at].load(Relaxed), unpair(log[at + 1].load(Relaxed)));
+            let Some(head) = Head::unpack(first) else { return false };
+            // Series of one family have the text at the same distance.
+            let text = self.segment.text_at(at + text_at, bytes as usize);
+            head.family == local.number
+                && match head.flags & FLAG_ESCAPED {
+                    0 => labels::stand_in(text, names, values),
+                    _ => labels::matches(text, names, values),
+                }
+        })
+    }
+
+    #[inline]
+    fn pages(&self) -> Pages<'_> {
+        Pages { words: self.memory.index_words(), ready: self.memory.pages.ready() }
+    }
+}
+
+#[inline]
+fn form_of(shape: &Shape) -> u32 {
+    match shape.form {
+        Form::Unsigned => UNSIGNED,
+        Form::Float => FLOAT,
+        Form::Last => LAST,
+        Form::Histogram { .. } => HISTOGRAM,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! The values of labels, from what a worker knows of a request.
+//!
+//! Needed where a series is not known by its number yet, and for families with labels from variables of the request.
+//! Texts that have to be put together are written into memory that is kept.
+
+use super::{Aspect, MetricsPlan, PlanFamily};
+use crate::plan::{Plan, PlanRoute};
+use std::fmt::Write;
+use stillgate_config::{Label, Source};
+use stillgate_metrics::family::LABELS_MAX;
+use stillgate_route::{Lookup, Match};
+use stillgate_upstream::Endpoint;
+
+/// Every status as text.
+const CODES: [[u8; 3]; 1000] = codes();
+
+const fn codes() -> [[u8; 3]; 1000] {
+    let mut codes = [[b'0'; 3]; 1000];
+    let mut code = 0;
+    while code < 1000 {
+        codes[code] = [b'0' + (code / 100) as u8, b'0' + (code / 10 % 10) as u8, b'0' + (code % 10) as u8];
+        code += 1;
+    }
+    codes
+}
+
+/// Room for texts that do not stand anywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    node: String,
+    uri: String,
+    host: String,
+}
+
+/// What the labels of one request say.
+#[derive(Debug)]
+pub(crate) struct Values<'a> {
+    route: &'a str,
+    service: &'a str,
+    node: &'a str,
+    uri: &'a str,
+    host: &'a str,
+    code: &'static [u8],
+}
+
+impl<'a> Values<'a> {
+    /// Of a request with this status, which a route matched, maybe with one of its hosts, and a node was asked for.
+    pub(crate) fn new(
+        metrics: &MetricsPlan,
+        plan: &'a Plan,
+        found: Option<(Match, Option<usize>)>,
+        asked: Option<&'a Endpoint>,
+        status: u16,
+        texts: &'a mut Texts,
+    ) -> Values<'a> {
+        let Texts { node, uri, host } = texts;
+        uri.clear();
+        host.clear();
+        if metrics.tells_match
+            && let Some((found, host_index)) = found
+        {
+            let spec = &plan.matcher().specs()[found.route];
+            write_text(uri, &spec.paths[found.path]);
+            if let Some(index) = host_index {
+                write_text(host, &spec.hosts[index]);
+            }
+        }
+        let route: Option<&PlanRoute> = found.map(|(found, _)| &plan.routes[found.route]);
+        Values {
+            route: route.map_or("", |route| &route.id),
+            service: route.map_or("", |route| &route.service),
+            node: asked.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
+            uri,
+            host,
+            code: &CODES[usize::from(status) % CODES.len()],
+        }
+    }
+
+    fn of(&self, label: Label, aspect: Aspect) -> &[u8] {
+        match label {
+            Label::Code => self.code,
+            Label::Route => self.route.as_bytes(),
+            Label::Service => self.service.as_bytes(),
+            Label::Node => self.node.as_bytes(),
+            Label::MatchedUri => self.uri.as_bytes(),
+            Label::MatchedHost => self.host.as_bytes(),
+            Label::Type | Label::Direction => aspect.word().as_bytes(),
+            // Consumers are not built yet, and the others are no labels of requests.
+            _ => b"",
+        }
+    }
+
+    /// Calls `then` with the family's label values. `buffers` has one for each variable, at least.
+    pub(crate) fn with<R>(
+        &self,
+        family: &PlanFamily,
+        aspect: Aspect,
+        vars: Option<&dyn Lookup>,
+        buffers: &mut [Vec<u8>],
+        then: impl FnOnce(&[&[u8]]) -> R,
+    ) -> R {
+        let mut values: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
+        let mut buffers = buffers.iter_mut();
+        for (value, source) in values.iter_mut().zip(family.sources.iter()) {
+            *value = match (source, vars) {
+                (Source::Label(label), _) => self.of(*label, aspect),
+                (Source::Variable(variable), Some(vars)) => {
+                    buffers.next().and_then(|buffer| vars.value(variable, buffer)).unwrap_or_default()
+                }
+                (Source::Variable(_), None) => b"",
+            };
+        }
+        then(&values[..family.sources.len()])
+    }
+}
+
+/// The node as configured: its address or name with the port, whatever the port is; or its address alone.
+pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut String) -> &'a str {
+    match (is_ip, endpoint.address.port()) {
+        (true, _) => {
+            text.clear();
+            write_text(text, &endpoint.address.ip());
+            text
+        }
+        // What stands in a `Host` field, which leaves this one out.
+        (false, 80) => {
+            text.clear();
+            write_text(text, &format_args!("{}:80", endpoint.host));
+            text
+        }
+        (false, _) => &endpoint.host,
+    }
+}
+
+fn write_text(text: &mut String, value: &dyn std::fmt::Display) {
+    write!(text, "{value}").expect("writing to a String does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_told_as_configured() {
+        let check = |address: &str, host: &str, native: &str, apisix: &str| {
+            let address = address.parse().unwrap();
+            let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into() };
+            let mut text = String::new();
+            assert_eq!(node_label(&endpoint, false, &mut text), native);
+            assert_eq!(node_label(&endpoint, true, &mut text), apisix);
+        };
+        check("10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1");
+        check("10.0.0.1:80", "10.0.0.1", "10.0.0.1:80", "10.0.0.1");
+        check("[::1]:80", "[::1]", "[::1]:80", "::1");
+        check("10.0.0.1:80", "shop.internal", "shop.internal:80", "10.0.0.1");
+        check("10.0.0.1:81", "shop.internal:81", "shop.internal:81", "10.0.0.1");
+    }
+
+    #[test]
+    fn codes_are_three_digits() {
+        assert_eq!((&CODES[7], &CODES[200], &CODES[499]), (b"007", b"200", b"499"));
+    }
+}

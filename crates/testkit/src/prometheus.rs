@@ -1,0 +1,384 @@
+//! A real Prometheus server that scrapes one target and answers queries about it.
+//!
+//! Prometheus 2.42 (Debian 12's) cannot be told which format to take: it asks for OpenMetrics first, and for protobuf
+//! first when native histograms are on. So a forced format goes through a relay of ours that replaces `Accept` and
+//! notes the `Content-Type` of each answer; [`ScrapeFormat::Negotiated`] goes straight to the target.
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::exposition::{Labels, elements, labels, number, word};
+use crate::peers::require_tool;
+use crate::port::ReservedPort;
+use crate::process::Process;
+use crate::scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT};
+use crate::upstream::Upstream;
+use crate::{eventually, eventually_within};
+use serde_json::Value;
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a query may take to come true: Prometheus hands new targets on every 5 s only, at two stages, so the first
+/// scrape comes up to 10 s after the start.
+const QUERY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Content types kept; a test looks at the first few.
+const SERVED_MAX: usize = 1000;
+
+/// The job's name, and so the label `job` of every series.
+pub const JOB: &str = "stillgate";
+
+/// Which format Prometheus gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrapeFormat {
+    /// What Prometheus itself asks for.
+    Negotiated,
+    /// Text 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// Delimited protobuf.
+    Protobuf,
+}
+
+impl ScrapeFormat {
+    /// The three that can be forced.
+    pub const FORCED: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Protobuf];
+
+    fn accept(self) -> Option<&'static str> {
+        match self {
+            Self::Negotiated => None,
+            Self::Text => Some(ACCEPT_TEXT),
+            Self::OpenMetrics => Some(ACCEPT_OPENMETRICS),
+            Self::Protobuf => Some(ACCEPT_PROTOBUF),
+        }
+    }
+}
+
+/// What to scrape and how.
+#[derive(Debug, Clone)]
+pub struct PrometheusSetup {
+    /// The exporter.
+    pub target: SocketAddr,
+    /// With its query, such as `?name[]=x`, if any.
+    pub path: String,
+    /// Which format.
+    pub format: ScrapeFormat,
+    /// `--enable-feature=native-histograms`.
+    pub native_histograms: bool,
+    /// Between two scrapes, and how long one may take.
+    pub interval: Duration,
+}
+
+impl PrometheusSetup {
+    /// `/metrics` of `target` twice a second, as Prometheus does by default.
+    pub fn of(target: SocketAddr) -> Self {
+        Self {
+            target,
+            path: "/metrics".to_owned(),
+            format: ScrapeFormat::Negotiated,
+            native_histograms: false,
+            interval: Duration::from_millis(500),
+        }
+    }
+
+    fn render(&self, target: SocketAddr) -> String {
+        let interval_ms = self.interval.as_millis();
+        let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));
+        let mut yaml = format!(
+            "global: {{scrape_interval: {interval_ms}ms, scrape_timeout: {interval_ms}ms}}\n\
+             scrape_configs:\n  - job_name: {JOB}\n    metrics_path: {path}\n\
+             \x20   static_configs: [{{targets: [\"{target}\"]}}]\n"
+        );
+        if !query.is_empty() {
+            yaml.push_str("    params:\n");
+            for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+                writeln!(yaml, "      \"{name}\": [\"{value}\"]").expect("writing to a String cannot fail");
+            }
+        }
+        yaml
+    }
+}
+
+/// What Prometheus thinks of its target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScrapeHealth {
+    /// `up`, `down`, or `unknown` before the first scrape.
+    pub health: String,
+    /// Why the last scrape failed; empty if it did not.
+    pub last_error: String,
+    /// Of the last scrape, in seconds.
+    pub duration_s: f64,
+}
+
+/// A running server. Ends when dropped, and its data with it.
+#[derive(Debug)]
+pub struct Prometheus {
+    process: Process,
+    port: ReservedPort,
+    relay: Option<Relay>,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Panics
+    /// When it is missing or does not start.
+    #[track_caller]
+    pub fn start(setup: &PrometheusSetup) -> Self {
+        require_tool("prometheus", "prometheus");
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let port = ReservedPort::new();
+        let relay = setup.format.accept().map(|accept| Relay::start(setup.target, accept));
+        let target = relay.as_ref().map_or(setup.target, |relay| relay.server.addr());
+        let config = dir.path().join("prometheus.yml");
+        std::fs::write(&config, setup.render(target)).expect("write prometheus.yml");
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+            .arg(format!("--web.listen-address={}", port.addr()))
+            .arg("--log.level=warn");
+        if setup.native_histograms {
+            command.arg("--enable-feature=native-histograms");
+        }
+        let process = Process::spawn("prometheus", &mut command, &dir.path().join("prometheus.log"));
+        let mut server = Self { process, port, relay, _dir: dir };
+        eventually("Prometheus to be ready", || {
+            assert!(server.process.ended().is_none(), "Prometheus ended at its start:\n{}", server.process.log());
+            let listens = TcpStream::connect(server.addr()).is_ok();
+            listens && server.get("/-/ready").is_some()
+        });
+        server
+    }
+
+    /// Where its API is.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// The instant vector (or scalar) of an expression now. A native histogram has no number of its own; ask with
+    /// `histogram_count()` and the like.
+    ///
+    /// # Panics
+    /// When Prometheus refuses the expression.
+    #[track_caller]
+    pub fn query(&self, expression: &str) -> Vec<(Labels, f64)> {
+        let data = self.ask(&format!("/api/v1/query?query={}", percent_encoded(expression)));
+        if data["resultType"] == "scalar" {
+            return number(&data["result"][1]).map(|value| (Labels::new(), value)).into_iter().collect();
+        }
+        let results = elements(&data["result"]).iter();
+        results.filter_map(|result| Some((labels(&result["metric"]), number(&result["value"][1])?))).collect()
+    }
+
+    /// Queries until `predicate` holds, and returns what it held for.
+    ///
+    /// # Panics
+    /// When it does not in time: with the last result and the target's health.
+    #[track_caller]
+    pub fn wait_for(
+        &self,
+        expression: &str,
+        mut predicate: impl FnMut(&[(Labels, f64)]) -> bool,
+    ) -> Vec<(Labels, f64)> {
+        let mut last = Vec::new();
+        let deadline = Instant::now() + QUERY_PATIENCE;
+        while Instant::now() < deadline {
+            last = self.query(expression);
+            if predicate(&last) {
+                return last;
+            }
+            std::thread::sleep(crate::POLL_INTERVAL);
+        }
+        panic!("waited in vain on {expression}; last: {last:?}; target: {:?}", self.targets());
+    }
+
+    /// Waits until an expression has exactly one value and that is `expected`.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    #[track_caller]
+    pub fn wait_for_value(&self, expression: &str, expected: f64) {
+        self.wait_for(expression, |result| matches!(result, [(_, value)] if *value == expected));
+    }
+
+    /// Waits for a good scrape.
+    ///
+    /// # Panics
+    /// When a scrape fails, with Prometheus' reason, or none comes in time.
+    #[track_caller]
+    pub fn wait_until_up(&self) {
+        eventually_within(QUERY_PATIENCE, "a good scrape by Prometheus", || {
+            let targets = self.targets();
+            for target in &targets {
+                assert!(target.health != "down", "Prometheus cannot scrape: {}", target.last_error);
+            }
+            targets.iter().any(|target| target.health == "up")
+        });
+    }
+
+    /// The target's health; empty before it was discovered.
+    pub fn targets(&self) -> Vec<ScrapeHealth> {
+        let data = self.ask("/api/v1/targets?state=active");
+        let health = |target: &Value| ScrapeHealth {
+            health: word(&target["health"]),
+            last_error: word(&target["lastError"]),
+            duration_s: target["lastScrapeDuration"].as_f64().unwrap_or_default(),
+        };
+        elements(&data["activeTargets"]).iter().map(health).collect()
+    }
+
+    /// The `Content-Type` of each answer so far; known of forced formats only.
+    pub fn served(&self) -> Vec<String> {
+        let served = self.relay.as_ref().map(|relay| relay.served.lock().expect("no thread panics with it").clone());
+        served.unwrap_or_default()
+    }
+
+    /// What the server logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// `data` of an API answer.
+    #[track_caller]
+    fn ask(&self, target: &str) -> Value {
+        let response = Client::connect(self.addr()).get(target);
+        let mut answer: Value = serde_json::from_slice(&response.body).expect("Prometheus answers JSON");
+        assert_eq!(answer["status"], "success", "{target}: {answer}");
+        answer["data"].take()
+    }
+
+    /// The body of a 200, or none.
+    fn get(&self, target: &str) -> Option<Vec<u8>> {
+        let response = Client::connect(self.addr()).try_request("GET", target, b"").ok()?;
+        (response.head.status() == 200).then_some(response.body)
+    }
+}
+
+/// Stands between Prometheus and the target and replaces `Accept`. Takes an exposition whole before it passes it on.
+#[derive(Debug)]
+struct Relay {
+    server: Upstream,
+    served: Arc<Mutex<Vec<String>>>,
+}
+
+impl Relay {
+    fn start(target: SocketAddr, accept: &'static str) -> Self {
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&served);
+        let server = Upstream::serve(move |connection| {
+            // A target that is away looks so to Prometheus too: its connection is closed without an answer.
+            while let Some(content_type) = relay_one(connection, target, accept) {
+                let mut noted = noted.lock().expect("no thread panics with it");
+                if noted.len() < SERVED_MAX {
+                    noted.push(content_type);
+                }
+            }
+        });
+        Self { server, served }
+    }
+}
+
+/// One exchange; the `Content-Type` of its answer.
+fn relay_one(prometheus: &mut Connection, target: SocketAddr, accept: &str) -> Option<String> {
+    let request = prometheus.read_request().ok()?;
+    let mut head = format!("{}\r\nAccept: {accept}\r\n", request.head.start);
+    for (name, value) in request.head.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("accept")) {
+        write!(head, "{name}: {value}\r\n").expect("writing to a String cannot fail");
+    }
+    let mut exporter = Connection::new(TcpStream::connect(target).ok()?);
+    exporter.try_send(head + "\r\n").ok()?;
+    let response = exporter.read_response("GET").ok()?;
+    let mut head = format!("{}\r\nContent-Length: {}\r\n", response.head.start, response.body.len());
+    let hop = ["content-length", "transfer-encoding", "connection"];
+    for (name, value) in &response.head.fields {
+        if !hop.contains(&name.to_ascii_lowercase().as_str()) {
+            write!(head, "{name}: {value}\r\n").expect("writing to a String cannot fail");
+        }
+    }
+    let content_type = response.head.get("content-type").unwrap_or_default().to_owned();
+    prometheus.try_send([head.as_bytes(), b"\r\n", &response.body].concat()).ok()?;
+    Some(content_type)
+}
+
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => encoded.push(char::from(byte)),
+            other => write!(encoded, "%{other:02X}").expect("writing to a String cannot fail"),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An exporter that says which format it was asked for, in that format (protobuf aside, which no test here reads).
+    fn exporter() -> Upstream {
+        Upstream::serve(|connection| {
+            while let Ok(request) = connection.read_request() {
+                let accept = request.head.get("accept").unwrap_or_default();
+                let (kind, end) = match accept {
+                    accept if accept.starts_with("application/openmetrics-text") => {
+                        ("application/openmetrics-text; version=1.0.0; charset=utf-8", "# EOF\n")
+                    }
+                    _ => ("text/plain; version=0.0.4; charset=utf-8", ""),
+                };
+                let query = request.head.method_and_target().1.contains("?name%5B%5D=asked");
+                let body = format!("# TYPE asked gauge\nasked{{query=\"{query}\"}} 7\n{end}");
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+                if connection.try_send(head + &body).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn scrapes_and_answers() {
+        let exporter = exporter();
+        let prometheus = Prometheus::start(&PrometheusSetup::of(exporter.addr()));
+        prometheus.wait_for_value("asked", 7.0);
+        prometheus.wait_until_up();
+        assert_eq!(prometheus.query("asked")[0].0["job"], JOB);
+        assert_eq!(prometheus.query("scalar(asked) + 1"), [(Labels::new(), 8.0)]);
+        assert!(prometheus.query("absent_metric").is_empty());
+        assert!(prometheus.served().is_empty());
+    }
+
+    #[test]
+    fn forces_a_format() {
+        let exporter = exporter();
+        let setup = PrometheusSetup {
+            format: ScrapeFormat::Text,
+            native_histograms: true,
+            path: "/metrics?name[]=asked".to_owned(),
+            ..PrometheusSetup::of(exporter.addr())
+        };
+        let prometheus = Prometheus::start(&setup);
+        prometheus.wait_for_value("asked{query=\"true\"}", 7.0);
+        assert!(prometheus.served()[0].starts_with("text/plain"));
+    }
+
+    #[test]
+    fn tells_why_a_scrape_failed() {
+        let broken = Upstream::serve(|connection| {
+            while connection.read_request().is_ok() {
+                connection.send("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\na b c\n");
+            }
+        });
+        let prometheus = Prometheus::start(&PrometheusSetup::of(broken.addr()));
+        eventually_within(QUERY_PATIENCE, "the failure to be known", || {
+            prometheus.targets().iter().any(|target| target.health == "down" && !target.last_error.is_empty())
+        });
+        prometheus.wait_for_value("up", 0.0);
+    }
+}
