@@ -23,6 +23,9 @@ use tracing::error;
 /// Questions and orders that may wait.
 const COMMANDS_MAX: usize = 64;
 
+/// Tasks, each of which may take a slice of a scrape, after which it is seen who is to go on (see `turns`).
+const TASKS_PER_LOOK: u32 = 4;
+
 /// How often the collector is tended.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -44,6 +47,12 @@ pub struct Exporter {
 #[derive(Debug)]
 enum Command {
     Cardinality(oneshot::Sender<Vec<FamilyCardinality>>),
+    /// The sender is dropped when it is done.
+    Order(Order, oneshot::Sender<()>),
+}
+
+#[derive(Debug)]
+enum Order {
     Remove { label: String, values: Vec<String> },
     Restore { label: String, values: Vec<String> },
     SetPath(String),
@@ -62,7 +71,8 @@ impl Exporter {
     /// Starts the thread, which exposes at `path`. Without a listener nothing is served; the collector is tended all the
     /// same.
     pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, path: &str) -> io::Result<Exporter> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
         let listener = match listener {
             None => None,
             Some(listener) => {
@@ -92,42 +102,46 @@ impl Exporter {
 
     /// Asks how many series there are of what, largest first; `None`: the exporter has ended.
     pub fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
-        let commands = self.commands.clone();
+        // Weak, since the exporter ends with its last sender: a question that is never polled must not keep it.
+        let commands = self.commands.downgrade();
         async move {
             let (answer, answered) = oneshot::channel();
-            commands.send(Command::Cardinality(answer)).await.ok()?;
-            // Or the exporter would wait for this handle to go.
-            drop(commands);
+            commands.upgrade()?.send(Command::Cardinality(answer)).await.ok()?;
             answered.await.ok()
         }
     }
 
-    /// Has series with one of these values of a label exposed once more and then removed. This and other orders are done
-    /// when the exporter has taken note, in the order in which they were first polled.
+    /// Has series with one of these values of a label exposed once more and then removed. The future of this and
+    /// other orders ends when the exporter has taken note; they are taken in the order in which they were first polled.
     pub fn remove(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Command::Remove { label: label.to_owned(), values })
+        self.order(Order::Remove { label: label.to_owned(), values })
     }
 
     /// Tells that these values, which may have been removed, are in use.
     pub fn restore(&self, label: &str, values: Vec<String>) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Command::Restore { label: label.to_owned(), values })
+        self.order(Order::Restore { label: label.to_owned(), values })
     }
 
     /// Exposes at another path.
     pub fn set_path(&self, path: &str) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Command::SetPath(path.to_owned()))
+        self.order(Order::SetPath(path.to_owned()))
     }
 
     /// Changes the collector's options.
     pub fn set_options(&self, options: CollectorOptions) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Command::SetOptions(options))
+        self.order(Order::SetOptions(options))
     }
 
-    fn order(&self, command: Command) -> impl Future<Output = ()> + Send + use<> {
-        let commands = self.commands.clone();
+    fn order(&self, order: Order) -> impl Future<Output = ()> + Send + use<> {
+        let commands = self.commands.downgrade();
         async move {
-            // One that has ended needs no orders.
-            let _ = commands.send(command).await;
+            let (done, is_done) = oneshot::channel();
+            // One that has ended needs no orders, and drops them.
+            if let Some(commands) = commands.upgrade() {
+                let _ = commands.send(Command::Order(order, done)).await;
+            }
+            // An error is what says that it was done.
+            let _ = is_done.await;
         }
     }
 
@@ -167,9 +181,9 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
             () = sleep_until(tend_at) => Event::Tend,
         };
         let handled = match event {
-            Event::Command(command) => handle(command, &source),
+            Event::Command(command) => handle(command, &source).await,
             Event::Tend => {
-                let tended = source.tend();
+                let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
                 tended.map(drop)
             }
@@ -189,16 +203,18 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
     }
 }
 
-fn handle(command: Command, source: &Source) -> Result<(), Unavailable> {
+async fn handle(command: Command, source: &Source) -> Result<(), Unavailable> {
     match command {
         Command::Cardinality(answer) => {
             // Whoever asked may have gone meanwhile.
-            let _ = answer.send(source.cardinality()?);
+            let _ = answer.send(source.cardinality().await?);
             Ok(())
         }
-        Command::Remove { label, values } => source.remove(&label, values),
-        Command::Restore { label, values } => source.restore(&label, &values),
-        Command::SetPath(path) => source.set_path(&path),
-        Command::SetOptions(options) => source.set_options(options),
+        Command::Order(order, _done) => match order {
+            Order::Remove { label, values } => source.remove(&label, values),
+            Order::Restore { label, values } => source.restore(&label, &values),
+            Order::SetPath(path) => source.set_path(&path),
+            Order::SetOptions(options) => source.set_options(options),
+        },
     }
 }

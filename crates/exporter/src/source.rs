@@ -4,13 +4,12 @@
 //! is read here, and nowhere below.
 
 use crate::tally::Tally;
-use crate::turns::Starvation;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::reader::{Cursor, FamilyCardinality, Piece};
-use stillgate_metrics::{CollectError, Collector, CollectorOptions};
+use stillgate_metrics::{CollectError, Collector, CollectorOptions, Event};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
@@ -25,8 +24,8 @@ pub(crate) struct Source {
     inner: Mutex<Inner>,
     places: Arc<Semaphore>,
     pub(crate) tally: Arc<Tally>,
-    /// Told when the thread hardly gets a core.
-    pub(crate) starved: Notify,
+    /// Told before there is work to do.
+    pub(crate) work: Notify,
 }
 
 #[derive(Debug)]
@@ -37,7 +36,6 @@ struct Inner {
     refreshes: u64,
     /// Whether there was something to read the last time.
     is_available: bool,
-    starvation: Option<Starvation>,
 }
 
 /// Why there is nothing to expose.
@@ -81,16 +79,10 @@ impl Drop for Place {
 impl Source {
     pub(crate) fn new(collector: Collector, path: &str) -> Source {
         Source {
-            inner: Mutex::new(Inner {
-                collector,
-                path: path.into(),
-                refreshes: 0,
-                is_available: true,
-                starvation: None,
-            }),
+            inner: Mutex::new(Inner { collector, path: path.into(), refreshes: 0, is_available: true }),
             places: Arc::new(Semaphore::new(SCRAPES_MAX)),
             tally: Arc::default(),
-            starved: Notify::new(),
+            work: Notify::new(),
         }
     }
 
@@ -108,12 +100,6 @@ impl Source {
         Ok(())
     }
 
-    /// From now on it is watched whether the thread gets to run.
-    pub(crate) fn watch(&self, starvation: Starvation) -> Result<(), Unavailable> {
-        self.lock()?.starvation = Some(starvation);
-        Ok(())
-    }
-
     /// A place among the scrapes, if one is free.
     pub(crate) fn place(&self) -> Result<Place, Unavailable> {
         let permit = self.places.clone().try_acquire_owned().map_err(|_| Unavailable::Busy)?;
@@ -126,7 +112,7 @@ impl Source {
     pub(crate) async fn refresh(&self) -> Result<(), Unavailable> {
         let seen = self.lock()?.refreshes;
         // Others who are here already get to ask as well.
-        tokio::task::yield_now().await;
+        self.before_work().await;
         let mut inner = self.lock()?;
         if inner.refreshes != seen {
             return Ok(());
@@ -145,7 +131,6 @@ impl Source {
             Ok(()) if !was_available => info!("exporter: there is something to expose"),
             _ => {}
         }
-        self.look(inner);
         refreshed
     }
 
@@ -164,23 +149,30 @@ impl Source {
         if let Some(piece) = &piece {
             self.tally.piece(piece.as_ref().len());
         }
-        self.look(&mut inner);
         Ok(piece)
     }
 
     /// What there is to be done once a second. True: again soon.
-    pub(crate) fn tend(&self) -> Result<bool, Unavailable> {
+    pub(crate) async fn tend(&self) -> Result<bool, Unavailable> {
+        self.before_work().await;
         let mut inner = self.lock()?;
+        if inner.refreshes == 0 || !inner.is_available {
+            // What comes of it is logged, whether or not anybody scrapes.
+            let _ = self.refresh_now(&mut inner);
+        }
         let is_busy = inner.collector.tend(now_ms());
         for event in inner.collector.events() {
-            warn!("{event}");
+            match event {
+                Event::Folded { .. } => info!("{event}"),
+                _ => warn!("{event}"),
+            }
         }
-        self.look(&mut inner);
         Ok(is_busy)
     }
 
     /// How many series there are of what, largest first.
-    pub(crate) fn cardinality(&self) -> Result<Vec<FamilyCardinality>, Unavailable> {
+    pub(crate) async fn cardinality(&self) -> Result<Vec<FamilyCardinality>, Unavailable> {
+        self.before_work().await;
         let mut inner = self.lock()?;
         // Where that fails it has been logged, and what was there before is told.
         let _ = self.refresh_now(&mut inner);
@@ -204,10 +196,10 @@ impl Source {
         Ok(())
     }
 
-    fn look(&self, inner: &mut Inner) {
-        if inner.starvation.as_mut().is_some_and(|starvation| starvation.is_found(Instant::now())) {
-            self.starved.notify_one();
-        }
+    /// Lets the thread that is for work take over.
+    async fn before_work(&self) {
+        self.work.notify_one();
+        tokio::task::yield_now().await;
     }
 }
 

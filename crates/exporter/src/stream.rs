@@ -41,6 +41,7 @@ impl Body for Stream {
         let now = Instant::now();
         if now - *this.slice.get_or_insert(now) >= SLICE {
             this.slice = None;
+            this.source.work.notify_one();
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

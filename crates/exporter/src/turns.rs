@@ -1,20 +1,28 @@
-//! Which thread runs the exporter: one that takes no core from anybody, or, where it starves, one that is merely niced.
+//! Which thread runs the exporter: a niced one while there is nothing much to do, for work one that takes no core from
+//! anybody, and again the niced one where that starves.
 //!
 //! A thread of the idle policy gives its core up at once when a worker wakes; a niced one keeps it until its time slice
-//! is over, milliseconds in which a request waits. But on a machine whose cores are all busy the idle one gets some 0.3%
-//! of one, and a scrape of a million series would outlast Prometheus' timeout of 10 s. So everything runs on an idle
-//! thread until that has waited half a second for a core; then a niced one takes over for two seconds, with some 10% of a
-//! core. Queues are longer than a time slice on such a machine in any case.
+//! is over, milliseconds in which a request waits. But on a machine whose cores are all busy the idle one gets a few
+//! milliseconds in some seconds, and a scrape of a million series would outlast Prometheus' timeout of 10 s. So work is offered
+//! to the idle thread; if it is not there within some milliseconds, no core is free, and the niced one does it, with some
+//! 10% of a core. Requests queue for longer than a time slice on such a machine in any case.
+//!
+//! ```text
+//!  niced   rests in epoll ── work ─▶ offers ─┬─ taken in time ─▶ waits ──────────────▶ rests …
+//!                                            └─ not taken ─▶ works itself, tries again a second later
+//!  idle                                        takes ─▶ works: one stint, or until it starves ─▶ gives back
+//! ```
 //!
 //! There are two threads because one cannot change back: leaving the idle policy needs a privilege (sched(7)) that a
-//! gateway does not have. They never run at the same time.
+//! gateway does not have. They never run at the same time. What waits is the niced one, since who runs the tasks can only
+//! give them away when it has a core itself.
 
 use crate::source::Source;
-use std::fs::File;
+use rustix::time::{ClockId, clock_gettime};
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use thread_priority::ThreadPriority;
@@ -25,84 +33,121 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tracing::debug;
 
-/// Of the thread that runs where the idle one starves: a tenth of the weight of a worker.
+/// Of the niced thread: a tenth of the weight of a worker.
 const NICE: i32 = 10;
 
-/// An idle thread starves when it has waited for a core so long within [`WINDOW`].
-const WAITED_MAX: Duration = Duration::from_millis(500);
-/// Waiting that is spread over more time than this is the idle thread's lot.
-const WINDOW: Duration = Duration::from_secs(5);
-/// How often the kernel is asked, at most.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long the niced thread runs.
-const TURN: Duration = Duration::from_secs(2);
+/// The idle thread has a core within this, or there is none free.
+const TAKE_TIMEOUT: Duration = Duration::from_millis(5);
+/// After it had none, it is not asked for so long.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How long it runs the tasks before it gives them back, so that it does not rest on them when the cores become busy.
+const STINT: Duration = Duration::from_millis(100);
+
+/// A thread that has not run for so much more of a stint was waiting for a core.
+const WAITED_MAX: Duration = Duration::from_millis(200);
 
 /// Runs the runtime's tasks until `ended` says so or is dropped.
 pub(crate) fn run(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>) {
     // It is refused only where the process is niced more than that already.
     let _ = rustix::process::setpriority_process(None, NICE);
-    let (starve, starved) = sync_channel(1);
-    let (hand_back, handed_back) = sync_channel(1);
+    let is_offered = AtomicBool::new(false);
+    let (offer, offers) = sync_channel(1);
+    let (give_back, given_back) = sync_channel(1);
     thread::scope(|scope| {
         let idle = thread::Builder::new().name("exporter-idle".to_owned());
-        // Where there is no thread to be had, `starve` is dropped.
-        let spawned = idle.spawn_scoped(scope, move || run_idle(runtime, source, ended, &starve, &handed_back));
-        match spawned {
-            Ok(_) => run_niced(runtime, ended, &starved, &hand_back),
-            Err(error) => {
-                debug!(%error, "no idle thread");
-                runtime.block_on(end_of(ended));
-            }
+        let its_turns = IdleTurns { is_offered: &is_offered, offers, give_back };
+        let spawned = idle.spawn_scoped(scope, move || its_turns.run(runtime, ended));
+        if let Err(error) = spawned {
+            // What it would have listened to is gone with it, so no offer is ever taken.
+            debug!(%error, "exporter: no idle thread");
         }
+        NicedTurns { is_offered: &is_offered, offer, given_back }.run(runtime, source, ended);
     });
 }
 
-/// For how long the niced thread is to run.
-enum Turn {
-    Short,
-    ForGood,
+/// The niced thread's ends.
+struct NicedTurns<'a> {
+    /// Whoever turns it to false runs the tasks.
+    is_offered: &'a AtomicBool,
+    offer: SyncSender<()>,
+    given_back: Receiver<End>,
 }
 
-fn run_idle(
-    runtime: &Runtime,
-    source: &Source,
-    ended: &watch::Receiver<bool>,
-    starve: &SyncSender<Turn>,
-    handed_back: &Receiver<()>,
-) {
-    let watched = become_idle().and_then(|()| Starvation::of_this_thread());
-    let watched = watched.and_then(|starvation| source.watch(starvation).map_err(io::Error::other));
-    if let Err(error) = watched {
-        debug!(%error, "the exporter does not run as an idle thread");
-        // The other thread is there as long as this one.
-        let _ = starve.send(Turn::ForGood);
-        return;
-    }
-    loop {
-        let has_ended = runtime.block_on(async {
-            tokio::select! {
-                () = end_of(ended) => true,
-                () = source.starved.notified() => false,
+/// The idle thread's ends.
+struct IdleTurns<'a> {
+    is_offered: &'a AtomicBool,
+    /// Wakes it; that alone is no turn.
+    offers: Receiver<()>,
+    give_back: SyncSender<End>,
+}
+
+/// Why the idle thread gives back.
+enum End {
+    Stint,
+    Starved,
+}
+
+impl NicedTurns<'_> {
+    fn run(&self, runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>) {
+        let mut try_at = Instant::now();
+        loop {
+            let has_ended = runtime.block_on(async {
+                tokio::select! {
+                    () = end_of(ended) => true,
+                    () = source.work.notified() => false,
+                }
+            });
+            if has_ended {
+                // Ends the other thread too: its channels are dropped.
+                return;
             }
-        });
-        if has_ended || starve.send(Turn::Short).is_err() || handed_back.recv().is_err() {
-            return;
+            if Instant::now() >= try_at && !self.offer() {
+                try_at = Instant::now() + TRY_AGAIN;
+            }
         }
+    }
+
+    /// False: the idle thread had no core.
+    fn offer(&self) -> bool {
+        self.is_offered.store(true, Ordering::Release);
+        match self.offer.try_send(()) {
+            // Full: it has not yet been woken by the last one.
+            Ok(()) | Err(TrySendError::Full(())) => {}
+            Err(TrySendError::Disconnected(())) => return false,
+        }
+        let end = match self.given_back.recv_timeout(TAKE_TIMEOUT) {
+            Ok(end) => Ok(end),
+            Err(RecvTimeoutError::Timeout) if self.is_offered.swap(false, Ordering::AcqRel) => return false,
+            // It was taken, or there is nobody who could.
+            Err(_) => self.given_back.recv(),
+        };
+        matches!(end, Ok(End::Stint))
     }
 }
 
-fn run_niced(runtime: &Runtime, ended: &watch::Receiver<bool>, starved: &Receiver<Turn>, hand_back: &SyncSender<()>) {
-    while let Ok(turn) = starved.recv() {
-        match turn {
-            Turn::ForGood => return runtime.block_on(end_of(ended)),
-            Turn::Short => {
-                debug!("the exporter's idle thread hardly gets a core; a niced one goes on for a while");
-                // Whether it has ended, the other thread sees as well.
-                let _ = runtime.block_on(async { tokio::time::timeout(TURN, end_of(ended)).await });
-            }
-        }
-        if hand_back.send(()).is_err() {
+impl IdleTurns<'_> {
+    fn run(&self, runtime: &Runtime, ended: &watch::Receiver<bool>) {
+        if let Err(error) = become_idle() {
+            debug!(%error, "exporter: no thread of the idle policy, so a niced one does all");
             return;
+        }
+        while self.offers.recv().is_ok() {
+            if !self.is_offered.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let (began, ran_before) = (Instant::now(), ran());
+            runtime.block_on(async {
+                tokio::select! {
+                    () = end_of(ended) => {}
+                    () = tokio::time::sleep(STINT) => {}
+                }
+            });
+            // One long refresh may take longer than a stint, and that is no starving.
+            let waited = began.elapsed().saturating_sub(ran().saturating_sub(ran_before));
+            let end = if waited > STINT + WAITED_MAX { End::Starved } else { End::Stint };
+            if self.give_back.send(end).is_err() {
+                return;
+            }
         }
     }
 }
@@ -115,65 +160,15 @@ fn end_of(ended: &watch::Receiver<bool>) -> impl Future<Output = ()> + use<> {
     }
 }
 
+/// What this thread has run, ever.
+fn ran() -> Duration {
+    let ran = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(ran.tv_sec.cast_unsigned(), ran.tv_nsec as u32)
+}
+
 fn become_idle() -> io::Result<()> {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).map_err(io::Error::other)
-}
-
-/// How long a thread has waited for a core, as the kernel counts it.
-#[derive(Debug)]
-pub(crate) struct Starvation {
-    /// The thread's `schedstat`: nanoseconds run, nanoseconds waited in a run queue, time slices.
-    file: File,
-    waited: Waited,
-}
-
-impl Starvation {
-    fn of_this_thread() -> io::Result<Starvation> {
-        let file = File::open("/proc/thread-self/schedstat")?;
-        let waited = Waited::new(read_waited(&file)?, Instant::now());
-        Ok(Starvation { file, waited })
-    }
-
-    /// Whether the thread starves; once for each time that it does. Any thread may ask.
-    pub(crate) fn is_found(&mut self, now: Instant) -> bool {
-        if now - self.waited.looked < LOOK_EVERY {
-            return false;
-        }
-        // What cannot be read once is read the next time.
-        read_waited(&self.file).is_ok_and(|waited| self.waited.is_too_long(waited, now))
-    }
-}
-
-fn read_waited(file: &File) -> io::Result<Duration> {
-    let mut bytes = [0; 80];
-    let count = file.read_at(&mut bytes, 0)?;
-    let text = std::str::from_utf8(&bytes[..count]).unwrap_or_default();
-    let waited = text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok());
-    waited.map(Duration::from_nanos).ok_or_else(|| io::Error::other("schedstat without the time waited"))
-}
-
-/// The waiting within one window.
-#[derive(Debug)]
-struct Waited {
-    looked: Instant,
-    window: Instant,
-    before: Duration,
-}
-
-impl Waited {
-    fn new(waited: Duration, now: Instant) -> Waited {
-        Waited { looked: now, window: now, before: waited }
-    }
-
-    fn is_too_long(&mut self, waited: Duration, now: Instant) -> bool {
-        self.looked = now;
-        let is_too_long = waited.saturating_sub(self.before) >= WAITED_MAX;
-        if is_too_long || now - self.window >= WINDOW {
-            *self = Waited::new(waited, now);
-        }
-        is_too_long
-    }
 }
 
 #[cfg(test)]
@@ -199,28 +194,14 @@ mod tests {
         let niced = thread::Builder::new().name("niced".to_owned());
         let niced = niced.spawn(move || run(&runtime, &its_source, &ended)).unwrap();
         let is_run_by = |name: &str| told.borrow().as_deref() == Some(name);
-        eventually("the idle thread to run it", || is_run_by("exporter-idle"));
-        source.starved.notify_one();
-        eventually("the niced thread to take over", || is_run_by("niced"));
-        eventually("the idle thread to run it again", || is_run_by("exporter-idle"));
+        eventually("the niced thread to rest on it", || is_run_by("niced"));
+        // A machine that is busy with other tests may not let it at the first time.
+        eventually("the idle thread to work", || {
+            source.work.notify_one();
+            is_run_by("exporter-idle")
+        });
+        eventually("the niced thread to rest on it again", || is_run_by("niced"));
         end.send_replace(true);
         niced.join().unwrap();
-    }
-
-    #[test]
-    fn waiting_counts_within_a_window() {
-        let (start, ms) = (Instant::now(), Duration::from_millis);
-        let mut waited = Waited::new(ms(100), start);
-        assert!(!waited.is_too_long(ms(599), start + ms(700)));
-        assert!(waited.is_too_long(ms(600), start + ms(701)));
-        assert!(!waited.is_too_long(ms(600), start + ms(702)), "told once");
-        assert!(!waited.is_too_long(ms(1099), start + ms(5701)), "and a new window");
-        assert!(!waited.is_too_long(ms(1598), start + ms(9000)));
-        assert!(waited.is_too_long(ms(1599), start + ms(9001)));
-    }
-
-    #[test]
-    fn the_kernel_counts_waiting() {
-        read_waited(&File::open("/proc/thread-self/schedstat").unwrap()).unwrap();
     }
 }

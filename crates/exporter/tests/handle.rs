@@ -32,7 +32,8 @@ fn questions_and_orders() {
 
     wait(running.exporter.restore("n", vec!["3".to_owned()]));
     running.count(3, 5);
-    assert!(has(&running, "requests_total{n=\"3\"} 5\n"), "a new life");
+    let text = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
+    assert!(text.text().contains("requests_total{n=\"3\"} 5\n"), "a new life: {}", text.text());
 
     wait(running.exporter.set_path("/elsewhere"));
     let mut client = Client::connect(running.addr());
@@ -85,7 +86,10 @@ fn without_a_listener_it_still_tends() {
     assert_eq!(exporter.address(), None);
     assert!(wait(exporter.cardinality()).is_some());
     assert!(!exporter.has_ended());
+    let (late, later) = (exporter.cardinality(), exporter.set_path("/late"));
     exporter.stop().unwrap();
+    assert!(wait(late).is_none());
+    wait(later);
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! The admin API's server: `GET /v1/status` and `GET /v1/health`, on the control thread.
+//! The admin API's server: `GET /v1/status`, `/v1/health` and `/v1/metrics/cardinality`, on the control thread.
 //!
 //! It owns no state: what it answers is asked of the control loop, which owns everything there is to know. Everything is
 //! bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
 
+use crate::cardinality::Cardinality;
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -47,8 +48,13 @@ pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
 const API_KEY: &str = "x-api-key";
 
-/// Asks the control loop for its state.
-pub(crate) type Question = oneshot::Sender<Status>;
+/// What is asked of the control loop.
+pub(crate) enum Question {
+    /// How it is.
+    Status(oneshot::Sender<Status>),
+    /// How many series there are of what; `None`: nothing is measured.
+    Cardinality(oneshot::Sender<Option<Cardinality>>),
+}
 
 /// What every connection needs.
 struct Api {
@@ -123,25 +129,33 @@ async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Respons
         Ok(endpoint) => endpoint,
         Err(refusal) => return refuse(refusal),
     };
-    let (answer, answered) = oneshot::channel();
-    let asked = api.questions.send(answer).await.is_ok();
-    let Some(status) = (match asked {
-        true => answered.await.ok(),
-        false => None,
-    }) else {
-        return refuse(Refusal::Ending);
-    };
-    match endpoint {
-        Endpoint::Status => json(StatusCode::OK, &status),
-        Endpoint::Health if status.draining => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
-        Endpoint::Health => json(StatusCode::OK, &status.health()),
+    if endpoint == Endpoint::Cardinality {
+        return match ask(api, Question::Cardinality).await {
+            Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
+            Some(None) => refuse(Refusal::NoMetrics),
+            None => refuse(Refusal::Ending),
+        };
     }
+    match (endpoint, ask(api, Question::Status).await) {
+        (_, None) => refuse(Refusal::Ending),
+        (Endpoint::Health, Some(status)) if status.draining => json(StatusCode::SERVICE_UNAVAILABLE, &status.health()),
+        (Endpoint::Health, Some(status)) => json(StatusCode::OK, &status.health()),
+        (_, Some(status)) => json(StatusCode::OK, &status),
+    }
+}
+
+/// `None`: the gateway is ending.
+async fn ask<T>(api: &Api, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
+    let (answer, answered) = oneshot::channel();
+    api.questions.send(question(answer)).await.ok()?;
+    answered.await.ok()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Endpoint {
     Status,
     Health,
+    Cardinality,
 }
 
 /// Why a request is not answered with what it asks for.
@@ -151,6 +165,7 @@ enum Refusal {
     KeyMissing,
     KeyWrong,
     NoSuchPath,
+    NoMetrics,
     MethodNotAllowed,
     Ending,
 }
@@ -183,6 +198,7 @@ fn find(method: &Method, path: &str) -> Result<Endpoint, Refusal> {
     let endpoint = match path {
         "/v1/status" => Endpoint::Status,
         "/v1/health" => Endpoint::Health,
+        "/v1/metrics/cardinality" => Endpoint::Cardinality,
         _ => return Err(Refusal::NoSuchPath),
     };
     match *method {
@@ -199,7 +215,12 @@ fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
         ),
         Refusal::KeyMissing => (StatusCode::UNAUTHORIZED, "send the admin key in the header X-API-KEY"),
         Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key"),
-        Refusal::NoSuchPath => (StatusCode::NOT_FOUND, "404 Not Found: there are /v1/status and /v1/health"),
+        Refusal::NoSuchPath => {
+            (StatusCode::NOT_FOUND, "404 Not Found: there are /v1/status, /v1/health and /v1/metrics/cardinality")
+        }
+        Refusal::NoMetrics => {
+            (StatusCode::NOT_FOUND, "404 Not Found: nothing is measured; add gateway.metrics to the configuration")
+        }
         Refusal::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed: use GET"),
         Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is ending"),
     };
@@ -259,6 +280,8 @@ mod tests {
         };
         check(Method::GET, "/v1/status", Ok(Endpoint::Status));
         check(Method::HEAD, "/v1/health", Ok(Endpoint::Health));
+        check(Method::GET, "/v1/metrics/cardinality", Ok(Endpoint::Cardinality));
+        check(Method::GET, "/v1/metrics", Err(Refusal::NoSuchPath));
         check(Method::GET, "/v1/status/", Err(Refusal::NoSuchPath));
         check(Method::GET, "/", Err(Refusal::NoSuchPath));
         check(Method::POST, "/v1/status", Err(Refusal::MethodNotAllowed));

@@ -76,7 +76,7 @@ fn look_at(file: &Path) -> Result<Report, crate::source::ReadError> {
 }
 
 fn compile(config: Config) -> Result<Config, Vec<Diagnostic>> {
-    match Plan::build(1, &config, &HashMap::new(), None) {
+    match Plan::build(1, &config, &HashMap::new(), None, None) {
         Ok(_) => Ok(config),
         Err(error) => Err(vec![Diagnostic {
             severity: Severity::Error,

@@ -5,6 +5,8 @@
 
 use crate::access_log_writer::AccessLogWriter;
 use crate::admin::Question;
+use crate::cardinality::Cardinality;
+use crate::own_metrics::Facts;
 use crate::reload::{Reloader, Step};
 use crate::status::{AccessLogStatus, Status, counted};
 use crate::watch::FileWatch;
@@ -21,7 +23,7 @@ use tracing::{error, info, warn};
 /// What the access log gets to be written out in, after the last request.
 const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the workers are counted.
+/// How often the workers are counted and the metrics told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
@@ -38,8 +40,8 @@ enum Event {
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
     Reload(Step),
-    /// A worker has ended while it should serve.
-    WorkerLost,
+    /// A second has passed.
+    Second,
     /// All workers have ended, as they were told to.
     WorkersEnded(Result<(), String>),
 }
@@ -83,8 +85,9 @@ pub(crate) struct Control {
     tally: Tally,
     access_log: Option<AccessLogWriter>,
     started: Instant,
-    /// When to look whether all workers are there.
-    look: Interval,
+    is_exporter_lost: bool,
+    /// When to look whether all workers are there, and to tell the metrics how things are.
+    second: Interval,
 }
 
 impl Control {
@@ -107,7 +110,8 @@ impl Control {
             workers: Workers::Serving(fleet),
             access_log,
             started: Instant::now(),
-            look: interval(LOOK_EVERY),
+            is_exporter_lost: false,
+            second: interval(LOOK_EVERY),
         }
     }
 
@@ -116,6 +120,9 @@ impl Control {
         loop {
             let event = self.next().await;
             if let ControlFlow::Break(result) = self.handle(event) {
+                if result.is_ok() {
+                    self.end_metrics().await;
+                }
                 return result;
             }
         }
@@ -130,15 +137,10 @@ impl Control {
                 None => std::future::pending().await,
             }
         };
-        let (workers, look) = (&mut self.workers, &mut self.look);
+        let workers = &mut self.workers;
         let ended = async {
             match workers {
-                Workers::Serving(fleet) => loop {
-                    look.tick().await;
-                    if fleet.has_ended() {
-                        break Event::WorkerLost;
-                    }
-                },
+                Workers::Serving(_) => std::future::pending().await,
                 Workers::Draining(ended) => Event::WorkersEnded(match ended.await {
                     Ok(result) => result.map_err(|error| error.to_string()),
                     Err(error) => Err(error.to_string()),
@@ -151,6 +153,7 @@ impl Control {
             Some(()) = self.signals.terminate.recv() => Event::Terminate("SIGTERM"),
             Some(()) = self.signals.interrupt.recv() => Event::Terminate("SIGINT"),
             event = ended => event,
+            _ = self.second.tick() => Event::Second,
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             () = touched => Event::FileTouched,
@@ -173,13 +176,15 @@ impl Control {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),
             },
-            // Whoever asked may have gone meanwhile.
-            Event::Asked(question) => drop(question.send(self.status())),
+            Event::Asked(question) => self.answer(question),
             Event::Terminate(signal) => return self.terminate(signal),
-            // The others would serve on, with less and less; whoever supervises us starts anew with all.
-            Event::WorkerLost => {
-                error!("a worker has ended, which is a bug; so the gateway ends");
-                return self.terminate("worker lost");
+            Event::Second => {
+                self.tell_metrics();
+                // The others would serve on, with less and less; whoever supervises us starts anew with all.
+                if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
+                    error!("a worker has ended, which is a bug; so the gateway ends");
+                    return self.terminate("worker lost");
+                }
             }
             Event::WorkersEnded(result) => {
                 self.end_access_log();
@@ -224,6 +229,49 @@ impl Control {
         };
         if !access_log.finish(ACCESS_LOG_END_TIMEOUT) {
             warn!("the access log's last lines are lost: whoever reads it is too slow");
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        // Whoever asked may have gone meanwhile.
+        match question {
+            Question::Status(answer) => drop(answer.send(self.status())),
+            Question::Cardinality(answer) => match self.reloader.metering() {
+                Some(metering) => {
+                    let families = metering.cardinality();
+                    // It ends with the exporter's answer, which may take its time.
+                    tokio::spawn(async move { drop(answer.send(families.await.map(Cardinality::from))) });
+                }
+                None => drop(answer.send(None)),
+            },
+        }
+    }
+
+    fn tell_metrics(&mut self) {
+        let config = self.reloader.status();
+        let facts = Facts {
+            generation: config.generation,
+            last_reload_successful: config.last_error.is_none(),
+            requests_total: self.tally.read().requests_total,
+            dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
+        };
+        let Some(metering) = self.reloader.metering() else { return };
+        metering.tell(&facts);
+        if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
+            error!(
+                "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"
+            );
+        }
+    }
+
+    /// The exposition is there until the last request is counted. A scrape in flight is waited for, unless told otherwise.
+    async fn end_metrics(&mut self) {
+        self.tell_metrics();
+        let Some(metering) = self.reloader.take_metering() else { return };
+        tokio::select! {
+            _ = spawn_blocking(|| metering.end()) => {}
+            _ = self.signals.terminate.recv() => {}
+            _ = self.signals.interrupt.recv() => {}
         }
     }
 

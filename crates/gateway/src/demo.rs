@@ -15,6 +15,9 @@ const PORT: u16 = 9080;
 /// Where its admin API listens if nobody else does.
 const ADMIN_PORT: u16 = 9180;
 
+/// Where its metrics are if nobody else is there.
+const METRICS_PORT: u16 = 9091;
+
 /// Runs the command; returns the exit code.
 pub(crate) fn run() -> u8 {
     let upstreams = demo_upstream::start("apple").and_then(|apple| Ok((apple, demo_upstream::start("pear")?)));
@@ -25,7 +28,8 @@ pub(crate) fn run() -> u8 {
             return EXIT_ERRORS;
         }
     };
-    let text = config(free_or_any(PORT), free_or_any(ADMIN_PORT), apple, pear);
+    let own = [PORT, ADMIN_PORT, METRICS_PORT].map(free_or_any);
+    let text = config(own, apple, pear);
     exit_code(serve(Source::Text(text), |up| show(invitation(up))))
 }
 
@@ -38,13 +42,15 @@ fn free_or_any(port: u16) -> SocketAddr {
     }
 }
 
-fn config(listen: SocketAddr, admin: SocketAddr, apple: SocketAddr, pear: SocketAddr) -> String {
+fn config([listen, admin, metrics]: [SocketAddr; 3], apple: SocketAddr, pear: SocketAddr) -> String {
     format!(
         r#"gateway:
   listeners:
     - address: "{listen}"
   admin:
     address: "{admin}"
+  metrics:
+    address: "{metrics}"
   timeouts:
     drain: 5s
   log:
@@ -93,6 +99,9 @@ fn invitation(up: &Up<'_>) -> String {
     if let Some(admin) = up.admin {
         offer(format!("curl http://{admin}/v1/status"), "how the gateway is");
     }
+    if let Some(metrics) = up.metrics {
+        offer(format!("curl http://{metrics}/metrics"), "what it has measured");
+    }
     text.push_str("\nCtrl-C ends it.\n");
     text
 }
@@ -104,7 +113,7 @@ mod tests {
     #[test]
     fn the_configuration_is_valid_without_a_warning() {
         let local = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let text = config(local(0), local(9180), local(1), local(2));
+        let text = config([local(0), local(9180), local(9091)], local(1), local(2));
         let loaded = Source::Text(text.clone()).parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(loaded.warnings, []);
         assert_eq!(loaded.config.routes.len(), 4);

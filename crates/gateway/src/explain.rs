@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_ERRORS;
         }
     };
-    let plan = match Plan::build(1, &config, &HashMap::new(), None) {
+    let plan = match Plan::build(1, &config, &HashMap::new(), None, None) {
         Ok(plan) => plan,
         Err(error) => {
             eprintln!("{}: {error}", arguments.file.display());

@@ -19,7 +19,7 @@ use stillgate_proxy::StartError;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
-use tracing::{info, warn};
+use tracing::info;
 
 /// How often it is looked whether the exporter's thread lives.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
 
 fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
     let folder = &arguments.metrics_dir;
-    let is_there = look_at(folder)?;
+    look_at(folder)?;
     let log = Log { level: "info".to_owned(), format: LogFormat::Auto };
     // Dropping it writes what waits.
     let _logging = Logging::start(&log).map_err(ExporterError::Log)?;
@@ -106,9 +106,6 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
             folder = %folder.display(),
             "exposing"
         );
-        if !is_there {
-            warn!(folder = %folder.display(), "no gateway has written there yet; scrapes are answered 503 until one does");
-        }
         let mut next = async || {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
@@ -137,11 +134,11 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
     result
 }
 
-/// Whether something has been written to the folder.
-fn look_at(folder: &Path) -> Result<bool, ExporterError> {
+/// What is not there may still come; what is no folder will not become one.
+fn look_at(folder: &Path) -> Result<(), ExporterError> {
     match std::fs::read_dir(folder) {
-        Ok(mut entries) => Ok(entries.next().is_some()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(ExporterError::NotAFolder(folder.to_owned())),
         Err(error) => Err(ExporterError::Unreadable(folder.to_owned(), error)),
     }

@@ -14,13 +14,14 @@
 
 use crate::background::{self, SHORT_ROUTES_MAX, SHORT_TEXT_BYTES_MAX};
 use crate::logging::Logging;
+use crate::metering::{Metering, Next};
 use crate::names;
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Metrics};
 use stillgate_proxy::{Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -43,6 +44,8 @@ pub(crate) struct Live {
     pub(crate) logging: Logging,
     /// Takes over `gateway.admin.key`.
     pub(crate) admin_key: watch::Sender<Option<String>>,
+    /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
+    pub(crate) metering: Option<Metering>,
 }
 
 /// Owns the configuration that is served, and all that leads to the next one.
@@ -68,8 +71,11 @@ enum Work {
     Idle,
     Reading(JoinHandle<Read>),
     Resolving { next: Arc<Config>, until: Instant },
-    Building(JoinHandle<(Arc<Config>, Result<Plan, PlanError>)>),
+    Building(JoinHandle<Built>, Option<Next>),
 }
+
+/// What building comes to.
+type Built = (Arc<Config>, Result<Plan, PlanError>);
 
 /// What is to be done after that.
 #[derive(Default)]
@@ -102,7 +108,7 @@ pub(crate) enum Step {
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
-    Built(Result<(Arc<Config>, Result<Plan, PlanError>), JoinError>),
+    Built(Result<Built, JoinError>),
     /// A name has other addresses.
     AddressesChanged(Change),
     /// Time to look through the replaced Plans.
@@ -150,6 +156,16 @@ impl Reloader {
         }
     }
 
+    /// The metrics; `None`: there are none.
+    pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
+        self.live.metering.as_mut()
+    }
+
+    /// Ends with what only the end of the process takes away.
+    pub(crate) fn take_metering(&mut self) -> Option<Metering> {
+        self.live.metering.take()
+    }
+
     /// Wants the file to be looked at; where `even_if_same`, also published if it is the same.
     pub(crate) fn request(&mut self, even_if_same: bool) {
         let before = self.wanted.reload.unwrap_or(false);
@@ -182,7 +198,7 @@ impl Reloader {
                 let _unresolved = resolver.resolve_all(left).await;
                 Step::NamesSettled
             }
-            Work::Building(task) => tokio::select! {
+            Work::Building(task, _) => tokio::select! {
                 built = task => Step::Built(built),
                 change = resolver.next_change() => Step::AddressesChanged(change),
                 () = sweep => Step::Sweep,
@@ -259,31 +275,51 @@ impl Reloader {
         self.wanted.addresses = false;
         let addresses = names::addresses(&self.resolver, &config);
         let previous = self.plans.load();
-        self.work = Work::Building(spawn_blocking(move || {
+        let metering = self.live.metering.as_ref();
+        let next = match metering.map(|metering| metering.next(config.gateway.metrics.as_ref())).transpose() {
+            Ok(next) => next,
+            Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
+        };
+        let recorded = next.as_ref().map(Next::plan);
+        let task = spawn_blocking(move || {
             let plan = background::run(config.routes.len() <= SHORT_ROUTES_MAX, || {
-                Plan::build(generation, &config, &addresses, Some(&previous))
+                Plan::build(generation, &config, &addresses, Some(&previous), recorded)
             });
             (config, plan)
-        }));
+        });
+        self.work = Work::Building(task, next);
     }
 
     fn take_built(&mut self, config: Arc<Config>, built: Result<Plan, PlanError>) {
-        self.work = Work::Idle;
+        let next = match std::mem::replace(&mut self.work, Work::Idle) {
+            Work::Building(_, next) => next,
+            _ => None,
+        };
         match built {
             Ok(plan) => {
                 let reloaded = plan.generation != self.plans.load().generation;
-                self.retired.push_back(self.plans.publish(Arc::new(plan)));
+                let plan = Arc::new(plan);
+                let replaced = self.plans.publish(plan.clone());
+                if let Some((metering, next)) = self.live.metering.as_mut().zip(next)
+                    && let Err(error) = metering.published(next, &plan, &replaced)
+                {
+                    warn!("gateway.metrics: {error}");
+                }
+                self.retired.push_back(replaced);
                 if reloaded {
                     self.take_over(config);
                 }
             }
-            Err(error) => {
-                // While its names were resolved, changes were not told one by one.
-                self.wanted.addresses = true;
-                self.resolver.set_names(names::of(&self.served));
-                self.refuse(error.to_string().lines().map(str::to_owned).collect());
-            }
+            Err(error) => self.give_up(error.to_string().lines().map(str::to_owned).collect()),
         }
+    }
+
+    /// A configuration that was valid is not published all the same.
+    fn give_up(&mut self, errors: Vec<String>) {
+        // While its names were resolved, changes were not told one by one.
+        self.wanted.addresses = true;
+        self.resolver.set_names(names::of(&self.served));
+        self.refuse(errors);
     }
 
     /// What follows once a new configuration is published.
@@ -322,9 +358,17 @@ impl Reloader {
 
     /// Frees Plans that no worker holds any more, here and not in the worker that was the last.
     fn sweep(&mut self) {
-        self.retired.retain(|plan| Arc::strong_count(plan) > 1);
+        let metering = self.live.metering.as_ref();
+        let gone = |plan: &Plan| metering.iter().for_each(|metering| metering.gone(plan, &self.plans.load()));
+        self.retired.retain(|plan| {
+            let is_held = Arc::strong_count(plan) > 1;
+            if !is_held {
+                gone(plan);
+            }
+            is_held
+        });
         while self.retired.len() > RETIRED_MAX {
-            self.retired.pop_front();
+            self.retired.pop_front().iter().for_each(|plan| gone(plan));
         }
     }
 }
@@ -366,10 +410,20 @@ fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
         ("gateway.admin.address", admin(started) != admin(new)),
         ("gateway.access_log", started.access_log != new.access_log),
         ("gateway.log.format", started.log.format != new.log.format),
+        ("gateway.metrics", started.metrics.is_some() != new.metrics.is_some()),
+        ("gateway.metrics.address", differs(started, new, |metrics| metrics.address)),
+        ("gateway.metrics.memory", differs(started, new, |metrics| metrics.memory_bytes)),
+        ("gateway.metrics.series_per_family", differs(started, new, |metrics| metrics.series_per_family)),
+        ("gateway.metrics.shared", differs(started, new, |metrics| metrics.shared.clone())),
     ]
     .into_iter()
     .filter_map(|(key, differs)| differs.then_some(key))
     .collect()
+}
+
+/// Whether both have metrics that are not alike in this.
+fn differs<T: PartialEq>(a: &Gateway, b: &Gateway, of: impl Fn(&Metrics) -> T) -> bool {
+    a.metrics.as_ref().zip(b.metrics.as_ref()).is_some_and(|(a, b)| of(a) != of(b))
 }
 
 #[cfg(test)]
@@ -393,5 +447,14 @@ mod tests {
             "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
             &["gateway.listeners", "gateway.admin.address", "gateway.access_log", "gateway.log.format"],
         );
+        check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
+        let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
+        let changed = gateway(
+            "metrics: {address: \"127.0.0.1:4\", memory: 8MiB, series_per_family: 1000, shared: /s, path: /m, expire: 1m, \
+             dialect: apisix, native_histograms: true, created: false, disable: {labels: [node]}}",
+        );
+        let expected = ["address", "memory", "series_per_family", "shared"].map(|key| format!("gateway.metrics.{key}"));
+        assert_eq!(needs_restart(&measured, &changed), expected);
+        assert_eq!(needs_restart(&measured, &gateway("log: {}")), ["gateway.metrics"]);
     }
 }

@@ -9,6 +9,7 @@ use crate::allocator;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
 use crate::control::{Control, Signals};
 use crate::logging::{LevelError, Logging};
+use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader};
 use crate::source::{ReadError, Source};
@@ -36,6 +37,8 @@ pub(crate) struct Up<'a> {
     pub(crate) listeners: &'a [SocketAddr],
     /// The admin API's.
     pub(crate) admin: Option<SocketAddr>,
+    /// The metrics'.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Why the gateway did not come up, or ended as it should not have.
@@ -55,6 +58,8 @@ pub(crate) enum RunError {
     Plan(PlanError),
     /// An address cannot be listened on; the key that names it, and why.
     Listen(&'static str, StartError),
+    /// There can be no metrics.
+    Metrics(MeteringError),
     /// The access log cannot be written.
     AccessLog(OpenError),
     /// The workers did not start.
@@ -73,6 +78,7 @@ impl fmt::Display for RunError {
             RunError::Resolver(error) => write!(f, "names cannot be resolved: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
             RunError::Listen(key, error) => write!(f, "{key}: {error}"),
+            RunError::Metrics(error) => error.fmt(f),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
             RunError::Ended(error) => write!(f, "{error}"),
@@ -86,7 +92,8 @@ impl std::error::Error for RunError {}
 pub(crate) fn run(arguments: Run) -> u8 {
     let result = Source::find(arguments.config).map_err(RunError::Read).and_then(|source| {
         serve(source, |up| {
-            info!(listeners = ?up.listeners, admin = up.admin.map(tracing::field::display), "serving");
+            let (admin, metrics) = (up.admin.map(tracing::field::display), up.metrics.map(tracing::field::display));
+            info!(listeners = ?up.listeners, admin, metrics, "serving");
         })
     });
     exit_code(result)
@@ -155,19 +162,27 @@ async fn start(
     let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
     names::warn_unresolved(&resolver);
     let addresses = names::addresses(&resolver, &config);
-    let plan = Plan::build(1, &config, &addresses, None).map_err(RunError::Plan)?;
-    let plans = Arc::new(PlanCell::new(Arc::new(plan)));
-
     let gateway = &config.gateway;
+    let prepared = gateway.metrics.as_ref().map(Prepared::new).transpose().map_err(RunError::Metrics)?;
+    let recorded = prepared.as_ref().map(Prepared::plan);
+    let plan = Arc::new(Plan::build(1, &config, &addresses, None, recorded).map_err(RunError::Plan)?);
+    let plans = Arc::new(PlanCell::new(plan.clone()));
+
     let admin = match &gateway.admin {
         Some(admin) => Some(listen_admin(admin.address).await?),
         None => None,
     };
     let (sinks, access_log) = start_access_log(gateway)?;
-    let fleet = Fleet::start(gateway, plans.clone(), sinks, allocator::give_back).map_err(|error| match error {
-        StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
-        other => RunError::Workers(other),
-    })?;
+    let workers = stillgate_proxy::worker_count(gateway);
+    let writers = match &prepared {
+        Some(prepared) => prepared.writers(workers).map_err(RunError::Metrics)?,
+        None => Vec::new(),
+    };
+    let fleet =
+        Fleet::start(gateway, plans.clone(), sinks, writers, allocator::give_back).map_err(|error| match error {
+            StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
+            other => RunError::Workers(other),
+        })?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
 
@@ -179,8 +194,11 @@ async fn start(
         // It ends with the runtime.
         tokio::spawn(admin::serve(listener, key, ask));
     }
-    announce(&Up { listeners: fleet.addresses(), admin: admin_address });
-    let live = Live { logging, admin_key };
+    let metering = prepared.map(|prepared| prepared.start(&plan)).transpose().map_err(RunError::Metrics)?;
+    drop(plan);
+    let metrics = metering.as_ref().and_then(Metering::address);
+    announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
+    let live = Live { logging, admin_key, metering };
     let reloader = Reloader::new(source, config, plans, resolver, live);
     Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
 }

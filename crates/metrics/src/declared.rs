@@ -107,6 +107,13 @@ impl Declared {
         }
     }
 
+    /// Lets new values have series of their own again, where half of the label sets have gone.
+    pub(crate) fn relax(&self) {
+        if self.collapsed() != 0 && self.sets() < self.sets_max / 2 {
+            self.collapsed.store(0, Relaxed);
+        }
+    }
+
     /// The label that a shortage of the moment is to cost, without collapsing it for good.
     pub(crate) fn widest(&self, besides: u32) -> Option<usize> {
         let left = (0..self.sketches.len()).filter(|label| besides & (1 << label) == 0);

@@ -1,9 +1,12 @@
-//! How a writer and its readers agree without waiting for each other: three small rules over atomics.
+//! How a writer and its readers agree without waiting for each other: five small rules over atomics.
 //!
 //! 1. *Commit*: a record is written in full before `committed` grows past it; who sees it committed sees all of it.
 //! 2. *Epochs*: a changed value is stored before its epoch is; who sees the epoch sees the value. A reader that takes
 //!    the writer's epoch before it looks at the series', and next time looks for that epoch or a later one, misses none.
 //! 3. *Sequence*: words that belong together stand behind a number that is odd while they change.
+//! 4. *Errands*: what was asked for has been done once as many are counted done as asked; who sees that sees all that the
+//!    writer has changed before.
+//! 5. *Tables*: of two tables the lowest bit of a number says which one holds; the other is changed, and then the number.
 //!
 //! Nothing here knows where the atomics are, so that loom can try every interleaving (see the tests below).
 
@@ -73,6 +76,50 @@ pub(crate) fn read(sequence: &AtomicU64, tries: usize, mut look: impl FnMut()) -
     false
 }
 
+/// Counts one more errand for the writer; there is one who asks, and what is asked for was stored before.
+pub(crate) fn ask(asked: &AtomicU64) {
+    asked.fetch_add(1, Ordering::Release);
+}
+
+/// Whether the writer, who looks, has something to do.
+#[inline]
+pub(crate) fn is_asked(asked: &AtomicU64, done: &AtomicU64) -> bool {
+    asked.load(Ordering::Acquire) != done.load(Ordering::Relaxed)
+}
+
+/// Says that all has been done that was asked for.
+pub(crate) fn finish(asked: &AtomicU64, done: &AtomicU64) {
+    done.store(asked.load(Ordering::Relaxed), Ordering::Release);
+}
+
+/// Whether the writer has still to do what was asked, as the one sees it who asks.
+pub(crate) fn is_pending(asked: &AtomicU64, done: &AtomicU64) -> bool {
+    done.load(Ordering::Acquire) != asked.load(Ordering::Relaxed)
+}
+
+/// Has the table changed that does not hold, and makes it hold. One at a time may do so.
+pub(crate) fn turn_over(turns: &AtomicU64, change: impl FnOnce(usize)) {
+    let next = turns.load(Ordering::Relaxed).wrapping_add(1);
+    // Who sees one of the changes sees that the table they are made in was turned away from.
+    fence(Ordering::Release);
+    change((next & 1) as usize);
+    turns.store(next, Ordering::Release);
+}
+
+/// Looks at the table that holds, again where it was changed meanwhile; the number it holds by. Two turns are needed to
+/// disturb a look, and each takes long.
+pub(crate) fn look(turns: &AtomicU64, mut look: impl FnMut(usize)) -> u64 {
+    loop {
+        let turn = turns.load(Ordering::Acquire);
+        look((turn & 1) as usize);
+        fence(Ordering::Acquire);
+        if turns.load(Ordering::Relaxed) == turn {
+            return turn;
+        }
+        relax();
+    }
+}
+
 #[inline]
 fn relax() {
     #[cfg(loom)]
@@ -80,3 +127,6 @@ fn relax() {
     #[cfg(not(loom))]
     std::hint::spin_loop();
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

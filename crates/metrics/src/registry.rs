@@ -160,7 +160,7 @@ impl Registry {
                 Place::Shared(directory)
             }
         };
-        let mut registry = Registry::inline(options, place)?;
+        let mut registry = Registry::inline(options, place, 0)?;
         let body = registry.inner.clone();
         let provisioner = thread::Builder::new()
             .name("metrics-memory".to_owned())
@@ -171,14 +171,14 @@ impl Registry {
         Ok(registry)
     }
 
-    /// An empty registry whose writers prepare their memory themselves.
-    pub(crate) fn inline(options: Options, place: Place) -> Result<Registry, RegistryError> {
+    /// An empty registry whose writers prepare their memory themselves. Its first segment has this serial.
+    pub(crate) fn inline(options: Options, place: Place, serial: u64) -> Result<Registry, RegistryError> {
         let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
         let inner = Arc::new(Inner {
             options,
             hasher,
             families: Mutex::default(),
-            writers: Mutex::default(),
+            writers: Mutex::new(Writers { serial, ..Writers::default() }),
             taken: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             provisioner: OnceLock::new(),
@@ -202,7 +202,13 @@ impl Registry {
 
     /// A new writer, with a segment of its own.
     pub fn writer(&self) -> Result<Writer, RegistryError> {
-        let memory = self.inner.add_memory()?;
+        let memory = self.inner.add_memory(false)?;
+        Ok(Writer::new(self.inner.clone(), memory))
+    }
+
+    /// The writer of tombstones.
+    pub(crate) fn exempt_writer(&self) -> Result<Writer, RegistryError> {
+        let memory = self.inner.add_memory(true)?;
         Ok(Writer::new(self.inner.clone(), memory))
     }
 
@@ -221,6 +227,12 @@ impl Registry {
         self.memory(serial).map(|memory| memory.segment.clone())
     }
 
+    /// The memory of every segment.
+    pub(crate) fn memories(&self) -> Vec<Arc<Memory>> {
+        lock(&self.inner.writers).memories.clone()
+    }
+
+    /// That of the segment with this serial.
     pub(crate) fn memory(&self, serial: u64) -> Option<Arc<Memory>> {
         lock(&self.inner.writers).memories.iter().find(|memory| memory.segment.serial == serial).cloned()
     }
@@ -286,32 +298,78 @@ impl Inner {
         lock(&self.families)[0].clone()
     }
 
-    fn add_memory(&self) -> Result<Arc<Memory>, RegistryError> {
+    /// A new writer's memory, which readers find from now on.
+    pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<Memory>, RegistryError> {
         let mut writers = lock(&self.writers);
         let options = &self.options;
-        let entry = Entry { process: options.process, serial: writers.serial };
-        let file = match &self.place {
-            Place::Anonymous => None,
-            Place::Shared(directory) => Some(entry.path(directory.folder())),
-            Place::File(path) => Some(path.clone()),
-        };
+        let serial = writers.serial;
+        let file = self.file_of(serial);
         let log_bytes = self.writers_bytes_max().max(LOG_BYTES_MIN);
-        let memory = Memory::new(file.as_deref(), log_bytes, options.process, writers.serial, options.now_ms)
+        let memory = Memory::new(file.as_deref(), log_bytes, options.process, serial, is_exempt, options.now_ms)
             .map_err(|error| RegistryError::Io("a writer's memory", error))?;
         let memory = Arc::new(memory);
-        let (log, index) = memory.bytes();
-        self.taken.fetch_add(log + index, Ordering::Relaxed);
+        self.taken.fetch_add(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
         self.provide(&memory);
-        if let Place::Shared(directory) = &self.place {
-            let changing = directory.lock()?;
-            let mut entries = directory.entries().1;
-            entries.push(entry);
-            directory.replace(&changing, &entries)?;
-        }
+        self.list(&[], Some(serial))?;
         writers.serial += 1;
         writers.version += 1;
         writers.memories.push(memory.clone());
         Ok(memory)
+    }
+
+    /// The next serial, for a segment that is made elsewhere and then handed to [`Inner::replace`].
+    pub(crate) fn reserve_serial(&self) -> u64 {
+        let mut writers = lock(&self.writers);
+        writers.serial += 1;
+        writers.serial - 1
+    }
+
+    /// The file of the segment with this serial, if it has one.
+    pub(crate) fn file_of(&self, serial: u64) -> Option<PathBuf> {
+        match &self.place {
+            Place::Anonymous => None,
+            Place::Shared(directory) => {
+                Some(Entry { process: self.options.process, serial }.path(directory.folder()))
+            }
+            Place::File(path) => Some(path.clone()),
+        }
+    }
+
+    /// Puts one segment in the place of others, in one step for all readers; with `None` these just go.
+    pub(crate) fn replace(&self, gone: &[u64], by: Option<Arc<Memory>>) -> Result<(), RegistryError> {
+        let mut writers = lock(&self.writers);
+        self.list(gone, by.as_ref().map(|memory| memory.segment.serial))?;
+        let is_gone = |memory: &Arc<Memory>| gone.contains(&memory.segment.serial);
+        for memory in writers.memories.extract_if(.., |memory| is_gone(memory)) {
+            self.taken.fetch_sub(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
+            if let Some(file) = self.file_of(memory.segment.serial) {
+                // Nobody finds it any more; those who have it mapped keep it until they look again.
+                std::fs::remove_file(file).map_err(|error| RegistryError::Io("room by removing a segment", error))?;
+            }
+        }
+        if let Some(memory) = by {
+            self.taken.fetch_add(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
+            writers.memories.push(memory);
+        }
+        writers.version += 1;
+        Ok(())
+    }
+
+    /// Changes this process's part of a shared folder's list.
+    fn list(&self, gone: &[u64], new: Option<u64>) -> Result<(), RegistryError> {
+        let Place::Shared(directory) = &self.place else { return Ok(()) };
+        let own = |serial: u64| Entry { process: self.options.process, serial };
+        let changing = directory.lock()?;
+        let mut entries = directory.entries().1;
+        entries.retain(|entry| !gone.iter().any(|serial| *entry == own(*serial)));
+        entries.extend(new.map(own));
+        Ok(directory.replace(&changing, &entries)?)
+    }
+
+    /// Whether most of what writers may have is taken.
+    pub(crate) fn is_short(&self) -> bool {
+        let of_families: usize = lock(&self.families).iter().map(|family| family.bytes()).sum();
+        self.taken.load(Ordering::Relaxed) + of_families > self.writers_bytes_max() / 8 * 5
     }
 
     fn writers_bytes_max(&self) -> usize {
@@ -378,7 +436,7 @@ impl Inner {
         let max = self.writers_bytes_max().saturating_sub(of_families);
         let mut grant = |bytes: usize| {
             let before = self.taken.fetch_add(bytes, Ordering::Relaxed);
-            let granted = before + bytes <= max;
+            let granted = before + bytes <= max || memory.is_exempt.load(Ordering::Relaxed);
             if !granted {
                 self.taken.fetch_sub(bytes, Ordering::Relaxed);
             }

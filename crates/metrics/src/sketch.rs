@@ -21,6 +21,10 @@ impl Default for Sketch {
 impl Sketch {
     /// Notes a value, by its hash.
     pub(crate) fn note(&self, hash: u64) {
+        // A hash that is good enough for a table may be too regular here (the finaliser of SplitMix64).
+        let hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        let hash = hash ^ (hash >> 31);
         let register = &self.0[(hash >> 56) as usize];
         let rank = ((hash << 8 | 1 << 7).leading_zeros() + 1) as u8;
         // Mostly it is no news, and then nothing is stored that others would have to fetch.

@@ -87,13 +87,19 @@ pub(crate) async fn run(
     let state = &tries.upstream.state;
     state.borrow_mut().on_start(index);
     let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };
-    let began = x.outcome.started.map(|_| Instant::now());
+    x.outcome.asked = Some((index, state.borrow().endpoint(index).address));
+    let timing = x.outcome.timing;
+    let began = (timing.head || timing.node).then(Instant::now);
+    x.outcome.node_since = x.outcome.node_since.or(began);
     let mut connection = match pooled(worker, tries, index) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
         None => match Box::pin(connect(worker, client, tries, index)).await {
             Ok(fresh) => fresh,
-            Err(error) => return not_connected(error),
+            Err(error) => {
+                x.outcome.node_ended();
+                return not_connected(error);
+            }
         },
     };
     x.outcome.upstream_addr = Some(state.borrow().endpoint(index).address);
@@ -107,16 +113,24 @@ pub(crate) async fn run(
                 }
             }
             Event::Head => {
-                well(tries, index);
-                let elapsed_us = began.map(|began| began.elapsed().as_micros() as u64);
-                trying.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
-                relay.x.outcome.upstream_us = elapsed_us;
+                well(worker, tries, index);
+                let now = began.map(|_| Instant::now());
+                if timing.head {
+                    let elapsed_us = began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
+                    trying.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
+                    relay.x.outcome.upstream_us = elapsed_us;
+                }
+                // Right where the whole response has come with its head; the end of any other is told below.
+                relay.x.outcome.node_until = now;
                 if let Err(failure) = begin_response(&mut relay, tries.settings) {
                     break Err(Event::NodeFailed(failure));
                 }
             }
             Event::Finished => break Ok(()),
-            event => break Err(event),
+            event => {
+                relay.x.outcome.node_ended();
+                break Err(event);
+            }
         }
     };
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.in_body(), relay.keep_alive);
@@ -147,17 +161,18 @@ async fn connect(
     let address = state.borrow().endpoint(index).address;
     match node::connect(worker, client, address, tries.bounds.node.connect).await {
         Ok(stream) => {
-            well(tries, index);
+            well(worker, tries, index);
             Ok(Connection { index, stream, meta: state.borrow().fresh_meta(index) })
         }
         Err(error) => {
-            if !error.is_local
-                && let Some(period_ms) = state.borrow_mut().on_connect_failure(index, worker.clock.now_ms())
-            {
+            let now_ms = worker.clock.now_ms();
+            let set_aside = (!error.is_local).then(|| state.borrow_mut().on_connect_failure(index, now_ms)).flatten();
+            if let Some(period_ms) = set_aside {
                 // Once for each time, which grows: no flood.
                 let upstream = &tries.upstream.definition.definition.key;
                 let reason = error.error.as_ref().map_or("it took too long".into(), ToString::to_string);
                 tracing::warn!(%upstream, node = %address, reason, period_ms, "no connection to a node: it is set aside");
+                worker.tell_node(tries.upstream, index);
             }
             Err(error)
         }
@@ -165,11 +180,13 @@ async fn connect(
 }
 
 /// The node works.
-fn well(tries: &Tries<'_>, index: usize) {
+fn well(worker: &Worker, tries: &Tries<'_>, index: usize) {
     let mut state = tries.upstream.state.borrow_mut();
     if state.on_success(index) {
         let upstream = &tries.upstream.definition.definition.key;
         tracing::info!(%upstream, node = %state.endpoint(index).address, "a node that was set aside works again");
+        drop(state);
+        worker.tell_node(tries.upstream, index);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::clock::Timer;
 use crate::exchange::{self, After, Exchange};
+use crate::metrics::Busy;
 use crate::reply::Refusal;
 use crate::worker::Worker;
 use socket2::SockRef;
@@ -32,6 +33,8 @@ pub(crate) struct Client {
     /// Who asks: the peer, or whom a trusted one names in the present request.
     pub(crate) address: IpAddr,
     pub(crate) local: SocketAddr,
+    /// Which of the worker's listeners accepted it.
+    pub(crate) listener: usize,
     /// The header lines that tell a node of this client; the same for every request of an untrusted one.
     pub(crate) forwarded: Box<[u8]>,
     /// The client has closed its sending side.
@@ -45,13 +48,14 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr, now_ms: u64) -> Client {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr, listener: usize, now_ms: u64) -> Client {
         Client {
             stream,
             timer: Timer::new(),
             peer,
             address: peer.ip().to_canonical(),
             local,
+            listener,
             forwarded: crate::forwarding::untrusted_lines(peer, local),
             eof: false,
             ends_with_connection: false,
@@ -75,6 +79,7 @@ impl Drop for Client {
 /// connection that much larger.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
     while idle(worker, client).await {
+        let _busy = Busy::new(&worker.listeners[client.listener]);
         let mut x = worker.take_exchange();
         let after = busy(worker, client, &mut x).await;
         if after == After::Linger {
@@ -125,7 +130,7 @@ fn has_arrived(stream: &TcpStream) -> bool {
 /// Serves requests until there is nothing more to read.
 async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
     loop {
-        x.begin(worker.is_timed());
+        x.begin(worker.timing());
         match read_head(worker, client, x).await {
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
@@ -170,7 +175,7 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
             }
             match x.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(Arrived::Closed),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(_)) => x.outcome.arrived(),
                 Poll::Pending if !x.from_client.has_leftover() => return Poll::Ready(Arrived::Nothing),
                 Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(Arrived::Timeout),
                 Poll::Pending => {

@@ -29,6 +29,8 @@ pub(crate) struct Clock {
     entries: Cell<usize>,
     /// An empty list with capacity, swapped against the slot that is being emptied.
     spare: RefCell<Vec<Rc<TimerCell>>>,
+    /// Milliseconds since 1970, as of the last tick.
+    now_unix_ms: Cell<u64>,
     /// `Date: …` with its CRLF, of this second.
     date_line: RefCell<String>,
     date_second: Cell<u64>,
@@ -50,6 +52,7 @@ impl Clock {
             wheel: RefCell::new((0..WHEEL_SLOTS).map(|_| Vec::new()).collect()),
             entries: Cell::new(0),
             spare: RefCell::default(),
+            now_unix_ms: Cell::new(0),
             date_line: RefCell::default(),
             date_second: Cell::new(0),
         };
@@ -63,6 +66,11 @@ impl Clock {
         self.now_ms.get()
     }
 
+    /// Milliseconds since 1970, as of the last tick.
+    pub(crate) fn now_unix_ms(&self) -> u64 {
+        self.now_unix_ms.get()
+    }
+
     /// `Date: …\r\n` as of the last tick.
     pub(crate) fn push_date_line(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.date_line.borrow().as_bytes());
@@ -72,7 +80,9 @@ impl Clock {
     pub(crate) fn advance(&self) {
         self.advance_to(self.start.elapsed().as_millis() as u64 + TICK_MS);
         let now = SystemTime::now();
-        let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let unix_ms = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        self.now_unix_ms.set(unix_ms);
+        let second = unix_ms / 1000;
         if self.date_second.replace(second) != second {
             *self.date_line.borrow_mut() = format!("Date: {}\r\n", httpdate::fmt_http_date(now));
         }

@@ -53,16 +53,51 @@ pub(crate) struct Exchange {
     pub(crate) outcome: Outcome,
 }
 
-/// What the access log tells.
+/// Which times somebody wants to know; the others are not taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Timing {
+    /// How long the request takes.
+    pub(crate) request: bool,
+    /// How long the node takes to its response head.
+    pub(crate) head: bool,
+    /// How long the node takes to the end of its response.
+    pub(crate) node: bool,
+}
+
+/// What the access log and the metrics tell.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// `None`: nobody asks for times.
+    pub(crate) timing: Timing,
+    /// When its first bytes were read.
     pub(crate) started: Option<Instant>,
+    /// When the first node was chosen, and when the last one was done with.
+    pub(crate) node_since: Option<Instant>,
+    pub(crate) node_until: Option<Instant>,
+    /// The slot and address of the node asked last.
+    pub(crate) asked: Option<(usize, SocketAddr)>,
     pub(crate) status: u16,
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
     pub(crate) upstream_addr: Option<SocketAddr>,
     pub(crate) route: Option<Match>,
+}
+
+impl Outcome {
+    /// Bytes of the request are here.
+    #[inline]
+    pub(crate) fn arrived(&mut self) {
+        if self.timing.request && self.started.is_none() {
+            self.started = Some(Instant::now());
+        }
+    }
+
+    /// The node asked last has nothing more to say.
+    #[inline]
+    pub(crate) fn node_ended(&mut self) {
+        if self.timing.node {
+            self.node_until = Some(Instant::now());
+        }
+    }
 }
 
 /// What becomes of the client's connection; the worse is the greater.
@@ -75,15 +110,23 @@ pub(crate) enum After {
 }
 
 impl Exchange {
-    /// Begins the next request of the connection; `timed` where somebody wants to know how long it takes.
-    pub(crate) fn begin(&mut self, timed: bool) {
+    /// Begins the next request of the connection.
+    pub(crate) fn begin(&mut self, timing: Timing) {
         self.request.reset();
         self.from_client.begin();
         self.to_client.total = 0;
         self.to_client.coding = Coding::Raw;
         self.probed = false;
         self.interims = 0;
-        self.outcome = Outcome { started: timed.then(Instant::now), ..Outcome::default() };
+        self.outcome = Outcome { timing, ..Outcome::default() };
+        if self.from_client.has_leftover() {
+            self.outcome.arrived();
+        }
+    }
+
+    /// Bytes that came for this request; what is behind the message belongs to the next one.
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.from_client.total.saturating_sub(self.from_client.unparsed().len() as u64)
     }
 
     /// Gives all buffers back.
@@ -97,7 +140,7 @@ impl Exchange {
 
 /// Serves the request whose head was just parsed.
 pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
-    let _in_flight = InFlight::new(worker);
+    let _in_flight = InFlight::new(worker, client.listener);
     let snapshot = worker.snapshot();
     let after = serve(worker, client, x, &snapshot).await;
     worker.counters.requests_total.add(1);
@@ -118,18 +161,23 @@ pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchang
 }
 
 /// Counts a request while it lives, whatever becomes of its task.
-struct InFlight<'a>(&'a Worker);
+struct InFlight<'a> {
+    worker: &'a Worker,
+    listener: usize,
+}
 
 impl<'a> InFlight<'a> {
-    fn new(worker: &'a Worker) -> Self {
+    fn new(worker: &'a Worker, listener: usize) -> Self {
         worker.counters.requests_in_flight.add(1);
-        InFlight(worker)
+        worker.listeners[listener].active.add(1);
+        InFlight { worker, listener }
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.counters.requests_in_flight.sub(1);
+        self.worker.counters.requests_in_flight.sub(1);
+        self.worker.listeners[self.listener].active.sub(1);
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Gateway;
+use stillgate_metrics::Writer;
 use tokio::sync::watch;
 
 /// Connections that may wait to be accepted, per worker and listener.
@@ -69,16 +70,18 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Binds every listener once per worker and starts the workers. `sinks` has one access log sink per worker or none;
-    /// `give_back` is called by a worker after many of its connections were closed, to return free memory.
+    /// Binds every listener once per worker and starts the workers. `sinks` has one access log sink per worker or none, and
+    /// so has `writers` one of the metrics; `give_back` is called by a worker after many of its connections were closed, to return free memory.
     pub fn start(
         gateway: &Gateway,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
+        writers: Vec<Writer>,
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
         let workers = worker_count(gateway);
         debug_assert!(sinks.is_empty() || sinks.len() == workers);
+        debug_assert!(writers.is_empty() || writers.len() == workers);
         let mut addresses = Vec::new();
         let mut listeners: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
         for listener in &gateway.listeners {
@@ -87,14 +90,17 @@ impl Fleet {
         let (commands, receiver) = watch::channel(Command::Serve);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
         let mut fleet = Fleet { threads: Vec::new(), tally: Tally(counters.clone()), addresses, commands };
-        let mut sinks = sinks.into_iter();
+        let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
+        let configured: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for (index, listeners) in listeners.into_iter().enumerate() {
             let setup = Setup {
                 listeners,
+                configured: configured.clone(),
                 plans: plans.clone(),
                 counters: counters[index].clone(),
                 sink: sinks.next(),
+                writer: writers.next(),
                 commands: receiver.clone(),
                 give_back,
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),

@@ -2,11 +2,13 @@
 //!
 //! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
 //! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, one try of it at a node is `attempt`, and its
-//! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`.
+//! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`. What it adds to the metrics
+//! is in `metrics`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accept;
 pub mod access_log;
 mod attempt;
 mod buffer;
@@ -16,6 +18,7 @@ mod counters;
 mod exchange;
 mod fleet;
 mod forwarding;
+mod metrics;
 mod node;
 mod plan;
 mod receiver;
@@ -29,4 +32,5 @@ mod worker;
 
 pub use counters::{Counters, Tally};
 pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
+pub use metrics::MetricsPlan;
 pub use plan::{Plan, PlanCell, PlanError};

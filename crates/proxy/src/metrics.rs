@@ -12,6 +12,8 @@ mod values;
 pub(crate) use gauges::{Busy, Listener};
 pub(crate) use recorder::Recorder;
 
+use crate::plan::{Plan, PlanUpstream};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError};
@@ -34,14 +36,8 @@ pub(crate) enum Aspect {
 }
 
 impl Aspect {
-    pub(crate) const ALL: [Aspect; 6] = [
-        Aspect::Count,
-        Aspect::RequestTime,
-        Aspect::NodeTime,
-        Aspect::OwnTime,
-        Aspect::Received,
-        Aspect::Sent,
-    ];
+    pub(crate) const ALL: [Aspect; 6] =
+        [Aspect::Count, Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime, Aspect::Received, Aspect::Sent];
 
     /// What `type` or `direction` says where one family has several aspects.
     fn word(self) -> &'static str {
@@ -151,16 +147,44 @@ impl MetricsPlan {
     }
 }
 
+impl Plan {
+    /// The values of labels that come from the configuration, by the label's name: series with values that are there no
+    /// more are of no use. Empty where nothing is recorded.
+    pub fn owners(&self) -> Vec<(&'static str, BTreeSet<String>)> {
+        let Some(metrics) = self.metrics() else { return Vec::new() };
+        let nodes =
+            || self.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |node| (upstream, node)));
+        let node = |endpoint| values::node_label(endpoint, metrics.node_is_ip, &mut String::new()).to_owned();
+        let key = |upstream: &PlanUpstream| upstream.definition.key.clone();
+        let services = self.routes.iter().map(|route| &route.service).filter(|service| !service.is_empty());
+        let mut owners = vec![
+            (Label::Route.name(), self.routes.iter().map(|route| route.id.to_string()).collect()),
+            (Label::Service.name(), services.map(ToString::to_string).collect()),
+            (Label::Node.name(), nodes().map(|(_, endpoint)| node(endpoint)).collect()),
+        ];
+        match metrics.node_is_ip {
+            true => {
+                owners.push((
+                    Label::Name.name(),
+                    self.upstreams.iter().map(|each| values::upstream_path(&key(each))).collect(),
+                ));
+                owners.push((Label::Ip.name(), nodes().map(|(_, endpoint)| node(endpoint)).collect()));
+            }
+            false => owners.push((Label::Upstream.name(), self.upstreams.iter().map(|each| key(each)).collect())),
+        }
+        owners
+    }
+}
+
 /// Several aspects of the same family share it: declaring is idempotent, and so is this.
-fn plan_family(
-    spec: &FamilySpec,
-    metrics: &Metrics,
-    registry: &Registry,
-) -> Result<Option<PlanFamily>, RegistryError> {
+fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Result<Option<PlanFamily>, RegistryError> {
     let is_ours = spec.per_request
         || matches!(
             spec.measure,
-            Measure::Connections | Measure::ApisixConnections | Measure::UpstreamHealthy | Measure::ApisixUpstreamStatus
+            Measure::Connections
+                | Measure::ApisixConnections
+                | Measure::UpstreamHealthy
+                | Measure::ApisixUpstreamStatus
         );
     match spec.family(metrics) {
         Some(family) if is_ours => {

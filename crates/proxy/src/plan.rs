@@ -3,6 +3,7 @@
 //! A Plan is built by the control thread from a validated configuration and the present addresses of its names. Parts
 //! that did not change are shared with the Plan before, so that a worker can tell by pointer what it may keep.
 
+use crate::metrics::MetricsPlan;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -27,12 +28,18 @@ pub struct Plan {
     /// The same list as in the Plan before where nothing in it changed.
     pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
     pub(crate) settings: Settings,
+    metrics: Option<Arc<MetricsPlan>>,
 }
 
 /// What a matched route says about the exchange.
 #[derive(Debug)]
 pub(crate) struct PlanRoute {
     pub(crate) id: Box<str>,
+    /// Its service's id, or empty.
+    pub(crate) service: Box<str>,
+    /// Of all combinations of a path and a host of each route, the number of its first, and how many it has for a path.
+    pub(crate) first_match: u64,
+    pub(crate) hosts: usize,
     /// Index in [`Plan::upstreams`].
     pub(crate) upstream: usize,
     pub(crate) timeouts: TimeoutsMs,
@@ -83,12 +90,13 @@ impl std::error::Error for PlanError {}
 
 impl Plan {
     /// Compiles a configuration. `addresses` are what its DNS names stand for now; a name that is missing there has no
-    /// node to offer yet. What equals its counterpart in `previous` is shared with it.
+    /// node to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything.
     pub fn build(
         generation: u64,
         config: &Config,
         addresses: &HashMap<String, Vec<IpAddr>>,
         previous: Option<&Plan>,
+        metrics: Option<Arc<MetricsPlan>>,
     ) -> Result<Plan, PlanError> {
         let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
         let old: HashMap<&str, &Arc<PlanUpstream>> = previous
@@ -113,13 +121,21 @@ impl Plan {
                 && old.upstreams.iter().zip(upstreams.iter()).all(|(old, new)| Arc::ptr_eq(old, new))
         };
         let upstreams = previous.filter(unchanged).map_or(upstreams.clone(), |old| old.upstreams.clone());
+        let mut matches = 0;
         let routes = config
             .routes
             .iter()
-            .map(|route| PlanRoute {
-                id: route.spec.id.as_str().into(),
-                upstream: route.upstream,
-                timeouts: route.timeout.unwrap_or(config.upstreams[route.upstream].timeout).into(),
+            .map(|route| {
+                let (first_match, hosts) = (matches, route.spec.hosts.len().max(1));
+                matches += (route.spec.paths.len() * hosts) as u64;
+                PlanRoute {
+                    id: route.spec.id.as_str().into(),
+                    service: route.service_id.as_deref().unwrap_or_default().into(),
+                    first_match,
+                    hosts,
+                    upstream: route.upstream,
+                    timeouts: route.timeout.unwrap_or(config.upstreams[route.upstream].timeout).into(),
+                }
             })
             .collect();
         Ok(Plan {
@@ -129,12 +145,18 @@ impl Plan {
             routes,
             upstreams,
             settings: (&config.gateway).into(),
+            metrics,
         })
     }
 
     /// The compiled routes.
     pub fn matcher(&self) -> &Matcher {
         &self.matcher
+    }
+
+    /// What is recorded of requests; `None`: nothing.
+    pub fn metrics(&self) -> Option<&MetricsPlan> {
+        self.metrics.as_deref()
     }
 }
 

@@ -261,6 +261,9 @@ impl<'a> Relay<'a> {
                 Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
                 Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
             }
+            if x.from_node.is_done() {
+                x.outcome.node_ended();
+            }
             let end = x.from_node.is_done().then(|| x.from_node.trailers());
             x.to_client.stage(x.from_node.content(), end, buffers);
             x.from_node.written_but(x.to_client.content_left());

@@ -1,41 +1,35 @@
 //! One worker: a thread with its own runtime, listeners, pools, clock and memory. Nothing in it is shared but the Plan's
 //! pointer, which it reads, and its counters, which it writes.
 
+use crate::accept::accept;
 use crate::access_log::{Record, Sink};
 use crate::buffer::Buffers;
-use crate::client::{self, Client};
+use crate::client::Client;
 use crate::clock::{Clock, TICK_MS};
 use crate::counters::WorkerCounters;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Timing};
+use crate::metrics::{Listener, MetricsPlan, Recorder};
 use crate::node;
 use crate::plan::PlanCell;
-use crate::reply;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, WorkerUpstream};
 use crate::troubles::Troubles;
 use crate::variables::with_vars;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stillgate_metrics::Writer;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::MissedTickBehavior;
 
 /// Free exchanges kept by a worker.
 const EXCHANGES_FREE_MAX: usize = 256;
-/// How long accepting rests after it failed, so that a lack of descriptors does not become a lack of CPU.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// Refused connections that are closed politely at the same time; further ones are just closed.
-const REFUSALS_MAX: usize = 64;
-/// How long a refused client has to read why.
-const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Ticks between looks at the pools and the log.
 const TICKS_PER_SECOND: u64 = 1000 / TICK_MS;
 const TICKS_PER_FLUSH: u64 = 2;
@@ -57,9 +51,12 @@ pub(crate) enum Command {
 /// What a worker is made of; sent to its thread.
 pub(crate) struct Setup {
     pub(crate) listeners: Vec<std::net::TcpListener>,
+    /// The listeners' addresses as configured.
+    pub(crate) configured: Vec<SocketAddr>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) sink: Option<Sink>,
+    pub(crate) writer: Option<Writer>,
     pub(crate) commands: watch::Receiver<Command>,
     pub(crate) seed: u64,
     pub(crate) give_back: fn(),
@@ -70,16 +67,19 @@ pub(crate) struct Worker {
     pub(crate) clock: Clock,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) listeners: Box<[Listener]>,
     pub(crate) draining: Cell<bool>,
     pub(crate) troubles: Troubles,
     plans: Arc<PlanCell>,
     snapshot: RefCell<Rc<Snapshot>>,
     sink: RefCell<Option<Sink>>,
     is_logging: bool,
+    /// `None`: there are no metrics.
+    recorder: Option<RefCell<Recorder>>,
     random: Cell<u64>,
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
-    refusals: Cell<usize>,
+    pub(crate) refusals: Cell<usize>,
     /// Returns this thread's free memory to the system; takes a moment.
     give_back: fn(),
     /// Most connections open at once since memory was last given back.
@@ -103,12 +103,14 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             clock: Clock::new(),
             buffers: Buffers::default(),
             counters: setup.counters,
+            listeners: setup.configured.into_iter().map(Listener::new).collect(),
             draining: Cell::new(false),
             troubles: Troubles::default(),
             plans: setup.plans,
             snapshot: RefCell::new(snapshot),
             is_logging: setup.sink.is_some(),
             sink: RefCell::new(setup.sink),
+            recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
             random: Cell::new(setup.seed | 1),
             exchanges: RefCell::default(),
             refusals: Cell::new(0),
@@ -124,7 +126,8 @@ impl Worker {
     async fn live(self: &Rc<Self>, mut listeners: Vec<Rc<TcpListener>>, commands: &mut watch::Receiver<Command>) {
         let accepting: Vec<AbortHandle> = listeners
             .iter()
-            .map(|listener| spawn_local(accept(self.clone(), listener.clone())).abort_handle())
+            .enumerate()
+            .map(|(index, listener)| spawn_local(accept(self.clone(), listener.clone(), index)).abort_handle())
             .collect();
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -150,6 +153,7 @@ impl Worker {
             }
             let drained = self.draining.get() && self.counters.connections_open.get() == 0;
             if drained || self.clock.now_ms() >= deadline_ms {
+                self.tick_metrics(true);
                 return;
             }
         }
@@ -158,6 +162,7 @@ impl Worker {
     fn tick(&self, count: u64) {
         self.clock.advance();
         drop(self.snapshot());
+        self.tick_metrics(count.is_multiple_of(TICKS_PER_SECOND));
         if count.is_multiple_of(TICKS_PER_FLUSH)
             && let Some(sink) = &mut *self.sink.borrow_mut()
         {
@@ -201,10 +206,10 @@ impl Worker {
         // A turn of the event loop, so that it has seen what came in until now; and no budget, so that all of it is taken.
         tokio::task::yield_now().await;
         let take_all = poll_fn(|cx| {
-            for listener in &listeners {
+            for (index, listener) in listeners.iter().enumerate() {
                 while let Poll::Ready(accepted) = listener.poll_accept(cx) {
                     match accepted {
-                        Ok((stream, peer)) => self.admit(stream, peer),
+                        Ok((stream, peer)) => self.admit(stream, peer, index),
                         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                         Err(_) => break,
                     }
@@ -228,9 +233,32 @@ impl Worker {
         self.snapshot.borrow().clone()
     }
 
-    /// Whether anybody wants to know how long requests take.
-    pub(crate) fn is_timed(&self) -> bool {
-        self.is_logging || self.snapshot.borrow().uses_latency
+    /// Which times anybody wants to know.
+    #[inline]
+    pub(crate) fn timing(&self) -> Timing {
+        let snapshot = self.snapshot.borrow();
+        let metrics = snapshot.plan.metrics().filter(|_| self.recorder.is_some());
+        Timing {
+            request: self.is_logging || metrics.is_some_and(MetricsPlan::times_requests),
+            head: self.is_logging || snapshot.uses_latency,
+            node: metrics.is_some_and(MetricsPlan::times_nodes),
+        }
+    }
+
+    fn tick_metrics(&self, due: bool) {
+        if let Some(recorder) = &self.recorder {
+            let snapshot = self.snapshot.borrow();
+            let now_unix_ms = self.clock.now_unix_ms();
+            recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &self.listeners, &self.counters, due);
+        }
+    }
+
+    /// Tells the metrics that a node was set aside, or works again.
+    pub(crate) fn tell_node(&self, upstream: &WorkerUpstream, index: usize) {
+        if let Some(recorder) = &self.recorder {
+            let snapshot = self.snapshot.borrow();
+            recorder.borrow_mut().tell_node(snapshot.plan.metrics(), upstream, index, self.clock.now_ms());
+        }
     }
 
     /// A fresh random number (xorshift64*): for choosing among nodes, nothing secret.
@@ -255,20 +283,28 @@ impl Worker {
         }
     }
 
-    /// Writes the access log line of a finished request.
+    /// Counts a finished request, and writes its line of the access log.
     pub(crate) fn record(&self, client: &Client, x: &mut Exchange, snapshot: &Snapshot) {
-        if !self.is_logging {
-            return;
+        let ended = x.outcome.started.map(|_| Instant::now());
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().record(client, x, snapshot, ended);
         }
+        if self.is_logging {
+            self.log(client, x, snapshot, ended);
+        }
+    }
+
+    fn log(&self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (status, upstream_time_us) = (x.outcome.status, x.outcome.upstream_us);
-        // What is behind the message belongs to the next one.
-        let bytes_received = x.from_client.total.saturating_sub(x.from_client.unparsed().len() as u64);
+        let bytes_received = x.bytes_received();
         let bytes_sent = x.to_client.total;
         let body_bytes_sent = bytes_sent.saturating_sub(x.outcome.head_bytes);
-        let request_time_us = x.outcome.started.map_or(0, |started| started.elapsed().as_micros() as u64);
+        let request_time =
+            x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
         let route_id = x.outcome.route.map(|found| &*snapshot.plan.routes[found.route].id);
         let upstream_addr = x.outcome.upstream_addr;
         with_vars(client, x, snapshot.plan.matcher(), |vars, _| {
@@ -290,80 +326,4 @@ impl Worker {
             });
         });
     }
-
-    /// Serves a connection just accepted, or refuses it.
-    fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        // A connection that is gone already shows that when it is read.
-        let _ = stream.set_nodelay(true);
-        let Ok(local) = stream.local_addr() else { return };
-        self.counters.connections_total.add(1);
-        let share = self.snapshot().plan.settings.connections_max as u64;
-        if self.counters.connections_open.get() >= share {
-            self.counters.connections_refused.add(1);
-            if self.refusals.get() < REFUSALS_MAX {
-                self.refusals.set(self.refusals.get() + 1);
-                spawn_local(refuse(self.clone(), stream));
-            }
-            return;
-        }
-        self.counters.connections_open.add(1);
-        let open = Open(self.clone());
-        let mut client = Client::new(stream, peer, local, self.clock.now_ms());
-        spawn_local(async move { client::serve(&open.0, &mut client).await });
-    }
-}
-
-/// Counts an open connection, and notices one whose task panicked.
-struct Open(Rc<Worker>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.counters.connections_open.sub(1);
-        if std::thread::panicking() {
-            self.0.counters.panics.add(1);
-        }
-    }
-}
-
-async fn accept(worker: Rc<Worker>, listener: Rc<TcpListener>) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => worker.admit(stream, peer),
-            // The client gave up while it was queued: nothing is wrong here.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                if worker.counters.accept_errors.get().is_multiple_of(100) {
-                    tracing::warn!(
-                        %error,
-                        "cannot accept connections; new ones wait (raise the limit of open files: ulimit -n, LimitNOFILE)"
-                    );
-                }
-                worker.counters.accept_errors.add(1);
-                tokio::time::sleep(ACCEPT_REST).await;
-            }
-        }
-    }
-}
-
-/// Tells a client that there is no room for it, and gives it the time to read that.
-async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
-    let polite = async {
-        stream.write_all(&reply::overloaded()).await?;
-        stream.shutdown().await?;
-        let mut space = [0; 1024];
-        poll_fn(|cx| {
-            loop {
-                let mut space = ReadBuf::new(&mut space);
-                match Pin::new(&mut stream).poll_read(cx, &mut space) {
-                    Poll::Ready(Ok(())) if !space.filled().is_empty() => {}
-                    Poll::Ready(result) => return Poll::Ready(result),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-        })
-        .await
-    };
-    // However it ends, the client was told or did not listen.
-    let _ = tokio::time::timeout(REFUSAL_TIME, polite).await;
-    worker.refusals.set(worker.refusals.get() - 1);
 }

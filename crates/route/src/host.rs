@@ -91,6 +91,11 @@ impl HostPattern {
         if self.is_suffix() { host.len() > text.len() && host.ends_with(text) } else { host == text }
     }
 
+    /// Of patterns that match the same host, the one with the greatest is tried first: an exact one, or the longest.
+    pub fn precedence(&self) -> impl Ord {
+        (!self.is_suffix(), self.text.len())
+    }
+
     /// The name, or the suffix with its leading dot.
     pub(crate) fn key(&self) -> &[u8] {
         self.text.as_bytes()

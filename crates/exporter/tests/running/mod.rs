@@ -1,6 +1,7 @@
 //! An exporter over a registry with some series, as a gateway has it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;

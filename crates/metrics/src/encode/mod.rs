@@ -4,6 +4,7 @@
 //! few copies and its digits. A single value can be patched where it stands. What is encoded when, in which order, and
 //! what is kept of it, is the readers' business.
 
+mod digits;
 mod lines;
 mod number;
 mod openmetrics;
@@ -15,6 +16,7 @@ use self::protobuf::ProtobufEncoder;
 use self::text::TextEncoder;
 use crate::family::Family;
 use crate::value::{Exemplar, Value};
+use std::ops::Range;
 
 /// An exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -131,6 +133,16 @@ impl FamilyEncoder {
             Encoder::Text(_) | Encoder::OpenMetrics(_) => number::patch_value(bytes, value),
             Encoder::Protobuf(_) => protobuf::patch_value(bytes, value),
         }
+    }
+
+    /// As [`FamilyEncoder::patch`], within all of the bytes: so it is quicker.
+    #[inline]
+    pub(crate) fn patch_at(&self, value: Value<'_>, bytes: &mut [u8], at: Range<usize>) -> bool {
+        let quick = match (&self.encoder, value) {
+            (Encoder::Text(_) | Encoder::OpenMetrics(_), Value::Unsigned(value)) => digits::patch(bytes, &at, value),
+            _ => None,
+        };
+        quick.unwrap_or_else(|| self.patch(value, &mut bytes[at]))
     }
 
     /// Appends what [`FamilyEncoder::patch`] would write into a span of the right width.

@@ -5,7 +5,7 @@ use super::families::MergedFamily;
 use crate::labels::Pairs;
 
 /// Distinct values of a label that are shown.
-pub const SAMPLES_MAX: usize = 5;
+const SAMPLES_MAX: usize = 5;
 /// Series of a family that are looked through for them, spread over all.
 const LOOKED_AT_MAX: usize = 20_000;
 
@@ -51,7 +51,7 @@ impl Reader {
     }
 
     fn cardinality_of(&self, merged: &MergedFamily) -> FamilyCardinality {
-        let series = || merged.chunks.iter().flat_map(|id| &self.order.chunks[*id as usize].series).copied();
+        let series = || merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]).copied();
         let records = series().flat_map(|series| self.store.places(series));
         let words = records.map(|(place, each)| {
             let head = self.store.mounted(place.mount).head(each.record());

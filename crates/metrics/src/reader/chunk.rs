@@ -2,8 +2,8 @@
 //! is as wide, and otherwise the chunk is put together again from what it was and what is new.
 
 use super::families::{CHUNK_SERIES_MAX, FamilyId, MergedFamily};
-use super::gather::{Gathered, Record};
-use super::store::{SeriesId, Store};
+use super::gather::Gathered;
+use super::store::{SeriesId, Slot, Store};
 use super::values::value_of;
 use crate::encode::{FamilyEncoder, Format};
 use crate::family::Kind;
@@ -22,7 +22,6 @@ pub(super) struct Chunk {
     pub(super) family: FamilyId,
     /// No series of this chunk is below, and none of the chunk before is not. That of the first chunk does not count.
     pub(super) low: Arc<[u8]>,
-    pub(super) series: Vec<SeriesId>,
     pub(super) encoded: [Option<Box<Encoded>>; FORMATS],
 }
 
@@ -136,31 +135,28 @@ pub(super) struct Encoding<'a> {
 
 impl Encoding<'_> {
     /// Encodes series anew.
-    pub(super) fn encode(&mut self, series: &[SeriesId]) -> Encoded {
+    pub(super) fn encode(&mut self, series: &[Slot]) -> Encoded {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         let mut gathered = std::mem::take(&mut self.scratch.gathered);
-        match is_single {
-            true => gathered.read(self.store, kind, series.iter().copied()),
-            false => gathered.find(self.store, series.iter().copied()),
+        if is_single {
+            gathered.read(self.store, kind, series.iter().copied());
         }
-        // The labels come from memory together, too.
-        let touch = |record: &Record| self.store.mounted(record.mount).text(record.at as usize).last().copied();
-        std::hint::black_box(gathered.records.iter().map(touch).fold(0, |all, byte| all ^ byte.unwrap_or(0)));
+        gathered.find_labels(self.store, series);
         let mut bytes = Vec::new();
         let mut lines = Vec::with_capacity(series.len());
-        for (slot, (id, record)) in series.iter().zip(&gathered.records).enumerate() {
+        for (index, slot) in series.iter().enumerate() {
             let start = bytes.len();
-            let labels = self.store.mounted(record.mount).text(record.at as usize);
+            let labels = gathered.labels(self.store, *slot, index);
             let (value_at, value_bytes) = match is_single {
-                true => self.push_single(*id, labels, value_of(kind, gathered.values[slot]), &mut bytes),
+                true => self.push_single(*slot, labels, value_of(kind, gathered.values[index]), &mut bytes),
                 false => {
-                    self.push_histogram(*id, labels, &mut bytes);
+                    self.push_histogram(*slot, labels, &mut bytes);
                     (0, 0)
                 }
             };
             lines.push(Line { end: end_of(&bytes), value_at, value_bytes });
-            if slot == 0 {
+            if index == 0 {
                 bytes.reserve((bytes.len() - start + 4) * series.len());
             }
         }
@@ -172,7 +168,7 @@ impl Encoding<'_> {
     }
 
     /// Brings up to date what was encoded of these series.
-    pub(super) fn update(&mut self, encoded: &mut Encoded, series: &[SeriesId], dirty: Bits) {
+    pub(super) fn update(&mut self, encoded: &mut Encoded, series: &[Slot], dirty: Bits) {
         let mut slots = std::mem::take(&mut self.scratch.slots);
         slots.clear();
         dirty.list(&mut slots);
@@ -185,10 +181,10 @@ impl Encoding<'_> {
     }
 
     /// Writes values over the old ones.
-    fn patch(&mut self, encoded: &mut Encoded, series: &[SeriesId], slots: &[u16]) {
+    fn patch(&mut self, encoded: &mut Encoded, series: &[Slot], slots: &[u16]) {
         let kind = &self.family.family.kind;
-        let ids = slots.iter().map(|slot| series[*slot as usize]);
-        self.scratch.gathered.read(self.store, kind, ids);
+        let changed = slots.iter().map(|slot| series[*slot as usize]);
+        self.scratch.gathered.read(self.store, kind, changed);
         self.scratch.wide.clear();
         let lines = encoded.lines.as_slice();
         let encoder = self.encoder;
@@ -208,7 +204,7 @@ impl Encoding<'_> {
         // Somebody who is still sending the old bytes keeps them.
         let bytes = Arc::make_mut(&mut encoded.bytes).as_mut_slice();
         for (slot, bits) in changes.skip(same) {
-            if !encoder.patch(value_of(kind, *bits), &mut bytes[value_range(lines, *slot)]) {
+            if !encoder.patch_at(value_of(kind, *bits), bytes, value_range(lines, *slot)) {
                 self.scratch.wide.push((*slot, *bits));
             }
         }
@@ -229,17 +225,17 @@ impl Encoding<'_> {
     }
 
     /// Encodes whole series anew, between others that stay.
-    fn renew(&mut self, encoded: &mut Encoded, series: &[SeriesId], slots: &[u16]) {
+    fn renew(&mut self, encoded: &mut Encoded, series: &[Slot], slots: &[u16]) {
         let kind = &self.family.family.kind;
         let is_single = !matches!(kind, Kind::Histogram(_));
         rebuild(encoded, slots.iter().copied(), slots.len(), |index, old, line, out| {
-            let id = series[slots[index] as usize];
-            let labels = self.store.text(id);
+            let slot = series[slots[index] as usize];
+            let labels = self.store.text(slot);
             if is_single {
-                return self.push_single(id, labels, value_of(kind, self.store.single(kind, id)), out);
+                return self.push_single(slot, labels, value_of(kind, self.store.single(kind, slot)), out);
             }
             let start = out.len();
-            if !self.push_histogram(id, labels, out) {
+            if !self.push_histogram(slot, labels, out) {
                 // What was known before is true, if old.
                 out.truncate(start);
                 out.extend_from_slice(old);
@@ -250,10 +246,10 @@ impl Encoding<'_> {
 
     /// Says where the value is, from the beginning of the series, and how wide it is.
     #[inline]
-    fn push_single(&mut self, series: SeriesId, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
+    fn push_single(&mut self, slot: Slot, labels: &[u8], value: Value<'_>, out: &mut Vec<u8>) -> (u16, u16) {
         let start = out.len();
-        let exemplars = if self.read_exemplars(series) { self.scratch.exemplars.as_slice() } else { &[] };
-        let span = self.encoder.series(labels, self.created_ms(series), value, exemplars, out);
+        let exemplars = if self.read_exemplars(slot) { self.scratch.exemplars.as_slice() } else { &[] };
+        let span = self.encoder.series(labels, self.created_ms(slot), value, exemplars, out);
         let fits = |span: crate::encode::Span| {
             let value_at = u16::try_from(span.start - start).ok()?;
             Some((value_at, u16::try_from(span.end - span.start).ok()?))
@@ -262,31 +258,31 @@ impl Encoding<'_> {
     }
 
     /// False: the histogram is in the middle of a change.
-    fn push_histogram(&mut self, series: SeriesId, labels: &[u8], out: &mut Vec<u8>) -> bool {
-        let exemplars = self.read_exemplars(series);
+    fn push_histogram(&mut self, slot: Slot, labels: &[u8], out: &mut Vec<u8>) -> bool {
+        let exemplars = self.read_exemplars(slot);
         let Scratch { distribution, part, unsettled, .. } = &mut *self.scratch;
-        let is_whole = self.store.histogram(&self.family.shape, series, part, distribution);
+        let is_whole = self.store.histogram(&self.family.shape, slot, part, distribution);
         if !is_whole {
-            unsettled.push(series);
+            unsettled.push(self.store.series_of(slot));
         }
         let exemplars = if exemplars { self.scratch.exemplars.as_slice() } else { &[] };
         let value = Value::Histogram(&self.scratch.distribution);
-        self.encoder.series(labels, self.created_ms(series), value, exemplars, out);
+        self.encoder.series(labels, self.created_ms(slot), value, exemplars, out);
         is_whole
     }
 
     #[inline]
-    fn created_ms(&self, series: SeriesId) -> u64 {
+    fn created_ms(&self, slot: Slot) -> u64 {
         // One more look at every record; the text format does not show it.
-        if self.format == Format::Text { 0 } else { self.store.created_ms(series) }
+        if self.format == Format::Text { 0 } else { self.store.created_ms(slot) }
     }
 
     #[inline]
-    fn read_exemplars(&mut self, series: SeriesId) -> bool {
+    fn read_exemplars(&mut self, slot: Slot) -> bool {
         let has_any = self.family.family.exemplars;
         if has_any {
             self.scratch.exemplars.clear();
-            self.store.exemplars(series, &mut self.scratch.exemplars);
+            self.store.exemplars(slot, &mut self.scratch.exemplars);
         }
         has_any
     }

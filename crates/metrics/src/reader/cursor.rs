@@ -190,8 +190,8 @@ impl Reader {
             None => cursor.end_family(),
         }
         if is_moved {
-            let series = &self.order.chunks[chunk as usize].series;
-            let from = series.partition_point(|series| self.store.text(*series) < low);
+            let slots = &self.store.slots[chunk as usize];
+            let from = slots.partition_point(|slot| self.store.text(*slot) < low);
             if from > 0 {
                 return self.part_of_chunk(chunk, from, cursor);
             }
@@ -239,16 +239,17 @@ impl Reader {
         }
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
         let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
+        let slots = store.slots[id as usize].as_slice();
         let dirty = std::mem::take(dirty);
         let (mut encoded, before) = match chunk.encoded[format].take() {
             Some(mut encoded) => {
                 let before = encoded.bytes();
                 if !dirty.is_empty() {
-                    encoding.update(&mut encoded, &chunk.series, dirty);
+                    encoding.update(&mut encoded, slots, dirty);
                 }
                 (encoded, before)
             }
-            None => (Box::new(encoding.encode(&chunk.series)), 0),
+            None => (Box::new(encoding.encode(slots)), 0),
         };
         if cursor.trailer.is_some() {
             encoded.deflate(deflater);
@@ -269,7 +270,7 @@ impl Reader {
         let chunk = &order.chunks[id as usize];
         let (family, encoder) = order.families.get_mut(chunk.family).encoder(cursor.format, options.encode);
         let mut encoding = Encoding { store, family, format: cursor.format, encoder, scratch };
-        let Encoded { bytes, .. } = encoding.encode(&chunk.series[from..]);
+        let Encoded { bytes, .. } = encoding.encode(&store.slots[id as usize][from..]);
         Plain { bytes, packed: None }
     }
 }

@@ -4,7 +4,9 @@
 //! read before goes on to count, and the damage is reported once.
 
 use super::leaving::Ended;
-use super::mount::{Declared, LOG_WORDS_MAX, NO_SERIES};
+use super::mount::{Contribution, Declared, LOG_WORDS_MAX, NO_SERIES};
+use super::order::Order;
+use super::store::Store;
 use super::{Damaged, Reader, Refreshed};
 use crate::family::Family;
 use crate::labels::RawPairs;
@@ -12,6 +14,7 @@ use crate::protocol;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS};
 use crate::segment::{Process, Segment, family_record};
+use crate::sync::AtomicU32;
 use crate::sync::Ordering::Relaxed;
 use memchr::memchr;
 
@@ -19,6 +22,8 @@ use memchr::memchr;
 const BULK_WORDS: usize = 1 << 16;
 /// Series that are looked at together before any one is.
 const SCAN_STEP: usize = 16;
+/// Series that are marked together.
+const SCAN_BLOCK: usize = 4096;
 
 /// The memory does not hold what a writer of ours makes.
 struct NotOurs;
@@ -141,7 +146,6 @@ impl Reader {
         let (series, is_new) = self.store.link(family, text, place, at as u32);
         if is_new {
             refreshed.series_new += 1;
-            self.pending.push((family, series));
         } else {
             self.order.mark(&self.store, series);
             self.end_former_life(series);
@@ -156,25 +160,38 @@ impl Reader {
         mounted.epochs.note(epoch, now_ms);
         let mounted = self.store.mounted(mount);
         let epochs = &mounted.segment.epochs()[..mounted.known];
-        // First which, then whose, then where: as in `gather`, so that waits for memory overlap.
-        self.changed.clear();
+        let mut changed = 0;
+        for (block, epochs) in epochs.chunks(SCAN_BLOCK).enumerate() {
+            let from = block * SCAN_BLOCK;
+            changed += self.order.scan(&self.store, epochs, since, &mounted.contributions[from..]);
+        }
+        changed
+    }
+}
+
+impl Order {
+    /// Marks what has changed of these series. First which, then whose, then where: as in `gather`, so that waits for memory
+    /// overlap.
+    fn scan(&mut self, store: &Store, epochs: &[AtomicU32], since: u32, contributions: &[Contribution]) -> usize {
+        let mut numbers = std::mem::take(&mut self.changed);
+        numbers.clear();
         for (step, epochs) in epochs.chunks(SCAN_STEP).enumerate() {
             let any = epochs.iter().fold(false, |any, epoch| any | protocol::has_changed(epoch, since));
             if any {
-                let numbers = (step * SCAN_STEP) as u32..;
-                let changed = epochs.iter().zip(numbers).filter(|(epoch, _)| protocol::has_changed(epoch, since));
-                self.changed.extend(changed.map(|(_, number)| number));
+                let changed = epochs.iter().zip((step * SCAN_STEP) as u32..);
+                let changed = changed.filter(|(epoch, _)| protocol::has_changed(epoch, since));
+                numbers.extend(changed.map(|(_, number)| number));
             }
         }
-        for number in &mut self.changed {
-            *number = mounted.contributions[*number as usize].series;
+        for number in &mut numbers {
+            *number = contributions[*number as usize].series;
         }
-        for series in &self.changed {
-            if *series != NO_SERIES {
-                self.order.mark(&self.store, *series);
-            }
+        for series in numbers.iter().filter(|series| **series != NO_SERIES) {
+            self.mark(store, *series);
         }
-        self.changed.len()
+        let changed = numbers.len();
+        self.changed = numbers;
+        changed
     }
 }
 

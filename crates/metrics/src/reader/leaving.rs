@@ -81,9 +81,14 @@ impl Reader {
 
     /// Whether a record that lives is newer than one that was ended: of the same writer and behind it, or found just now.
     fn has_new_life(&self, series: SeriesId) -> bool {
-        let ended: Vec<Place> =
-            self.store.places(series).filter(|(_, each)| each.is_leaving()).map(|(at, _)| at).collect();
-        let mut living = self.store.places(series).filter(|(_, each)| !each.is_leaving()).map(|(at, _)| at);
+        let ended: Vec<Place> = self
+            .store
+            .places(self.store.slot(series))
+            .filter(|(_, each)| each.is_leaving())
+            .map(|(at, _)| at)
+            .collect();
+        let mut living =
+            self.store.places(self.store.slot(series)).filter(|(_, each)| !each.is_leaving()).map(|(at, _)| at);
         living.any(|living| {
             let is_new = living.number as usize >= self.store.mounted(living.mount).known;
             is_new || ended.iter().any(|ended| ended.mount == living.mount && ended.number < living.number)
@@ -92,15 +97,19 @@ impl Reader {
 
     /// A record for a known series was found: what was ended of it goes now.
     pub(super) fn end_former_life(&mut self, series: SeriesId) {
-        if !self.leaving.is_empty() && self.store.places(series).any(|(_, each)| each.is_leaving()) {
+        if !self.leaving.is_empty() && self.store.places(self.store.slot(series)).any(|(_, each)| each.is_leaving()) {
             // Not the last record: the new one lives.
             self.drop_leaving_of(series, &mut Refreshed::default());
         }
     }
 
     fn drop_leaving_of(&mut self, series: SeriesId, refreshed: &mut Refreshed) {
-        let ended: Vec<Place> =
-            self.store.places(series).filter(|(_, each)| each.is_leaving()).map(|(at, _)| at).collect();
+        let ended: Vec<Place> = self
+            .store
+            .places(self.store.slot(series))
+            .filter(|(_, each)| each.is_leaving())
+            .map(|(at, _)| at)
+            .collect();
         // `drop_exposed` finds out that they are gone.
         ended.into_iter().for_each(|place| self.drop_place(place, refreshed));
     }
@@ -115,7 +124,7 @@ impl Reader {
         });
         let (due, waiting): (Vec<Leaving>, Vec<Leaving>) = leaving.into_iter().partition(|leaving| {
             let is_over = leaving.is_exposed || now_ms.saturating_sub(leaving.since_ms) > LEAVING_MS_MAX;
-            is_over && self.store.places(leaving.series).all(|(_, each)| each.is_leaving())
+            is_over && self.store.places(self.store.slot(leaving.series)).all(|(_, each)| each.is_leaving())
         });
         self.leaving = waiting;
         due.into_iter().for_each(|leaving| self.drop_place(leaving.place, refreshed));
@@ -124,21 +133,21 @@ impl Reader {
     /// An exposition of these families has been handed out in full.
     pub(super) fn exposed(&mut self, refresh: u64, names: Option<&[String]>) {
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.refresh <= refresh) {
-            let at = self.store.get(leaving.series);
-            let family = self.order.chunks.get(at.chunk as usize).map(|chunk| self.order.families.get(chunk.family));
+            // One that is nowhere was dropped meanwhile.
+            let chunk = self.store.exposed(leaving.series).map(|(chunk, _)| &self.order.chunks[chunk as usize]);
+            let family = chunk.map(|chunk| self.order.families.get(chunk.family));
             leaving.is_exposed |= family.is_none_or(|family| covers(names, &family.family));
         }
     }
 
     /// Takes a record out of its series.
     pub(super) fn drop_place(&mut self, place: Place, refreshed: &mut Refreshed) {
-        if let Some((series, is_last)) = self.store.unlink(place) {
-            if is_last {
-                refreshed.series_gone += 1;
-                self.touched.push(self.store.get(series).chunk);
-            } else {
-                self.order.mark(&self.store, series);
-            }
+        let Some(unlinked) = self.store.unlink(place) else { return };
+        if unlinked.is_last {
+            refreshed.series_gone += 1;
+            self.touched.extend(unlinked.chunk);
+        } else {
+            self.order.mark(&self.store, unlinked.series);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! series, and is asked for now and then only.
 
 use super::Reader;
-use super::store::SeriesId;
+use super::store::Slot;
 use crate::labels::value_of;
 use crate::segment::Process;
 use std::collections::HashSet;
@@ -46,20 +46,19 @@ impl Reader {
         })
     }
 
-    fn located(&self, max: usize, label: Option<&str>, wanted: impl Fn(SeriesId) -> bool) -> Vec<LocatedSeries> {
+    fn located(&self, max: usize, label: Option<&str>, wanted: impl Fn(Slot) -> bool) -> Vec<LocatedSeries> {
         let has_label = |labels: &[String]| label.is_none_or(|label| labels.iter().any(|each| each == label));
         let families = self.order.families.all().filter(|merged| has_label(&merged.labels));
         let series = families.flat_map(|merged| {
-            let chunks = merged.chunks.iter().flat_map(|id| &self.order.chunks[*id as usize].series);
-            chunks.map(move |series| (merged, *series))
+            let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
+            slots.map(move |slot| (merged, *slot))
         });
-        let is_wanted =
-            |series: SeriesId| !self.store.places(series).all(|(_, each)| each.is_leaving()) && wanted(series);
+        let is_wanted = |series: Slot| !self.store.places(series).all(|(_, each)| each.is_leaving()) && wanted(series);
         let found = series.filter(|(_, series)| is_wanted(*series)).take(max);
         found.map(|(merged, series)| self.locate(merged.name.clone(), series)).collect()
     }
 
-    fn locate(&self, family: Arc<str>, series: SeriesId) -> LocatedSeries {
+    fn locate(&self, family: Arc<str>, series: Slot) -> LocatedSeries {
         let records = self.store.places(series).filter(|(_, each)| !each.is_leaving());
         let located = records.map(|(place, contribution)| {
             let segment = &self.store.mounted(place.mount).segment;

@@ -19,6 +19,7 @@ mod leaving;
 mod lookup;
 mod mount;
 mod order;
+mod records;
 mod sort;
 mod store;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use cardinality::{FamilyCardinality, LabelCardinality};
 pub use cursor::Cursor;
 pub(crate) use lookup::{Located, LocatedSeries};
 pub(crate) use mount::{Mount, Mounts};
+pub(crate) use records::{Record, Share};
 
 use crate::encode;
 use crate::family::{Family, Kind};
@@ -37,13 +39,12 @@ use crate::protocol;
 use crate::segment::Process;
 use crate::value::{Distribution, Value};
 use chunk::{FORMATS, Scratch};
-use families::FamilyId;
 use leaving::{Ended, Leaving};
 use mount::{MOUNTS_MAX, Mounted, Place};
 use order::Order;
 use std::fmt;
 use std::sync::Arc;
-use store::{SeriesId, Store};
+use store::Store;
 use values::value_of;
 
 /// How a reader is to be.
@@ -132,10 +133,6 @@ pub struct Reader {
     now_ms: u64,
     /// When each format was asked for last.
     used_ms: [u64; FORMATS],
-    /// Series that are in no chunk yet.
-    pending: Vec<(FamilyId, SeriesId)>,
-    /// Room for those that have changed in a segment.
-    changed: Vec<u32>,
     /// Chunks with dead series.
     touched: Vec<u32>,
     /// Tombstones that were not applied yet.
@@ -162,8 +159,6 @@ impl Reader {
             refreshes: 0,
             now_ms: 0,
             used_ms: [0; FORMATS],
-            pending: Vec::new(),
-            changed: Vec::new(),
             touched: Vec::new(),
             ended: Vec::new(),
             leaving: Vec::new(),
@@ -256,15 +251,12 @@ impl Reader {
         if !touched.is_empty() {
             self.order.prune(&mut self.store, touched);
         }
-        let mut pending = std::mem::take(&mut self.pending);
+        let mut pending = std::mem::take(&mut self.store.pending);
+        pending.retain(|(_, slot)| !slot.is_dead());
+        // Stable: the order of the segments is kept, in which labels are read fastest.
         pending.sort_by_key(|(family, _)| *family);
         for group in pending.chunk_by(|(a, _), (b, _)| a == b) {
-            let (dead, new): (Vec<SeriesId>, Vec<SeriesId>) =
-                group.iter().map(|(_, series)| *series).partition(|series| self.store.is_dead(*series));
-            dead.into_iter().for_each(|series| self.store.release(series));
-            if !new.is_empty() {
-                self.order.insert(&mut self.store, group[0].0, new);
-            }
+            self.order.insert(&mut self.store, group[0].0, group);
         }
     }
 
@@ -305,7 +297,7 @@ impl Reader {
 
     /// The memory it takes.
     pub fn bytes(&self) -> ReaderBytes {
-        let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes() + self.changed.capacity() * 4;
+        let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes();
         ReaderBytes { reader, cache: self.order.cached + self.order.families.cached() }
     }
 
@@ -315,16 +307,15 @@ impl Reader {
         let (mut part, mut distribution) = (Distribution::default(), Distribution::default());
         for merged in self.order.families.all() {
             let kind = &merged.family.kind;
-            let chunks = merged.chunks.iter().map(|id| &self.order.chunks[*id as usize]);
-            for series in chunks.flat_map(|chunk| &chunk.series) {
+            for slot in merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]) {
                 let value = match kind {
                     Kind::Histogram(_) => {
-                        self.store.histogram(&merged.shape, *series, &mut part, &mut distribution);
+                        self.store.histogram(&merged.shape, *slot, &mut part, &mut distribution);
                         Value::Histogram(&distribution)
                     }
-                    _ => value_of(kind, self.store.single(kind, *series)),
+                    _ => value_of(kind, self.store.single(kind, *slot)),
                 };
-                visit(&merged.family, self.store.text(*series), self.store.created_ms(*series), value);
+                visit(&merged.family, self.store.text(*slot), self.store.created_ms(*slot), value);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::families::FamilyId;
 use crate::segment::Segment;
 use crate::segment::cells::Shape;
-use crate::segment::layout::{HEAD_WORDS, Head};
+use crate::segment::layout::{CLOSED_BASE, HEAD_WORDS, Head};
 use crate::sync::Ordering::Relaxed;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -172,9 +172,24 @@ impl Mounted {
         let Some(epoch) = self.segment.epochs().get(number as usize) else { return true };
         self.created_ms(contribution.record()) <= before_ms
             && match self.is_alive {
+                _ if self.is_base() => u64::from(epoch.load(Relaxed)) * 1000 <= before_ms,
                 true => self.epochs.ended_before(epoch.load(Relaxed), before_ms),
                 false => self.epochs.mounted_ms <= before_ms,
             }
+    }
+
+    /// Whether it is a base of a process that lives: its epochs are times.
+    fn is_base(&self) -> bool {
+        self.segment.header().closed.load(Relaxed) == CLOSED_BASE
+    }
+
+    /// A time before which the series with this number did not change last, in milliseconds; as late as it must be said.
+    pub(super) fn changed_ms(&self, number: u32, now_ms: u64) -> u64 {
+        let epoch = self.segment.epochs().get(number as usize).map_or(0, |epoch| epoch.load(Relaxed));
+        match self.is_base() {
+            true => u64::from(epoch) * 1000,
+            false => self.epochs.over_at(epoch).unwrap_or(now_ms),
+        }
     }
 }
 
@@ -216,6 +231,12 @@ impl History {
         }
         // A clock that was set back makes no order of these.
         self.seen.truncate(HISTORY_MAX - 1);
+    }
+
+    /// When that epoch was over, as far as is known.
+    fn over_at(&self, epoch: u32) -> Option<u64> {
+        let later = self.seen.iter().find(|(then, _)| epoch.wrapping_sub(*then).cast_signed() < 0);
+        later.map(|(_, at_ms)| *at_ms)
     }
 
     /// Whether that epoch was over by then.

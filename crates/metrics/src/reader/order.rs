@@ -7,7 +7,7 @@ use super::chunk::{Bits, Chunk, FORMATS};
 use super::families::{Families, FamilyId};
 use super::mount::Declared;
 use super::sort::sort_by_text;
-use super::store::{NO_CHUNK, SeriesId, Store, grow};
+use super::store::{SeriesId, Slot, Store, grow};
 use crate::family::Family;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(super) struct Order {
     pub(super) active: [bool; FORMATS],
     /// Changes with the lists of families or chunks.
     pub(super) version: u64,
+    /// Room for series that have changed.
+    pub(super) changed: Vec<u32>,
     /// Bytes of what is kept encoded.
     pub(super) cached: usize,
 }
@@ -32,14 +34,9 @@ impl Order {
     /// The value of this series has changed.
     #[inline]
     pub(super) fn mark(&mut self, store: &Store, series: SeriesId) {
-        let at = store.get(series);
-        self.mark_slot(at.chunk, at.slot);
-    }
-
-    #[inline]
-    pub(super) fn mark_slot(&mut self, chunk: u32, slot: u16) {
+        // A series that is in no chunk yet will be encoded anyway.
+        let Some((chunk, slot)) = store.exposed(series) else { return };
         for (dirty, active) in self.dirty.iter_mut().zip(self.active) {
-            // A series that is in no chunk yet will be encoded anyway.
             if active && let Some(bits) = dirty.get_mut(chunk as usize) {
                 bits.set(slot);
             }
@@ -64,8 +61,10 @@ impl Order {
     }
 
     /// Puts new series of a family into their places.
-    pub(super) fn insert(&mut self, store: &mut Store, family: FamilyId, mut new: Vec<SeriesId>) {
-        sort_by_text(&mut new, |series| store.text(series));
+    pub(super) fn insert(&mut self, store: &mut Store, family: FamilyId, new: &[(FamilyId, Slot)]) {
+        let mut order: Vec<u32> = (0..new.len() as u32).collect();
+        sort_by_text(&mut order, |index| store.text(new[index as usize].1));
+        let new: Vec<Slot> = order.into_iter().map(|index| new[index as usize].1).collect();
         self.version += 1;
         self.families.get_mut(family).series += new.len();
         let mut rest = new.as_slice();
@@ -74,7 +73,7 @@ impl Order {
         while let Some(first) = rest.first() {
             let chunks = &self.families.get(family).chunks;
             if chunks.is_empty() {
-                let id = self.add_chunk(family, Arc::from(&[][..]));
+                let id = self.add_chunk(store, family, Arc::from(&[][..]));
                 self.families.get_mut(family).chunks.push(id);
                 continue;
             }
@@ -85,37 +84,38 @@ impl Order {
             let group = match chunks.get(index + 1) {
                 Some(next) => {
                     let next = &self.chunks[*next as usize].low;
-                    rest.partition_point(|series| *store.text(*series) < **next)
+                    rest.partition_point(|slot| *store.text(*slot) < **next)
                 }
                 None => rest.len(),
             };
             // The chunk of the lowest texts takes those that are lower still.
             let (group, behind) = rest.split_at(group.max(1));
             rest = behind;
-            merge(store, &self.chunks[chunk as usize].series, group, &mut merged);
+            merge(store, &store.slots[chunk as usize], group, &mut merged);
             index += self.fill(store, family, index, &merged);
         }
     }
 
     /// Makes these the series of the chunk at this index, and of new ones behind it where they are too many. Returns how
     /// many there are more.
-    fn fill(&mut self, store: &mut Store, family: FamilyId, index: usize, series: &[SeriesId]) -> usize {
+    fn fill(&mut self, store: &mut Store, family: FamilyId, index: usize, slots: &[Slot]) -> usize {
         let merged = self.families.get(family);
         let chunk = merged.chunks[index];
         let max = merged.chunk_series_max;
-        if series.len() <= max {
-            self.set(store, chunk, series);
+        if slots.len() <= max {
+            self.set(store, chunk, slots);
             return 0;
         }
         // Not quite full, so that the next new series does not split them again.
-        let parts = series.len().div_ceil((max - max / 8).max(1));
-        let part = |index: usize| index * series.len() / parts;
-        self.set(store, chunk, &series[..part(1)]);
+        let parts = slots.len().div_ceil((max - max / 8).max(1));
+        let part = |index: usize| index * slots.len() / parts;
+        self.set(store, chunk, &slots[..part(1)]);
         let mut added = Vec::with_capacity(parts - 1);
         for index in 1..parts {
-            let series = &series[part(index)..part(index + 1)];
-            let id = self.add_chunk(family, Arc::from(store.text(series[0])));
-            self.set(store, id, series);
+            let slots = &slots[part(index)..part(index + 1)];
+            let low = Arc::from(store.text(slots[0]));
+            let id = self.add_chunk(store, family, low);
+            self.set(store, id, slots);
             added.push(id);
         }
         let more = added.len();
@@ -123,11 +123,13 @@ impl Order {
         more
     }
 
-    fn add_chunk(&mut self, family: FamilyId, low: Arc<[u8]>) -> u32 {
+    fn add_chunk(&mut self, store: &mut Store, family: FamilyId, low: Arc<[u8]>) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             let count = self.chunks.len();
             grow(&mut self.chunks, count + 1);
             self.chunks.push(Chunk::default());
+            grow(&mut store.slots, count + 1);
+            store.slots.push(Vec::new());
             for dirty in &mut self.dirty {
                 grow(dirty, count + 1);
                 dirty.push(Bits::default());
@@ -140,15 +142,9 @@ impl Order {
     }
 
     /// Gives a chunk its series; what was encoded of it is void.
-    fn set(&mut self, store: &mut Store, id: u32, series: &[SeriesId]) {
+    fn set(&mut self, store: &mut Store, id: u32, slots: &[Slot]) {
         self.forget_chunk(id);
-        let chunk = &mut self.chunks[id as usize];
-        chunk.series.clear();
-        grow(&mut chunk.series, series.len());
-        chunk.series.extend_from_slice(series);
-        for (slot, series) in series.iter().enumerate() {
-            store.expose(*series, id, slot as u16);
-        }
+        store.expose(id, slots);
     }
 
     fn forget_chunk(&mut self, id: u32) {
@@ -176,19 +172,13 @@ impl Order {
         touched.sort_unstable();
         touched.dedup();
         let mut families = Vec::new();
-        for id in touched.into_iter().filter(|id| *id != NO_CHUNK) {
-            let mut series = std::mem::take(&mut self.chunks[id as usize].series);
-            let before = series.len();
-            series.retain(|series| {
-                let is_dead = store.is_dead(*series);
-                if is_dead {
-                    store.release(*series);
-                }
-                !is_dead
-            });
+        for id in touched {
+            let mut slots = std::mem::take(&mut store.slots[id as usize]);
+            let before = slots.len();
+            slots.retain(|slot| !slot.is_dead());
             let family = self.chunks[id as usize].family;
-            self.families.get_mut(family).series -= before - series.len();
-            self.set(store, id, &series);
+            self.families.get_mut(family).series -= before - slots.len();
+            self.set(store, id, &slots);
             families.push(family);
         }
         families.sort_unstable();
@@ -204,13 +194,13 @@ impl Order {
         let chunks = std::mem::take(&mut merged.chunks);
         let mut kept: Vec<u32> = Vec::with_capacity(chunks.len());
         for id in chunks {
-            let len = self.chunks[id as usize].series.len();
-            let before = kept.last().map(|before| (*before, self.chunks[*before as usize].series.len()));
+            let len = store.slots[id as usize].len();
+            let before = kept.last().map(|before| (*before, store.slots[*before as usize].len()));
             match before {
-                _ if len == 0 => self.free_chunk(id),
+                _ if len == 0 => self.free_chunk(store, id),
                 Some((before, before_len)) if before_len + len <= max / 2 => {
-                    let both = [&self.chunks[before as usize].series[..], &self.chunks[id as usize].series].concat();
-                    self.free_chunk(id);
+                    let both = [&store.slots[before as usize][..], &store.slots[id as usize]].concat();
+                    self.free_chunk(store, id);
                     self.set(store, before, &both);
                 }
                 _ => kept.push(id),
@@ -219,7 +209,8 @@ impl Order {
         self.families.get_mut(family).chunks = kept;
     }
 
-    fn free_chunk(&mut self, id: u32) {
+    fn free_chunk(&mut self, store: &mut Store, id: u32) {
+        store.slots[id as usize] = Vec::new();
         self.forget_chunk(id);
         self.chunks[id as usize] = Chunk::default();
         self.free.push(id);
@@ -227,29 +218,29 @@ impl Order {
 
     /// Bytes of all this, but for what is encoded.
     pub(super) fn bytes(&self) -> usize {
-        let of_chunk = |chunk: &Chunk| chunk.series.capacity() * size_of::<SeriesId>() + chunk.low.len() + 16;
+        let of_chunk = |chunk: &Chunk| chunk.low.len() + 16;
         let of_dirty = |dirty: &Vec<Bits>| dirty.capacity() * size_of::<Bits>();
         self.families.bytes()
             + self.chunks.capacity() * size_of::<Chunk>()
-            + self.free.capacity() * 4
+            + (self.free.capacity() + self.changed.capacity()) * 4
             + self.chunks.iter().map(of_chunk).sum::<usize>()
             + self.dirty.iter().map(of_dirty).sum::<usize>()
     }
 }
 
 /// Two sorted lists as one. Most often the second is short: each of its series is looked for.
-fn merge(store: &Store, known: &[SeriesId], new: &[SeriesId], out: &mut Vec<SeriesId>) {
+fn merge(store: &Store, known: &[Slot], new: &[Slot], out: &mut Vec<Slot>) {
     out.clear();
     out.reserve(known.len() + new.len());
     let mut rest = known;
-    for series in new {
+    for slot in new {
         if !rest.is_empty() {
-            let text = store.text(*series);
+            let text = store.text(*slot);
             let (before, behind) = rest.split_at(rest.partition_point(|known| store.text(*known) < text));
             out.extend_from_slice(before);
             rest = behind;
         }
-        out.push(*series);
+        out.push(*slot);
     }
     out.extend_from_slice(rest);
 }

@@ -3,7 +3,7 @@
 //! Values are not kept: they are in the segments, and are read when they are encoded. What is kept is one small entry for
 //! each record (`mount::Contribution`), one for each series, and an index from labels to series.
 
-use super::families::FamilyId;
+use super::families::{CHUNK_SERIES_MAX, FamilyId};
 use super::mount::{Contribution, Mounted, NO_SERIES, Place};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -12,39 +12,65 @@ use std::hash::{BuildHasher, Hasher};
 /// A series, by its index.
 pub(super) type SeriesId = u32;
 
-/// A series that is in no chunk yet.
-pub(super) const NO_CHUNK: u32 = u32::MAX;
-
-/// Where a series' contributions begin, and where it is exposed.
+/// Where a series stands in the order, and its first record: all that it takes to encode it, if that is its only one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Series {
-    first_number: u32,
-    /// [`NO_CHUNK`] until it has been put into order.
-    pub(super) chunk: u32,
-    first_mount: u16,
-    /// Its place within the chunk.
-    pub(super) slot: u16,
+pub(super) struct Slot {
+    /// In words of the log.
+    pub(super) record: u32,
+    number: u32,
+    pub(super) mount: u16,
+    /// Whether there are records in other places.
+    pub(super) has_more: bool,
 }
 
-const _: () = assert!(size_of::<Series>() == 12);
+const _: () = assert!(size_of::<Slot>() == 12);
 
-impl Series {
+impl Slot {
+    fn new(place: Place, contribution: Contribution) -> Slot {
+        let (record, has_more) = (contribution.record() as u32, !contribution.next.is_none());
+        Slot { record, number: place.number, mount: place.mount, has_more }
+    }
+
     #[inline]
     pub(super) fn first(self) -> Place {
-        Place { number: self.first_number, mount: self.first_mount }
+        Place { number: self.number, mount: self.mount }
     }
 
-    fn set_first(&mut self, place: Place) {
-        (self.first_number, self.first_mount) = (place.number, place.mount);
+    /// The series has no record left: the slot is to be taken out of its chunk.
+    #[inline]
+    pub(super) fn is_dead(self) -> bool {
+        self.first().is_none()
     }
 }
+
+/// Where the slot of a series is: a chunk's number and eight bits for the slot; or the number of one that is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Position(u32);
+
+const PENDING: u32 = 1 << 31;
+
+impl Position {
+    const NONE: Position = Position(u32::MAX);
+
+    /// Chunk and slot, unless it is pending.
+    #[inline]
+    fn exposed(self) -> Option<(u32, u16)> {
+        (self.0 & PENDING == 0).then_some((self.0 >> 8, (self.0 & 0xff) as u16))
+    }
+}
+
+const _: () = assert!(CHUNK_SERIES_MAX <= 256);
 
 /// All series and all segments.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     pub(super) mounts: Vec<Option<Mounted>>,
-    series: Vec<Series>,
-    /// Series without a contribution, to be used again.
+    /// The slots of each chunk.
+    pub(super) slots: Vec<Vec<Slot>>,
+    /// Series that are in no chunk yet, with their families.
+    pub(super) pending: Vec<(FamilyId, Slot)>,
+    series: Vec<Position>,
+    /// Numbers of series that may be used again.
     free: Vec<SeriesId>,
     index: HashTable<SeriesId>,
     /// Seeded at random: some label values are chosen by clients.
@@ -74,49 +100,60 @@ impl Store {
         &mut self.mounted_mut(place.mount).contributions[place.number as usize]
     }
 
+    /// Chunk and slot of a series, unless it is in none yet, or dead.
     #[inline]
-    pub(super) fn get(&self, series: SeriesId) -> Series {
-        self.series[series as usize]
+    pub(super) fn exposed(&self, series: SeriesId) -> Option<(u32, u16)> {
+        self.series[series as usize].exposed()
     }
 
-    /// Where series are exposed; those that are nowhere have [`NO_CHUNK`].
-    pub(super) fn all(&self) -> &[Series] {
-        &self.series
+    /// The slot of a series that lives.
+    #[inline]
+    pub(super) fn slot(&self, series: SeriesId) -> Slot {
+        match self.exposed(series) {
+            Some((chunk, slot)) => self.slots[chunk as usize][slot as usize],
+            None => self.pending[(self.series[series as usize].0 & !PENDING) as usize].1,
+        }
+    }
+
+    fn slot_mut(&mut self, series: SeriesId) -> &mut Slot {
+        match self.exposed(series) {
+            Some((chunk, slot)) => &mut self.slots[chunk as usize][slot as usize],
+            None => &mut self.pending[(self.series[series as usize].0 & !PENDING) as usize].1,
+        }
     }
 
     pub(super) fn is_dead(&self, series: SeriesId) -> bool {
-        self.get(series).first().is_none()
+        self.series[series as usize] == Position::NONE
     }
 
-    pub(super) fn expose(&mut self, series: SeriesId, chunk: u32, slot: u16) {
-        let entry = &mut self.series[series as usize];
-        (entry.chunk, entry.slot) = (chunk, slot);
+    /// Which series a slot, one that is not dead, belongs to.
+    pub(super) fn series_of(&self, slot: Slot) -> SeriesId {
+        self.contribution(slot.first()).series
     }
 
-    /// The labels of a series, as in its segments; empty for a dead one.
+    /// Gives a chunk its slots.
+    pub(super) fn expose(&mut self, chunk: u32, slots: &[Slot]) {
+        let mut place = std::mem::take(&mut self.slots[chunk as usize]);
+        place.clear();
+        grow(&mut place, slots.len());
+        place.extend_from_slice(slots);
+        for (index, slot) in slots.iter().enumerate() {
+            let series = self.series_of(*slot);
+            self.series[series as usize] = Position(chunk << 8 | index as u32);
+        }
+        self.slots[chunk as usize] = place;
+    }
+
+    /// The labels of a series, as in its segments.
     #[inline]
-    pub(super) fn text(&self, series: SeriesId) -> &[u8] {
-        let first = self.get(series).first();
-        if first.is_none() {
-            return &[];
-        }
-        let mounted = self.mounted(first.mount);
-        mounted.text(mounted.contributions[first.number as usize].record())
-    }
-
-    fn family(&self, series: SeriesId) -> Option<FamilyId> {
-        let first = self.get(series).first();
-        if first.is_none() {
-            return None;
-        }
-        let mounted = self.mounted(first.mount);
-        mounted.declared(mounted.contributions[first.number as usize].record()).map(|declared| declared.family)
+    pub(super) fn text(&self, slot: Slot) -> &[u8] {
+        self.mounted(slot.mount).text(slot.record as usize)
     }
 
     /// The contributions of a series.
     #[inline]
-    pub(super) fn places(&self, series: SeriesId) -> impl Iterator<Item = (Place, Contribution)> {
-        let mut place = self.get(series).first();
+    pub(super) fn places(&self, slot: Slot) -> impl Iterator<Item = (Place, Contribution)> {
+        let mut place = slot.first();
         std::iter::from_fn(move || {
             if place.is_none() {
                 return None;
@@ -129,78 +166,97 @@ impl Store {
 
     /// Makes room for so many more series, so that the index does not grow step by step.
     pub(super) fn reserve(&mut self, more: usize) {
-        let Store { mounts, series, index, hasher, .. } = self;
-        let hash = |id: &SeriesId| hash_of(mounts, series, hasher, *id);
-        index.reserve(more, hash);
+        let mut index = std::mem::take(&mut self.index);
+        index.reserve(more, |id| self.hash_of(*id));
+        self.index = index;
         let wanted = self.series.len() + more.saturating_sub(self.free.len());
         grow(&mut self.series, wanted);
+        self.pending.reserve(more);
     }
 
     /// Adds what a segment says of a series; says which series and whether it is new.
     pub(super) fn link(&mut self, family: FamilyId, text: &[u8], place: Place, record: u32) -> (SeriesId, bool) {
-        let Store { mounts, series, index, hasher, free } = self;
-        let hash = hash_text(hasher, family, text);
-        let known = index.find(hash, |id| {
-            let first = series[*id as usize].first();
-            let Some(mounted) = mounts.get(first.mount as usize).and_then(Option::as_ref) else { return false };
-            let record = mounted.contributions[first.number as usize].record();
-            mounted.text(record) == text && mounted.declared(record).is_some_and(|declared| declared.family == family)
+        let hash = self.hash_text(family, text);
+        let known = self.index.find(hash, |id| {
+            let slot = self.slot(*id);
+            self.text(slot) == text && self.family(slot) == Some(family)
         });
-        let (id, next, is_new) = match known {
-            Some(id) => (*id, series[*id as usize].first(), false),
-            None => {
-                let fresh = Series { first_number: 0, chunk: NO_CHUNK, first_mount: 0, slot: 0 };
-                let id = free.pop().unwrap_or_else(|| {
-                    let count = series.len();
-                    grow(series, count + 1);
-                    series.push(fresh);
-                    count as SeriesId
-                });
-                series[id as usize] = fresh;
-                (id, Place::NONE, true)
+        match known.copied() {
+            Some(id) => {
+                // Behind the first, which stays where it is.
+                let first = self.slot(id).first();
+                let next = self.contribution(first).next;
+                self.place(place, Contribution::new(record, id, next));
+                self.contribution_mut(first).next = place;
+                self.slot_mut(id).has_more = true;
+                (id, false)
             }
-        };
-        series[id as usize].set_first(place);
-        let mounted = mounts[place.mount as usize].as_mut().expect("the caller reads this mount");
-        let number = place.number as usize;
-        if mounted.contributions.len() <= number {
-            grow(&mut mounted.contributions, number + 1);
-            mounted.contributions.resize(number + 1, Contribution::ABSENT);
+            None => {
+                let id = self.new_series();
+                let contribution = Contribution::new(record, id, Place::NONE);
+                self.place(place, contribution);
+                self.series[id as usize] = Position(PENDING | self.pending.len() as u32);
+                self.pending.push((family, Slot::new(place, contribution)));
+                let mut index = std::mem::take(&mut self.index);
+                index.insert_unique(hash, id, |id| self.hash_of(*id));
+                self.index = index;
+                (id, true)
+            }
         }
-        mounted.contributions[number] = Contribution::new(record, id, next);
-        if is_new {
-            let (mounts, series, hasher) = (&*mounts, &*series, &*hasher);
-            index.insert_unique(hash, id, |id| hash_of(mounts, series, hasher, *id));
-        }
-        (id, is_new)
     }
 
-    /// Takes a contribution away; says whether it was the series' last. A dead series stays where it is exposed until
-    /// [`Store::release`].
-    pub(super) fn unlink(&mut self, place: Place) -> Option<(SeriesId, bool)> {
+    fn place(&mut self, place: Place, contribution: Contribution) {
+        let contributions = &mut self.mounted_mut(place.mount).contributions;
+        let number = place.number as usize;
+        if contributions.len() <= number {
+            grow(contributions, number + 1);
+            contributions.resize(number + 1, Contribution::ABSENT);
+        }
+        contributions[number] = contribution;
+    }
+
+    fn new_series(&mut self) -> SeriesId {
+        self.free.pop().unwrap_or_else(|| {
+            let count = self.series.len();
+            grow(&mut self.series, count + 1);
+            self.series.push(Position::NONE);
+            count as SeriesId
+        })
+    }
+
+    /// Takes a contribution away. Says which series it was of, and whether it was the last; the slot of a dead series
+    /// stays in its chunk, `chunk`, until it is taken out there.
+    pub(super) fn unlink(&mut self, place: Place) -> Option<Unlinked> {
         let gone = self.contribution(place);
         let id = gone.series;
         if id == NO_SERIES {
             return None;
         }
-        let first = self.get(id).first();
+        let chunk = self.exposed(id).map(|(chunk, _)| chunk);
+        let first = self.slot(id).first();
         let is_last = first == place && gone.next.is_none();
         if is_last {
             // While the labels can still be read.
-            let hash = hash_of(&self.mounts, &self.series, &self.hasher, id);
+            let hash = self.hash_of(id);
             match self.index.find_entry(hash, |each| *each == id) {
                 Ok(entry) => drop(entry.remove()),
                 // The file was changed behind our back; the entry may be anywhere.
                 Err(_) => self.index.retain(|each| *each != id),
             }
-        }
-        if first == place {
-            self.series[id as usize].set_first(gone.next);
+            self.slot_mut(id).mount = Place::NONE.mount;
+            self.series[id as usize] = Position::NONE;
+            self.free.push(id);
+        } else if first == place {
+            let next = self.contribution(gone.next);
+            *self.slot_mut(id) = Slot::new(gone.next, next);
         } else if let Some(before) = self.before(first, place) {
             self.contribution_mut(before).next = gone.next;
+            if before == first {
+                self.slot_mut(id).has_more = !gone.next.is_none();
+            }
         }
         *self.contribution_mut(place) = Contribution::ABSENT;
-        Some((id, is_last))
+        Some(Unlinked { series: id, is_last, chunk })
     }
 
     fn before(&self, mut at: Place, place: Place) -> Option<Place> {
@@ -214,13 +270,6 @@ impl Store {
         None
     }
 
-    /// A dead series is exposed nowhere any more.
-    pub(super) fn release(&mut self, series: SeriesId) {
-        debug_assert!(self.is_dead(series));
-        self.series[series as usize].chunk = NO_CHUNK;
-        self.free.push(series);
-    }
-
     /// Bytes of all this.
     pub(super) fn bytes(&self) -> usize {
         let of_mounts = self.mounts.iter().flatten().map(|mounted| {
@@ -229,10 +278,36 @@ impl Store {
         });
         of_mounts.sum::<usize>()
             + self.mounts.capacity() * size_of::<Option<Mounted>>()
-            + self.series.capacity() * size_of::<Series>()
-            + self.free.capacity() * size_of::<SeriesId>()
+            + self.slots.iter().map(|slots| slots.capacity() * size_of::<Slot>()).sum::<usize>()
+            + self.slots.capacity() * size_of::<Vec<Slot>>()
+            + self.pending.capacity() * size_of::<(FamilyId, Slot)>()
+            + (self.series.capacity() + self.free.capacity()) * 4
             + self.index.allocation_size()
     }
+
+    fn family(&self, slot: Slot) -> Option<FamilyId> {
+        self.mounted(slot.mount).declared(slot.record as usize).map(|declared| declared.family)
+    }
+
+    fn hash_of(&self, series: SeriesId) -> u64 {
+        let slot = self.slot(series);
+        self.hash_text(self.family(slot).unwrap_or(FamilyId::MAX), self.text(slot))
+    }
+
+    fn hash_text(&self, family: FamilyId, text: &[u8]) -> u64 {
+        let mut state = self.hasher.build_hasher();
+        state.write_u32(family);
+        state.write(text);
+        state.finish()
+    }
+}
+
+/// What [`Store::unlink`] has done.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unlinked {
+    pub(super) series: SeriesId,
+    pub(super) is_last: bool,
+    pub(super) chunk: Option<u32>,
 }
 
 /// Grows by an eighth instead of doubling: with a million entries the difference is what counts.
@@ -241,19 +316,4 @@ pub(super) fn grow<T>(entries: &mut Vec<T>, wanted: usize) {
         let capacity = wanted.max(entries.capacity() + entries.capacity() / 8).max(64);
         entries.reserve_exact(capacity - entries.len());
     }
-}
-
-fn hash_of(mounts: &[Option<Mounted>], series: &[Series], hasher: &RandomState, id: SeriesId) -> u64 {
-    let first = series[id as usize].first();
-    let Some(mounted) = mounts.get(first.mount as usize).and_then(Option::as_ref) else { return 0 };
-    let record = mounted.contributions[first.number as usize].record();
-    let family = mounted.declared(record).map_or(0, |declared| declared.family);
-    hash_text(hasher, family, mounted.text(record))
-}
-
-fn hash_text(hasher: &RandomState, family: FamilyId, text: &[u8]) -> u64 {
-    let mut state = hasher.build_hasher();
-    state.write_u32(family);
-    state.write(text);
-    state.finish()
 }

@@ -4,7 +4,7 @@
 //! sure of that. Floats are added in the order of the list, which changes only with the list.
 
 use super::gather::merge;
-use super::store::{SeriesId, Store};
+use super::store::{Slot, Store};
 use crate::family::{Kind, Merge};
 use crate::segment::cells::{Form, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
@@ -19,6 +19,24 @@ pub(super) fn value_of(kind: &Kind, bits: u64) -> Value<'static> {
     }
 }
 
+/// No writer counts as far. A damaged file may claim more, and sums must not overflow.
+const COUNT_MAX: u64 = 1 << 48;
+/// Nor is there a native bucket beyond, in any schema.
+const BUCKET_MAX: u32 = 1 << 20;
+
+/// Makes a state that could not be counted one that can be added up and printed.
+fn bound(state: &mut Distribution) {
+    state.classic.iter_mut().for_each(|count| *count = (*count).min(COUNT_MAX));
+    if let Some(native) = &mut state.native {
+        native.zero_count = native.zero_count.min(COUNT_MAX);
+        native.nan_count = native.nan_count.min(COUNT_MAX);
+        for buckets in [&mut native.positive, &mut native.negative] {
+            buckets.retain(|(index, _)| index.unsigned_abs() <= BUCKET_MAX);
+            buckets.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX));
+        }
+    }
+}
+
 impl Kind {
     /// Whether a value is true only while the process that set it lives. What was counted stays counted.
     pub(super) fn ends_with_its_process(&self) -> bool {
@@ -29,8 +47,8 @@ impl Kind {
 impl Store {
     /// The value of a series that has a single one, as bits.
     #[inline]
-    pub(super) fn single(&self, kind: &Kind, series: SeriesId) -> u64 {
-        let words = self.places(series).map(|(place, contribution)| {
+    pub(super) fn single(&self, kind: &Kind, slot: Slot) -> u64 {
+        let words = self.places(slot).map(|(place, contribution)| {
             let cells = contribution.record() + HEAD_WORDS;
             let log = self.mounted(place.mount).segment.log();
             (log, cells)
@@ -52,20 +70,15 @@ impl Store {
 
     /// Reads a histogram; false where one of its records kept changing, or its writer was killed in the middle of a change:
     /// sum and buckets may then differ by one observation.
-    pub(super) fn histogram(
-        &self,
-        shape: &Shape,
-        series: SeriesId,
-        part: &mut Distribution,
-        out: &mut Distribution,
-    ) -> bool {
+    pub(super) fn histogram(&self, shape: &Shape, slot: Slot, part: &mut Distribution, out: &mut Distribution) -> bool {
         let Form::Histogram { bounds, native } = &shape.form else { return false };
         let mut is_whole = true;
-        for (index, (place, contribution)) in self.places(series).enumerate() {
+        for (index, (place, contribution)) in self.places(slot).enumerate() {
             let log = self.mounted(place.mount).segment.log();
             let cells = &log[contribution.record() + HEAD_WORDS..];
             let to = if index == 0 { &mut *out } else { &mut *part };
             is_whole &= read_histogram(cells, bounds, native.as_ref(), to);
+            bound(to);
             if index > 0 {
                 out.merge(part);
             }
@@ -75,14 +88,14 @@ impl Store {
 
     /// When the first of its records was made.
     #[inline]
-    pub(super) fn created_ms(&self, series: SeriesId) -> u64 {
-        let created = self.places(series).map(|(place, record)| self.mounted(place.mount).created_ms(record.record()));
+    pub(super) fn created_ms(&self, slot: Slot) -> u64 {
+        let created = self.places(slot).map(|(place, record)| self.mounted(place.mount).created_ms(record.record()));
         created.min().unwrap_or(0)
     }
 
     /// Its exemplars, those of all records.
-    pub(super) fn exemplars(&self, series: SeriesId, out: &mut Vec<Exemplar>) {
-        for (place, contribution) in self.places(series) {
+    pub(super) fn exemplars(&self, slot: Slot, out: &mut Vec<Exemplar>) {
+        for (place, contribution) in self.places(slot) {
             let mounted = self.mounted(place.mount);
             if let Some(declared) = mounted.declared(contribution.record()) {
                 let cells = contribution.record() + HEAD_WORDS;

@@ -54,7 +54,7 @@ pub(crate) struct Header {
     pub(crate) committed: AtomicU64,
     /// The writer's present epoch; grows.
     pub(crate) epoch: AtomicU32,
-    /// 1 once the writer is done with the segment.
+    /// [`CLOSED`] once the writer is done with the segment, [`CLOSED_BASE`] for a base of a process that lives.
     pub(crate) closed: AtomicU32,
     /// When the writer was last seen, in milliseconds since the epoch.
     pub(crate) heartbeat_ms: AtomicU64,
@@ -77,6 +77,12 @@ const _: () = {
     assert!(size_of::<Header>() == 88);
     assert!(size_of::<Header>() <= HEADER_BYTES);
 };
+
+/// The writer is done with the segment.
+pub(crate) const CLOSED: u32 = 1;
+/// The segment is what still counts of others. Its epochs are times, in seconds, at which each series had not changed for
+/// some time, and the header's epoch is later than all of them.
+pub(crate) const CLOSED_BASE: u32 = 2;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -200,6 +200,13 @@ impl Segment {
         }
     }
 
+    /// Bytes of a committed record's text, from this word of the log.
+    #[inline]
+    pub(crate) fn frozen(&self, word: usize, bytes: usize) -> &[u8] {
+        assert!(word <= self.log_words);
+        self.mapping.frozen(self.log_at + word * WORD, bytes)
+    }
+
     /// The last `bytes` bytes of a record, before its padding.
     #[inline]
     pub(crate) fn text(&self, at: usize, head: Head, bytes: usize) -> Option<&[u8]> {

@@ -7,6 +7,7 @@
 use super::directory::DirectoryError;
 use super::ending::Endings;
 use super::fold::{FoldError, fold};
+use super::rotation::Rotation;
 use super::source::{Folder, Source};
 use crate::declared::Declared;
 use crate::encode::Format;
@@ -103,6 +104,7 @@ pub struct Collector {
     writer: Option<Writer>,
     endings: Endings,
     options: CollectorOptions,
+    rotation: Rotation,
     next_fold_ms: u64,
     now_ms: u64,
     told: HashSet<Event>,
@@ -118,7 +120,7 @@ impl fmt::Debug for Collector {
 impl Collector {
     /// Of this process's registry, and of all who share its folder.
     pub fn of_registry(registry: Arc<Registry>, options: CollectorOptions) -> Result<Collector, RegistryError> {
-        let writer = registry.writer()?;
+        let writer = registry.exempt_writer()?;
         Ok(Collector::new(Source::of(registry), Some(writer), options))
     }
 
@@ -134,6 +136,7 @@ impl Collector {
             writer,
             endings: Endings::new(options.expire_ms),
             options,
+            rotation: Rotation::default(),
             next_fold_ms: 0,
             now_ms: 0,
             told: HashSet::new(),
@@ -182,8 +185,22 @@ impl Collector {
         self.tell_of_collapses(&registry);
         let Some(writer) = &mut self.writer else { return false };
         let is_busy = self.endings.step(&self.reader, &registry, writer, now_ms);
+        let rotated = match is_busy {
+            true => Ok(true),
+            false => self.rotation.step(&self.reader, &registry, writer.serial(), now_ms),
+        };
+        if !registry.inner.is_short() {
+            registry.families().iter().for_each(|family| family.relax());
+        }
+        let compacted = self.endings.tombstones.compact(&self.reader, &registry, writer);
         self.report(&registry);
-        is_busy
+        match rotated.and_then(|is_busy| compacted.map(|()| is_busy)) {
+            Ok(is_busy) => is_busy,
+            Err(error) => {
+                self.tell(Event::NotFolded(error.to_string()));
+                false
+            }
+        }
     }
 
     /// These routes (nodes, consumers, …) are gone: their series are exposed once more and end.

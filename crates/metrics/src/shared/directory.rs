@@ -9,6 +9,7 @@
 //! true by one store: whoever is killed in the middle has changed nothing, and a reader sees the list before or after,
 //! never between. So dead processes' segments and the base that replaces them change places in one step.
 
+use crate::protocol;
 use crate::segment::Process;
 use crate::segment::memory::{Layout, Mapping, PAGE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -126,6 +127,11 @@ pub enum DirectoryError {
 impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            DirectoryError::Io("open", path, error) if error.kind() == io::ErrorKind::NotFound => write!(
+                f,
+                "{}: not there yet; does a process run that shares its metrics in this folder?",
+                path.display()
+            ),
             DirectoryError::Io(what, path, error) => write!(f, "cannot {what} {}: {error}", path.display()),
             DirectoryError::NotADirectory(path) => {
                 write!(f, "{}: not written by this program; choose an empty folder for the metrics", path.display())
@@ -222,21 +228,18 @@ impl Directory {
     /// The list and the generation it is of.
     pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
         let file = self.file();
-        loop {
-            let generation = self.generation();
-            let table = &file.tables[(generation & 1) as usize];
+        let mut entries = Vec::new();
+        let entry = |row: &Row| Entry {
+            process: Process { pid: row.pid.load(Ordering::Relaxed), start: row.start.load(Ordering::Relaxed) },
+            serial: row.serial.load(Ordering::Relaxed),
+        };
+        let generation = protocol::look(&file.active, |table| {
+            let table = &file.tables[table];
             let count = (table.entries.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
-            let entry = |row: &Row| Entry {
-                process: Process { pid: row.pid.load(Ordering::Relaxed), start: row.start.load(Ordering::Relaxed) },
-                serial: row.serial.load(Ordering::Relaxed),
-            };
-            let entries = table.rows[..count].iter().map(entry).collect();
-            // Two changes meanwhile may have written into the table that was read.
-            crate::sync::fence(Ordering::Acquire);
-            if self.generation() == generation {
-                return (generation, entries);
-            }
-        }
+            entries.clear();
+            entries.extend(table.rows[..count].iter().map(entry));
+        });
+        (generation, entries)
     }
 
     /// Replaces the list at once; the caller holds the lock.
@@ -245,15 +248,15 @@ impl Directory {
             return Err(DirectoryError::Full(self.folder.clone()));
         }
         let file = self.file();
-        let next = file.active.load(Ordering::Relaxed).wrapping_add(1);
-        let table = &file.tables[(next & 1) as usize];
-        for (row, entry) in table.rows.iter().zip(entries) {
-            row.pid.store(entry.process.pid, Ordering::Relaxed);
-            row.start.store(entry.process.start, Ordering::Relaxed);
-            row.serial.store(entry.serial, Ordering::Relaxed);
-        }
-        table.entries.store(entries.len() as u64, Ordering::Relaxed);
-        file.active.store(next, Ordering::Release);
+        protocol::turn_over(&file.active, |table| {
+            let table = &file.tables[table];
+            for (row, entry) in table.rows.iter().zip(entries) {
+                row.pid.store(entry.process.pid, Ordering::Relaxed);
+                row.start.store(entry.process.start, Ordering::Relaxed);
+                row.serial.store(entry.serial, Ordering::Relaxed);
+            }
+            table.entries.store(entries.len() as u64, Ordering::Relaxed);
+        });
         Ok(())
     }
 

@@ -5,13 +5,13 @@
 //! more, and it is looked again: a series that was not idle after all lives on, with all of its records. For the others a
 //! tombstone is written, and readers expose them once more and drop them.
 
+use super::rotation::Tombstones;
 use crate::declared::{Declared, OTHER};
 use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::Registry;
-use crate::sync::Ordering::Relaxed;
 use crate::writer::Writer;
-use crate::writer::detach::DETACH_MAX;
+use crate::writer::requests::{FORGET_MAX, Request};
 use crate::writer::memory::Memory;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,6 +35,7 @@ pub(crate) struct Endings {
     has_news: bool,
     /// Series that have ended so far.
     pub(crate) ended: u64,
+    pub(super) tombstones: Tombstones,
 }
 
 /// Values of a label that left the configuration.
@@ -83,7 +84,7 @@ impl Endings {
     pub(crate) fn restore(&mut self, label: &str, values: &[String]) {
         if let Some(gone) = self.gone.get_mut(label) {
             gone.in_turn.retain(|value| !values.contains(value));
-            values.iter().for_each(|value| drop(gone.values.remove(value)));
+            values.iter().for_each(|value| { gone.values.remove(value); });
         }
     }
 
@@ -99,7 +100,11 @@ impl Endings {
                 self.batch = Some(batch);
                 return true;
             }
-            self.finish(&batch, reader, registry, writer);
+            let has_ended = self.finish(&batch, reader, registry, writer);
+            // Where nothing could be ended, trying again at once would not help.
+            self.next_look_ms = if has_ended { self.next_look_ms } else { now_ms + LOOK_MS_MIN };
+            // The reader has to see the tombstones before it says what is next.
+            return has_ended;
         }
         self.batch = self.next(reader, registry, now_ms);
         self.batch.is_some()
@@ -109,7 +114,7 @@ impl Endings {
     fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<Batch> {
         if self.has_news {
             for (label, gone) in &self.gone {
-                let found = reader.with_label(label, &gone.values, DETACH_MAX);
+                let found = reader.with_label(label, &gone.values, FORGET_MAX);
                 if !found.is_empty() {
                     return Some(ask(found, Why::Gone(label.clone()), registry));
                 }
@@ -117,7 +122,7 @@ impl Endings {
             self.has_news = false;
         }
         let ttl_ms = self.expire_ms.filter(|_| now_ms >= self.next_look_ms)?;
-        let mut found = reader.idle(ttl_ms, DETACH_MAX);
+        let mut found = reader.idle(ttl_ms, FORGET_MAX);
         found.retain(|series| !is_all_other(&series.labels));
         if found.is_empty() {
             self.next_look_ms = now_ms + (ttl_ms / LOOKS_PER_TTL).max(LOOK_MS_MIN);
@@ -126,8 +131,8 @@ impl Endings {
         Some(ask(found, Why::Idle(ttl_ms), registry))
     }
 
-    /// The writers have forgotten them: which of them end?
-    fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) {
+    /// The writers have forgotten them: which of them end? False: none.
+    fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
         let ending: Vec<LocatedSeries> = match &batch.why {
             Why::Idle(ttl_ms) => {
                 let asked: HashMap<_, _> = batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
@@ -137,21 +142,29 @@ impl Endings {
             Why::Gone(label) => {
                 // What was counted meanwhile goes with it; its writers will be asked in the next step.
                 self.has_news = true;
-                let Some(gone) = self.gone.get(label) else { return };
+                let Some(gone) = self.gone.get(label) else { return false };
                 let asked: HashSet<_> = batch.series.iter().map(|each| (&*each.family, &each.labels)).collect();
                 let now = reader.with_label(label, &gone.values, usize::MAX).into_iter();
                 now.filter(|each| asked.contains(&(&*each.family, &each.labels)) && batch.has_asked(each)).collect()
             }
         };
         let families = registry.families();
+        let before = self.ended;
         for series in ending {
-            let records = series.records.iter();
-            let told = records.filter(|at| writer.tombstone(at.process, at.serial, at.record)).count();
-            if told == series.records.len() {
+            let mut is_told = true;
+            for at in &series.records {
+                let has_room = writer.tombstone(at.process, at.serial, at.record);
+                if has_room {
+                    self.tombstones.note(at.process, at.serial, at.record);
+                }
+                is_told &= has_room;
+            }
+            if is_told {
                 self.ended += 1;
                 forget_set(&families, registry, &series);
             }
         }
+        self.ended > before
     }
 }
 
@@ -164,7 +177,7 @@ impl Batch {
 }
 
 fn is_pending(memory: &Memory) -> bool {
-    memory.detach.is_pending() && memory.segment.header().closed.load(Relaxed) == 0
+    memory.inbox.is_pending() && !memory.is_closed()
 }
 
 /// Asks all writers of this process that have a record of one of these. Records of ended processes need no asking.
@@ -173,7 +186,7 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     let mut kept = 0;
     for each in &series {
         let own = each.records.iter().filter(|record| record.process == registry.process());
-        let full = own.clone().any(|record| places.get(&record.serial).is_some_and(|places| places.len() >= DETACH_MAX));
+        let full = own.clone().any(|record| places.get(&record.serial).is_some_and(|places| places.len() >= FORGET_MAX));
         if full {
             break;
         }
@@ -183,10 +196,11 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     series.truncate(kept);
     let mut asked = Vec::new();
     for (serial, mut places) in places {
-        let Some(memory) = registry.memory(serial) else { continue };
-        places.truncate(DETACH_MAX);
+        // A closed one has no writer any more.
+        let Some(memory) = registry.memory(serial).filter(|memory| !memory.is_closed()) else { continue };
+        places.truncate(FORGET_MAX);
         // There is no other who posts, and the last request has been done.
-        if memory.detach.post(places) {
+        if memory.inbox.post(Request::Forget(places)) {
             asked.push(memory);
         }
     }

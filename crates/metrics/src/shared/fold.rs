@@ -74,7 +74,7 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
     let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, ..options.clone() };
-    let series = write_base(&mut reader, Options { process: base.process, ..options }, &path).map_err(FoldError::Base)?;
+    let series = write_base(&mut reader, Options { process: base.process, ..options }, &path, base.serial).map_err(FoldError::Base)?;
     kept.push(base);
     directory.replace(&lock, &kept).map_err(FoldError::Directory)?;
     for entry in &replaced {
@@ -83,8 +83,13 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     Ok(Folded { segments: replaced.len(), series })
 }
 
-fn write_base(reader: &mut Reader, options: Options, path: &std::path::Path) -> Result<usize, RegistryError> {
-    let registry = Registry::inline(options, Place::File(path.to_owned()))?;
+fn write_base(
+    reader: &mut Reader,
+    options: Options,
+    path: &std::path::Path,
+    serial: u64,
+) -> Result<usize, RegistryError> {
+    let registry = Registry::inline(options, Place::File(path.to_owned()), serial)?;
     let mut writer = registry.writer()?;
     let mut declared: HashMap<String, Option<Arc<Declared>>> = HashMap::new();
     let mut series = 0;

@@ -4,6 +4,7 @@ mod collector;
 pub(crate) mod directory;
 mod ending;
 mod fold;
+mod rotation;
 mod source;
 
 pub use collector::{CollectError, Collector, CollectorOptions, Event};

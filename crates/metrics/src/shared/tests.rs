@@ -38,14 +38,14 @@ fn count(writer: &mut Writer, family: &Arc<Declared>, values: &[&str], amount: u
 
 /// Tends until there is nothing more to do, with the writers ticking.
 fn tend(collector: &mut Collector, writers: &mut [&mut Writer], now_ms: u64) {
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         let is_busy = collector.tend(now_ms);
         writers.iter_mut().for_each(|writer| writer.tick(now_ms));
         if !is_busy {
             return;
         }
     }
-    panic!("there is always more to do");
+    panic!("there is always more to do: {:?}", collector.rotation);
 }
 
 #[test]
@@ -171,4 +171,43 @@ fn a_collapse_is_told_once() {
     let samples = scrape(&mut collector, 4_000);
     let sum: f64 = samples.iter().filter(|(key, _)| key.starts_with("a_total")).map(|(_, value)| value).sum();
     assert_eq!(sum, 1_000.0);
+}
+
+#[test]
+fn memory_of_ended_series_comes_back() {
+    for is_shared in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(1, is_shared.then_some(folder.path()));
+        let registry = Arc::new(Registry::start(Options { memory_bytes: 10 << 20, ..options }).unwrap());
+        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+        let level = registry.declare(family("g", &[], Kind::Gauge(Merge::Sum))).unwrap();
+        let last = registry.declare(family("l", &[], Kind::Gauge(Merge::Last))).unwrap();
+        let mut writer = registry.writer().unwrap();
+        let expiry = CollectorOptions { expire_ms: Some(10_000), ..CollectorOptions::default() };
+        let mut collector = Collector::of_registry(registry.clone(), expiry).unwrap();
+        let mut now_ms = 1_000;
+        for round in 0..75u64 {
+            now_ms += 1_000;
+            // Devices come and go: 75,000 in all, where there is room for some 35,000.
+            (0..1_000).for_each(|device| count(&mut writer, &requests, &[&format!("device-{round}-{device}")], 1));
+            count(&mut writer, &requests, &["always"], 1);
+            let (level, last) = (writer.series(&level, &[]), writer.series(&last, &[]));
+            assert!(writer.add_float(level, 1.0) && writer.set(last, round as f64));
+            tend(&mut collector, &mut [&mut writer], now_ms);
+            let samples = scrape(&mut collector, now_ms);
+            assert_eq!(samples["a_total{x=\"always\"}"], (round + 1) as f64, "never steps back");
+            assert_eq!((samples["g"], samples["l"]), ((round + 1) as f64, round as f64));
+        }
+        assert!(collector.rotation.done >= 2, "{} rotations", collector.rotation.done);
+        assert_eq!(requests.collapsed(), 0, "there was room for all that lived");
+        assert!(requests.sets() < 30_000, "{}", requests.sets());
+        for _ in 0..6 {
+            now_ms += 10_000;
+            tend(&mut collector, &mut [&mut writer], now_ms);
+            scrape(&mut collector, now_ms);
+        }
+        let (log, index) = registry.bytes();
+        assert!(log + index < 3 << 20, "{log} {index}");
+        assert!(!scrape(&mut collector, now_ms).contains_key("a_total{x=\"always\"}"), "what a base has expires too");
+    }
 }

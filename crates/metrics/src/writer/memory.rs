@@ -8,7 +8,7 @@ use crate::segment::{Process, Segment};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use super::detach::DetachBox;
+use super::requests::Inbox;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Words of log a series is reckoned with when the other areas are sized after the log.
@@ -52,14 +52,16 @@ pub(crate) struct Memory {
     pub(crate) epochs: Area,
     /// In pages of the index.
     pub(crate) pages: Area,
+    /// Its writer frees memory by what it writes, or by having moved here: it gets what it needs, whatever the budget says.
+    pub(crate) is_exempt: AtomicBool,
     /// There will be no more, by budget or for want of memory.
     pub(crate) exhausted: AtomicBool,
     /// The provisioner has been called and has not come yet.
     pub(crate) called: AtomicBool,
     /// Observations for which there was no memory at all.
     pub(crate) lost: AtomicU64,
-    /// Series that the writer is to forget.
-    pub(crate) detach: DetachBox,
+    /// What the writer is asked for.
+    pub(crate) inbox: Inbox,
 }
 
 impl std::fmt::Debug for Mapping {
@@ -83,6 +85,7 @@ impl Memory {
         log_bytes: usize,
         process: Process,
         serial: u64,
+        is_exempt: bool,
         now_ms: u64,
     ) -> io::Result<Memory> {
         let segment = Segment::create(file, log_bytes, process, serial, now_ms)?;
@@ -94,14 +97,41 @@ impl Memory {
             log: Area::default(),
             epochs: Area::default(),
             pages: Area::default(),
+            is_exempt: AtomicBool::new(is_exempt),
             exhausted: AtomicBool::new(false),
             called: AtomicBool::new(false),
             lost: AtomicU64::new(0),
-            detach: DetachBox::default(),
+            inbox: Inbox::default(),
         };
         let taken = memory.provide(LOG_WORDS_FIRST, &mut |_| true)?;
         debug_assert!(taken > 0);
         Ok(memory)
+    }
+
+    /// That of a writer that is done: it can be read, and has no index any more.
+    pub(crate) fn without_index(&self) -> io::Result<Memory> {
+        let memory = Memory {
+            segment: self.segment.clone(),
+            index: Mapping::anonymous(PAGE)?,
+            log: Area::default(),
+            epochs: Area::default(),
+            pages: Area::default(),
+            is_exempt: AtomicBool::new(false),
+            exhausted: AtomicBool::new(true),
+            called: AtomicBool::new(false),
+            lost: AtomicU64::new(self.lost.load(Ordering::Relaxed)),
+            inbox: Inbox::default(),
+        };
+        for (to, from) in [(&memory.log, &self.log), (&memory.epochs, &self.epochs)] {
+            to.used.store(from.used(), Ordering::Relaxed);
+            to.ready.store(from.ready(), Ordering::Relaxed);
+        }
+        Ok(memory)
+    }
+
+    /// Whether its writer has left it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.segment.header().closed.load(crate::sync::Ordering::Acquire) != 0
     }
 
     /// The index's pages, all words of them.

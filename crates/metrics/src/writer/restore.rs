@@ -4,12 +4,13 @@
 
 use super::Writer;
 use crate::declared::Declared;
+use crate::family::{Kind, Merge};
 use crate::protocol;
 use crate::segment::Process;
 use crate::segment::cells::{self, Form};
-use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS};
-use crate::sync::Ordering::Relaxed;
-use crate::value::Value;
+use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
+use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::value::{Distribution, Value};
 use std::sync::Arc;
 
 impl Writer {
@@ -34,6 +35,68 @@ impl Writer {
         let created = &log[at + HEAD_WORDS - 1];
         created.store(created.load(Relaxed).min(created_ms), Relaxed);
         self.mark(log, at);
+    }
+
+    /// Adds what another record of the same family came to, all of its cells; false where there is no room.
+    pub(crate) fn restore_cells(
+        &mut self,
+        family: &Arc<Declared>,
+        values: &[&[u8]],
+        created_ms: u64,
+        changed_ms: u64,
+        from: &[AtomicU64],
+    ) -> bool {
+        let handle = self.series(family, values);
+        if handle == super::Handle::NONE || from.len() < family.shape.words {
+            return false;
+        }
+        let at = handle.at as usize;
+        let log = self.segment.log();
+        let to = &log[at + HEAD_WORDS..];
+        let float = |cell: &AtomicU64| f64::from_bits(cell.load(Relaxed));
+        match (&family.shape.form, &family.family().kind) {
+            (Form::Unsigned, _) => cells::add(&to[0], from[0].load(Relaxed)),
+            (_, Kind::Gauge(Merge::Max)) => to[0].store(float(&to[0]).max(float(&from[0])).to_bits(), Relaxed),
+            (_, Kind::Info) => to[0].store(from[0].load(Relaxed), Relaxed),
+            (Form::Float, _) => cells::add_float(&to[0], float(&from[0])),
+            (Form::Last, _) => {
+                if from[1].load(Relaxed) >= to[1].load(Relaxed) {
+                    to[0].store(from[0].load(Relaxed), Relaxed);
+                    to[1].store(from[1].load(Relaxed), Relaxed);
+                }
+            }
+            (Form::Histogram { bounds, native }, _) => {
+                let mut state = Distribution::default();
+                // Its writer has left it: it does not change any more.
+                cells::read_histogram(from, bounds, native.as_ref(), &mut state);
+                cells::restore_histogram(to, bounds, native.as_ref(), &state);
+            }
+        }
+        let mut exemplars = Vec::new();
+        family.shape.read_exemplars(from, &mut exemplars);
+        for each in &exemplars {
+            family.shape.keep_exemplar(to, each.bucket as usize, each.value, each.unix_ms, &each.labels);
+        }
+        let created = &log[at + HEAD_WORDS - 1];
+        created.store(created.load(Relaxed).min(created_ms), Relaxed);
+        let (number, _) = unpair(log[at + 1].load(Relaxed));
+        let epoch = &self.segment.epochs()[number as usize];
+        let changed = changed_ms.div_ceil(1000) as u32;
+        epoch.store(epoch.load(Relaxed).max(changed), Relaxed);
+        true
+    }
+
+    /// Ends a segment that [`Writer::restore_cells`] has filled.
+    pub(crate) fn close_base(self, now_ms: u64) {
+        let segment = self.segment.clone();
+        drop(self);
+        segment.header().epoch.store(now_ms.div_ceil(1000) as u32 + 1, Relaxed);
+        segment.header().closed.store(CLOSED_BASE, crate::sync::Ordering::Release);
+    }
+
+    /// Which of the process's segments it writes.
+    pub(crate) fn serial(&self) -> u64 {
+        self.segment.serial
     }
 
     /// Ends the series whose record is there; false where there is no room to say so.
@@ -61,6 +124,6 @@ impl Writer {
 impl Drop for Writer {
     /// Nobody will do what the writer is asked from now on.
     fn drop(&mut self) {
-        self.segment.header().closed.store(1, Relaxed);
+        self.segment.header().closed.store(CLOSED, crate::sync::Ordering::Release);
     }
 }

@@ -76,11 +76,11 @@ fn handles_are_of_their_kind_and_generation() {
     assert!(!writer.add(gauge, 1) && !writer.set(histogram, 1.0) && !writer.observe(counter, 1.0));
     assert!(!writer.add(Handle::NONE, 1));
 
-    assert!(writer.memory.detach.post(vec![counter.at]));
-    assert!(!writer.memory.detach.post(vec![]), "one request at a time");
+    assert!(writer.memory.inbox.post(requests::Request::Forget(vec![counter.at])));
+    assert!(!writer.memory.inbox.post(requests::Request::Forget(vec![])), "one request at a time");
     assert!(writer.add(counter, 1), "until the tick");
     writer.tick(2_000);
-    assert!(!writer.memory.detach.is_pending());
+    assert!(!writer.memory.inbox.is_pending());
     assert!(!writer.add(counter, 1), "a handle ends with its generation");
     let again = writer.series(&requests, &[b"1"]);
     assert_ne!(again.at, counter.at, "a new life has a new record");

@@ -132,6 +132,14 @@ pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut 
     }
 }
 
+/// An upstream by its key, as APISIX's exporter tells it.
+pub(crate) fn upstream_path(key: &str) -> String {
+    match key.contains('/') {
+        true => format!("/apisix/{key}"),
+        false => format!("/apisix/upstreams/{key}"),
+    }
+}
+
 fn write_text(text: &mut String, value: &dyn std::fmt::Display) {
     write!(text, "{value}").expect("writing to a String does not fail");
 }

@@ -49,7 +49,7 @@ fn what_is_kept_equals_what_is_encoded_anew() {
         slow.iter().step_by(3).for_each(|ink| pen.observe(*ink, 5.0));
         if round == 3 {
             let family = 0;
-            (3000..3100).for_each(|index| drop(pen.series(family, &labels(index))));
+            (3000..3100).for_each(|index| _ = pen.series(family, &labels(index)));
         }
     }
 }

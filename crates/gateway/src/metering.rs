@@ -1,0 +1,261 @@
+//! The metrics of a running gateway, as the control thread holds them: who writes, who exposes, and what follows a reload.
+//!
+//! The registry and the exporter live as long as the process; what is recorded changes with the configuration. What
+//! requests add is the workers' business, what the process tells of itself that of `own_metrics`.
+
+use crate::own_metrics::{Facts, OwnMetrics};
+use crate::process_stats::{self, now_unix_ms};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use stillgate_config::{Measure, Metrics};
+use stillgate_exporter::Exporter;
+use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
+use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
+use stillgate_proxy::{MetricsPlan, Plan, StartError};
+
+/// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
+const CACHE_SHARE: f64 = 0.3;
+
+/// Why there are no metrics, although they are asked for.
+#[derive(Debug)]
+pub(crate) enum MeteringError {
+    /// The address cannot be listened on.
+    Listen(StartError),
+    /// The memory, or the shared folder, cannot be had.
+    Registry(RegistryError),
+    /// What is known of this process cannot be read.
+    Process(io::Error),
+    /// The exporter's thread cannot be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for MeteringError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MeteringError::Listen(error) => write!(f, "gateway.metrics.address: {error}"),
+            MeteringError::Registry(error) => write!(f, "gateway.metrics: {error}"),
+            MeteringError::Process(error) => write!(f, "gateway.metrics: cannot read /proc/self/stat: {error}"),
+            MeteringError::Thread(error) => write!(f, "gateway.metrics: cannot start the exporter: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MeteringError {}
+
+impl From<RegistryError> for MeteringError {
+    fn from(error: RegistryError) -> Self {
+        MeteringError::Registry(error)
+    }
+}
+
+/// What is there before the workers are.
+pub(crate) struct Prepared {
+    registry: Arc<Registry>,
+    listener: Option<TcpListener>,
+    settings: Metrics,
+    plan: Arc<MetricsPlan>,
+    started_unix_s: f64,
+}
+
+impl Prepared {
+    /// Takes the address and the memory, and declares the families.
+    pub(crate) fn new(settings: &Metrics) -> Result<Prepared, MeteringError> {
+        let listener = match settings.address {
+            Some(address) => Some(
+                TcpListener::bind(address)
+                    .map_err(|error| MeteringError::Listen(StartError::Bind { address, error }))?,
+            ),
+            None => None,
+        };
+        let start = process_stats::start().map_err(MeteringError::Process)?;
+        let options = Options {
+            memory_bytes: settings.memory_bytes,
+            // The configuration has a bound that fits.
+            series_per_family: u32::try_from(settings.series_per_family).unwrap_or(u32::MAX),
+            shared: settings.shared.clone(),
+            ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random())
+        };
+        let registry = Arc::new(Registry::start(options)?);
+        let plan = Arc::new(MetricsPlan::new(settings, &registry)?);
+        Ok(Prepared { registry, listener, settings: settings.clone(), plan, started_unix_s: start.unix_s })
+    }
+
+    /// What requests add to.
+    pub(crate) fn plan(&self) -> Arc<MetricsPlan> {
+        self.plan.clone()
+    }
+
+    /// A writer for each worker.
+    pub(crate) fn writers(&self, workers: usize) -> Result<Vec<Writer>, MeteringError> {
+        (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
+    }
+
+    /// Begins to expose.
+    pub(crate) fn start(self, plan: &Plan) -> Result<Metering, MeteringError> {
+        let Prepared { registry, listener, settings, plan: recorded, started_unix_s } = self;
+        let writer = registry.writer()?;
+        let own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
+        let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own))?;
+        let exporter = Exporter::spawn(listener, collector, &settings.path).map_err(MeteringError::Thread)?;
+        let mut metering = Metering { registry, exporter, own, settings, plan: recorded };
+        metering.own.tell_nodes(&metering.plan, plan, None);
+        Ok(metering)
+    }
+}
+
+/// Owns what records and exposes.
+pub(crate) struct Metering {
+    registry: Arc<Registry>,
+    exporter: Exporter,
+    own: OwnMetrics,
+    /// What holds now.
+    settings: Metrics,
+    plan: Arc<MetricsPlan>,
+}
+
+/// What a configuration records, until it is published or given up.
+pub(crate) struct Next {
+    settings: Metrics,
+    plan: Arc<MetricsPlan>,
+}
+
+impl Next {
+    /// What requests add to.
+    pub(crate) fn plan(&self) -> Arc<MetricsPlan> {
+        self.plan.clone()
+    }
+}
+
+impl Metering {
+    /// Where the exposition is.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.exporter.address()
+    }
+
+    /// What is recorded under other settings, or the same ones. Without any, and with those that need a restart, it stays
+    /// as it is.
+    pub(crate) fn next(&self, settings: Option<&Metrics>) -> Result<Next, RegistryError> {
+        // What was taken at the start stays.
+        let Metrics { address, memory_bytes, series_per_family, shared, .. } = self.settings.clone();
+        let wanted = settings.unwrap_or(&self.settings).clone();
+        let settings = Metrics { address, memory_bytes, series_per_family, shared, ..wanted };
+        let plan = match settings == self.settings {
+            true => self.plan.clone(),
+            false => Arc::new(MetricsPlan::new(&settings, &self.registry)?),
+        };
+        Ok(Next { settings, plan })
+    }
+
+    /// A Plan with these metrics has been published in the place of another.
+    pub(crate) fn published(&mut self, next: Next, plan: &Plan, replaced: &Plan) -> Result<(), RegistryError> {
+        let Next { settings, plan: recorded } = next;
+        let mut orders = Orders::default();
+        if settings != self.settings {
+            self.own.declare(&settings, &self.registry)?;
+            orders.push(self.exporter.set_path(&settings.path));
+            orders.push(self.exporter.set_options(collector_options(&settings, &self.own)));
+        }
+        self.own.tell_nodes(&recorded, plan, Some(replaced));
+        let (old, new) = (replaced.owners(), plan.owners());
+        for (label, values) in missing(new, &old) {
+            orders.push(self.exporter.restore(label, values));
+        }
+        self.settings = settings;
+        self.plan = recorded;
+        orders.send();
+        Ok(())
+    }
+
+    /// No worker serves from this Plan any more: what only it had goes.
+    pub(crate) fn gone(&self, plan: &Plan, present: &Plan) {
+        let mut orders = Orders::default();
+        for (label, values) in missing(plan.owners(), &present.owners()) {
+            orders.push(self.exporter.remove(label, values));
+        }
+        orders.send();
+    }
+
+    /// Tells what the process knows of itself; some once a second.
+    pub(crate) fn tell(&mut self, facts: &Facts) {
+        self.own.tell(facts, self.registry.lost());
+    }
+
+    /// Asks how many series there are of what.
+    pub(crate) fn cardinality(&self) -> impl Future<Output = Option<Vec<FamilyCardinality>>> + Send + use<> {
+        self.exporter.cardinality()
+    }
+
+    /// Whether the exporter's thread has ended, which is a bug.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.exporter.has_ended()
+    }
+
+    /// Ends it and waits for scrapes in flight, some seconds at most.
+    pub(crate) fn end(self) {
+        let Metering { registry, exporter, own, .. } = self;
+        drop(own);
+        // A panic of that thread has been reported by it.
+        let _ = exporter.stop();
+        drop(registry);
+    }
+}
+
+/// Values of labels, by the label's name.
+type Owners = Vec<(&'static str, BTreeSet<String>)>;
+
+/// Those that others do not have.
+fn missing(all: Owners, others: &Owners) -> impl Iterator<Item = (&'static str, Vec<String>)> {
+    all.into_iter().filter_map(|(label, values)| {
+        let known = others.iter().find(|(other, _)| *other == label).map(|(_, values)| values);
+        let values: Vec<String> =
+            values.into_iter().filter(|value| !known.is_some_and(|known| known.contains(value))).collect();
+        (!values.is_empty()).then_some((label, values))
+    })
+}
+
+/// What the exporter is told, in this order.
+#[derive(Default)]
+struct Orders(Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Orders {
+    fn push(&mut self, order: impl Future<Output = ()> + Send + 'static) {
+        self.0.push(Box::pin(order));
+    }
+
+    /// They wait for their turn in a task, as the exporter has a low priority.
+    fn send(self) {
+        if self.0.is_empty() {
+            return;
+        }
+        tokio::spawn(async move {
+            for order in self.0 {
+                order.await;
+            }
+        });
+    }
+}
+
+fn collector_options(settings: &Metrics, own: &OwnMetrics) -> CollectorOptions {
+    let mut reader = ReaderOptions {
+        cache_bytes_max: (settings.memory_bytes as f64 * CACHE_SHARE) as usize,
+        ..ReaderOptions::default()
+    };
+    reader.encode.created = settings.created;
+    let declared = |measure: Measure| -> Option<Arc<Declared>> { own.declared(measure).cloned() };
+    CollectorOptions {
+        reader,
+        expire_ms: settings.expire.map(|time| time.as_millis() as u64),
+        series: declared(Measure::MetricsSeries),
+        bytes: declared(Measure::MetricsBytes),
+    }
+}
+
+/// From the system, by way of the hash maps' seed.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,161 @@
+//! What the gateway tells of itself, beside requests: its version, its configuration, its process.
+//!
+//! The control thread sets all of it once a second, changed or not, so that no series of it is ever taken for idle.
+
+use crate::process_stats::{self, Usage, now_unix_ms};
+use crate::status::Status;
+use std::sync::Arc;
+use stillgate_config::{Label, Measure, Metrics, Source};
+use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
+use stillgate_proxy::{MetricsPlan, Plan};
+
+/// What the control loop knows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// The configuration that is served.
+    pub(crate) generation: u64,
+    /// Whether the last one that was read is.
+    pub(crate) last_reload_successful: bool,
+    /// Requests answered so far.
+    pub(crate) requests_total: u64,
+    /// Access log lines lost so far; `None`: there is no access log.
+    pub(crate) dropped_lines: Option<u64>,
+}
+
+/// One of the families.
+struct Own {
+    measure: Measure,
+    declared: Arc<Declared>,
+    labels: Vec<Label>,
+}
+
+/// The control thread's end of the metrics.
+pub(crate) struct OwnMetrics {
+    writer: Writer,
+    families: Vec<Own>,
+    hostname: String,
+    started_unix_s: f64,
+    counted: Counted,
+}
+
+/// How far the counters have got; they only take what is added.
+#[derive(Default)]
+struct Counted {
+    dropped_lines: u64,
+    lost: u64,
+    cpu_s: f64,
+}
+
+impl OwnMetrics {
+    /// Declares the families that are wanted.
+    pub(crate) fn new(
+        writer: Writer,
+        started_unix_s: f64,
+        settings: &Metrics,
+        registry: &Registry,
+    ) -> Result<OwnMetrics, RegistryError> {
+        let (hostname, counted) = (process_stats::hostname(), Counted::default());
+        let mut own = OwnMetrics { writer, families: Vec::new(), hostname, started_unix_s, counted };
+        own.declare(settings, registry)?;
+        Ok(own)
+    }
+
+    /// Takes over what other settings want.
+    pub(crate) fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
+        let mut families = Vec::new();
+        for spec in settings.families().filter(|spec| !spec.per_request && !is_of_workers(spec.measure)) {
+            let Some(family) = spec.family(settings) else { continue };
+            let label = |source| match source {
+                Source::Label(label) => Some(label),
+                Source::Variable(_) => None,
+            };
+            let labels = spec.label_plan(settings).into_iter().filter_map(label).collect();
+            families.push(Own { measure: spec.measure, declared: registry.declare(family)?, labels });
+        }
+        self.families = families;
+        Ok(())
+    }
+
+    /// The family of a measure, where it is wanted.
+    pub(crate) fn declared(&self, measure: Measure) -> Option<&Arc<Declared>> {
+        self.families.iter().find(|own| own.measure == measure).map(|own| &own.declared)
+    }
+
+    /// Tells of the nodes that came with this Plan.
+    pub(crate) fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan, previous: Option<&Plan>) {
+        metrics.tell_new_nodes(plan, previous, &mut self.writer);
+    }
+
+    /// Tells everything; `lost`: what could not be recorded at all so far.
+    pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
+        let now_ms = now_unix_ms();
+        let usage = process_stats::usage();
+        let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
+        // Also for what has been set on a reload since.
+        writer.tick(now_ms);
+        for Own { measure, declared, labels } in families.iter() {
+            let values: Vec<&[u8]> = labels
+                .iter()
+                .map(|label| match label {
+                    Label::Version => Status::VERSION.as_bytes(),
+                    Label::Hostname => hostname.as_bytes(),
+                    _ => b"",
+                })
+                .collect();
+            let handle = match measure {
+                // The collector sets these.
+                Measure::MetricsBytes | Measure::MetricsSeries => continue,
+                _ => writer.series(declared, &values),
+            };
+            // Refused only where there was no memory for the series, and that the writer has counted.
+            let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
+                Some(Amount::Now(value)) => writer.set(handle, value),
+                Some(Amount::SoFar(total)) => {
+                    let before = match measure {
+                        Measure::ApisixMetricErrors => &mut counted.lost,
+                        _ => &mut counted.dropped_lines,
+                    };
+                    writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
+                }
+                Some(Amount::SoFarFloat(total)) => {
+                    writer.add_float(handle, total - std::mem::replace(&mut counted.cpu_s, total))
+                }
+                None => continue,
+            };
+        }
+        writer.tick(now_ms);
+    }
+}
+
+/// What a family is told.
+enum Amount {
+    Now(f64),
+    SoFar(u64),
+    SoFarFloat(f64),
+}
+
+/// `None`: there is nothing to tell.
+fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, lost: u64) -> Option<Amount> {
+    let now = |value: u64| Some(Amount::Now(value as f64));
+    match measure {
+        Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
+        Measure::ConfigGeneration => now(facts.generation),
+        Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
+        Measure::ApisixHttpRequests => now(facts.requests_total),
+        Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
+        Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
+        Measure::ProcessCpu => Some(Amount::SoFarFloat(usage.cpu_s)),
+        Measure::ProcessResidentMemory => now(usage.resident_bytes?),
+        Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
+        Measure::ProcessOpenFds => now(usage.open_fds?),
+        Measure::ProcessMaxFds => now(usage.max_fds?),
+        Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
+        // Requests, connections and nodes are told by the workers, the metrics' own size by the collector.
+        _ => None,
+    }
+}
+
+fn is_of_workers(measure: Measure) -> bool {
+    use Measure::{ApisixConnections, ApisixUpstreamStatus, Connections, UpstreamHealthy};
+    matches!(measure, Connections | ApisixConnections | UpstreamHealthy | ApisixUpstreamStatus)
+}

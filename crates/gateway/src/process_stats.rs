@@ -1,0 +1,105 @@
+//! What the system knows of this process.
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// When the process started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    /// In clock ticks since boot, which with the process id is unique.
+    pub(crate) ticks: u64,
+    /// In seconds since 1970.
+    pub(crate) unix_s: f64,
+}
+
+/// What it takes now; `None`: the system does not say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Usage {
+    pub(crate) cpu_s: f64,
+    pub(crate) resident_bytes: Option<u64>,
+    pub(crate) virtual_bytes: Option<u64>,
+    pub(crate) open_fds: Option<u64>,
+    pub(crate) max_fds: Option<u64>,
+}
+
+/// Positions among what follows the program's name in `/proc/PID/stat`, which begins with field 3 (proc_pid_stat(5)).
+const START_TIME: usize = 22 - 3;
+const VIRTUAL_BYTES: usize = 23 - 3;
+const RESIDENT_PAGES: usize = 24 - 3;
+
+/// When this process started.
+pub(crate) fn start() -> io::Result<Start> {
+    let missing = || io::Error::new(io::ErrorKind::InvalidData, "no start time");
+    let ticks = field(&fs::read_to_string("/proc/self/stat")?, START_TIME).ok_or_else(missing)?;
+    let boot = fs::read_to_string("/proc/stat")?;
+    let boot_s: u64 =
+        boot.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).ok_or_else(missing)?;
+    Ok(Start { ticks, unix_s: boot_s as f64 + ticks as f64 / clock_ticks_per_second() as f64 })
+}
+
+/// What this process takes now.
+pub(crate) fn usage() -> Usage {
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    Usage {
+        cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        resident_bytes: field(&stat, RESIDENT_PAGES).map(|pages| pages * page_size() as u64),
+        virtual_bytes: field(&stat, VIRTUAL_BYTES),
+        open_fds: open_fds(),
+        max_fds: getrlimit(Resource::Nofile).current,
+    }
+}
+
+/// The machine's name.
+pub(crate) fn hostname() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// Milliseconds since 1970; a clock set before that shows 1970.
+pub(crate) fn now_unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn field(stat: &str, position: usize) -> Option<u64> {
+    // The name stands in parentheses and may hold some itself.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split_ascii_whitespace().nth(position)?.parse().ok()
+}
+
+/// Linux 6.2 and later tell the number as the folder's size; to count ten thousands of entries takes milliseconds.
+fn open_fds() -> Option<u64> {
+    const FOLDER: &str = "/proc/self/fd";
+    match fs::metadata(FOLDER) {
+        Ok(folder) if folder.len() > 0 => Some(folder.len()),
+        // The one that reads is not counted.
+        _ => fs::read_dir(FOLDER).ok().map(|entries| (entries.count() as u64).saturating_sub(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let rest = (3..30).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+        for name in ["stillgate", "a b", "x) S 1"] {
+            assert_eq!(field(&format!("7 ({name}) {rest}"), START_TIME), Some(22));
+        }
+        assert_eq!(field("7 (x) S", START_TIME), None);
+    }
+
+    #[test]
+    fn this_process_is_known() {
+        let now_s = now_unix_ms() as f64 / 1000.0;
+        let start = start().unwrap();
+        assert!(start.unix_s <= now_s + 2.0 && start.unix_s > now_s - 3600.0 * 24.0, "{start:?} {now_s}");
+        let usage = usage();
+        assert!(usage.cpu_s > 0.0 && usage.resident_bytes > Some(0) && usage.virtual_bytes > usage.resident_bytes);
+        assert!(usage.open_fds > Some(2) && usage.open_fds < usage.max_fds, "{usage:?}");
+    }
+}

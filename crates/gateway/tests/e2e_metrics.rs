@@ -1,0 +1,435 @@
+//! What a running gateway measures: that the numbers are those of what was sent, and that they follow the configuration.
+
+use std::process::Command;
+use stillgate_testkit::{
+    ACCEPT_OPENMETRICS, ACCEPT_TEXT, Gateway, ReservedPort, Setup, Upstream, eventually, promtool_check_metrics, scrape,
+};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// A gateway with metrics.
+struct Measured {
+    gateway: Gateway,
+    metrics: ReservedPort,
+}
+
+impl Measured {
+    /// `keys` are further ones of `gateway.metrics`, each on a line.
+    fn start(setup: Setup, keys: &str) -> Measured {
+        let metrics = ReservedPort::new();
+        let gateway = Gateway::start(STILLGATE, &with(setup, &metrics, keys));
+        Measured { gateway, metrics }
+    }
+
+    fn reload(&self, setup: Setup, keys: &str) {
+        self.gateway.reload(&with(setup, &self.metrics, keys));
+    }
+
+    fn scrape(&self) -> Exposition {
+        Exposition(scrape(self.metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned())
+    }
+
+    /// Scrapes until this many requests are counted; what is sent before is counted after its response is out.
+    fn scrape_with(&self, requests: f64) -> Exposition {
+        let mut found = self.scrape();
+        eventually("all requests to be counted", || {
+            found = self.scrape();
+            let counted = found.sum("stillgate_http_requests_total", &[]) + found.sum("apisix_http_status", &[]);
+            assert!(counted <= requests, "{counted} > {requests}\n{}", found.0);
+            counted == requests
+        });
+        found
+    }
+}
+
+fn with(setup: Setup, metrics: &ReservedPort, keys: &str) -> Setup {
+    let keys: String = keys.lines().map(|line| format!("  {line}\n")).collect();
+    setup.gateway(&format!("metrics:\n  address: \"{}\"\n{keys}", metrics.addr()))
+}
+
+/// The text of a scrape.
+#[derive(Debug)]
+struct Exposition(String);
+
+impl Exposition {
+    /// The sum over all series of this name with these labels.
+    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.values(name, labels).into_iter().sum()
+    }
+
+    /// The value of the one such series.
+    #[track_caller]
+    fn one(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let values = self.values(name, labels);
+        assert_eq!(values.len(), 1, "{name} {labels:?}\n{}", self.0);
+        values[0]
+    }
+
+    fn values(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+        let series = |line: &str| {
+            let rest = line.strip_prefix(name)?;
+            let (text, value) = match rest.strip_prefix('{') {
+                Some(rest) => rest.rsplit_once("} ")?,
+                None => ("", rest.strip_prefix(' ')?),
+            };
+            let text = format!(",{text},");
+            let is_it = labels.iter().all(|(label, value)| text.contains(&format!(",{label}=\"{value}\",")));
+            is_it.then(|| value.parse().expect("a number"))
+        };
+        self.0.lines().filter_map(series).collect()
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.0.contains(text)
+    }
+}
+
+/// A route with a service, one without, and one whose node is dead.
+fn resources(node: &Upstream, dead: &Upstream) -> Setup {
+    Setup::resources(format!(
+        "upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}\n  - {{id: dead, type: roundrobin, nodes: {{\"{}\": 1}}}}\n\
+         services:\n  - {{id: shop, upstream_id: main}}\n\
+         routes:\n  - {{id: orders, uri: /orders/*, service_id: shop}}\n  - {{id: plain, uris: [/plain, /also], hosts: [a.test, \"*.b.test\"], upstream_id: main}}\n  - {{id: down, uri: /down, upstream_id: dead}}\n",
+        node.addr(),
+        dead.addr()
+    ))
+}
+
+const ACCESS_LOG: &str =
+    "access_log: {path: \"{dir}/access.log\", format: json, fields: [status, bytes_sent, bytes_received]}";
+
+/// What the access log says was received and sent in all, once it has this many lines.
+fn logged(gateway: &Gateway, lines: usize) -> (f64, f64) {
+    let path = gateway.dir().join("access.log");
+    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually("all lines", || text().lines().count() == lines);
+    let text = text();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    lines.fold((0.0, 0.0), |(received, sent), line| {
+        let bytes = |key: &str| line[key].as_f64().expect("a number");
+        (received + bytes("bytes_received"), sent + bytes("bytes_sent"))
+    })
+}
+
+fn send(measured: &Measured) -> usize {
+    let mut client = measured.gateway.client();
+    for number in 0..5 {
+        assert_eq!(client.request("POST", &format!("/orders/{number}"), &[b'x'; 1000]).head.status(), 200);
+    }
+    client.send("GET /plain HTTP/1.1\r\nHost: x.b.test\r\n\r\nGET /also HTTP/1.1\r\nHost: A.test:80\r\n\r\n");
+    assert_eq!([client.expect_response("GET").head.status(), client.expect_response("GET").head.status()], [200, 200]);
+    for _ in 0..3 {
+        assert_eq!(client.get("/nowhere").head.status(), 404);
+    }
+    assert_eq!(client.get("/down").head.status(), 502);
+    client.send("GET / HTTP/1.1\r\nHost : h\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 400);
+    12
+}
+
+#[test]
+fn every_request_is_counted_once_and_exactly() {
+    let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
+    let measured = Measured::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "");
+    let sent = send(&measured);
+    let found = measured.scrape_with(sent as f64);
+    let node = upstream.addr().to_string();
+    let requests = |labels: &[(&str, &str)]| found.one("stillgate_http_requests_total", labels);
+    let dead_node = dead.addr().to_string();
+    assert_eq!(
+        requests(&[("route", "orders"), ("service", "shop"), ("node", &node), ("consumer", ""), ("code", "200")]),
+        5.0
+    );
+    assert_eq!(requests(&[("route", "plain"), ("service", ""), ("node", &node), ("code", "200")]), 2.0);
+    assert_eq!(requests(&[("route", "down"), ("service", ""), ("node", &dead_node), ("code", "502")]), 1.0);
+    assert_eq!(requests(&[("route", ""), ("service", ""), ("node", ""), ("code", "404")]), 3.0);
+    assert_eq!(requests(&[("route", ""), ("code", "400")]), 1.0);
+    for (route, all, at_node) in [("orders", 5.0, 5.0), ("plain", 2.0, 2.0), ("down", 1.0, 1.0), ("", 4.0, 0.0)] {
+        let count =
+            |family: &str| found.sum(&format!("stillgate_http_{family}_duration_seconds_count"), &[("route", route)]);
+        assert_eq!([count("request"), count("upstream"), count("gateway")], [all, at_node, all], "{route}");
+        let sum =
+            |family: &str| found.sum(&format!("stillgate_http_{family}_duration_seconds_sum"), &[("route", route)]);
+        let [request, upstream, gateway] = [sum("request"), sum("upstream"), sum("gateway")];
+        assert!(
+            request > 0.0 && (upstream + gateway - request).abs() < 1e-9,
+            "{route}: {request} {upstream} {gateway}"
+        );
+    }
+    let bytes = |direction: &str| found.sum("stillgate_http_bytes_total", &[("direction", direction)]);
+    assert_eq!((bytes("ingress"), bytes("egress")), logged(&measured.gateway, sent));
+    assert_eq!(found.values("stillgate_http_bytes_total", &[("route", "orders")]).len(), 2);
+    promtool_check_metrics(&found.0).expect("promtool is content");
+}
+
+#[test]
+fn apisix_names_labels_and_units() {
+    let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
+    let measured = Measured::start(resources(&upstream, &dead).gateway(ACCESS_LOG), "dialect: apisix");
+    let sent = send(&measured);
+    let found = measured.scrape_with(sent as f64);
+    let status = |labels: &[(&str, &str)]| found.one("apisix_http_status", labels);
+    let orders = [("code", "200"), ("route", "orders"), ("matched_uri", "/orders/*"), ("matched_host", "")];
+    assert_eq!(status(&orders), 5.0);
+    assert_eq!(status(&[("route", "orders"), ("service", "shop"), ("node", "127.0.0.1")]), 5.0);
+    assert_eq!(status(&[("route", "plain"), ("matched_uri", "/plain"), ("matched_host", "*.b.test")]), 1.0);
+    assert_eq!(status(&[("route", "plain"), ("matched_uri", "/also"), ("matched_host", "a.test")]), 1.0);
+    assert_eq!(status(&[("code", "404"), ("route", ""), ("matched_uri", ""), ("node", "")]), 3.0);
+    let latency = |kind: &str, of: &str| found.sum(&format!("apisix_http_latency_{of}"), &[("type", kind)]);
+    assert_eq!(
+        [latency("request", "count"), latency("apisix", "count"), latency("upstream", "count")],
+        [12.0, 12.0, 8.0]
+    );
+    let spent = latency("upstream", "sum") + latency("apisix", "sum");
+    assert!((latency("request", "sum") - spent).abs() < 1e-6, "milliseconds add up");
+    assert!(latency("request", "sum") > 0.05, "of {sent} requests, in milliseconds");
+    let bytes = |kind: &str| found.sum("apisix_bandwidth", &[("type", kind)]);
+    assert_eq!((bytes("ingress"), bytes("egress")), logged(&measured.gateway, sent));
+    eventually("the total", || measured.scrape().one("apisix_http_requests_total", &[]) == sent as f64);
+    let found = measured.scrape();
+    let (ip, port) = (upstream.addr().ip().to_string(), upstream.addr().port().to_string());
+    assert_eq!(
+        found.one("apisix_upstream_status", &[("name", "/apisix/upstreams/main"), ("ip", &ip), ("port", &port)]),
+        1.0
+    );
+    assert_eq!(found.one("apisix_node_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
+    for state in ["active", "reading", "writing", "waiting", "accepted", "handled"] {
+        found.one("apisix_nginx_http_current_connections", &[("state", state)]);
+    }
+    assert_eq!(found.one("apisix_nginx_metric_errors_total", &[]), 0.0);
+    assert!(!found.has("stillgate_http"), "{found:?}");
+}
+
+#[test]
+fn labels_from_the_request_however_hostile() {
+    let upstream = Upstream::echo();
+    let labels = "labels:\n  http_requests_total: {tenant: $http_x_tenant, a: $arg_a, host: $host, ip: $remote_addr}";
+    let measured = Measured::start(Setup::to(upstream.addr()), labels);
+    let mut client = measured.gateway.client();
+    let mut ask = |query: &str, tenant: &[u8]| {
+        let mut request = format!("GET /x?{query} HTTP/1.1\r\nHost: Shop.test\r\nX-Tenant: ").into_bytes();
+        request.extend_from_slice(tenant);
+        request.extend_from_slice(b"\r\n\r\n");
+        client.send(request);
+        assert_eq!(client.expect_response("GET").head.status(), 200);
+    };
+    ask("a=1&b=2", b"blue");
+    ask("a=1", b"blue");
+    ask("", b"q\"uote\\back");
+    ask("", b"\xff\xfe\xc3\xa9");
+    ask("a=\"},evil=\"", &[b'y'; 8000]);
+    let found = measured.scrape_with(5.0);
+    let requests = |labels: &[(&str, &str)]| found.one("stillgate_http_requests_total", labels);
+    let blue = [("tenant", "blue"), ("a", "1"), ("host", "shop.test"), ("ip", "127.0.0.1"), ("code", "200")];
+    assert_eq!(requests(&blue), 2.0);
+    assert_eq!(requests(&[("tenant", "q\\\"uote\\\\back"), ("a", "")]), 1.0);
+    assert_eq!(requests(&[("tenant", "\u{fffd}\u{fffd}é")]), 1.0);
+    promtool_check_metrics(&found.0).expect("promtool is content");
+    assert!(!found.has("le=\"+Inf\",tenant"), "only the family that asks for them has them");
+}
+
+#[test]
+fn what_is_disabled_is_not_there() {
+    let upstream = Upstream::echo();
+    let keys = "disable: {families: [http_gateway_duration_seconds, stillgate_connections], labels: [node, consumer]}";
+    let measured = Measured::start(Setup::to(upstream.addr()), keys);
+    assert_eq!(measured.gateway.get("/").head.status(), 200);
+    let found = measured.scrape_with(1.0);
+    assert!(found.has("stillgate_http_requests_total{route=\"all\",service=\"\",code=\"200\"} 1\n"), "{found:?}");
+    assert!(!found.has("gateway_duration") && !found.has("stillgate_connections"), "{found:?}");
+    assert_eq!(found.one("stillgate_http_upstream_duration_seconds_count", &[]), 1.0);
+}
+
+#[test]
+fn a_reload_changes_what_is_recorded() {
+    let upstream = Upstream::echo();
+    let setup = || Setup::to(upstream.addr());
+    let measured = Measured::start(setup(), "");
+    let get = || assert_eq!(measured.gateway.get("/x").head.status(), 200);
+    get();
+    measured.scrape_with(1.0);
+
+    measured.reload(setup(), "disable: {labels: [node]}\nlabels: {http_requests_total: {uri: $request_uri}}");
+    get();
+    let found = measured.scrape_with(2.0);
+    assert!(
+        found
+            .has("stillgate_http_requests_total{route=\"all\",service=\"\",consumer=\"\",code=\"200\",uri=\"/x\"} 1\n")
+    );
+
+    measured.reload(setup(), "path: /m\ncreated: false\ndisable: {families: [http_bytes_total]}");
+    get();
+    let text = |path: &str| scrape(measured.metrics.addr(), path, ACCEPT_OPENMETRICS, false);
+    eventually("the new path", || text("/m").status == 200);
+    assert_eq!(text("/metrics").status, 404);
+    eventually("no creation times", || !text("/m").text().contains("_created"));
+    let bytes = Exposition(text("/m").text().to_owned()).sum("stillgate_http_bytes_total", &[]);
+    get();
+    let count = || Exposition(text("/m").text().to_owned()).sum("stillgate_http_requests_total", &[]);
+    eventually("four requests", || count() == 4.0);
+    assert!([0.0, bytes].contains(&Exposition(text("/m").text().to_owned()).sum("stillgate_http_bytes_total", &[])));
+
+    measured.reload(setup(), "path: /m\ndialect: apisix");
+    get();
+    let other = || Exposition(text("/m").text().to_owned()).sum("apisix_http_status", &[]);
+    eventually("the other names", || other() == 1.0);
+}
+
+#[test]
+fn a_removed_route_is_exposed_once_more_and_goes() {
+    let (upstream, dead) = (Upstream::echo(), Upstream::refusing());
+    let measured = Measured::start(resources(&upstream, &dead), "");
+    let sent = send(&measured);
+    let found = measured.scrape_with(sent as f64);
+    assert!(found.sum("stillgate_http_requests_total", &[("route", "down")]) == 1.0);
+    measured.reload(Setup::to(upstream.addr()), "");
+    eventually("the routes to go", || {
+        let found = measured.scrape();
+        !found.has("route=\"down\"") && !found.has("route=\"orders\"") && !found.has(&dead.addr().to_string())
+    });
+    let found = measured.scrape();
+    assert_eq!(found.sum("stillgate_http_requests_total", &[("route", "")]), 4.0, "{found:?}");
+    // And one that comes back begins anew.
+    measured.reload(resources(&upstream, &dead), "");
+    measured.gateway.client().get("/orders/1");
+    eventually("a new life", || measured.scrape().sum("stillgate_http_requests_total", &[("route", "orders")]) == 1.0);
+    eventually("its node", || measured.scrape().has(&dead.addr().to_string()));
+}
+
+#[test]
+fn an_exploding_label_is_named_and_sums_stay_exact() {
+    let upstream = Upstream::echo();
+    let keys = "series_per_family: 200\nlabels: {http_requests_total: {uri: $request_uri}}";
+    let measured = Measured::start(Setup::to(upstream.addr()), keys);
+    let mut client = measured.gateway.client();
+    for number in 0..1000 {
+        assert_eq!(client.get(&format!("/{number}")).head.status(), 200);
+    }
+    let found = measured.scrape_with(1000.0);
+    assert!(
+        found.one("stillgate_http_requests_total", &[("uri", "__other__"), ("route", "all"), ("code", "200")]) > 800.0
+    );
+    let response = stillgate_testkit::Client::connect(measured.gateway.admin_addr()).get("/v1/metrics/cardinality");
+    assert_eq!(response.head.get("content-type"), Some("application/json"));
+    let answer: serde_json::Value = serde_json::from_slice(&response.body).expect("JSON");
+    let families = answer["families"].as_array().expect("a list");
+    assert_eq!(families[0]["name"], "stillgate_http_requests_total", "the largest first");
+    assert!(families[0]["series"].as_u64() <= Some(200) && families[0]["bytes"].as_u64() > Some(10_000));
+    let label =
+        |name: &str| families[0]["labels"].as_array().expect("a list").iter().find(|label| label["name"] == name);
+    let uri = label("uri").expect("the label");
+    assert_eq!(uri["collapsed"], true);
+    assert!(uri["distinct"].as_u64() > Some(700) && !uri["samples"].as_array().expect("a list").is_empty());
+    assert_eq!(label("route").expect("the label")["collapsed"], false);
+    eventually("a line in the log", || {
+        measured.gateway.log().contains("the label uri of stillgate_http_requests_total")
+    });
+}
+
+#[test]
+fn connections_and_nodes() {
+    let (mut upstream, silent) = (Upstream::refusing(), Upstream::bind());
+    let setup = Setup::resources(format!(
+        "upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}\n  - {{id: silent, type: roundrobin, nodes: {{\"{}\": 1}}}}\n\
+         routes:\n  - {{id: a, uri: /a, upstream_id: main}}\n  - {{id: b, uri: /b, upstream_id: silent}}\n",
+        upstream.addr(),
+        silent.addr()
+    ));
+    let measured = Measured::start(setup, "");
+    let listener = measured.gateway.addr().to_string();
+    let connections =
+        |state: &str| measured.scrape().one("stillgate_connections", &[("listener", &listener), ("state", state)]);
+    let node = upstream.addr().to_string();
+    let healthy = || measured.scrape().one("stillgate_upstream_healthy", &[("upstream", "main"), ("node", &node)]);
+    assert_eq!(healthy(), 1.0);
+    let (mut one, mut two) = (measured.gateway.client(), measured.gateway.client());
+    assert_eq!(one.get("/a").head.status(), 502);
+    eventually("the node to be set aside", || healthy() == 0.0);
+    eventually("two idle ones", || (connections("idle"), connections("active")) == (2.0, 0.0));
+    two.send("GET /b HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut node = silent.accept();
+    node.expect_request();
+    eventually("an active one", || (connections("idle"), connections("active")) == (1.0, 1.0));
+    drop(two);
+    eventually("a client that has left", || {
+        measured.scrape().sum("stillgate_http_requests_total", &[("route", "b"), ("code", "499")]) == 1.0
+    });
+    eventually("one left", || (connections("idle"), connections("active")) == (1.0, 0.0));
+    upstream.start_echo();
+    eventually("the node to be used again", || one.get("/a").head.status() == 200);
+    eventually("it to be told", || healthy() == 1.0);
+}
+
+#[test]
+fn the_process_and_its_configuration() {
+    let upstream = Upstream::echo();
+    let measured = Measured::start(Setup::to(upstream.addr()).gateway(ACCESS_LOG), "");
+    eventually("the gateway's own", || measured.scrape().has("stillgate_build_info"));
+    let found = measured.scrape();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(found.one("stillgate_build_info", &[("version", version)]), 1.0);
+    assert_eq!(found.one("stillgate_config_generation", &[]), 1.0);
+    assert_eq!(found.one("stillgate_access_log_dropped_lines_total", &[]), 0.0);
+    for name in [
+        "cpu_seconds_total",
+        "resident_memory_bytes",
+        "virtual_memory_bytes",
+        "open_fds",
+        "max_fds",
+        "start_time_seconds",
+    ] {
+        assert!(found.one(&format!("process_{name}"), &[]) > 0.0, "{name}");
+    }
+    let reloaded = || measured.scrape().one("stillgate_config_last_reload_successful", &[]);
+    assert_eq!(reloaded(), 1.0);
+    measured.gateway.write_config_text("nonsense");
+    eventually("the refusal", || reloaded() == 0.0);
+    measured.reload(Setup::to(upstream.addr()).upstream("retries: 0"), "");
+    eventually("the next", || reloaded() == 1.0 && measured.scrape().one("stillgate_config_generation", &[]) == 2.0);
+    promtool_check_metrics(&measured.scrape().0).expect("promtool is content");
+}
+
+#[test]
+fn the_exposition_is_there_while_requests_are_finished() {
+    let upstream = Upstream::bind();
+    let mut measured = Measured::start(Setup::to(upstream.addr()), "");
+    let mut client = measured.gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut node = upstream.accept();
+    node.expect_request();
+    measured.gateway.signal("TERM");
+    eventually("it to drain", || measured.gateway.status()["draining"] == true);
+    let listener = measured.gateway.addr().to_string();
+    let active = [("listener", listener.as_str()), ("state", "active")];
+    eventually("the request to be told", || measured.scrape().one("stillgate_connections", &active) == 1.0);
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 200);
+    eventually("the end", || measured.gateway.ended().is_some_and(|status| status.success()));
+}
+
+#[test]
+fn without_metrics_there_is_nothing() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let response = stillgate_testkit::Client::connect(gateway.admin_addr()).get("/v1/metrics/cardinality");
+    assert_eq!(response.head.status(), 404);
+    let answer = String::from_utf8_lossy(&response.body).into_owned();
+    assert!(answer.contains("add gateway.metrics"), "{answer}");
+    gateway.reload(&Setup::to(upstream.addr()).gateway("metrics: {address: \"127.0.0.1:1\"}"));
+    eventually("the log to say so", || gateway.log().contains("gateway.metrics differs"));
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address");
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("stillgate.yaml");
+    let (listen, metrics) = (ReservedPort::new(), format!("gateway:\n  metrics: {{address: \"{address}\"}}"));
+    let text = format!("{metrics}\n  listeners: [{{address: \"{}\"}}]\nroutes: []\n", listen.addr());
+    std::fs::write(&config, text).expect("write the config");
+    let ended = Command::new(STILLGATE).arg("run").arg("--config").arg(&config).output().expect("run it");
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    assert!(told.contains(&format!("gateway.metrics.address: cannot listen on {address}: ")), "{told}");
+}

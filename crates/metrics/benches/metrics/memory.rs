@@ -1,0 +1,115 @@
+//! What a million series take, by the engine's own account and by what the process grows.
+//!
+//! Each library has a process of its own, so that nothing is reused. A series has four labels of ten bytes; nobody keeps
+//! a handle.
+
+use crate::library::{Library, Owned};
+use crate::ours::Stillgate;
+use crate::peers::{Metrics, Prometheus, PrometheusClient};
+use crate::table;
+use std::process::Command;
+
+/// The argument of a process that measures one library.
+pub const CHILD: &str = "--memory-of";
+const SERIES: usize = 1_000_000;
+const LIBRARIES: [&str; 4] = ["stillgate", "prometheus-client", "prometheus", "metrics"];
+
+/// What a process says, by row.
+type Said = Vec<(String, f64)>;
+
+pub fn run(is_quick: bool) {
+    let series = if is_quick { SERIES / 10 } else { SERIES };
+    let said = LIBRARIES.map(|library| ask(library, series));
+    table::title(&format!("Memory, {series} series (bytes a series)"));
+    let row = |what: &str, key: &str, target: Option<f64>| {
+        let of = |said: &Said| said.iter().filter(|(name, _)| name == key).map(|(_, bytes)| bytes / series as f64).collect();
+        table::row(what, &said.each_ref().map(of), target);
+    };
+    row("log with epochs", "log", None);
+    row("index, with label sets counted", "index", None);
+    row("reader's tables", "reader", None);
+    row("all of a series", "all", Some(200.0));
+    row("kept text", "text", None);
+    row("kept gzip", "gzip", None);
+    row("growth of the process, written", "rss written", None);
+    row("growth of the process, read", "rss read", Some(200.0));
+    row("growth of the process, scraped", "rss scraped", None);
+    row("growth of the process, scraped with gzip", "rss gzip", None);
+}
+
+fn ask(library: &str, series: usize) -> Said {
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new(program).args([CHILD, library, &series.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| line.split_once('\t').map(|(key, bytes)| (key.to_owned(), bytes.parse().unwrap()));
+    text.lines().filter_map(line).collect()
+}
+
+/// Measures one library in this process.
+pub fn child(library: &str, series: usize) {
+    match library {
+        "stillgate" => ours(series),
+        "prometheus-client" => peer::<PrometheusClient>(series),
+        "prometheus" => peer::<Prometheus>(series),
+        _ => peer::<Metrics>(series),
+    }
+}
+
+fn say(key: &str, bytes: f64) {
+    println!("{key}\t{bytes}");
+}
+
+fn fill<L: Library>(series: usize) -> (L, f64) {
+    // Everything that is done once, and the code, is there before.
+    let mut warm = L::new(1000);
+    (0..1000).for_each(|n| warm.count(&Owned::numbered(n).values()));
+    warm.scrape(false);
+    warm.scrape(true);
+    drop(warm);
+    let before = resident();
+    let mut library = L::new(series);
+    (0..series).for_each(|n| library.count(&Owned::numbered(n).values()));
+    say("rss written", resident() - before);
+    (library, before)
+}
+
+fn peer<L: Library>(series: usize) {
+    let (mut library, before) = fill::<L>(series);
+    library.scrape(false);
+    say("rss scraped", resident() - before);
+}
+
+fn ours(series: usize) {
+    let (mut library, before) = fill::<Stillgate>(series);
+    assert_eq!(library.collapsed(), 0);
+    let of = |accounts: &[(String, f64)], part: &str| {
+        accounts.iter().filter(|(name, _)| name == part).map(|(_, bytes)| bytes).sum::<f64>()
+    };
+    library.refresh();
+    say("rss read", resident() - before);
+    // The gauge is set after the look that it is of.
+    library.accounts();
+    let accounts = library.accounts();
+    for part in ["log", "index", "reader"] {
+        say(part, of(&accounts, part));
+    }
+    say("all", ["log", "index", "reader"].iter().map(|part| of(&accounts, part)).sum());
+    let none = of(&accounts, "cache");
+    library.scrape(false);
+    say("rss scraped", resident() - before);
+    library.accounts();
+    let text = of(&library.accounts(), "cache");
+    say("text", text - none);
+    library.scrape(true);
+    say("rss gzip", resident() - before);
+    library.accounts();
+    say("gzip", of(&library.accounts(), "cache") - text);
+}
+
+/// Resident bytes of this process; `statm` would be some hundred pages late.
+fn resident() -> f64 {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
+}

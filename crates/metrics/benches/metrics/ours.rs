@@ -1,0 +1,139 @@
+//! Stillgate's metrics as one of the libraries.
+
+use crate::library::{BOUNDS, FAMILY, HELP, LABELS, Library, SECONDS, Values};
+use std::sync::Arc;
+use stillgate_metrics::encode::Format;
+use stillgate_metrics::{
+    Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Merge, Options, Process, Registry, Writer,
+};
+
+/// Enough that no budget plays a part.
+const BYTES_PER_SERIES: usize = 1024;
+/// The time that nothing here depends on.
+const NOW_MS: u64 = 1_700_000_000_000;
+
+pub struct Stillgate {
+    pub registry: Arc<Registry>,
+    counters: Arc<Declared>,
+    histograms: Arc<Declared>,
+    /// The gauge in which the collector reports what it takes.
+    bytes: Arc<Declared>,
+    writer: Writer,
+    collector: Collector,
+}
+
+impl Stillgate {
+    /// Bytes by part, as the engine accounts for them.
+    pub fn accounts(&mut self) -> Vec<(String, f64)> {
+        self.collector.tend(NOW_MS);
+        self.collector.refresh(NOW_MS).unwrap();
+        let mut cursor = self.collector.cursor(Format::Text, false, Some(vec![self.bytes.family().name.clone()]));
+        let mut text = Vec::new();
+        while let Some(piece) = self.collector.next(&mut cursor) {
+            text.extend_from_slice(piece.as_ref());
+        }
+        let text = String::from_utf8(text).unwrap();
+        let part = |line: &str| {
+            let (key, value) = line.rsplit_once(' ')?;
+            Some((key.split('"').nth(1)?.to_owned(), value.parse().ok()?))
+        };
+        text.lines().filter(|line| !line.starts_with('#')).filter_map(part).collect()
+    }
+
+    /// Label sets that share one series for want of room.
+    pub fn collapsed(&self) -> u32 {
+        self.counters.collapsed()
+    }
+
+    pub fn refresh(&mut self) {
+        self.collector.refresh(NOW_MS).unwrap();
+    }
+}
+
+fn family(name: &str, labels: &[&str], kind: Kind) -> Family {
+    let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+    Family { name: name.to_owned(), help: HELP.to_owned(), unit: String::new(), kind, labels, exemplars: false }
+}
+
+fn bytes(values: Values<'_>) -> [&[u8]; 4] {
+    values.map(str::as_bytes)
+}
+
+impl Library for Stillgate {
+    type Counter = Handle;
+    type Histogram = Handle;
+    type Set = [String; 4];
+
+    fn new(series: usize) -> Stillgate {
+        let options = Options {
+            memory_bytes: (series * BYTES_PER_SERIES).max(64 << 20),
+            series_per_family: (series + series / 8).max(1000) as u32,
+            ..Options::new(Process { pid: 1, start: 1 }, NOW_MS, 77)
+        };
+        let registry = Arc::new(Registry::start(options).unwrap());
+        let counters = registry.declare(family(FAMILY, &LABELS, Kind::Counter)).unwrap();
+        let buckets = Buckets { classic: BOUNDS.to_vec(), native: None };
+        let histograms = registry.declare(family(SECONDS, &LABELS, Kind::Histogram(buckets))).unwrap();
+        let bytes = registry.declare(family("bench_bytes", &["part"], Kind::Gauge(Merge::Sum))).unwrap();
+        let writer = registry.writer().unwrap();
+        let collector = collector(&registry, &bytes);
+        Stillgate { registry, counters, histograms, bytes, writer, collector }
+    }
+
+    #[inline]
+    fn counter(&mut self, values: &Values<'_>) -> Handle {
+        self.writer.series(&self.counters, &bytes(*values))
+    }
+
+    #[inline]
+    fn add(&mut self, counter: &Handle, amount: u64) {
+        assert!(self.writer.add(*counter, amount));
+    }
+
+    #[inline]
+    fn count(&mut self, values: &Values<'_>) {
+        let handle = self.counter(values);
+        self.add(&handle, 1);
+    }
+
+    fn set(&self, values: &Values<'_>) -> [String; 4] {
+        values.map(str::to_owned)
+    }
+
+    #[inline]
+    fn count_set(&mut self, set: &[String; 4]) {
+        self.count(&set.each_ref().map(String::as_str));
+    }
+
+    fn histogram(&mut self, values: &Values<'_>) -> Handle {
+        self.writer.series(&self.histograms, &bytes(*values))
+    }
+
+    #[inline]
+    fn observe(&mut self, histogram: &Handle, seconds: f64) {
+        assert!(self.writer.observe(*histogram, seconds));
+    }
+
+    fn tick(&mut self) {
+        self.writer.tick(NOW_MS);
+    }
+
+    fn forget(&mut self) {
+        self.collector = collector(&self.registry, &self.bytes);
+    }
+
+    fn scrape(&mut self, gzip: bool) -> usize {
+        self.collector.refresh(NOW_MS).unwrap();
+        let mut cursor = self.collector.cursor(Format::Text, gzip, None);
+        let mut total = 0;
+        while let Some(piece) = self.collector.next(&mut cursor) {
+            total += piece.as_ref().len();
+        }
+        total
+    }
+}
+
+fn collector(registry: &Arc<Registry>, bytes: &Arc<Declared>) -> Collector {
+    let options = CollectorOptions { bytes: Some(bytes.clone()), ..CollectorOptions::default() };
+    Collector::of_registry(registry.clone(), options).unwrap()
+}

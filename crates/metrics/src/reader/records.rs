@@ -1,0 +1,63 @@
+//! One segment's part of what is read: how much of it still counts, and its records one by one.
+
+use super::Reader;
+use super::mount::{Mounted, NO_SERIES};
+use crate::family::Family;
+use crate::segment::Process;
+use crate::segment::layout::HEAD_WORDS;
+use crate::sync::AtomicU64;
+
+/// How much of a segment still counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Records that count.
+    pub(crate) living: usize,
+    /// All records of series.
+    pub(crate) all: usize,
+    /// Of those that count, how many have been ended and wait to be exposed once more.
+    pub(crate) leaving: usize,
+}
+
+/// A record that counts.
+pub(crate) struct Record<'a> {
+    pub(crate) family: &'a Family,
+    pub(crate) labels: &'a [u8],
+    pub(crate) created_ms: u64,
+    /// When it had not changed for some time.
+    pub(crate) changed_ms: u64,
+    pub(crate) cells: &'a [AtomicU64],
+}
+
+impl Reader {
+    fn mounted_as(&self, process: Process, serial: u64) -> Option<&Mounted> {
+        let is_it = |mounted: &&Mounted| mounted.segment.process == process && mounted.segment.serial == serial;
+        self.store.mounts.iter().flatten().find(is_it)
+    }
+
+    /// Whether there is such a segment.
+    pub(crate) fn has_segment(&self, process: Process, serial: u64) -> bool {
+        self.mounted_as(process, serial).is_some()
+    }
+
+    /// How much of a segment counts; `None` where it is not read, or not in full.
+    pub(crate) fn share(&self, process: Process, serial: u64) -> Option<Share> {
+        let mounted = self.mounted_as(process, serial).filter(|mounted| !mounted.is_damaged)?;
+        let living = mounted.contributions.iter().filter(|each| each.series != NO_SERIES);
+        let leaving = living.clone().filter(|each| each.is_leaving()).count();
+        Some(Share { living: living.count(), all: mounted.contributions.len(), leaving })
+    }
+
+    /// Visits the records of a segment that count.
+    pub(crate) fn records(&self, process: Process, serial: u64, mut visit: impl FnMut(Record<'_>)) {
+        let Some(mounted) = self.mounted_as(process, serial) else { return };
+        let records = mounted.contributions.iter().enumerate();
+        for (number, contribution) in records.filter(|(_, each)| each.series != NO_SERIES) {
+            let at = contribution.record();
+            let Some(declared) = mounted.declared(at) else { continue };
+            let cells = &mounted.segment.log()[at + HEAD_WORDS..][..declared.shape.words];
+            let family = &self.order.families.get(declared.family).family;
+            let changed_ms = mounted.changed_ms(number as u32, self.now_ms);
+            visit(Record { family, labels: mounted.text(at), created_ms: mounted.created_ms(at), changed_ms, cells });
+        }
+    }
+}

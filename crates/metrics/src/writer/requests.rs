@@ -1,0 +1,106 @@
+//! What a writer is asked for by whoever looks after the life of series, and does between two epochs: to forget series, or
+//! to go on in another segment.
+//!
+//! A writer never takes a series' memory back: it only stops to find it. What is observed with the same labels from then
+//! on gets a new record, a new life. Readers go on counting the old one until a tombstone says that it has ended. Memory of
+//! ended series comes back by leaving the whole segment, when most of it is of such.
+
+use super::{Index, Pages, Writer};
+use crate::labels::Pairs;
+use crate::protocol;
+use crate::segment::layout::{CLOSED, Head, RecordKind};
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
+use crate::writer::memory::Memory;
+use arc_swap::ArcSwapOption;
+use std::sync::Arc;
+
+/// Series of one request; more take the writer too long at a time.
+pub(crate) const FORGET_MAX: usize = 512;
+
+/// What a writer is asked for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// To forget these series, by the places of their records in words of the log.
+    Forget(Vec<u32>),
+    /// To go on in this memory, which is new.
+    Move(Arc<Memory>),
+}
+
+/// Where a writer finds what it is asked for: one request at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    request: ArcSwapOption<Request>,
+    posted: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Inbox {
+    /// Leaves a request; false where the last one has not been taken yet.
+    pub(crate) fn post(&self, request: Request) -> bool {
+        if self.is_pending() {
+            return false;
+        }
+        self.request.store(Some(Arc::new(request)));
+        protocol::ask(&self.posted);
+        true
+    }
+
+    /// Whether the writer has not yet done what was asked last.
+    pub(crate) fn is_pending(&self) -> bool {
+        protocol::is_pending(&self.posted, &self.done)
+    }
+}
+
+impl Writer {
+    /// Does what was asked since the last tick.
+    #[inline]
+    pub(super) fn take_requests(&mut self) {
+        let inbox = &self.memory.inbox;
+        if protocol::is_asked(&inbox.posted, &inbox.done) {
+            self.do_request();
+        }
+    }
+
+    #[cold]
+    fn do_request(&mut self) {
+        let memory = self.memory.clone();
+        let inbox = &memory.inbox;
+        match inbox.request.swap(None).as_deref() {
+            Some(Request::Forget(places)) => places.iter().for_each(|place| self.forget(*place)),
+            Some(Request::Move(to)) => self.move_to(to.clone()),
+            None => {}
+        }
+        // Handles may be of series that are forgotten now.
+        self.generation = (self.generation + 1) & (u32::MAX >> (super::FORM_BITS + 1));
+        protocol::finish(&inbox.posted, &inbox.done);
+    }
+
+    /// Leaves the segment as it is and begins another, in which everything is new.
+    pub(crate) fn move_to(&mut self, memory: Arc<Memory>) {
+        memory.pages.use_up_to(1);
+        self.segment.header().closed.store(CLOSED, crate::sync::Ordering::Release);
+        self.segment = memory.segment.clone();
+        self.memory = memory;
+        self.index = Index::new();
+        self.locals.clear();
+        self.numbers.clear();
+        self.epoch = 1;
+        self.generation = (self.generation + 1) & (u32::MAX >> (super::FORM_BITS + 1));
+        (self.log_used, self.reserve, self.series, self.reserved_series) = (0, 0, 0, 0);
+    }
+
+    fn forget(&mut self, place: u32) {
+        let at = place as usize;
+        let Some(head) = self.segment.log().get(at).and_then(|word| Head::unpack(word.load(Relaxed))) else { return };
+        let Some(local) = self.local_of(head.pack()).filter(|_| head.kind == RecordKind::Series) else { return };
+        let Some((_, text)) = self.segment.series(at, head) else { return };
+        let values: Vec<_> = Pairs::new(text).map(|(_, value)| value.into_owned().into_bytes()).collect();
+        let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
+        let hash = self.inner.hash(local.declared.id, &values);
+        let memory = self.memory.clone();
+        let pages = Pages { words: memory.index_words(), ready: memory.pages.ready() };
+        // An overflow series is not in the index; it stays.
+        self.index.remove(pages, hash as u32, place);
+    }
+}

@@ -1,0 +1,108 @@
+//! Taking a worker's connections: from the listener to a task of its own, or to a polite refusal.
+//!
+//! What a connection then says is the business of `client`.
+
+use crate::client::{self, Client};
+use crate::reply;
+use crate::worker::Worker;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+/// How long accepting rests after it failed, so that a lack of descriptors does not become a lack of CPU.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Refused connections that are closed politely at the same time; further ones are just closed.
+const REFUSALS_MAX: usize = 64;
+/// How long a refused client has to read why.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+
+/// Takes connections from one listener until the task is ended.
+pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<TcpListener>, index: usize) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => worker.admit(stream, peer, index),
+            // The client gave up while it was queued: nothing is wrong here.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if worker.counters.accept_errors.get().is_multiple_of(100) {
+                    tracing::warn!(
+                        %error,
+                        "cannot accept connections; new ones wait (raise the limit of open files: ulimit -n, LimitNOFILE)"
+                    );
+                }
+                worker.counters.accept_errors.add(1);
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Serves a connection just accepted, or refuses it.
+    pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: usize) {
+        // A connection that is gone already shows that when it is read.
+        let _ = stream.set_nodelay(true);
+        let Ok(local) = stream.local_addr() else { return };
+        self.counters.connections_total.add(1);
+        let share = self.snapshot().plan.settings.connections_max as u64;
+        if self.counters.connections_open.get() >= share {
+            self.counters.connections_refused.add(1);
+            if self.refusals.get() < REFUSALS_MAX {
+                self.refusals.set(self.refusals.get() + 1);
+                spawn_local(refuse(self.clone(), stream));
+            }
+            return;
+        }
+        self.counters.connections_open.add(1);
+        self.listeners[listener].open.add(1);
+        let open = Open { worker: self.clone(), listener };
+        let mut client = Client::new(stream, peer, local, listener, self.clock.now_ms());
+        spawn_local(async move { client::serve(&open.worker, &mut client).await });
+    }
+}
+
+/// Counts an open connection, and notices one whose task panicked.
+struct Open {
+    worker: Rc<Worker>,
+    listener: usize,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.counters.connections_open.sub(1);
+        self.worker.listeners[self.listener].open.sub(1);
+        if std::thread::panicking() {
+            self.worker.counters.panics.add(1);
+        }
+    }
+}
+
+/// Tells a client that there is no room for it, and gives it the time to read that.
+async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
+    let polite = async {
+        stream.write_all(&reply::overloaded()).await?;
+        stream.shutdown().await?;
+        let mut space = [0; 1024];
+        poll_fn(|cx| {
+            loop {
+                let mut space = ReadBuf::new(&mut space);
+                match Pin::new(&mut stream).poll_read(cx, &mut space) {
+                    Poll::Ready(Ok(())) if !space.filled().is_empty() => {}
+                    Poll::Ready(result) => return Poll::Ready(result),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    };
+    // However it ends, the client was told or did not listen.
+    let _ = tokio::time::timeout(REFUSAL_TIME, polite).await;
+    worker.refusals.set(worker.refusals.get() - 1);
+}

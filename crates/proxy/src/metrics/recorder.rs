@@ -1,0 +1,216 @@
+//! A worker's recording of finished requests.
+//!
+//! In the steady state a request costs one look into a table, by a number made of its route, its node and its status,
+//! and a few additions through the handles found there. Only what the table does not know, or cannot keep, is looked up
+//! by its labels: series seen for the first time, those whose label has collapsed (each such request is counted as
+//! collapsed), and families with labels from variables of the request.
+
+use super::table::{Handles, Table};
+use super::values::{Texts, Values};
+use super::{Aspect, MetricsPlan};
+use crate::client::Client;
+use crate::exchange::Exchange;
+use crate::snapshot::Snapshot;
+use crate::variables::with_vars;
+use std::time::{Duration, Instant};
+use stillgate_config::EXTRA_LABELS_MAX;
+use stillgate_metrics::{Handle, Writer};
+use stillgate_route::{Lookup, canonical_host};
+
+/// Bits of a key: the status, the node's slot plus one, and the number of the route, one bit above all.
+const STATUS_BITS: u32 = 10;
+const NODE_BITS: u32 = 20;
+const ROUTE_BITS: u32 = 33;
+const _: () = assert!(STATUS_BITS + NODE_BITS + ROUTE_BITS == u64::BITS - 1);
+
+/// A worker's end of the metrics.
+pub(crate) struct Recorder {
+    pub(super) writer: Writer,
+    table: Table,
+    /// What the table's keys hold for: the version of the Plan and the generation of the handles.
+    version: u64,
+    generation: u32,
+    texts: Texts,
+    /// For values of variables that have to be put together.
+    buffers: Vec<Vec<u8>>,
+    /// What was last told of connections.
+    pub(super) told: Vec<u64>,
+}
+
+/// What a finished request adds.
+#[derive(Debug, Clone, Copy)]
+struct Amounts {
+    received: u64,
+    sent: u64,
+    /// In the unit of the families; `None`: not measured.
+    request: Option<f64>,
+    /// `None`: no node was asked.
+    node: Option<f64>,
+    own: Option<f64>,
+}
+
+impl Recorder {
+    pub(crate) fn new(writer: Writer) -> Recorder {
+        let generation = writer.generation();
+        Recorder {
+            writer,
+            table: Table::default(),
+            version: 0,
+            generation,
+            texts: Texts::default(),
+            buffers: vec![Vec::new(); EXTRA_LABELS_MAX],
+            told: Vec::new(),
+        }
+    }
+
+    /// Counts a request that has ended; `ended` where it is timed.
+    pub(crate) fn record(&mut self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+        let Some(metrics) = snapshot.plan.metrics() else { return };
+        if metrics.wanted == 0 {
+            return;
+        }
+        let amounts = Amounts::of(x, metrics, ended);
+        let host = if metrics.tells_match { matched_host(x, snapshot) } else { None };
+        let is_present = self.is_present(snapshot.version);
+        let key = key(x, snapshot, metrics, host).filter(|_| is_present);
+        let mut unknown = metrics.wanted;
+        let known = key.and_then(|key| self.table.get(key));
+        let is_known = known.is_some();
+        if let Some(handles) = known {
+            unknown &= !handles.kept;
+            for aspect in Aspect::ALL {
+                if handles.kept & aspect.bit() != 0 {
+                    // It is of this generation, or it would not be in the table.
+                    amounts.add(&mut self.writer, aspect, handles.of[aspect as usize]);
+                }
+            }
+        }
+        if unknown != 0 {
+            let handles = self.look_up(unknown, client, x, snapshot, metrics, host, &amounts);
+            if let Some(key) = key.filter(|_| !is_known) {
+                self.table.insert(key, handles);
+            }
+        }
+    }
+
+    /// Whether the table is of this version of the Plan, which it becomes where that is the newest. What began under an
+    /// older one is counted without the table.
+    fn is_present(&mut self, version: u64) -> bool {
+        let generation = self.writer.generation();
+        if version > self.version || generation != self.generation {
+            self.table.clear();
+            self.version = version.max(self.version);
+            self.generation = generation;
+        }
+        version == self.version
+    }
+
+    /// Adds to the series of these aspects, found by their labels.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the request, and it is called in one place")]
+    fn look_up(
+        &mut self,
+        aspects: u8,
+        client: &Client,
+        x: &mut Exchange,
+        snapshot: &Snapshot,
+        metrics: &MetricsPlan,
+        host: Option<usize>,
+        amounts: &Amounts,
+    ) -> Handles {
+        let Recorder { writer, texts, buffers, .. } = self;
+        let found = x.outcome.route;
+        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].upstream]);
+        let state = upstream.map(|upstream| upstream.state.borrow());
+        let endpoint = x.outcome.asked.and_then(|(slot, address)| {
+            let present = state.as_ref()?.endpoint(slot);
+            if present.address == address {
+                return Some(present);
+            }
+            // The slot belongs to another node by now, as this request ended its try under an older configuration.
+            upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
+        });
+        let found = found.map(|found| (found, host));
+        let values = Values::new(metrics, &snapshot.plan, found, endpoint, x.outcome.status, texts);
+        let mut look = |vars: Option<&dyn Lookup>| {
+            let mut handles = Handles::NONE;
+            for aspect in Aspect::ALL {
+                let Some(family) = metrics.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
+                if aspect == Aspect::NodeTime && endpoint.is_none() {
+                    // Nor will there be for the next request with this key.
+                    handles.kept |= aspect.bit();
+                    continue;
+                }
+                let handle =
+                    values.with(family, aspect, vars, buffers, |values| writer.series(&family.declared, values));
+                amounts.add(writer, aspect, handle);
+                handles.of[aspect as usize] = handle;
+                let is_variable = metrics.variable & aspect.bit() != 0;
+                if !is_variable && handle != Handle::NONE && !writer.is_collapsed(handle) {
+                    handles.kept |= aspect.bit();
+                }
+            }
+            handles
+        };
+        if aspects & metrics.variable == 0 {
+            return look(None);
+        }
+        with_vars(client, x, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
+    }
+}
+
+impl Amounts {
+    fn of(x: &Exchange, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
+        let unit = |time: Duration| (time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())) as f64;
+        let request = x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let node = x.outcome.node_since.map(|since| {
+            let until = x.outcome.node_until.or(ended).unwrap_or(since);
+            until.saturating_duration_since(since)
+        });
+        let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
+        let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
+        Amounts { received: x.bytes_received(), sent: x.to_client.total, request, node, own }
+    }
+
+    /// Adds to the series of one aspect.
+    #[inline]
+    fn add(&self, writer: &mut Writer, aspect: Aspect, handle: Handle) {
+        let mut observe = |time: Option<f64>| time.is_none_or(|time| writer.observe(handle, time));
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = match aspect {
+            Aspect::RequestTime => observe(self.request),
+            Aspect::NodeTime => observe(self.node),
+            Aspect::OwnTime => observe(self.own),
+            Aspect::Count => writer.add(handle, 1),
+            Aspect::Received => writer.add(handle, self.received),
+            Aspect::Sent => writer.add(handle, self.sent),
+        };
+    }
+}
+
+/// The number of a request's series under this version of the Plan; `None`: it has none, as there are too many.
+#[inline]
+fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
+    let route = x.outcome.route.map_or(0, |found| match metrics.tells_match {
+        false => found.route as u64 + 1,
+        true => {
+            let route = &snapshot.plan.routes[found.route];
+            1 + route.first_match + (found.path * route.hosts + host.unwrap_or_default()) as u64
+        }
+    });
+    let node = x.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
+    let status = u64::from(x.outcome.status);
+    let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
+    fits.then_some(1 << 63 | route << (NODE_BITS + STATUS_BITS) | node << STATUS_BITS | status)
+}
+
+/// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
+fn matched_host(x: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
+    let spec = &snapshot.plan.matcher().specs()[x.outcome.route?.route];
+    if spec.hosts.len() <= 1 {
+        return (!spec.hosts.is_empty()).then_some(0);
+    }
+    let host = canonical_host(x.request.authority.of(x.from_client.head()), &mut x.host_scratch);
+    let matching = spec.hosts.iter().enumerate().filter(|(_, pattern)| pattern.matches(host));
+    matching.max_by_key(|(_, pattern)| pattern.precedence()).map(|(index, _)| index)
+}
