@@ -6,6 +6,9 @@ use crate::packages::{self, CURL, GXX, H11, NGINX, PROMETHEUS, PROMETHEUS_CLIENT
 use crate::step::{self, Steps};
 use crate::{arrows, fuzz, icount, tidy};
 
+/// The part of the tests that loom runs, under every order of loads and stores.
+const LOOM: [&str; 6] = ["test", "--package", "stillgate-metrics", "--lib", "--release", "loom_tests"];
+
 /// How long each fuzz target runs here; long enough to see that it still works and finds the shallow things.
 const FUZZ_SECONDS: u64 = 10;
 
@@ -29,6 +32,10 @@ pub(crate) fn run(mut args: Args) -> Result {
         step::run(&mut step::cargo(["test", "--workspace", "--no-fail-fast"]))
     });
     if !quick {
+        steps.run("loom", || {
+            let mut cargo = step::cargo(LOOM);
+            step::run(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", step::target_dir().join("loom")))
+        });
         steps.run("fuzz targets", || fuzz::all(FUZZ_SECONDS));
         steps.run("instruction counts", || icount::check(false));
     }

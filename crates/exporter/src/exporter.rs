@@ -68,8 +68,8 @@ enum Event {
 }
 
 impl Exporter {
-    /// Starts the thread, which exposes at `path`. Without a listener nothing is served; the collector is tended all the
-    /// same.
+    /// Starts the thread, which exposes at `path`. Without a listener nothing is served; the collector is tended all
+    /// the same.
     pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, path: &str) -> io::Result<Exporter> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
@@ -135,11 +135,12 @@ impl Exporter {
     fn order(&self, order: Order) -> impl Future<Output = ()> + Send + use<> {
         let commands = self.commands.downgrade();
         async move {
+            // One that has ended needs no orders.
+            let Some(commands) = commands.upgrade() else { return };
             let (done, is_done) = oneshot::channel();
-            // One that has ended needs no orders, and drops them.
-            if let Some(commands) = commands.upgrade() {
-                let _ = commands.send(Command::Order(order, done)).await;
-            }
+            // Where it ends meanwhile, the order is dropped.
+            let _ = commands.send(Command::Order(order, done)).await;
+            drop(commands);
             // An error is what says that it was done.
             let _ = is_done.await;
         }

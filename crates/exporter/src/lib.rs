@@ -1,8 +1,8 @@
 //! The HTTP side of the metrics: serves what a [`Collector`](stillgate_metrics::Collector) reads.
 //!
-//! Everything happens on one thread of low priority, whatever the number of scrapers. A scrape is encoded when it is asked for,
-//! a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. What there is to expose, and
-//! in which form, is decided by `stillgate-metrics`.
+//! Everything happens on one thread of low priority at a time, whatever the number of scrapers. A scrape is encoded when
+//! it is asked for, a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. What there is
+//! to expose, and in which form, is decided by `stillgate-metrics`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! The collector, as the exporter's tasks share it.
 //!
-//! Work on it is done in short stretches: a refresh, or a piece. In between the other scrapes have their turn. The clock
-//! is read here, and nowhere below.
+//! Work on it is done in short stretches: a refresh, or a piece. In between the other scrapes have their turn. The
+//! clock is read here, and nowhere below.
 
 use crate::tally::Tally;
 use std::fmt;

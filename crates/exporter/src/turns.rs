@@ -3,19 +3,19 @@
 //!
 //! A thread of the idle policy gives its core up at once when a worker wakes; a niced one keeps it until its time slice
 //! is over, milliseconds in which a request waits. But on a machine whose cores are all busy the idle one gets a few
-//! milliseconds in some seconds, and a scrape of a million series would outlast Prometheus' timeout of 10 s. So work is offered
-//! to the idle thread; if it is not there within some milliseconds, no core is free, and the niced one does it, with some
-//! 10% of a core. Requests queue for longer than a time slice on such a machine in any case.
+//! milliseconds in some seconds, and a scrape of a million series would outlast Prometheus' timeout of 10 s. So work is
+//! offered to the idle thread; if it is not there within some milliseconds, no core is free, and the niced one does it,
+//! with some 5 to 10% of a core. Requests queue for longer than a time slice on such a machine in any case.
 //!
 //! ```text
-//!  niced   rests in epoll ── work ─▶ offers ─┬─ taken in time ─▶ waits ──────────────▶ rests …
+//!  niced   rests in epoll ── work ─▶ offers ─┬─ taken in time ─▶ waits ────────────▶ rests …
 //!                                            └─ not taken ─▶ works itself, tries again a second later
-//!  idle                                        takes ─▶ works: one stint, or until it starves ─▶ gives back
+//!  idle                                        takes ─▶ works for one stint ─▶ gives back
 //! ```
 //!
 //! There are two threads because one cannot change back: leaving the idle policy needs a privilege (sched(7)) that a
-//! gateway does not have. They never run at the same time. What waits is the niced one, since who runs the tasks can only
-//! give them away when it has a core itself.
+//! gateway does not have. They never run at the same time. The niced one is who waits, since tasks can only be given away
+//! by a thread that has a core.
 
 use crate::source::Source;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,5 +1,7 @@
 //! What the owner of an exporter can do with it.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod running;
 
 use running::{Running, registry};
@@ -43,7 +45,7 @@ fn questions_and_orders() {
 
 #[test]
 fn stopping_lets_scrapes_finish() {
-    let running = Running::start(100_000);
+    let running = Running::large();
     let addr = running.addr();
     let whole = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     let mut kept = Client::connect(addr);
@@ -62,7 +64,7 @@ fn stopping_lets_scrapes_finish() {
 
 #[test]
 fn stopping_does_not_wait_for_ever() {
-    let running = Running::start(100_000);
+    let running = Running::large();
     let stuck = SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false);
     eventually("the scrape to begin", || running.exporter.counts().scraping == 1);
     running.exporter.stop().unwrap();
@@ -105,7 +107,7 @@ fn a_folder_that_nobody_has_written_yet_is_picked_up_when_somebody_does() {
     let body = String::from_utf8(refused.body).unwrap();
     assert!(body.contains(folder.to_str().unwrap()), "{body}");
 
-    let running = Running::of(registry(Some(folder)), 10);
+    let running = Running::of(registry(Some(folder)), 10, 0);
     let theirs = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     assert!(theirs.text().contains("requests_total{n=\"9\"} 1\n"));
     assert_eq!(theirs.text(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false).text());

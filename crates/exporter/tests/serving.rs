@@ -1,5 +1,7 @@
 //! What scrapers of all kinds get: obedient ones, slow ones, many, hostile ones.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod running;
 
 use running::{Running, small};
@@ -165,7 +167,7 @@ fn a_hundred_scrapers_get_the_same() {
 
 #[test]
 fn a_slow_scraper_pins_little_and_holds_up_nobody() {
-    let running = Running::start(100_000);
+    let running = Running::large();
     let addr = running.addr();
     let whole = scrape(addr, "/metrics", ACCEPT_TEXT, false);
     let before = running.exporter.counts().bytes;
@@ -185,7 +187,7 @@ fn a_slow_scraper_pins_little_and_holds_up_nobody() {
 
 #[test]
 fn hanging_up_stops_the_work() {
-    let running = Running::start(100_000);
+    let running = Running::large();
     let whole = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     let before = running.exporter.counts();
     let mut scraper = SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false);
@@ -200,7 +202,7 @@ fn hanging_up_stops_the_work() {
 
 #[test]
 fn there_is_a_bound_on_scrapes() {
-    let running = Running::start(100_000);
+    let running = Running::large();
     let stuck: Vec<_> = (0..128).map(|_| SlowScrape::start(running.addr(), "/metrics", ACCEPT_TEXT, false)).collect();
     eventually("all places to be taken", || running.exporter.counts().scraping == 128);
     let refused = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);

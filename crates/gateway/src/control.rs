@@ -23,7 +23,7 @@ use tracing::{error, info, warn};
 /// What the access log gets to be written out in, after the last request.
 const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the workers are counted and the metrics told.
+/// How often the workers are looked after and the metrics told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the control thread.
@@ -86,7 +86,7 @@ pub(crate) struct Control {
     access_log: Option<AccessLogWriter>,
     started: Instant,
     is_exporter_lost: bool,
-    /// When to look whether all workers are there, and to tell the metrics how things are.
+    /// When to look whether all workers are there and what they still hold, and to tell the metrics how things are.
     second: Interval,
 }
 
@@ -179,6 +179,7 @@ impl Control {
             Event::Asked(question) => self.answer(question),
             Event::Terminate(signal) => return self.terminate(signal),
             Event::Second => {
+                self.reloader.sweep();
                 self.tell_metrics();
                 // The others would serve on, with less and less; whoever supervises us starts anew with all.
                 if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {

@@ -1,7 +1,7 @@
 //! `stillgate exporter`: a process of its own that exposes what gateways write to a shared folder.
 //!
-//! It only reads, so it may be stopped, killed or restarted at any moment, and several may run side by side. The folder need not be there
-//! when it starts: what a gateway writes later is picked up, and until then scrapes are answered 503.
+//! It only reads, so it may be stopped, killed or restarted at any moment, and several may run side by side. The folder
+//! need not be there when it starts: what a gateway writes later is picked up, and until then scrapes are answered 503.
 
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
 use crate::logging::{LevelError, Logging};

@@ -95,16 +95,16 @@ impl Prepared {
         (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
     }
 
-    /// Begins to expose.
-    pub(crate) fn start(self, plan: &Plan) -> Result<Metering, MeteringError> {
+    /// Begins to expose, with what is known by now.
+    pub(crate) fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
         let Prepared { registry, listener, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
-        let own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
-        let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own))?;
+        let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
+        own.tell_nodes(&recorded, plan, None);
+        own.tell(facts, registry.lost());
+        let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let exporter = Exporter::spawn(listener, collector, &settings.path).map_err(MeteringError::Thread)?;
-        let mut metering = Metering { registry, exporter, own, settings, plan: recorded };
-        metering.own.tell_nodes(&metering.plan, plan, None);
-        Ok(metering)
+        Ok(Metering { registry, exporter, own, settings, plan: recorded })
     }
 }
 
@@ -158,7 +158,7 @@ impl Metering {
         if settings != self.settings {
             self.own.declare(&settings, &self.registry)?;
             orders.push(self.exporter.set_path(&settings.path));
-            orders.push(self.exporter.set_options(collector_options(&settings, &self.own)));
+            orders.push(self.exporter.set_options(collector_options(&settings, &self.own, &self.registry)));
         }
         self.own.tell_nodes(&recorded, plan, Some(replaced));
         let (old, new) = (replaced.owners(), plan.owners());
@@ -240,18 +240,21 @@ impl Orders {
     }
 }
 
-fn collector_options(settings: &Metrics, own: &OwnMetrics) -> CollectorOptions {
+fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) -> CollectorOptions {
     let mut reader = ReaderOptions {
         cache_bytes_max: (settings.memory_bytes as f64 * CACHE_SHARE) as usize,
         ..ReaderOptions::default()
     };
     reader.encode.created = settings.created;
     let declared = |measure: Measure| -> Option<Arc<Declared>> { own.declared(measure).cloned() };
+    // All of them have been declared before: this finds them.
+    let in_use = settings.families().filter_map(|spec| registry.declare(spec.family(settings)?).ok());
     CollectorOptions {
         reader,
         expire_ms: settings.expire.map(|time| time.as_millis() as u64),
         series: declared(Measure::MetricsSeries),
         bytes: declared(Measure::MetricsBytes),
+        in_use: Some(in_use.collect()),
     }
 }
 

@@ -32,9 +32,6 @@ use tracing::{debug, error, info, warn};
 /// What new names get to be resolved in before a configuration is published without their addresses.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often replaced Plans are looked through for those that no worker holds any more.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-
 /// Replaced Plans kept for workers; beyond it the oldest is left to the worker that still holds it.
 const RETIRED_MAX: usize = 64;
 
@@ -111,8 +108,6 @@ pub(crate) enum Step {
     Built(Result<Built, JoinError>),
     /// A name has other addresses.
     AddressesChanged(Change),
-    /// Time to look through the replaced Plans.
-    Sweep,
 }
 
 impl Reloader {
@@ -175,22 +170,12 @@ impl Reloader {
 
     /// Waits for the next thing to happen. May be cancelled without losing anything.
     pub(crate) async fn next(&mut self) -> Step {
-        let sweep = async {
-            match self.retired.is_empty() {
-                true => std::future::pending().await,
-                false => tokio::time::sleep(SWEEP_EVERY).await,
-            }
-        };
         let resolver = &mut self.resolver;
         match &mut self.work {
-            Work::Idle => tokio::select! {
-                change = resolver.next_change() => Step::AddressesChanged(change),
-                () = sweep => Step::Sweep,
-            },
+            Work::Idle => Step::AddressesChanged(resolver.next_change().await),
             Work::Reading(task) => tokio::select! {
                 read = task => Step::Read(read),
                 change = resolver.next_change() => Step::AddressesChanged(change),
-                () = sweep => Step::Sweep,
             },
             Work::Resolving { until, .. } => {
                 let left = until.saturating_duration_since(Instant::now());
@@ -201,7 +186,6 @@ impl Reloader {
             Work::Building(task, _) => tokio::select! {
                 built = task => Step::Built(built),
                 change = resolver.next_change() => Step::AddressesChanged(change),
-                () = sweep => Step::Sweep,
             },
         }
     }
@@ -225,7 +209,6 @@ impl Reloader {
                 info!(name = change.name, addresses = ?change.addresses, "addresses changed");
                 self.wanted.addresses = true;
             }
-            Step::Sweep => {}
         }
         self.sweep();
         self.begin();
@@ -356,8 +339,8 @@ impl Reloader {
         self.last_error = Some(LastError { at: now_rfc3339(), errors });
     }
 
-    /// Frees Plans that no worker holds any more, here and not in the worker that was the last.
-    fn sweep(&mut self) {
+    /// Frees Plans that no worker holds any more, here and not in the worker that was the last; to be called now and then.
+    pub(crate) fn sweep(&mut self) {
         let metering = self.live.metering.as_ref();
         let gone = |plan: &Plan| metering.iter().for_each(|metering| metering.gone(plan, &self.plans.load()));
         self.retired.retain(|plan| {

@@ -11,6 +11,7 @@ use crate::control::{Control, Signals};
 use crate::logging::{LevelError, Logging};
 use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
+use crate::own_metrics::Facts;
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader};
 use crate::source::{ReadError, Source};
 use crate::watch::FileWatch;
@@ -178,6 +179,10 @@ async fn start(
         Some(prepared) => prepared.writers(workers).map_err(RunError::Metrics)?,
         None => Vec::new(),
     };
+    // Before clients come, who could take all descriptors.
+    let metering = prepared.map(|prepared| prepared.start(&plan, &at_start(access_log.as_ref())));
+    let metering = metering.transpose().map_err(RunError::Metrics)?;
+    drop(plan);
     let fleet =
         Fleet::start(gateway, plans.clone(), sinks, writers, allocator::give_back).map_err(|error| match error {
             StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
@@ -194,13 +199,21 @@ async fn start(
         // It ends with the runtime.
         tokio::spawn(admin::serve(listener, key, ask));
     }
-    let metering = prepared.map(|prepared| prepared.start(&plan)).transpose().map_err(RunError::Metrics)?;
-    drop(plan);
     let metrics = metering.as_ref().and_then(Metering::address);
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
     let live = Live { logging, admin_key, metering };
     let reloader = Reloader::new(source, config, plans, resolver, live);
     Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
+}
+
+/// What the metrics are told before anything has happened.
+fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
+    Facts {
+        generation: 1,
+        last_reload_successful: true,
+        requests_total: 0,
+        dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
+    }
 }
 
 /// Clients alone could take all descriptors, and then none is left to reach a node with.

@@ -1,5 +1,7 @@
 //! `stillgate exporter`: a process that exposes what others write to a shared folder.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};

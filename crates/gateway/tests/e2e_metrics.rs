@@ -289,7 +289,10 @@ fn a_removed_route_is_exposed_once_more_and_goes() {
     });
     let found = measured.scrape();
     assert_eq!(found.sum("stillgate_http_requests_total", &[("route", "")]), 4.0, "{found:?}");
-    // And one that comes back begins anew.
+    // What stays goes on, and one that comes back begins anew.
+    measured.gateway.client().get("/?x");
+    measured.gateway.client().send("GET / HTTP/1.1\r\nHost : h\r\n\r\n");
+    eventually("the next 400", || measured.scrape().sum("stillgate_http_requests_total", &[("route", "")]) == 5.0);
     measured.reload(resources(&upstream, &dead), "");
     measured.gateway.client().get("/orders/1");
     eventually("a new life", || measured.scrape().sum("stillgate_http_requests_total", &[("route", "orders")]) == 1.0);
@@ -405,6 +408,19 @@ fn the_exposition_is_there_while_requests_are_finished() {
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.status(), 200);
     eventually("the end", || measured.gateway.ended().is_some_and(|status| status.success()));
+}
+
+#[test]
+fn clients_that_take_all_descriptors_do_not_end_it() {
+    let upstream = Upstream::echo();
+    let mut setup = Setup::to(upstream.addr());
+    setup.open_files = Some(64);
+    let mut measured = Measured::start(setup, "");
+    let clients: Vec<_> = (0..100).map(|_| measured.gateway.client()).collect();
+    eventually("all descriptors to be in use", || measured.gateway.fd_count() >= 60);
+    measured.gateway.assert_healthy();
+    drop(clients);
+    assert!(measured.scrape().sum("stillgate_connections", &[]) <= 64.0);
 }
 
 #[test]

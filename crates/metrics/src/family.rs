@@ -109,8 +109,6 @@ pub enum FamilyError {
     Buckets(String),
     /// A schema, threshold or number of native buckets out of range.
     Native(String),
-    /// The name is taken by a family of another kind, unit, help or buckets.
-    Conflict(String),
     /// As many families as there may be.
     TooMany(String),
 }
@@ -139,9 +137,6 @@ impl fmt::Display for FamilyError {
                 f,
                 "{name}: a native histogram has a schema from -4 to 8, a threshold of 0 or more and {NATIVE_BUCKETS_MIN} to {NATIVE_BUCKETS_MAX} buckets"
             ),
-            FamilyError::Conflict(name) => {
-                write!(f, "{name} is declared already with another type, unit, help or buckets; choose another name")
-            }
             FamilyError::TooMany(name) => write!(f, "{name}: there are too many families already"),
         }
     }

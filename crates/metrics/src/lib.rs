@@ -1,4 +1,49 @@
-//! Metrics that never cost a request.
+//! Metrics that never cost a request: counting is a store into memory that one thread owns, and a scrape costs what has
+//! changed since the last one, in a thread that no request waits for.
+//!
+//! ```text
+//!  registry: families, budgets            ┌ writer ──▶ segment ┐ append-only; anonymous, or a file on tmpfs
+//!     │  provisioner: memory ahead  ────▶ ├ writer ──▶ segment ┤──▶ reader: merged series, sorted, encoded by chunks
+//!                                         └ writer ──▶ segment ┘      └ collector: scrapes, expiry, ended processes
+//! ```
+//!
+//! - A [`Writer`] belongs to one thread. It finds a series by its labels, or is handed a [`Handle`] it gave before, and
+//!   changes it by plain stores. What a new label set needs has been prepared by another thread; where it has not, or a
+//!   family is over its budget, the label with the most values becomes `__other__`, and everything else stays exact.
+//! - A [`Collector`] belongs to one thread too, of low priority. It reads all segments of the process, or of all
+//!   processes that share a folder, merges them, and hands out expositions piece by piece in three formats.
+//!
+//! ```
+//! use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry, encode::Format};
+//! use std::sync::Arc;
+//!
+//! let process = Process { pid: std::process::id(), start: 0 };
+//! let registry = Arc::new(Registry::start(Options::new(process, 1_795_220_833_000, 42))?);
+//! let requests = registry.declare(Family {
+//!     name: "http_requests_total".into(),
+//!     help: "Requests answered.".into(),
+//!     unit: String::new(),
+//!     kind: Kind::Counter,
+//!     labels: vec!["route".into(), "code".into()],
+//!     exemplars: false,
+//! })?;
+//! let mut writer = registry.writer()?;
+//! let series = writer.series(&requests, &[b"orders", b"200"]);
+//! assert!(writer.add(series, 3));
+//!
+//! let mut collector = Collector::of_registry(registry, CollectorOptions::default())?;
+//! collector.refresh(1_795_220_834_000).expect("its own memory is always there");
+//! let mut cursor = collector.cursor(Format::Text, false, None);
+//! let mut text = Vec::new();
+//! while let Some(piece) = collector.next(&mut cursor) {
+//!     text.extend_from_slice(piece.as_ref());
+//! }
+//! assert!(text.ends_with(b"http_requests_total{route=\"orders\",code=\"200\"} 3\n"));
+//! # Ok::<(), stillgate_metrics::RegistryError>(())
+//! ```
+//!
+//! The crate knows nothing of a gateway. It takes time and randomness as arguments; the only IO is mapping memory
+//! (`segment/memory.rs`) and the list of segments in a shared folder (`shared/`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -60,20 +60,34 @@ pub(crate) fn write(sequence: &AtomicU64, change: impl FnOnce()) {
     sequence.store(before.wrapping_add(2), Ordering::Release);
 }
 
-/// Reads words that belong together; false where they kept changing under `tries` looks: what was read last is then of
-/// two minds. A writer that was killed, or put to sleep, in the middle of a change leaves it so for long.
+/// What was seen of words that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// All of them as they were at one moment.
+    Whole,
+    /// They are in the middle of one and the same change all the time: its writer was killed in it, or put to sleep.
+    Stuck,
+    /// They kept changing.
+    Changing,
+}
+
+/// Reads words that belong together, in so many tries. Unless they are seen whole, what was read last is of two minds.
 #[inline]
-pub(crate) fn read(sequence: &AtomicU64, tries: usize, mut look: impl FnMut()) -> bool {
+pub(crate) fn read(sequence: &AtomicU64, tries: usize, mut look: impl FnMut()) -> Seen {
+    let first = sequence.load(Ordering::Relaxed);
+    let mut is_same = true;
     for _ in 0..tries {
         let before = sequence.load(Ordering::Acquire);
         look();
         fence(Ordering::Acquire);
-        if before % 2 == 0 && sequence.load(Ordering::Relaxed) == before {
-            return true;
+        let behind = sequence.load(Ordering::Relaxed);
+        if before.is_multiple_of(2) && behind == before {
+            return Seen::Whole;
         }
+        is_same &= before == first && behind == first;
         relax();
     }
-    false
+    if is_same { Seen::Stuck } else { Seen::Changing }
 }
 
 /// Counts one more errand for the writer; there is one who asks, and what is asked for was stored before.

@@ -306,11 +306,15 @@ impl Inner {
         let file = self.file_of(serial);
         let log_bytes = self.writers_bytes_max().max(LOG_BYTES_MIN);
         let memory = Memory::new(file.as_deref(), log_bytes, options.process, serial, is_exempt, options.now_ms)
-            .map_err(|error| RegistryError::Io("a writer's memory", error))?;
-        let memory = Arc::new(memory);
+            .map_err(|error| RegistryError::Io("a writer's memory", error))
+            .and_then(|memory| self.list(&[], Some(serial)).map(|()| Arc::new(memory)));
+        if let (Err(_), Some(file)) = (&memory, &file) {
+            // It may not even be there, and what has failed before says more.
+            let _ = std::fs::remove_file(file);
+        }
+        let memory = memory?;
         self.taken.fetch_add(memory.bytes().0 + memory.bytes().1, Ordering::Relaxed);
         self.provide(&memory);
-        self.list(&[], Some(serial))?;
         writers.serial += 1;
         writers.version += 1;
         writers.memories.push(memory.clone());
@@ -432,7 +436,9 @@ impl Inner {
         let least = self.options.ahead_bytes / 8;
         let most = (AHEAD_BYTES_MAX / 8).max(least);
         let ahead = (memory.log.used() / 4).clamp(least, most);
-        let of_families: usize = lock(&self.families).iter().map(|family| family.bytes()).sum();
+        let families = lock(&self.families).clone();
+        families.iter().filter(|family| family.sets.is_to_be_prepared()).for_each(|family| family.sets.prepare());
+        let of_families: usize = families.iter().map(|family| family.bytes()).sum();
         let max = self.writers_bytes_max().saturating_sub(of_families);
         let mut grant = |bytes: usize| {
             let before = self.taken.fetch_add(bytes, Ordering::Relaxed);

@@ -6,16 +6,21 @@
 
 use crate::segment::memory::Mapping;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const FREE: u32 = 0;
 const REMOVED: u32 = 1;
+
+/// A family with so many label sets is going to touch its whole table, which is scattered over: better all at once, by
+/// another thread, than a page fault in a request for each page.
+const PREPARE_AT: u32 = 256;
 
 /// The label sets of one family.
 pub(crate) struct Sets {
     table: Mapping,
     slots: usize,
     count: AtomicU32,
+    is_prepared: AtomicBool,
 }
 
 impl Sets {
@@ -25,12 +30,23 @@ impl Sets {
         let table = Mapping::anonymous(slots * 4)?;
         // A huge page would be cleared by the first who touches it, and that is a writer.
         table.keep_small(0, table.bytes());
-        Ok(Sets { table, slots, count: AtomicU32::new(0) })
+        Ok(Sets { table, slots, count: AtomicU32::new(0), is_prepared: AtomicBool::new(false) })
     }
 
     /// Label sets counted.
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Relaxed)
+    }
+
+    /// Whether [`Sets::prepare`] is to be called, by a thread that may take its time.
+    pub(crate) fn is_to_be_prepared(&self) -> bool {
+        self.count() >= PREPARE_AT && !self.is_prepared.load(Relaxed)
+    }
+
+    /// Faults the whole table in. Where the system cannot, whoever touches a page does.
+    pub(crate) fn prepare(&self) {
+        self.table.populate(0, self.table.bytes());
+        self.is_prepared.store(true, Relaxed);
     }
 
     pub(crate) fn bytes(&self) -> usize {

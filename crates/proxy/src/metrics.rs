@@ -7,6 +7,8 @@
 mod gauges;
 mod recorder;
 mod table;
+#[cfg(test)]
+mod tests;
 mod values;
 
 pub(crate) use gauges::{Busy, Listener};

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::connection::Connection;
-use crate::exposition::{Labels, elements, labels, number, word};
+use crate::exposition::{Labels, ParsedExemplar, elements, labels, number, word};
 use crate::peers::require_tool;
 use crate::port::ReservedPort;
 use crate::process::Process;
@@ -18,7 +18,7 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// How long a query may take to come true: Prometheus hands new targets on every 5 s only, at two stages, so the first
@@ -143,9 +143,8 @@ impl Prometheus {
             .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
             .arg(format!("--web.listen-address={}", port.addr()))
             .arg("--log.level=warn");
-        if setup.native_histograms {
-            command.arg("--enable-feature=native-histograms");
-        }
+        let native = if setup.native_histograms { ",native-histograms" } else { "" };
+        command.arg(format!("--enable-feature=exemplar-storage{native}"));
         let process = Process::spawn("prometheus", &mut command, &dir.path().join("prometheus.log"));
         let mut server = Self { process, port, relay, _dir: dir };
         eventually("Prometheus to be ready", || {
@@ -196,6 +195,24 @@ impl Prometheus {
             std::thread::sleep(crate::POLL_INTERVAL);
         }
         panic!("waited in vain on {expression}; last: {last:?}; target: {:?}", self.targets());
+    }
+
+    /// The exemplars of the last ten minutes of the series that an expression selects.
+    ///
+    /// # Panics
+    /// When Prometheus refuses the expression.
+    #[track_caller]
+    pub fn exemplars(&self, expression: &str) -> Vec<ParsedExemplar> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        let query = percent_encoded(expression);
+        let data = self.ask(&format!("/api/v1/query_exemplars?query={query}&start={}&end={}", now - 600, now + 60));
+        let exemplars = elements(&data).iter().flat_map(|series| elements(&series["exemplars"]));
+        let exemplar = |found: &Value| ParsedExemplar {
+            labels: labels(&found["labels"]),
+            value: number(&found["value"]).expect("an exemplar has a value"),
+            timestamp: found["timestamp"].as_f64(),
+        };
+        exemplars.map(exemplar).collect()
     }
 
     /// Waits until an expression has exactly one value and that is `expected`.

@@ -24,16 +24,23 @@ pub struct Running {
     pub exporter: Exporter,
     writer: Writer,
     requests: Arc<Declared>,
+    /// Of the numbers, with zeros in front.
+    digits: usize,
 }
 
 impl Running {
     /// With so many counters `requests_total{n="…"}`, each 1, and a histogram `sizes` with one observation.
     pub fn start(series: usize) -> Running {
-        Running::of(registry(None), series)
+        Running::of(registry(None), series, 0)
+    }
+
+    /// With an exposition of 3 MB, which is more than any buffers on the way hold.
+    pub fn large() -> Running {
+        Running::of(registry(None), 10_000, 280)
     }
 
     /// As [`Running::start`], with a registry that is there already.
-    pub fn of(registry: Arc<Registry>, series: usize) -> Running {
+    pub fn of(registry: Arc<Registry>, series: usize, digits: usize) -> Running {
         let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
         let sizes = registry.declare(family("sizes", &[], Kind::Histogram(buckets))).unwrap();
@@ -41,7 +48,7 @@ impl Running {
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
-        let mut running = Running { exporter, writer, requests };
+        let mut running = Running { exporter, writer, requests, digits };
         let handle = running.writer.series(&sizes, &[]);
         assert!(running.writer.observe(handle, 5.0));
         (0..series).for_each(|n| running.count(n, 1));
@@ -60,7 +67,8 @@ impl Running {
 
     /// Adds to one of the counters.
     pub fn count(&mut self, n: usize, amount: u64) {
-        let handle = self.writer.series(&self.requests, &[n.to_string().as_bytes()]);
+        let number = format!("{n:0>digits$}", digits = self.digits);
+        let handle = self.writer.series(&self.requests, &[number.as_bytes()]);
         assert!(self.writer.add(handle, amount));
     }
 }

@@ -38,6 +38,8 @@ pub trait Library {
     fn tick(&mut self) {}
     /// Reads as if for the first time.
     fn forget(&mut self) {}
+    /// Keeps nothing encoded.
+    fn forget_text(&mut self) {}
     /// A whole exposition; returns its bytes.
     fn scrape(&mut self, gzip: bool) -> usize;
 }

@@ -22,7 +22,8 @@ pub fn run(is_quick: bool) {
     let said = LIBRARIES.map(|library| ask(library, series));
     table::title(&format!("Memory, {series} series (bytes a series)"));
     let row = |what: &str, key: &str, target: Option<f64>| {
-        let of = |said: &Said| said.iter().filter(|(name, _)| name == key).map(|(_, bytes)| bytes / series as f64).collect();
+        let of =
+            |said: &Said| said.iter().filter(|(name, _)| name == key).map(|(_, bytes)| bytes / series as f64).collect();
         table::row(what, &said.each_ref().map(of), target);
     };
     row("log with epochs", "log", None);

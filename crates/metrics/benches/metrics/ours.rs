@@ -2,7 +2,8 @@
 
 use crate::library::{BOUNDS, FAMILY, HELP, LABELS, Library, SECONDS, Values};
 use std::sync::Arc;
-use stillgate_metrics::encode::Format;
+use stillgate_metrics::encode::{self, Format};
+use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Handle, Kind, Merge, Options, Process, Registry, Writer,
 };
@@ -20,6 +21,7 @@ pub struct Stillgate {
     bytes: Arc<Declared>,
     writer: Writer,
     collector: Collector,
+    has_created: bool,
 }
 
 impl Stillgate {
@@ -77,7 +79,7 @@ impl Library for Stillgate {
         let bytes = registry.declare(family("bench_bytes", &["part"], Kind::Gauge(Merge::Sum))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = collector(&registry, &bytes);
-        Stillgate { registry, counters, histograms, bytes, writer, collector }
+        Stillgate { registry, counters, histograms, bytes, writer, collector, has_created: false }
     }
 
     #[inline]
@@ -120,6 +122,12 @@ impl Library for Stillgate {
 
     fn forget(&mut self) {
         self.collector = collector(&self.registry, &self.bytes);
+        self.has_created = false;
+    }
+
+    fn forget_text(&mut self) {
+        self.has_created = !self.has_created;
+        self.collector.set_options(options(&self.bytes, self.has_created));
     }
 
     fn scrape(&mut self, gzip: bool) -> usize {
@@ -134,6 +142,12 @@ impl Library for Stillgate {
 }
 
 fn collector(registry: &Arc<Registry>, bytes: &Arc<Declared>) -> Collector {
-    let options = CollectorOptions { bytes: Some(bytes.clone()), ..CollectorOptions::default() };
-    Collector::of_registry(registry.clone(), options).unwrap()
+    Collector::of_registry(registry.clone(), options(bytes, false)).unwrap()
+}
+
+/// `has_created` changes nothing in this format, but what was encoded under the other option is forgotten.
+fn options(bytes: &Arc<Declared>, has_created: bool) -> CollectorOptions {
+    let encode = encode::Options { created: has_created };
+    let reader = ReaderOptions { encode, ..ReaderOptions::default() };
+    CollectorOptions { bytes: Some(bytes.clone()), reader, ..CollectorOptions::default() }
 }

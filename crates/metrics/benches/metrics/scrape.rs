@@ -25,14 +25,16 @@ const SIZES: [Size; 3] = [
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     First,
+    Anew,
     All,
     Clustered,
     Spread,
     Nothing,
 }
 
-const ROWS: [(Change, &str, Option<f64>); 5] = [
-    (Change::First, "first scrape", None),
+const ROWS: [(Change, &str, Option<f64>); 6] = [
+    (Change::First, "first scrape of a new reader", None),
+    (Change::Anew, "nothing kept: all encoded anew", None),
     (Change::All, "every value changed", None),
     (Change::Clustered, "1% changed, neighbours", Some(2.0)),
     (Change::Spread, "1% changed, at random", Some(2.0)),
@@ -42,6 +44,7 @@ const ROWS: [(Change, &str, Option<f64>); 5] = [
 /// A library with its series.
 trait Scraped {
     fn forget(&mut self);
+    fn forget_text(&mut self);
     fn change(&mut self, series: &[u32]);
     fn scrape(&mut self, gzip: bool) -> usize;
 }
@@ -67,6 +70,10 @@ impl<L: Library + 'static> Filled<L> {
 impl<L: Library> Scraped for Filled<L> {
     fn forget(&mut self) {
         self.library.forget();
+    }
+
+    fn forget_text(&mut self) {
+        self.library.forget_text();
     }
 
     fn change(&mut self, series: &[u32]) {
@@ -99,7 +106,7 @@ impl Choice {
     fn next(&mut self, change: Change) -> Vec<u32> {
         let part = self.all.len() / 100;
         match change {
-            Change::First | Change::Nothing => Vec::new(),
+            Change::First | Change::Anew | Change::Nothing => Vec::new(),
             Change::All => self.all.clone(),
             Change::Clustered => {
                 let start = self.random.below(self.all.len() - part);
@@ -119,8 +126,12 @@ pub fn run(is_quick: bool) {
 
 fn measure(size: &Size, rounds: usize) {
     let n = size.series;
-    let mut libraries =
-        [Filled::<Stillgate>::boxed(n), Filled::<PrometheusClient>::boxed(n), Filled::<Prometheus>::boxed(n), Filled::<Metrics>::boxed(n)];
+    let mut libraries = [
+        Filled::<Stillgate>::boxed(n),
+        Filled::<PrometheusClient>::boxed(n),
+        Filled::<Prometheus>::boxed(n),
+        Filled::<Metrics>::boxed(n),
+    ];
     let mut choice = Choice::of(n);
     let kinds: &[bool] = if size.with_gzip { &[false, true] } else { &[false] };
     let mut samples: Vec<(bool, usize, [Vec<f64>; 4])> = Vec::new();
@@ -136,8 +147,10 @@ fn measure(size: &Size, rounds: usize) {
                 if at > 0 && round >= size.rounds_of_peers {
                     continue;
                 }
-                if change == Change::First {
-                    library.forget();
+                match change {
+                    Change::First => library.forget(),
+                    Change::Anew => library.forget_text(),
+                    _ => {}
                 }
                 library.change(&changed);
                 let (time, length) = timed(|| library.scrape(*gzip));
@@ -152,8 +165,8 @@ fn measure(size: &Size, rounds: usize) {
         for (_, row, samples) in samples.iter().filter(|each| each.0 == *gzip) {
             let (change, what, target) = ROWS[*row];
             let target = match (change, n) {
-                (Change::First | Change::All, 100_000) => Some(20.0),
-                (Change::First | Change::All, 1_000_000) => Some(25.0),
+                (Change::Anew | Change::All, 100_000) => Some(20.0),
+                (Change::Anew | Change::All, 1_000_000) => Some(25.0),
                 _ => target,
             };
             table::row(what, samples, target.filter(|_| !gzip));

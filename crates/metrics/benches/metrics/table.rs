@@ -36,7 +36,8 @@ pub fn row(what: &str, samples: &[Vec<f64>; 4], target: Option<f64>) {
     let best = samples[1..].iter().filter(|rounds| !rounds.is_empty()).map(|rounds| median(rounds));
     let best = best.fold(f64::INFINITY, f64::min);
     let ours = median(&samples[0]);
-    let ratio = if best.is_finite() && ours > 0.0 { format!("{} times less", figure(best / ours)) } else { String::new() };
+    let ratio =
+        if best.is_finite() && ours > 0.0 { format!("{} times less", figure(best / ours)) } else { String::new() };
     let target = target.map_or_else(String::new, |target| match least(&samples[0]) <= target {
         true => format!("<= {}", figure(target)),
         false => format!("<= {} MISSED", figure(target)),

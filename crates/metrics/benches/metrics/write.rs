@@ -141,7 +141,11 @@ pub fn run(is_quick: bool) {
         table::row(what, &samples, Some(target));
         let mut picks: Vec<f64> = Vec::new();
         for _ in 0..rounds {
-            let (time, ()) = timed(|| (0..BATCH).for_each(|_| { black_box(pools.random(&mut random)); }));
+            let (time, ()) = timed(|| {
+                (0..BATCH).for_each(|_| {
+                    black_box(pools.random(&mut random));
+                })
+            });
             picks.push(time as f64 / BATCH as f64);
         }
         table::note(&format!("of that, choosing four strings takes {}", table::figure(table::least(&picks))));

@@ -94,6 +94,13 @@ impl Encoded {
         size_of::<Encoded>() + plain + self.lines.capacity() * size_of::<Line>() + deflated
     }
 
+    /// Next time the series is encoded as a whole, not its value only.
+    pub(super) fn forget_value(&mut self, slot: u16) {
+        if let Some(line) = self.lines.get_mut(slot as usize) {
+            line.value_bytes = 0;
+        }
+    }
+
     /// Deflates it, unless that has been done.
     pub(super) fn deflate(&mut self, deflater: &mut Deflater) -> &Packed {
         let bytes = &self.bytes;

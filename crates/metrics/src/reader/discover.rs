@@ -147,7 +147,7 @@ impl Reader {
         if is_new {
             refreshed.series_new += 1;
         } else {
-            self.order.mark(&self.store, series);
+            self.order.mark_anew(&self.store, series);
             self.end_former_life(series);
         }
         Ok(())

@@ -147,7 +147,7 @@ impl Reader {
             refreshed.series_gone += 1;
             self.touched.extend(unlinked.chunk);
         } else {
-            self.order.mark(&self.store, unlinked.series);
+            self.order.mark_anew(&self.store, unlinked.series);
         }
     }
 }

@@ -5,9 +5,11 @@
 
 use super::Reader;
 use super::store::Slot;
-use crate::labels::value_of;
+use super::families::MergedFamily;
+use crate::family::Kind;
+use crate::labels::{Pairs, value_of};
 use crate::segment::Process;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Where a record is.
@@ -30,31 +32,57 @@ pub(crate) struct LocatedSeries {
 }
 
 impl Reader {
-    /// Up to `max` series whose value no writer has changed for `ttl_ms` before the last refresh, as far as can be told
-    /// from the writers' ticks since this reader began: never one that was changed later.
+    /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as far as
+    /// can be told from the writers' ticks since this reader began: never one that was changed later. A gauge that does not
+    /// change is as true as one that does.
     pub(crate) fn idle(&self, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
-        self.located(max, None, |series| {
+        let counts = |merged: &MergedFamily| !matches!(merged.family.kind, Kind::Gauge(_) | Kind::Info);
+        self.located(max, counts, |_, series| {
             self.store.places(series).all(|(place, _)| self.store.mounted(place.mount).is_idle(place.number, before_ms))
         })
     }
 
     /// Up to `max` series of all families that have one of these values in this label.
     pub(crate) fn with_label(&self, label: &str, values: &HashSet<String>, max: usize) -> Vec<LocatedSeries> {
-        self.located(max, Some(label), |series| {
+        let has_label = |merged: &MergedFamily| merged.labels.iter().any(|each| each == label);
+        self.located(max, has_label, |_, series| {
             value_of(self.store.text(series), label).is_some_and(|value| values.contains(value.as_ref()))
         })
     }
 
-    fn located(&self, max: usize, label: Option<&str>, wanted: impl Fn(Slot) -> bool) -> Vec<LocatedSeries> {
-        let has_label = |labels: &[String]| label.is_none_or(|label| labels.iter().any(|each| each == label));
-        let families = self.order.families.all().filter(|merged| has_label(&merged.labels));
+    /// Up to `max` series of this process, and of ended ones, that are of no family in use: `in_use` has the labels of each
+    /// by name.
+    pub(crate) fn unused(
+        &self,
+        in_use: &HashMap<String, Vec<Vec<String>>>,
+        own: Process,
+        max: usize,
+    ) -> Vec<LocatedSeries> {
+        let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
+        // Mostly a family has the labels it is to have, and its series need not be looked at.
+        let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
+        self.located(max, may_be, |merged, series| {
+            let names = || Pairs::new(self.store.text(series)).map(|(name, _)| name);
+            let is_used = known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)));
+            let mut processes = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount).segment.process);
+            !is_used && processes.all(|process| process == own || process.pid == 0)
+        })
+    }
+
+    fn located(
+        &self,
+        max: usize,
+        may_be: impl Fn(&MergedFamily) -> bool,
+        wanted: impl Fn(&MergedFamily, Slot) -> bool,
+    ) -> Vec<LocatedSeries> {
+        let families = self.order.families.all().filter(|merged| may_be(merged));
         let series = families.flat_map(|merged| {
             let slots = merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]);
             slots.map(move |slot| (merged, *slot))
         });
-        let is_wanted = |series: Slot| !self.store.places(series).all(|(_, each)| each.is_leaving()) && wanted(series);
-        let found = series.filter(|(_, series)| is_wanted(*series)).take(max);
+        let lives = |series: Slot| !self.store.places(series).all(|(_, each)| each.is_leaving());
+        let found = series.filter(|(merged, series)| lives(*series) && wanted(merged, *series)).take(max);
         found.map(|(merged, series)| self.locate(merged.name.clone(), series)).collect()
     }
 

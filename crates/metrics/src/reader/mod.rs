@@ -28,7 +28,7 @@ mod values;
 
 pub use cardinality::{FamilyCardinality, LabelCardinality};
 pub use cursor::Cursor;
-pub(crate) use lookup::{Located, LocatedSeries};
+pub(crate) use lookup::LocatedSeries;
 pub(crate) use mount::{Mount, Mounts};
 pub(crate) use records::{Record, Share};
 

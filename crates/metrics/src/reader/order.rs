@@ -43,6 +43,16 @@ impl Order {
         }
     }
 
+    /// A series has other records than before: not only its value may have changed.
+    pub(super) fn mark_anew(&mut self, store: &Store, series: SeriesId) {
+        if let Some((chunk, slot)) = store.exposed(series)
+            && let Some(chunk) = self.chunks.get_mut(chunk as usize)
+        {
+            chunk.encoded.iter_mut().flatten().for_each(|encoded| encoded.forget_value(slot));
+        }
+        self.mark(store, series);
+    }
+
     /// The family that this declaration is one of.
     pub(super) fn declare(&mut self, family: Family, created_ms: u64) -> FamilyId {
         self.version += 1;

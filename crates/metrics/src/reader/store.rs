@@ -133,6 +133,8 @@ impl Store {
 
     /// Gives a chunk its slots.
     pub(super) fn expose(&mut self, chunk: u32, slots: &[Slot]) {
+        // Eight million chunks of 256 lines are more than any memory holds.
+        debug_assert!(chunk < PENDING >> 8 && slots.len() <= CHUNK_SERIES_MAX);
         let mut place = std::mem::take(&mut self.slots[chunk as usize]);
         place.clear();
         grow(&mut place, slots.len());

@@ -6,6 +6,7 @@
 use super::gather::merge;
 use super::store::{Slot, Store};
 use crate::family::{Kind, Merge};
+use crate::protocol::Seen;
 use crate::segment::cells::{Form, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
 use crate::sync::Ordering::Relaxed;
@@ -34,6 +35,14 @@ fn bound(state: &mut Distribution) {
             buckets.retain(|(index, _)| index.unsigned_abs() <= BUCKET_MAX);
             buckets.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX));
         }
+    }
+}
+
+/// What a dead writer left in the middle of a change counts as it is: it stays so for ever. Where its classic and native
+/// buckets do not agree, the observation that is missing is added where it does the least harm.
+fn settle(state: &mut Distribution) {
+    if let Some(native) = state.native.as_mut().filter(|_| !state.classic.is_empty()) {
+        native.zero_count += state.classic.iter().sum::<u64>().saturating_sub(native.count());
     }
 }
 
@@ -68,8 +77,8 @@ impl Store {
         }
     }
 
-    /// Reads a histogram; false where one of its records kept changing, or its writer was killed in the middle of a change:
-    /// sum and buckets may then differ by one observation.
+    /// Reads a histogram; false where one of its records is in the middle of a change. Where its writer was killed in it,
+    /// the sum may lack one observation.
     pub(super) fn histogram(&self, shape: &Shape, slot: Slot, part: &mut Distribution, out: &mut Distribution) -> bool {
         let Form::Histogram { bounds, native } = &shape.form else { return false };
         let mut is_whole = true;
@@ -77,8 +86,13 @@ impl Store {
             let log = self.mounted(place.mount).segment.log();
             let cells = &log[contribution.record() + HEAD_WORDS..];
             let to = if index == 0 { &mut *out } else { &mut *part };
-            is_whole &= read_histogram(cells, bounds, native.as_ref(), to);
+            let seen = read_histogram(cells, bounds, native.as_ref(), to);
             bound(to);
+            if seen == Seen::Stuck && !self.mounted(place.mount).is_alive {
+                settle(to);
+            } else {
+                is_whole &= seen == Seen::Whole;
+            }
             if index > 0 {
                 out.merge(part);
             }
@@ -101,6 +115,22 @@ impl Store {
                 let cells = contribution.record() + HEAD_WORDS;
                 declared.shape.read_exemplars(&mounted.segment.log()[cells..], out);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::Exponential;
+
+    #[test]
+    fn native_buckets_of_the_dead_come_to_what_the_classic_ones_do() {
+        let native = Exponential { positive: vec![(1, 4)], ..Exponential::default() };
+        let mut state = Distribution { sum: 4.0, classic: vec![2, 3], native: Some(native) };
+        for _ in 0..2 {
+            settle(&mut state);
+            assert_eq!(state.native.as_ref().unwrap().count(), 5);
         }
     }
 }

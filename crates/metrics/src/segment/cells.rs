@@ -14,7 +14,7 @@
 use super::layout::{HEAD_WORDS, WORD};
 use super::native::{self, NativeShape};
 use crate::family::{Family, Kind, Merge};
-use crate::protocol;
+use crate::protocol::{self, Seen};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use crate::value::{Distribution, Exemplar};
 
@@ -101,7 +101,7 @@ impl Shape {
             if slot[0].load(Relaxed) == 0 {
                 continue;
             }
-            let whole = protocol::read(&slot[0], READ_TRIES, || {
+            let seen = protocol::read(&slot[0], READ_TRIES, || {
                 exemplar.unix_ms = slot[1].load(Relaxed);
                 exemplar.value = f64::from_bits(slot[2].load(Relaxed));
                 let bytes = (slot[3].load(Relaxed) as usize).min(EXEMPLAR_BYTES_MAX);
@@ -110,7 +110,7 @@ impl Shape {
                 exemplar.labels.truncate(bytes);
             });
             // A damaged file must not make a damaged exposition.
-            if whole && std::str::from_utf8(&exemplar.labels).is_ok() {
+            if seen == Seen::Whole && std::str::from_utf8(&exemplar.labels).is_ok() {
                 out.push(exemplar);
             }
         }
@@ -167,13 +167,13 @@ pub(crate) fn observe(cells: &[AtomicU64], bounds: &[f64], native: Option<&Nativ
     });
 }
 
-/// Reads a histogram; false where it kept changing: then sum and buckets may differ by one observation.
+/// Reads a histogram; unless it is seen whole, sum and buckets, and classic and native ones, may differ by one observation.
 pub(crate) fn read_histogram(
     cells: &[AtomicU64],
     bounds: &[f64],
     native: Option<&NativeShape>,
     out: &mut Distribution,
-) -> bool {
+) -> Seen {
     protocol::read(&cells[0], READ_TRIES, || {
         out.sum = f64::from_bits(cells[1].load(Relaxed));
         out.classic.clear();
@@ -238,7 +238,7 @@ mod tests {
             observe(&cells, bounds, native.as_ref(), value);
         }
         let mut read = Distribution::default();
-        assert!(read_histogram(&cells, bounds, native.as_ref(), &mut read));
+        assert_eq!(read_histogram(&cells, bounds, native.as_ref(), &mut read), Seen::Whole);
         assert_eq!((read.sum, read.classic.as_slice(), read.count()), (102.0, &[2, 1, 1][..], 4));
     }
 
@@ -252,7 +252,7 @@ mod tests {
         cells[0].store(3, Relaxed);
         add(&cells[2], 1);
         let mut read = Distribution::default();
-        assert!(!read_histogram(&cells, bounds, None, &mut read));
+        assert_eq!(read_histogram(&cells, bounds, None, &mut read), Seen::Stuck);
         assert_eq!((read.sum, read.count()), (0.5, 2));
     }
 

@@ -97,7 +97,7 @@ impl Mapping {
     /// Makes `bytes` from `at` usable without a fault later; an error means there is no memory, and nothing has changed
     /// for those who use what was prepared before. Both are multiples of [`PAGE`].
     pub(crate) fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
-        assert!(self.is_writable && at % PAGE == 0 && bytes % PAGE == 0 && at + bytes <= self.bytes);
+        assert!(self.is_writable && at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.bytes);
         if let Some(file) = &self.file {
             // On tmpfs this takes the memory now: a store later cannot fail for want of it.
             fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
@@ -114,14 +114,16 @@ impl Mapping {
     /// A wish: where the system does not know it, all goes on as it is.
     #[expect(unsafe_code, reason = "advice on memory")]
     fn advise(&self, at: usize, bytes: usize, advice: Advice) {
-        assert!(at % PAGE == 0 && at + bytes <= self.bytes);
+        assert!(at.is_multiple_of(PAGE) && at + bytes <= self.bytes);
         // SAFETY: inside the mapping; about page sizes, which change no content.
         let _ = unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, advice) };
     }
 
+    /// Faults `bytes` from `at` in, whatever they hold; false where the system does not know how to.
     #[expect(unsafe_code, reason = "advice on memory")]
-    fn populate(&self, at: usize, bytes: usize) -> bool {
-        // SAFETY: inside the mapping (asserted by the caller); populating changes no content.
+    pub(crate) fn populate(&self, at: usize, bytes: usize) -> bool {
+        assert!(at.is_multiple_of(PAGE) && at <= self.bytes && bytes <= self.bytes - at);
+        // SAFETY: inside the mapping; populating changes no content.
         unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
@@ -129,7 +131,7 @@ impl Mapping {
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
-        assert!(at % 8 == 0 && at <= self.bytes && count <= (self.bytes - at) / 8);
+        assert!(at.is_multiple_of(8) && at <= self.bytes && count <= (self.bytes - at) / 8);
         // SAFETY: inside the mapping and aligned, which is page-aligned itself; atomics may be shared, and every bit
         // pattern is valid. A read-only mapping is only loaded from: stores are made by its writer alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
@@ -139,7 +141,7 @@ impl Mapping {
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn halves(&self, at: usize, count: usize) -> &[AtomicU32] {
-        assert!(at % 4 == 0 && at <= self.bytes && count <= (self.bytes - at) / 4);
+        assert!(at.is_multiple_of(4) && at <= self.bytes && count <= (self.bytes - at) / 4);
         // SAFETY: as in `words`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
     }

@@ -27,7 +27,7 @@ pub struct Process {
 }
 
 /// One writer's memory, seen by the writer itself or by a reader.
-pub struct Segment {
+pub(crate) struct Segment {
     mapping: Mapping,
     series_max: usize,
     log_at: usize,

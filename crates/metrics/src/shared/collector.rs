@@ -28,12 +28,14 @@ const FOLD_MS: u64 = 2_000;
 pub struct CollectorOptions {
     /// Of its reader.
     pub reader: ReaderOptions,
-    /// Series that nobody changes for so long end; `None`: never.
+    /// Counters and histograms that nobody changes for so long end; `None`: never.
     pub expire_ms: Option<u64>,
     /// The gauge of series by `family`, to be kept up to date.
     pub series: Option<Arc<Declared>>,
     /// The gauge of bytes by `part`, to be kept up to date.
     pub bytes: Option<Arc<Declared>>,
+    /// The families in use; series of others, declared earlier, are exposed once more and end. `None`: all are in use.
+    pub in_use: Option<Vec<Arc<Declared>>>,
 }
 
 /// Why there is nothing to show.
@@ -130,11 +132,13 @@ impl Collector {
     }
 
     fn new(source: Source, writer: Option<Writer>, options: CollectorOptions) -> Collector {
+        let mut endings = Endings::new(options.expire_ms);
+        endings.use_only(options.in_use.as_deref());
         Collector {
             source,
             reader: Reader::new(options.reader),
             writer,
-            endings: Endings::new(options.expire_ms),
+            endings,
             options,
             rotation: Rotation::default(),
             next_fold_ms: 0,
@@ -176,7 +180,11 @@ impl Collector {
 
     /// Looks after everything that takes its time. True: there is more to do, soon; otherwise in a second.
     pub fn tend(&mut self, now_ms: u64) -> bool {
-        let Some(registry) = self.source.registry().cloned() else { return false };
+        let Some(registry) = self.source.registry().cloned() else {
+            // What is found now need not be found while a scrape waits; an error is told to whoever scrapes.
+            let _ = self.refresh(now_ms);
+            return false;
+        };
         self.carry_on(&registry, now_ms);
         // Where the folder is gone there is nothing to look after.
         if self.refresh(now_ms).is_err() {
@@ -216,6 +224,7 @@ impl Collector {
     /// Changes what can be changed while it runs.
     pub fn set_options(&mut self, options: CollectorOptions) {
         self.endings.expire_ms = options.expire_ms;
+        self.endings.use_only(options.in_use.as_deref());
         if options.reader != self.options.reader {
             self.reader.set_options(options.reader);
         }

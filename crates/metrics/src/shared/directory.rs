@@ -18,15 +18,17 @@ use std::fmt;
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Processes that may share a folder at a time; also how many dead ones may wait to be folded.
-pub const PROCESSES_MAX: usize = 64;
+pub(crate) const PROCESSES_MAX: usize = 64;
 /// Segments of all of them.
-pub const SEGMENTS_MAX: usize = 2048;
-/// A process whose heartbeat is older has ended, or is stopped.
-pub const HEARTBEAT_MAX_MS: u64 = 5_000;
+pub(crate) const SEGMENTS_MAX: usize = 2048;
+/// A process of another namespace of process ids (another container) whose heartbeat is older has ended. Of one's own
+/// namespace the system says so at once.
+pub(crate) const HEARTBEAT_MAX_MS: u64 = 60_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stilldir");
 const ABI: u32 = 1;
@@ -48,7 +50,8 @@ struct File {
 #[repr(C)]
 struct Slot {
     pid: AtomicU32,
-    reserved: AtomicU32,
+    /// In which namespace it has this id; 0: not known.
+    namespace: AtomicU32,
     start: AtomicU64,
     /// In milliseconds since the epoch.
     heartbeat_ms: AtomicU64,
@@ -98,6 +101,18 @@ impl Entry {
 
     pub(crate) fn is_base(&self) -> bool {
         self.process.pid == 0
+    }
+
+    /// The segment whose file has this name, if it is one.
+    pub(crate) fn of_file(name: &str) -> Option<Entry> {
+        let name = name.strip_suffix(".segment")?;
+        if let Some(serial) = name.strip_prefix("base-") {
+            return serial.parse().ok().map(Entry::base);
+        }
+        let mut parts = name.split('-');
+        let (pid, start, serial) = (parts.next()?, parts.next()?, parts.next()?);
+        let process = Process { pid: pid.parse().ok()?, start: start.parse().ok()? };
+        (parts.next().is_none()).then_some(Entry { process, serial: serial.parse().ok()? })
     }
 
     /// The segment's file.
@@ -160,6 +175,8 @@ impl std::error::Error for DirectoryError {}
 pub(crate) struct Directory {
     folder: PathBuf,
     mapping: Mapping,
+    /// The namespace of our process ids; 0: not known.
+    namespace: u32,
 }
 
 /// Holds the lock while it lives; the system lets go of it with the process.
@@ -204,7 +221,7 @@ impl Directory {
         if abi != ABI {
             return Err(DirectoryError::Version(path, abi));
         }
-        Ok(Directory { folder: folder.to_owned(), mapping })
+        Ok(Directory { folder: folder.to_owned(), mapping, namespace: namespace() })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -218,11 +235,6 @@ impl Directory {
     /// Until the lock is dropped nobody else changes the list.
     pub(crate) fn lock(&self) -> Result<Lock, DirectoryError> {
         lock(&self.folder)
-    }
-
-    /// Counts the changes of the list.
-    pub(crate) fn generation(&self) -> u64 {
-        self.file().active.load(Ordering::Acquire)
     }
 
     /// The list and the generation it is of.
@@ -272,23 +284,46 @@ impl Directory {
         }
         let _lock = self.lock()?;
         let is_free = |slot: &&Slot| {
-            slot.pid.load(Ordering::Relaxed) == 0 || now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed)) > HEARTBEAT_MAX_MS
+            let process = Process { pid: slot.pid.load(Ordering::Relaxed), start: slot.start.load(Ordering::Relaxed) };
+            process.pid == 0 || !self.lives(slot, process, now_ms)
         };
         let slot = slots.iter().find(is_free).ok_or_else(|| DirectoryError::Full(self.folder.clone()))?;
         slot.heartbeat_ms.store(now_ms, Ordering::Relaxed);
+        slot.namespace.store(self.namespace, Ordering::Relaxed);
         slot.start.store(process.start, Ordering::Relaxed);
         slot.pid.store(process.pid, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether the process has shown itself lately.
+    /// Whether the process is there.
     pub(crate) fn is_alive(&self, process: Process, now_ms: u64) -> bool {
         self.file().processes.iter().any(|slot| {
             slot.pid.load(Ordering::Relaxed) == process.pid
                 && slot.start.load(Ordering::Relaxed) == process.start
-                && now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed)) <= HEARTBEAT_MAX_MS
+                && self.lives(slot, process, now_ms)
         })
     }
+
+    fn lives(&self, slot: &Slot, process: Process, now_ms: u64) -> bool {
+        let is_ours = self.namespace != 0 && slot.namespace.load(Ordering::Relaxed) == self.namespace;
+        let age_ms = now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed));
+        if is_ours { exists(process) } else { age_ms <= HEARTBEAT_MAX_MS }
+    }
+}
+
+/// Which namespace our process ids are of; 0 where the system does not say.
+fn namespace() -> u32 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino() as u32)
+}
+
+/// Whether there is a process with this id that started then.
+fn exists(process: Process) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)) else { return false };
+    // The command in parentheses may contain anything; the start is the 20th field behind it. A zombie has ended.
+    let Some((_, fields)) = stat.rsplit_once(')') else { return false };
+    let mut fields = fields.split_ascii_whitespace();
+    let is_zombie = matches!(fields.next(), Some("Z" | "X"));
+    !is_zombie && fields.nth(18).and_then(|start| start.parse().ok()) == Some(process.start)
 }
 
 fn lock(folder: &Path) -> Result<Lock, DirectoryError> {
@@ -331,10 +366,40 @@ mod tests {
         assert!(Directory::create(folder.path()).is_ok(), "a second process opens what is there");
     }
 
+    /// Seen from another namespace of process ids.
+    fn elsewhere(folder: &Path) -> Directory {
+        Directory { namespace: 0, ..Directory::create(folder).unwrap() }
+    }
+
+    #[test]
+    fn of_its_own_namespace_the_system_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::create(folder.path()).unwrap();
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let start = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
+        let this = Process { pid: std::process::id(), start };
+        let other = Process { start: start + 1, ..this };
+        directory.beat(this, 1_000).unwrap();
+        directory.beat(other, 1_000).unwrap();
+        assert!(directory.is_alive(this, 1_000 + 10 * HEARTBEAT_MAX_MS));
+        assert!(!directory.is_alive(other, 1_000), "the id was used again");
+    }
+
+    #[test]
+    fn files_tell_whose_they_are() {
+        for entry in [entry(7, 3), Entry::base(12)] {
+            let path = entry.path(Path::new("/metrics"));
+            assert_eq!(Entry::of_file(path.file_name().unwrap().to_str().unwrap()), Some(entry));
+        }
+        for name in ["directory", "lock", "1-2.segment", "1-2-3-4.segment", "base-x.segment", "1-2-3.other"] {
+            assert_eq!(Entry::of_file(name), None, "{name}");
+        }
+    }
+
     #[test]
     fn who_has_not_been_seen_lately_is_dead() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = Directory::create(folder.path()).unwrap();
+        let directory = elsewhere(folder.path());
         let process = Process { pid: 5, start: 6 };
         assert!(!directory.is_alive(process, 1_000));
         directory.beat(process, 1_000).unwrap();
@@ -346,14 +411,14 @@ mod tests {
     #[test]
     fn slots_of_the_dead_are_used_again() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = Directory::create(folder.path()).unwrap();
+        let directory = elsewhere(folder.path());
         for pid in 1..=PROCESSES_MAX as u32 {
             directory.beat(Process { pid, start: 1 }, 1_000).unwrap();
         }
         let late = Process { pid: 1000, start: 1 };
         assert!(matches!(directory.beat(late, 2_000), Err(DirectoryError::Full(_))));
-        directory.beat(late, 7_000).unwrap();
-        assert!(directory.is_alive(late, 7_000));
+        directory.beat(late, 2_000 + HEARTBEAT_MAX_MS).unwrap();
+        assert!(directory.is_alive(late, 2_000 + HEARTBEAT_MAX_MS));
     }
 
     #[test]

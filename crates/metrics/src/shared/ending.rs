@@ -9,7 +9,7 @@ use super::rotation::Tombstones;
 use crate::declared::{Declared, OTHER};
 use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
-use crate::registry::Registry;
+use crate::registry::{COLLAPSED, Registry};
 use crate::writer::Writer;
 use crate::writer::requests::{FORGET_MAX, Request};
 use crate::writer::memory::Memory;
@@ -29,6 +29,8 @@ pub(crate) struct Endings {
     /// Idle series end after this time.
     pub(crate) expire_ms: Option<u64>,
     gone: HashMap<String, Gone>,
+    /// The labels of the families in use, by name; `None`: all are.
+    in_use: Option<HashMap<String, Vec<Vec<String>>>>,
     batch: Option<Batch>,
     next_look_ms: u64,
     /// Whether series may have appeared whose owner is gone.
@@ -59,6 +61,8 @@ enum Why {
     Idle(u64),
     /// Their value of this label is gone.
     Gone(String),
+    /// Their family is not in use any more.
+    Unused,
 }
 
 impl Endings {
@@ -86,6 +90,20 @@ impl Endings {
             gone.in_turn.retain(|value| !values.contains(value));
             values.iter().for_each(|value| { gone.values.remove(value); });
         }
+    }
+
+    /// Series of other families than these end.
+    pub(crate) fn use_only(&mut self, families: Option<&[Arc<Declared>]>) {
+        self.in_use = families.map(|families| {
+            let mut in_use: HashMap<String, Vec<Vec<String>>> = HashMap::new();
+            for family in families.iter().map(|declared| declared.family()) {
+                in_use.entry(family.name.clone()).or_default().push(family.labels.clone());
+            }
+            let of_ours = ["family", "label"].map(str::to_owned).to_vec();
+            in_use.entry(COLLAPSED.to_owned()).or_default().push(of_ours);
+            in_use
+        });
+        self.has_news = true;
     }
 
     /// New series have been found.
@@ -119,6 +137,10 @@ impl Endings {
                     return Some(ask(found, Why::Gone(label.clone()), registry));
                 }
             }
+            let unused = self.in_use.as_ref().map(|in_use| reader.unused(in_use, registry.process(), FORGET_MAX));
+            if let Some(found) = unused.filter(|found| !found.is_empty()) {
+                return Some(ask(found, Why::Unused, registry));
+            }
             self.has_news = false;
         }
         let ttl_ms = self.expire_ms.filter(|_| now_ms >= self.next_look_ms)?;
@@ -143,9 +165,12 @@ impl Endings {
                 // What was counted meanwhile goes with it; its writers will be asked in the next step.
                 self.has_news = true;
                 let Some(gone) = self.gone.get(label) else { return false };
-                let asked: HashSet<_> = batch.series.iter().map(|each| (&*each.family, &each.labels)).collect();
-                let now = reader.with_label(label, &gone.values, usize::MAX).into_iter();
-                now.filter(|each| asked.contains(&(&*each.family, &each.labels)) && batch.has_asked(each)).collect()
+                batch.still(reader.with_label(label, &gone.values, usize::MAX))
+            }
+            Why::Unused => {
+                self.has_news = true;
+                let Some(in_use) = &self.in_use else { return false };
+                batch.still(reader.unused(in_use, registry.process(), usize::MAX))
             }
         };
         let families = registry.families();
@@ -169,10 +194,15 @@ impl Endings {
 }
 
 impl Batch {
-    /// Whether every writer that has a record of the series was asked for that record.
-    fn has_asked(&self, now: &LocatedSeries) -> bool {
-        let then = self.series.iter().find(|then| then.family == now.family && then.labels == now.labels);
-        then.is_some_and(|then| now.records.iter().all(|record| then.records.contains(record)))
+    /// Those of the batch that are among these, and of which every record's writer was asked.
+    fn still(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
+        let asked: HashMap<_, _> = self.series.iter().map(|each| ((&*each.family, &each.labels), &each.records)).collect();
+        let mut now = now;
+        now.retain(|each| {
+            let then = asked.get(&(&*each.family, &each.labels));
+            then.is_some_and(|then| each.records.iter().all(|record| then.contains(record)))
+        });
+        now
     }
 }
 

@@ -50,7 +50,9 @@ impl fmt::Display for FoldError {
 
 /// Folds the segments of all processes that have ended, if there are any. `options` are those of the folding process.
 pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Result<Folded, FoldError> {
-    let is_dead = |entry: &Entry| !entry.is_base() && !directory.is_alive(entry.process, now_ms);
+    let own = options.process;
+    let is_dead =
+        |entry: &Entry| !entry.is_base() && entry.process != own && !directory.is_alive(entry.process, now_ms);
     if !directory.entries().1.iter().any(is_dead) {
         return Ok(Folded::default());
     }
@@ -73,14 +75,31 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     let base = Entry::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
-    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, ..options.clone() };
-    let series = write_base(&mut reader, Options { process: base.process, ..options }, &path, base.serial).map_err(FoldError::Base)?;
+    // The time is that of now: a series may have begun later than this process did.
+    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..options.clone() };
+    let series = write_base(&mut reader, Options { process: base.process, ..options }, &path, base.serial)
+        .map_err(FoldError::Base)?;
     kept.push(base);
     directory.replace(&lock, &kept).map_err(FoldError::Directory)?;
     for entry in &replaced {
         remove(&entry.path(directory.folder())).map_err(FoldError::Remove)?;
     }
+    sweep(directory, &kept, now_ms).map_err(FoldError::Remove)?;
     Ok(Folded { segments: replaced.len(), series })
+}
+
+/// Removes segments that nobody lists: their processes were killed while they made them, or removed them. The caller holds
+/// the lock.
+fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()> {
+    for file in std::fs::read_dir(directory.folder())? {
+        let Some(entry) = Entry::of_file(&file?.file_name().to_string_lossy()) else { continue };
+        // One that lives may be just making it; bases are made under the lock.
+        let is_wanted = listed.contains(&entry) || (!entry.is_base() && directory.is_alive(entry.process, now_ms));
+        if !is_wanted {
+            remove(&entry.path(directory.folder()))?;
+        }
+    }
+    Ok(())
 }
 
 fn write_base(

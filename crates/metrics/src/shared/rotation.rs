@@ -118,7 +118,8 @@ fn write_base(
 ) -> Result<Option<Arc<Memory>>, RegistryError> {
     let process = registry.process();
     let bytes: usize = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
-    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, ..registry.inner.options.clone() };
+    // The time is that of now: a series began when it was first seen, not when this process did.
+    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..registry.inner.options.clone() };
     let place = registry.inner.file_of(serial).map_or(Place::Anonymous, Place::File);
     let target = Registry::inline(options, place, serial)?;
     let mut writer = target.writer()?;

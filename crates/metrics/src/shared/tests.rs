@@ -211,3 +211,26 @@ fn memory_of_ended_series_comes_back() {
         assert!(!scrape(&mut collector, now_ms).contains_key("a_total{x=\"always\"}"), "what a base has expires too");
     }
 }
+
+#[test]
+fn families_no_longer_in_use_are_shown_once_more() {
+    let registry = Arc::new(Registry::start(options(1, None)).unwrap());
+    let old = registry.declare(family("a_total", &["x", "y"], Kind::Counter)).unwrap();
+    let off = registry.declare(family("b", &[], Kind::Gauge(Merge::Last))).unwrap();
+    let stays = registry.declare(family("c_total", &["x"], Kind::Counter)).unwrap();
+    let mut writer = registry.writer().unwrap();
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    count(&mut writer, &old, &["1", "2"], 1);
+    count(&mut writer, &stays, &["1"], 5);
+    let gauge = writer.series(&off, &[]);
+    assert!(writer.set(gauge, 1.0));
+    assert_eq!(scrape(&mut collector, 2_000).len(), 3);
+    let new = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let in_use = Some(vec![new.clone(), stays]);
+    collector.set_options(CollectorOptions { in_use, ..CollectorOptions::default() });
+    count(&mut writer, &new, &["1"], 2);
+    tend(&mut collector, &mut [&mut writer], 3_000);
+    assert_eq!(scrape(&mut collector, 3_000).len(), 4, "once more");
+    let samples = [("a_total{x=\"1\"}".to_owned(), 2.0), ("c_total{x=\"1\"}".to_owned(), 5.0)];
+    assert_eq!(scrape(&mut collector, 4_000), samples.into());
+}

@@ -21,8 +21,6 @@ use std::sync::Arc;
 
 /// Words of the log kept for label sets in which a label has collapsed, when memory has ended: some hundred series.
 const COLLAPSED_RESERVE_WORDS: usize = 2048;
-/// With fewer epochs left than this more are asked for.
-const EPOCHS_LOW: usize = 512;
 
 /// Why a record could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +87,9 @@ impl Writer {
             match self.make(family, values, hash, replaced) {
                 Ok(at) => {
                     family.sets.insert(hash);
+                    if family.sets.is_to_be_prepared() {
+                        self.inner.call_provisioner(&self.memory);
+                    }
                     self.count_collapsed(family, replaced);
                     return at;
                 }
@@ -175,11 +176,9 @@ impl Writer {
         let kept = if replaced == 0 { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
         let memory = self.memory.clone();
         // More is asked for well before it is needed.
-        let room = memory.log.ready() - self.log_used;
-        let is_low = room < (self.inner.options.ahead_bytes / 16).max(words + kept)
-            || room < self.log_used / 8
-            || self.index.pages() + self.index.pages() / 8 >= memory.pages.ready()
-            || self.series + self.reserved_series + EPOCHS_LOW > memory.epochs.ready();
+        let is_low = memory.log.is_low(self.log_used)
+            || memory.pages.is_low(self.index.pages())
+            || memory.epochs.is_low(self.series);
         if is_low {
             self.inner.call_provisioner(&memory);
         }

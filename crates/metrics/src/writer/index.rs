@@ -66,11 +66,6 @@ impl Index {
         self.pages.len()
     }
 
-    /// Bytes beside the pages.
-    pub(crate) fn directory_bytes(&self) -> usize {
-        self.directory.capacity() * 4 + self.pages.capacity() * size_of::<PageInfo>()
-    }
-
     #[inline]
     fn page_of(&self, hash: u32) -> u32 {
         // A shift by 32 is not defined; the directory then has one entry.

@@ -24,6 +24,9 @@ const PAGES_FIRST: usize = 2;
 pub(crate) struct Area {
     used: AtomicUsize,
     ready: AtomicUsize,
+    /// With so much in use more is asked for. The provisioner says so, by its own measure: if the writer had another, it
+    /// would call it again and again for nothing, at the price of a system call each.
+    low: AtomicUsize,
 }
 
 impl Area {
@@ -38,6 +41,19 @@ impl Area {
     #[inline]
     pub(crate) fn ready(&self) -> usize {
         self.ready.load(Ordering::Acquire)
+    }
+
+    /// Whether the provisioner is to be called.
+    #[inline]
+    pub(crate) fn is_low(&self, used: usize) -> bool {
+        used >= self.low.load(Ordering::Relaxed)
+    }
+
+    /// Says when to come again: when half of what should be ready is used, or where it never was, half of what is.
+    fn call_later(&self, ahead: usize) {
+        let (used, ready) = (self.used(), self.ready());
+        let low = (ready.saturating_sub(ahead / 2)).max(used + ready.saturating_sub(used) / 2 + 1);
+        self.low.store(low, Ordering::Relaxed);
     }
 }
 
@@ -165,7 +181,8 @@ impl Memory {
             Ok(())
         };
         let ahead_pages = (ahead / PAGE_WORDS).max(self.pages.used() / 4).max(PAGES_FIRST);
-        step(&self.epochs, wanted(&self.epochs, ahead / SERIES_WORDS, PAGE / 4, series_max, 4), &|from, to| {
+        let ahead_series = ahead / SERIES_WORDS;
+        step(&self.epochs, wanted(&self.epochs, ahead_series, PAGE / 4, series_max, 4), &|from, to| {
             self.segment.prepare_epochs(from, to)
         })?;
         step(&self.pages, wanted(&self.pages, ahead_pages, 1, pages_max, PAGE), &|from, to| {
@@ -174,6 +191,9 @@ impl Memory {
         step(&self.log, wanted(&self.log, ahead, PAGE / 8, words_max, 8), &|from, to| {
             self.segment.prepare_log(from, to)
         })?;
+        for (area, ahead) in [(&self.epochs, ahead_series), (&self.pages, ahead_pages), (&self.log, ahead)] {
+            area.call_later(ahead);
+        }
         let is_full = self.log.ready() >= words_max;
         self.exhausted.store(refused || is_full, Ordering::Relaxed);
         Ok(taken)

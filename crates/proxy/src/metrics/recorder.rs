@@ -38,6 +38,15 @@ pub(crate) struct Recorder {
 }
 
 /// What a finished request adds.
+///
+/// ```text
+///  first byte read   node chosen        node's last byte read   last byte written to the client
+///        ├── own ─────────┼── node ───────────────┼── own ──────────────────┤   request: all of it
+/// ```
+///
+/// The node's part lasts from the first try's choice to the last try's end, however it ended. So a client that sends its
+/// body slowly is in the node's part, as the node waits too; one that takes its response slowly is in it while more of
+/// the response is to come, and in the gateway's own part where only its end is left to be written.
 #[derive(Debug, Clone, Copy)]
 struct Amounts {
     received: u64,
