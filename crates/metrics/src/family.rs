@@ -117,21 +117,30 @@ impl fmt::Display for FamilyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FamilyError::Name(name) => {
-                write!(f, "{name:?} is no metric name; use letters, digits, '_' and ':', at most {NAME_BYTES_MAX} bytes")
+                write!(
+                    f,
+                    "{name:?} is no metric name; use letters, digits, '_' and ':', at most {NAME_BYTES_MAX} bytes"
+                )
             }
             FamilyError::Help(name) => write!(f, "{name}: the help text is longer than {HELP_BYTES_MAX} bytes"),
             FamilyError::Unit(name, unit) => {
                 write!(f, "{name}: the name has to end in its unit, \"_{unit}\" (before \"_total\")")
             }
             FamilyError::Label(name, label) => {
-                write!(f, "{name}: {label:?} is no label name; use letters, digits and '_', not \"le\" and no \"__\" in front")
+                write!(
+                    f,
+                    "{name}: {label:?} is no label name; use letters, digits and '_', not \"le\" and no \"__\" in front"
+                )
             }
             FamilyError::LabelTwice(name, label) => write!(f, "{name}: the label {label} is there twice"),
             FamilyError::Labels(name, count) => {
                 write!(f, "{name}: {count} labels are more than {LABELS_MAX}; leave some out")
             }
             FamilyError::Buckets(name) => {
-                write!(f, "{name}: bounds have to be finite, ascending and at most {BUCKETS_MAX}; +Inf is added by itself")
+                write!(
+                    f,
+                    "{name}: bounds have to be finite, ascending and at most {BUCKETS_MAX}; +Inf is added by itself"
+                )
             }
             FamilyError::Native(name) => write!(
                 f,

@@ -71,17 +71,17 @@ pub mod value;
 #[cfg(not(loom))]
 pub mod writer;
 
-pub use family::{Buckets, Family, FamilyError, Kind, Merge, Native};
 #[cfg(not(loom))]
 pub use declared::{Declared, OTHER};
+pub use family::{Buckets, Family, FamilyError, Kind, Merge, Native};
 #[cfg(not(loom))]
 pub use registry::{Options, Registry, RegistryError};
-#[cfg(not(loom))]
-pub use writer::{Handle, Writer};
-#[cfg(not(loom))]
-pub use shared::{CollectError, Collector, CollectorOptions, DirectoryError, Event};
 #[cfg(not(loom))]
 pub use segment::cells::EXEMPLAR_BYTES_MAX;
 #[cfg(not(loom))]
 pub use segment::{Process, SegmentError};
+#[cfg(not(loom))]
+pub use shared::{CollectError, Collector, CollectorOptions, DirectoryError, Event};
 pub use value::{Distribution, Exemplar, Exponential, Value};
+#[cfg(not(loom))]
+pub use writer::{Handle, Writer};

@@ -15,8 +15,8 @@ use foldhash::fast::SeedableRandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
@@ -25,7 +25,7 @@ pub const FAMILIES_MAX: usize = 4096;
 /// Of the memory, what writers may take; the rest is for readers and what they keep encoded.
 const WRITERS_SHARE: f64 = 0.5;
 /// Most that is kept ready for a writer, unless more is asked for.
-const AHEAD_BYTES_MAX: usize = 16 << 20;
+const AHEAD_BYTES_MAX: usize = 8 << 20;
 /// A log's address range: enough for the budget and never too little to begin with.
 const LOG_BYTES_MIN: usize = 1 << 20;
 
@@ -332,9 +332,7 @@ impl Inner {
     pub(crate) fn file_of(&self, serial: u64) -> Option<PathBuf> {
         match &self.place {
             Place::Anonymous => None,
-            Place::Shared(directory) => {
-                Some(Entry { process: self.options.process, serial }.path(directory.folder()))
-            }
+            Place::Shared(directory) => Some(Entry { process: self.options.process, serial }.path(directory.folder())),
             Place::File(path) => Some(path.clone()),
         }
     }

@@ -85,7 +85,8 @@ impl Exponential {
 
 /// The sum of two ascending lists of buckets, each made coarser first.
 fn merge_buckets(mine: &[(i32, u64)], mine_by: i8, theirs: &[(i32, u64)], theirs_by: i8) -> Vec<(i32, u64)> {
-    let coarse = |buckets: &[(i32, u64)], by| buckets.iter().map(move |(i, n)| (coarser(*i, by), *n)).collect::<Vec<_>>();
+    let coarse =
+        |buckets: &[(i32, u64)], by| buckets.iter().map(move |(i, n)| (coarser(*i, by), *n)).collect::<Vec<_>>();
     let mut all = coarse(mine, mine_by);
     all.extend(coarse(theirs, theirs_by));
     all.sort_unstable_by_key(|(index, _)| *index);

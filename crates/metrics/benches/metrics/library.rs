@@ -36,6 +36,10 @@ pub trait Library {
     fn settle(&mut self) {}
     /// What a program does some 20 times a second.
     fn tick(&mut self) {}
+    /// Label sets that have a series of their own, where that is not all.
+    fn sets(&self) -> Option<usize> {
+        None
+    }
     /// Reads as if for the first time.
     fn forget(&mut self) {}
     /// Keeps nothing encoded.
@@ -79,6 +83,6 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.word() >> 32) as usize * bound >> 32
+        ((self.word() >> 32) as usize * bound) >> 32
     }
 }

@@ -31,8 +31,8 @@ fn main() -> ExitCode {
     }
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let parts: Vec<&str> = arguments.iter().map(String::as_str).filter(|argument| *argument != "--quick").collect();
-    let all: [(&str, fn(bool)); 4] =
-        [("scrape", scrape::run), ("write", write::run), ("insert", insert::run), ("memory", memory::run)];
+    let all =
+        [("scrape", scrape::run as fn(bool)), ("write", write::run), ("insert", insert::run), ("memory", memory::run)];
     if let Some(unknown) = parts.iter().find(|part| all.iter().all(|(name, _)| name != *part)) {
         eprintln!("{unknown}: there are the parts scrape, write, insert and memory");
         return ExitCode::FAILURE;

@@ -83,7 +83,7 @@ fn peer<L: Library>(series: usize) {
 
 fn ours(series: usize) {
     let (mut library, before) = fill::<Stillgate>(series);
-    assert_eq!(library.collapsed(), 0);
+    assert!(library.sets().unwrap() > series - series / 1000, "the provisioner was too slow");
     let of = |accounts: &[(String, f64)], part: &str| {
         accounts.iter().filter(|(name, _)| name == part).map(|(_, bytes)| bytes).sum::<f64>()
     };

@@ -42,11 +42,6 @@ impl Stillgate {
         text.lines().filter(|line| !line.starts_with('#')).filter_map(part).collect()
     }
 
-    /// Label sets that share one series for want of room.
-    pub fn collapsed(&self) -> u32 {
-        self.counters.collapsed()
-    }
-
     pub fn refresh(&mut self) {
         self.collector.refresh(NOW_MS).unwrap();
     }
@@ -118,6 +113,10 @@ impl Library for Stillgate {
 
     fn tick(&mut self) {
         self.writer.tick(NOW_MS);
+    }
+
+    fn sets(&self) -> Option<usize> {
+        Some(self.counters.sets() as usize)
     }
 
     fn forget(&mut self) {

@@ -41,7 +41,7 @@ impl Pools {
         let word = random.word();
         [0, 1, 2, 3].map(|at| {
             let pool = &self.strings[at];
-            pool[(word >> (16 * at)) as u16 as usize * pool.len() >> 16].as_str()
+            pool[((word >> (16 * at)) as u16 as usize * pool.len()) >> 16].as_str()
         })
     }
 }

@@ -4,8 +4,8 @@
 //! series, and is asked for now and then only.
 
 use super::Reader;
-use super::store::Slot;
 use super::families::MergedFamily;
+use super::store::Slot;
 use crate::family::Kind;
 use crate::labels::{Pairs, value_of};
 use crate::segment::Process;

@@ -77,7 +77,14 @@ impl Shape {
 
     /// Keeps an exemplar in place of the older one of its counter or bucket; false where it is too long, or the family
     /// has none.
-    pub(crate) fn keep_exemplar(&self, cells: &[AtomicU64], bucket: usize, value: f64, unix_ms: u64, text: &[u8]) -> bool {
+    pub(crate) fn keep_exemplar(
+        &self,
+        cells: &[AtomicU64],
+        bucket: usize,
+        value: f64,
+        unix_ms: u64,
+        text: &[u8],
+    ) -> bool {
         if bucket >= self.exemplars || text.len() > EXEMPLAR_BYTES_MAX {
             return false;
         }
@@ -184,7 +191,12 @@ pub(crate) fn read_histogram(
 }
 
 /// Adds a histogram's whole state to cells that nobody reads yet.
-pub(crate) fn restore_histogram(cells: &[AtomicU64], bounds: &[f64], native: Option<&NativeShape>, from: &Distribution) {
+pub(crate) fn restore_histogram(
+    cells: &[AtomicU64],
+    bounds: &[f64],
+    native: Option<&NativeShape>,
+    from: &Distribution,
+) {
     add_float(&cells[1], from.sum);
     if from.classic.len() == classic_words(bounds) {
         from.classic.iter().zip(&cells[2..]).for_each(|(count, cell)| add(cell, *count));

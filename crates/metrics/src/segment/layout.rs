@@ -114,10 +114,7 @@ pub(crate) struct Head {
 
 impl Head {
     pub(crate) fn pack(self) -> u64 {
-        u64::from(self.words)
-            | (self.kind as u64) << 32
-            | u64::from(self.flags) << 40
-            | u64::from(self.family) << 48
+        u64::from(self.words) | (self.kind as u64) << 32 | u64::from(self.flags) << 40 | u64::from(self.family) << 48
     }
 
     /// `None`: the memory does not hold a record there.

@@ -73,7 +73,12 @@ impl Mapping {
         Mapping::new(start, bytes, is_writable.then_some(file), is_writable)
     }
 
-    fn new(start: *mut std::ffi::c_void, bytes: usize, file: Option<OwnedFd>, is_writable: bool) -> io::Result<Mapping> {
+    fn new(
+        start: *mut std::ffi::c_void,
+        bytes: usize,
+        file: Option<OwnedFd>,
+        is_writable: bool,
+    ) -> io::Result<Mapping> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { start, bytes, file, is_writable })
     }

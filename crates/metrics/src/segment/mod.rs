@@ -124,18 +124,15 @@ impl Segment {
             return Err(SegmentError::Version(path.to_owned(), abi));
         }
         let size = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        let (series_max, log_at, log_words) =
-            (size(&header.series_max), size(&header.log_at), size(&header.log_words));
+        let (series_max, log_at, log_words) = (size(&header.series_max), size(&header.log_at), size(&header.log_words));
         let epochs_end = series_max.checked_mul(4).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
         let log_end = log_words.checked_mul(WORD).and_then(|bytes| bytes.checked_add(log_at));
         let fits = epochs_end.is_some_and(|end| end <= log_at) && log_end.is_some_and(|end| end <= mapping.bytes());
         if !fits || log_at % WORD != 0 {
             return Err(SegmentError::Damaged(path.to_owned()));
         }
-        let process = Process {
-            pid: header.pid.load(Ordering::Relaxed),
-            start: header.process_start.load(Ordering::Relaxed),
-        };
+        let process =
+            Process { pid: header.pid.load(Ordering::Relaxed), start: header.process_start.load(Ordering::Relaxed) };
         let serial = header.serial.load(Ordering::Relaxed);
         Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
     }

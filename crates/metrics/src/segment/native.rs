@@ -123,7 +123,14 @@ fn add_at(cells: &[AtomicU64], shape: &NativeShape, negative: bool, index_at: im
 
 /// Moves everything to the other bank, at the finest schema at which the new bucket fits too.
 #[cold]
-fn rearrange(cells: &[AtomicU64], shape: &NativeShape, state: State, sign: usize, index_at: &impl Fn(i8) -> i32, count: u64) {
+fn rearrange(
+    cells: &[AtomicU64],
+    shape: &NativeShape,
+    state: State,
+    sign: usize,
+    index_at: &impl Fn(i8) -> i32,
+    count: u64,
+) {
     let window = shape.window() as i64;
     let old = bank(cells, shape, state.bank);
     let old_firsts = old.firsts();
@@ -274,7 +281,8 @@ mod tests {
 
     #[test]
     fn all_numbers_fit() {
-        let state = observed(&shape(8, 136), &[f64::from_bits(1) * 1e300, 1.0, f64::MAX, f64::INFINITY, f64::NAN, 0.0, -3.0]);
+        let state =
+            observed(&shape(8, 136), &[f64::from_bits(1) * 1e300, 1.0, f64::MAX, f64::INFINITY, f64::NAN, 0.0, -3.0]);
         assert_eq!(state.count(), 7);
         assert_eq!((state.zero_count, state.nan_count), (1, 1));
         let tiny = NativeShape::new(Native { schema: 8, zero_threshold: 0.0, buckets_max: 136 }, 0);

@@ -92,8 +92,12 @@ impl fmt::Display for Event {
             ),
             Event::Damaged(what) => write!(f, "{what}; what it holds behind that is not shown"),
             Event::NotFolded(why) => write!(f, "totals of ended processes stay in their segments: {why}"),
-            Event::Folded { segments, series } => write!(f, "totals of ended processes are carried on: {series} series of {segments} segments"),
-            Event::Hidden(families) => write!(f, "{families} families are not shown: others declared later have their names"),
+            Event::Folded { segments, series } => {
+                write!(f, "totals of ended processes are carried on: {series} series of {segments} segments")
+            }
+            Event::Hidden(families) => {
+                write!(f, "{families} families are not shown: others declared later have their names")
+            }
         }
     }
 }
@@ -252,7 +256,8 @@ impl Collector {
         let declared = self.source.registry().map(|registry| registry.families()).unwrap_or_default();
         for family in &mut families {
             for label in &mut family.labels {
-                for (distinct, is_collapsed) in declared.iter().filter_map(|each| each.about(&family.name, &label.name)) {
+                for (distinct, is_collapsed) in declared.iter().filter_map(|each| each.about(&family.name, &label.name))
+                {
                     label.distinct = label.distinct.max(distinct);
                     label.collapsed |= is_collapsed;
                 }
@@ -276,7 +281,9 @@ impl Collector {
                 self.events.push(Event::Folded { segments: folded.segments, series: folded.series });
             }
             Ok(_) => {}
-            Err(error @ (FoldError::Directory(_) | FoldError::Segment(_) | FoldError::Base(_) | FoldError::Remove(_))) => {
+            Err(
+                error @ (FoldError::Directory(_) | FoldError::Segment(_) | FoldError::Base(_) | FoldError::Remove(_)),
+            ) => {
                 self.tell(Event::NotFolded(error.to_string()));
             }
         }

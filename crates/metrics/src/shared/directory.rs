@@ -158,7 +158,12 @@ impl fmt::Display for DirectoryError {
                 path.display()
             ),
             DirectoryError::Locked(path) => {
-                write!(f, "{}: another process has held the lock for {} s; is one of them stopped?", path.display(), LOCK_TIMEOUT.as_secs())
+                write!(
+                    f,
+                    "{}: another process has held the lock for {} s; is one of them stopped?",
+                    path.display(),
+                    LOCK_TIMEOUT.as_secs()
+                )
             }
             DirectoryError::Full(path) => write!(
                 f,
@@ -213,7 +218,8 @@ impl Directory {
 
     fn map(folder: &Path, is_writable: bool) -> Result<Directory, DirectoryError> {
         let path = folder.join("directory");
-        let mapping = Mapping::open(&path, is_writable).map_err(|error| DirectoryError::Io("open", path.clone(), error))?;
+        let mapping =
+            Mapping::open(&path, is_writable).map_err(|error| DirectoryError::Io("open", path.clone(), error))?;
         if mapping.bytes() < size_of::<File>() || mapping.header::<File>().magic.load(Ordering::Acquire) != MAGIC {
             return Err(DirectoryError::NotADirectory(path));
         }
@@ -358,7 +364,9 @@ mod tests {
         let writing = Directory::create(folder.path()).unwrap();
         let reading = Directory::open(folder.path()).unwrap();
         assert_eq!(reading.entries(), (0, vec![]));
-        for (generation, list) in [vec![entry(1, 0)], vec![entry(1, 0), entry(2, 5), Entry::base(7)], vec![]].iter().enumerate() {
+        for (generation, list) in
+            [vec![entry(1, 0)], vec![entry(1, 0), entry(2, 5), Entry::base(7)], vec![]].iter().enumerate()
+        {
             let lock = writing.lock().unwrap();
             writing.replace(&lock, list).unwrap();
             assert_eq!(reading.entries(), (generation as u64 + 1, list.clone()));

@@ -11,8 +11,8 @@ use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::{COLLAPSED, Registry};
 use crate::writer::Writer;
-use crate::writer::requests::{FORGET_MAX, Request};
 use crate::writer::memory::Memory;
+use crate::writer::requests::{FORGET_MAX, Request};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -88,7 +88,9 @@ impl Endings {
     pub(crate) fn restore(&mut self, label: &str, values: &[String]) {
         if let Some(gone) = self.gone.get_mut(label) {
             gone.in_turn.retain(|value| !values.contains(value));
-            values.iter().for_each(|value| { gone.values.remove(value); });
+            values.iter().for_each(|value| {
+                gone.values.remove(value);
+            });
         }
     }
 
@@ -157,7 +159,8 @@ impl Endings {
     fn finish(&mut self, batch: &Batch, reader: &Reader, registry: &Registry, writer: &mut Writer) -> bool {
         let ending: Vec<LocatedSeries> = match &batch.why {
             Why::Idle(ttl_ms) => {
-                let asked: HashMap<_, _> = batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
+                let asked: HashMap<_, _> =
+                    batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
                 let idle = reader.idle(*ttl_ms, usize::MAX).into_iter();
                 idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
             }
@@ -196,7 +199,8 @@ impl Endings {
 impl Batch {
     /// Those of the batch that are among these, and of which every record's writer was asked.
     fn still(&self, now: Vec<LocatedSeries>) -> Vec<LocatedSeries> {
-        let asked: HashMap<_, _> = self.series.iter().map(|each| ((&*each.family, &each.labels), &each.records)).collect();
+        let asked: HashMap<_, _> =
+            self.series.iter().map(|each| ((&*each.family, &each.labels), &each.records)).collect();
         let mut now = now;
         now.retain(|each| {
             let then = asked.get(&(&*each.family, &each.labels));
@@ -216,7 +220,8 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     let mut kept = 0;
     for each in &series {
         let own = each.records.iter().filter(|record| record.process == registry.process());
-        let full = own.clone().any(|record| places.get(&record.serial).is_some_and(|places| places.len() >= FORGET_MAX));
+        let full =
+            own.clone().any(|record| places.get(&record.serial).is_some_and(|places| places.len() >= FORGET_MAX));
         if full {
             break;
         }

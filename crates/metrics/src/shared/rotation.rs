@@ -38,7 +38,13 @@ pub(super) struct Rotation {
 
 impl Rotation {
     /// Goes one step further. `own` is the segment of the one who writes the tombstones. True: there is more to do soon.
-    pub(super) fn step(&mut self, reader: &Reader, registry: &Registry, own: u64, now_ms: u64) -> Result<bool, RegistryError> {
+    pub(super) fn step(
+        &mut self,
+        reader: &Reader,
+        registry: &Registry,
+        own: u64,
+        now_ms: u64,
+    ) -> Result<bool, RegistryError> {
         if let Some(serial) = self.leaving {
             return self.finish(serial, reader, registry, now_ms);
         }
@@ -72,7 +78,13 @@ impl Rotation {
     }
 
     /// Once the writer has left, and nothing in the segment waits to be exposed once more.
-    fn finish(&mut self, serial: u64, reader: &Reader, registry: &Registry, now_ms: u64) -> Result<bool, RegistryError> {
+    fn finish(
+        &mut self,
+        serial: u64,
+        reader: &Reader,
+        registry: &Registry,
+        now_ms: u64,
+    ) -> Result<bool, RegistryError> {
         let process = registry.process();
         let is_left = registry.memory(serial).is_none_or(|memory| memory.is_closed());
         match reader.share(process, serial) {
@@ -119,7 +131,8 @@ fn write_base(
     let process = registry.process();
     let bytes: usize = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
     // The time is that of now: a series began when it was first seen, not when this process did.
-    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..registry.inner.options.clone() };
+    let options =
+        Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..registry.inner.options.clone() };
     let place = registry.inner.file_of(serial).map_or(Place::Anonymous, Place::File);
     let target = Registry::inline(options, place, serial)?;
     let mut writer = target.writer()?;
@@ -143,9 +156,9 @@ fn carry(
 ) -> bool {
     let names: Vec<String> = Pairs::new(record.labels).map(|(name, _)| name.to_owned()).collect();
     let key = format!("{} {}", record.family.name, names.join(","));
-    let known = declared.entry(key).or_insert_with(|| {
-        target.declare(crate::family::Family { labels: names, ..record.family.clone() }).ok()
-    });
+    let known = declared
+        .entry(key)
+        .or_insert_with(|| target.declare(crate::family::Family { labels: names, ..record.family.clone() }).ok());
     let Some(known) = known else { return false };
     let values: Vec<_> = Pairs::new(record.labels).map(|(_, value)| value).collect();
     let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
@@ -166,7 +179,12 @@ impl Tombstones {
     }
 
     /// Goes on in a new segment, where most of what the writer's one holds is of segments that are gone.
-    pub(super) fn compact(&mut self, reader: &Reader, registry: &Registry, writer: &mut Writer) -> Result<(), RegistryError> {
+    pub(super) fn compact(
+        &mut self,
+        reader: &Reader,
+        registry: &Registry,
+        writer: &mut Writer,
+    ) -> Result<(), RegistryError> {
         if self.written < TOMBSTONES_MIN {
             return Ok(());
         }

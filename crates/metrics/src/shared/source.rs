@@ -94,10 +94,10 @@ impl Folder {
                 self.open.get(entry).map(|segment| Mount { segment: segment.clone(), is_alive })
             });
             let segments: Vec<Mount> = segments.collect();
-            let same = |(old, new): (&Mount, &Mount)| {
-                Arc::ptr_eq(&old.segment, &new.segment) && old.is_alive == new.is_alive
-            };
-            let is_same = segments.len() == self.mounts.segments.len() && self.mounts.segments.iter().zip(&segments).all(same);
+            let same =
+                |(old, new): (&Mount, &Mount)| Arc::ptr_eq(&old.segment, &new.segment) && old.is_alive == new.is_alive;
+            let is_same =
+                segments.len() == self.mounts.segments.len() && self.mounts.segments.iter().zip(&segments).all(same);
             if !is_same {
                 self.mounts = Mounts { version: self.mounts.version + 1, segments };
             }
@@ -118,7 +118,9 @@ impl Folder {
                 Some(segment) => segment,
                 None => match Segment::open(&entry.path(&self.path)) {
                     Ok(segment) => Arc::new(segment),
-                    Err(SegmentError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound && !is_last_try => return false,
+                    Err(SegmentError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound && !is_last_try => {
+                        return false;
+                    }
                     Err(error) => {
                         damaged.push(error);
                         continue;

@@ -27,7 +27,10 @@ fn scrape(collector: &mut Collector, now_ms: u64) -> BTreeMap<String, f64> {
     }
     let text = String::from_utf8(text).unwrap();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
-    samples.map(|line| line.rsplit_once(' ').unwrap()).map(|(key, value)| (key.to_owned(), value.parse().unwrap())).collect()
+    samples
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(key, value)| (key.to_owned(), value.parse().unwrap()))
+        .collect()
 }
 
 fn count(writer: &mut Writer, family: &Arc<Declared>, values: &[&str], amount: u64) {
@@ -105,7 +108,10 @@ fn what_belongs_to_a_removed_route_is_shown_once_more() {
     assert_eq!(scrape(&mut collector, 2_000).len(), 2_002);
     collector.remove("route", vec!["gone".to_owned()]);
     tend(&mut collector, &mut [&mut writer], 3_000);
-    let kept = BTreeMap::from([("a_total{route=\"stays\",code=\"200\"}".to_owned(), 2.0), ("b_total{code=\"gone\"}".to_owned(), 3.0)]);
+    let kept = BTreeMap::from([
+        ("a_total{route=\"stays\",code=\"200\"}".to_owned(), 2.0),
+        ("b_total{code=\"gone\"}".to_owned(), 3.0),
+    ]);
     assert_eq!(scrape(&mut collector, 3_000).len(), 2_002, "once more");
     assert_eq!(scrape(&mut collector, 4_000), kept);
     // A request that was under way.
@@ -163,10 +169,16 @@ fn a_collapse_is_told_once() {
     tend(&mut collector, &mut [&mut writer], 2_000);
     tend(&mut collector, &mut [&mut writer], 3_000);
     let events = collector.events();
-    assert!(matches!(&events[..], [Event::Collapsed { family, label, .. }] if family == "a_total" && label == "x"), "{events:?}");
+    assert!(
+        matches!(&events[..], [Event::Collapsed { family, label, .. }] if family == "a_total" && label == "x"),
+        "{events:?}"
+    );
     let cardinality = collector.cardinality();
     let label = &cardinality[0].labels[0];
-    assert!(cardinality[0].name == "a_total" && label.collapsed && (800..1200).contains(&label.distinct), "{cardinality:?}");
+    assert!(
+        cardinality[0].name == "a_total" && label.collapsed && (800..1200).contains(&label.distinct),
+        "{cardinality:?}"
+    );
     assert!(!cardinality[0].labels[1].collapsed);
     let samples = scrape(&mut collector, 4_000);
     let sum: f64 = samples.iter().filter(|(key, _)| key.starts_with("a_total")).map(|(_, value)| value).sum();

@@ -15,7 +15,9 @@ use crate::labels;
 use crate::protocol;
 use crate::segment::cells::to_word;
 use crate::segment::family_record;
-use crate::segment::layout::{FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair};
+use crate::segment::layout::{
+    FLAG_COLLAPSED, FLAG_ESCAPED, HEAD_WORDS, Head, RECORD_WORDS_MAX, RecordKind, WORD, pair,
+};
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -170,7 +172,8 @@ impl Writer {
 
     /// Enters a new series into the index and writes its record.
     fn make(&mut self, family: &Arc<Declared>, values: &[&[u8]], hash: u64, replaced: u32) -> Result<u32, Refused> {
-        let text: usize = family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
+        let text: usize =
+            family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
         // Escaping may double the values.
         let words = family.shape.record_words(2 * text);
         let kept = if replaced == 0 { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };

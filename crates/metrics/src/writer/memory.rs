@@ -3,12 +3,12 @@
 //! Three areas grow: the log, the epochs, the pages of the index. The writer says how much it has used; the
 //! provisioner (`registry`) keeps some ready beyond that. A writer that finds nothing ready does not wait.
 
+use super::requests::Inbox;
 use crate::segment::memory::{HUGE_PAGE, Mapping, PAGE, SMALL_BYTES};
 use crate::segment::{Process, Segment};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use super::requests::Inbox;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Words of log a series is reckoned with when the other areas are sized after the log.

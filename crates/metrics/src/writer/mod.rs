@@ -3,7 +3,6 @@
 //! What a request costs: with a [`Handle`] kept from before, a load, an addition and two stores; with labels, a hash and a
 //! comparison more. A label set that is new takes the slower path in `first_seen`, which never waits either.
 
-
 mod first_seen;
 mod index;
 pub(crate) mod memory;

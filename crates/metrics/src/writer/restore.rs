@@ -111,7 +111,8 @@ impl Writer {
         let at = self.log_used;
         let log = &self.segment.log()[at..at + TOMBSTONE_WORDS];
         let head = Head { words: TOMBSTONE_WORDS as u32, kind: RecordKind::Tombstone, flags: 0, family: 0 };
-        for (word, value) in log.iter().zip([head.pack(), serial, record as u64, u64::from(process.pid), process.start]) {
+        for (word, value) in log.iter().zip([head.pack(), serial, record as u64, u64::from(process.pid), process.start])
+        {
             word.store(value, Relaxed);
         }
         self.log_used = at + TOMBSTONE_WORDS;

