@@ -82,7 +82,7 @@ object! {
         memory: usize = MEMORY => default(256 << 20);
         /// Label sets of one family; at the bound the label with the most values collapses to `__other__`.
         series_per_family: usize = int(100, SERIES_PER_FAMILY_MAX as i64) => default(100_000);
-        /// How long a series is idle before it goes, at least 1s; `0s`: it stays.
+        /// Idle time after which a counter or histogram goes (gauges are true as long as they stand); `0s`: never.
         expire: At<Duration> = Located(EXPIRE) => default(unplaced(Duration::ZERO));
         /// The absolute path of a directory, in memory as `/dev/shm/stillgate` is, that `stillgate exporter` may read;
         /// without it the memory is the process's own.
@@ -94,7 +94,7 @@ object! {
         labels: Vec<FamilyLabels> = ExtraLabels => default(Vec::new());
         /// Whether histograms have native (exponential) buckets beside the classic ones; for the protobuf format.
         native_histograms: bool = Flag => default(false);
-        /// Whether OpenMetrics has a `_created` line for each counter and histogram.
+        /// Whether OpenMetrics has a `_created` line for each counter and histogram (`stillgate exporter` always has).
         created: bool = Flag => default(true);
         any_of {
             "nothing says where the exposition is served": address | shared;

@@ -1,7 +1,7 @@
 //! A declared family as its writers share it: its budget, which labels have collapsed, and what is known of each label.
 //!
 //! Writers touch this where a label set is new to them, and not otherwise. All of it is atomics that any may change; the
-//! policy word (`collapsed`) only ever gains bits.
+//! policy word (`collapsed`) gains bits one by one, and loses all of them when the family has become small again.
 
 use crate::family::Family;
 use crate::segment::cells::Shape;

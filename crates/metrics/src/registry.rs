@@ -132,6 +132,8 @@ pub(crate) struct Inner {
     /// Where there is none, whoever calls it does its work.
     provisioner: OnceLock<Thread>,
     pub(crate) place: Place,
+    /// Whether observations that collapse are counted: they are none where a base is made.
+    pub(crate) counts_collapses: bool,
 }
 
 #[derive(Default)]
@@ -160,7 +162,7 @@ impl Registry {
                 Place::Shared(directory)
             }
         };
-        let mut registry = Registry::inline(options, place, 0)?;
+        let mut registry = Registry::with(options, place, 0, true)?;
         let body = registry.inner.clone();
         let provisioner = thread::Builder::new()
             .name("metrics-memory".to_owned())
@@ -173,6 +175,10 @@ impl Registry {
 
     /// An empty registry whose writers prepare their memory themselves. Its first segment has this serial.
     pub(crate) fn inline(options: Options, place: Place, serial: u64) -> Result<Registry, RegistryError> {
+        Registry::with(options, place, serial, false)
+    }
+
+    fn with(options: Options, place: Place, serial: u64, counts_collapses: bool) -> Result<Registry, RegistryError> {
         let hasher = SeedableRandomState::with_seed(options.seed, SharedSeed::global_random());
         let inner = Arc::new(Inner {
             options,
@@ -183,6 +189,7 @@ impl Registry {
             ended: AtomicBool::new(false),
             provisioner: OnceLock::new(),
             place,
+            counts_collapses,
         });
         inner.declare(Family {
             name: COLLAPSED.to_owned(),

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const FREE: u32 = 0;
 const REMOVED: u32 = 1;
+/// Slots that are looked at for one set. Removed ones are never free again, so a search could go on for ever; a table that is
+/// not overfull has hardly ever a run of this length.
+const RUN_MAX: usize = 256;
 
 /// A family with so many label sets is going to touch its whole table, which is scattered over: better all at once, by
 /// another thread, than a page fault in a request for each page.
@@ -109,7 +112,7 @@ impl Sets {
         let slots = self.table.halves(0, self.slots);
         let mask = self.slots - 1;
         let first = hash as usize & mask;
-        (0..self.slots).map(move |step| &slots[(first + step) & mask])
+        (0..self.slots.min(RUN_MAX)).map(move |step| &slots[(first + step) & mask])
     }
 }
 

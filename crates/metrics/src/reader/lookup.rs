@@ -35,18 +35,24 @@ impl Reader {
     /// Up to `max` counters and histograms whose value no writer has changed for `ttl_ms` before the last refresh, as far as
     /// can be told from the writers' ticks since this reader began: never one that was changed later. A gauge that does not
     /// change is as true as one that does.
-    pub(crate) fn idle(&self, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
+    pub(crate) fn idle(&self, own: Process, ttl_ms: u64, max: usize) -> Vec<LocatedSeries> {
         let Some(before_ms) = self.now_ms.checked_sub(ttl_ms) else { return Vec::new() };
         let counts = |merged: &MergedFamily| !matches!(merged.family.kind, Kind::Gauge(_) | Kind::Info);
-        self.located(max, counts, |_, series| {
+        self.located(own, max, counts, |_, series| {
             self.store.places(series).all(|(place, _)| self.store.mounted(place.mount).is_idle(place.number, before_ms))
         })
     }
 
     /// Up to `max` series of all families that have one of these values in this label.
-    pub(crate) fn with_label(&self, label: &str, values: &HashSet<String>, max: usize) -> Vec<LocatedSeries> {
+    pub(crate) fn with_label(
+        &self,
+        own: Process,
+        label: &str,
+        values: &HashSet<String>,
+        max: usize,
+    ) -> Vec<LocatedSeries> {
         let has_label = |merged: &MergedFamily| merged.labels.iter().any(|each| each == label);
-        self.located(max, has_label, |_, series| {
+        self.located(own, max, has_label, |_, series| {
             value_of(self.store.text(series), label).is_some_and(|value| values.contains(value.as_ref()))
         })
     }
@@ -62,16 +68,16 @@ impl Reader {
         let known = |merged: &MergedFamily| in_use.get(&*merged.name).map_or(&[][..], Vec::as_slice);
         // Mostly a family has the labels it is to have, and its series need not be looked at.
         let may_be = |merged: &MergedFamily| !matches!(known(merged), [labels] if *labels == merged.labels);
-        self.located(max, may_be, |merged, series| {
+        self.located(own, max, may_be, |merged, series| {
             let names = || Pairs::new(self.store.text(series)).map(|(name, _)| name);
-            let is_used = known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)));
-            let mut processes = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount).segment.process);
-            !is_used && processes.all(|process| process == own || process.pid == 0)
+            !known(merged).iter().any(|labels| names().eq(labels.iter().map(String::as_str)))
         })
     }
 
+    /// Series of another process that lives are its own business: nobody else can ask its writers.
     fn located(
         &self,
+        own: Process,
         max: usize,
         may_be: impl Fn(&MergedFamily) -> bool,
         wanted: impl Fn(&MergedFamily, Slot) -> bool,
@@ -82,7 +88,12 @@ impl Reader {
             slots.map(move |slot| (merged, *slot))
         });
         let lives = |series: Slot| !self.store.places(series).all(|(_, each)| each.is_leaving());
-        let found = series.filter(|(merged, series)| lives(*series) && wanted(merged, *series)).take(max);
+        let is_ours = |series: Slot| {
+            let mut mounts = self.store.places(series).map(|(at, _)| self.store.mounted(at.mount));
+            mounts.all(|mounted| mounted.segment.process == own || !mounted.is_alive)
+        };
+        let found =
+            series.filter(|(merged, series)| lives(*series) && wanted(merged, *series) && is_ours(*series)).take(max);
         found.map(|(merged, series)| self.locate(merged.name.clone(), series)).collect()
     }
 

@@ -33,11 +33,9 @@ pub(crate) use mount::{Mount, Mounts};
 pub(crate) use records::{Record, Share};
 
 use crate::encode;
-use crate::family::{Family, Kind};
 use crate::gzip::Deflater;
 use crate::protocol;
 use crate::segment::Process;
-use crate::value::{Distribution, Value};
 use chunk::{FORMATS, Scratch};
 use leaving::{Ended, Leaving};
 use mount::{MOUNTS_MAX, Mounted, Place};
@@ -45,7 +43,6 @@ use order::Order;
 use std::fmt;
 use std::sync::Arc;
 use store::Store;
-use values::value_of;
 
 /// How a reader is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,24 +296,5 @@ impl Reader {
     pub fn bytes(&self) -> ReaderBytes {
         let reader = size_of::<Reader>() + self.store.bytes() + self.order.bytes();
         ReaderBytes { reader, cache: self.order.cached + self.order.families.cached() }
-    }
-
-    /// Visits the merged value of every series of every family, exposed or not: what a base segment is made of. Arguments:
-    /// family, label text, creation in milliseconds since the epoch, value.
-    pub(crate) fn each(&mut self, mut visit: impl FnMut(&Family, &[u8], u64, Value<'_>)) {
-        let (mut part, mut distribution) = (Distribution::default(), Distribution::default());
-        for merged in self.order.families.all() {
-            let kind = &merged.family.kind;
-            for slot in merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]) {
-                let value = match kind {
-                    Kind::Histogram(_) => {
-                        self.store.histogram(&merged.shape, *slot, &mut part, &mut distribution);
-                        Value::Histogram(&distribution)
-                    }
-                    _ => value_of(kind, self.store.single(kind, *slot)),
-                };
-                visit(&merged.family, self.store.text(*slot), self.store.created_ms(*slot), value);
-            }
-        }
     }
 }

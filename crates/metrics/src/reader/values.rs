@@ -5,7 +5,7 @@
 
 use super::gather::merge;
 use super::store::{Slot, Store};
-use crate::family::{Kind, Merge};
+use crate::family::{Kind, Merge, NATIVE_SCHEMAS};
 use crate::protocol::Seen;
 use crate::segment::cells::{Form, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
@@ -31,6 +31,7 @@ fn bound(state: &mut Distribution) {
     if let Some(native) = &mut state.native {
         native.zero_count = native.zero_count.min(COUNT_MAX);
         native.nan_count = native.nan_count.min(COUNT_MAX);
+        native.schema = native.schema.clamp(*NATIVE_SCHEMAS.start(), *NATIVE_SCHEMAS.end());
         for buckets in [&mut native.positive, &mut native.negative] {
             buckets.retain(|(index, _)| index.unsigned_abs() <= BUCKET_MAX);
             buckets.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX));

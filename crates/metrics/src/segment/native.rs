@@ -60,7 +60,8 @@ struct State {
 impl State {
     /// A series that has never been touched is all zeros: its schema is kept as the distance from the declared one.
     fn unpack(word: u64, declared: i8) -> State {
-        let schema = declared - (word >> 8) as u8 as i8;
+        // Read without trust: the memory may be damaged.
+        let schema = declared.wrapping_sub((word >> 8) as u8 as i8).clamp(SCHEMA_MIN, declared);
         State { bank: (word & 1) as usize, schema, used: [word & 2 != 0, word & 4 != 0] }
     }
 
@@ -168,13 +169,18 @@ fn rearrange(
             let count = count.load(Relaxed);
             if count > 0 {
                 let index = coarser(old_firsts[each] + place as i32, state.schema - schema);
-                add(&new.counts[each][(index - firsts[each]) as usize], count);
+                add(&new.counts[each][place_in(index, firsts[each], window)], count);
             }
         }
     }
-    add(&new.counts[sign][(index_at(schema) - firsts[sign]) as usize], count);
+    add(&new.counts[sign][place_in(index_at(schema), firsts[sign], window)], count);
     // One store makes all of it valid, the new observation with it; a crash before leaves what was.
     cells[shape.at + STATE].store(next.pack(shape.declared.schema), crate::sync::Ordering::Release);
+}
+
+/// Where a bucket is in its window. All numbers there are fit at the coarsest schema; only indices of damaged memory do not.
+fn place_in(index: i32, first: i32, window: i64) -> usize {
+    (i64::from(index) - i64::from(first)).clamp(0, window - 1) as usize
 }
 
 /// The bucket of a positive number: its upper bound is `2^(index / 2^schema)`, which is still inside.

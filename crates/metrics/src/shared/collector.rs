@@ -6,7 +6,7 @@
 
 use super::directory::DirectoryError;
 use super::ending::Endings;
-use super::fold::{FoldError, fold};
+use super::fold::fold;
 use super::rotation::Rotation;
 use super::source::{Folder, Source};
 use crate::declared::Declared;
@@ -160,7 +160,7 @@ impl Collector {
         unreadable.into_iter().for_each(|error| self.tell(Event::Damaged(error.to_string())));
         let refreshed = self.reader.refresh(&mounts.map_err(CollectError::Directory)?, now_ms);
         if refreshed.series_new > 0 {
-            self.endings.look_again();
+            self.endings.look_again(now_ms);
         }
         for Damaged { process, serial, word } in refreshed.damaged {
             let what = format!("segment {serial} of process {} holds no record at word {word}", process.pid);
@@ -278,12 +278,14 @@ impl Collector {
         self.next_fold_ms = now_ms + FOLD_MS;
         match fold(directory, &registry.inner.options, now_ms) {
             Ok(folded) if folded.segments > 0 => {
+                if folded.damaged > 0 {
+                    let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
+                    self.tell(Event::Damaged(what));
+                }
                 self.events.push(Event::Folded { segments: folded.segments, series: folded.series });
             }
             Ok(_) => {}
-            Err(
-                error @ (FoldError::Directory(_) | FoldError::Segment(_) | FoldError::Base(_) | FoldError::Remove(_)),
-            ) => {
+            Err(error) => {
                 self.tell(Event::NotFolded(error.to_string()));
             }
         }

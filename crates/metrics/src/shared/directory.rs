@@ -10,8 +10,8 @@
 //! never between. So dead processes' segments and the base that replaces them change places in one step.
 
 use crate::protocol;
-use crate::segment::Process;
 use crate::segment::memory::{Layout, Mapping, PAGE};
+use crate::segment::{Process, Segment};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fmt;
@@ -33,7 +33,7 @@ pub(crate) const HEARTBEAT_MAX_MS: u64 = 60_000;
 const MAGIC: u64 = u64::from_le_bytes(*b"stilldir");
 const ABI: u32 = 1;
 /// The lock is held for milliseconds; somebody who holds it longer is stuck.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 #[repr(C)]
@@ -91,6 +91,13 @@ unsafe impl Layout for File {}
 pub(crate) struct Entry {
     pub(crate) process: Process,
     pub(crate) serial: u64,
+}
+
+impl Segment {
+    /// What the list calls it.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry { process: self.process, serial: self.serial }
+    }
 }
 
 impl Entry {

@@ -6,7 +6,7 @@
 //! tombstone is written, and readers expose them once more and drop them.
 
 use super::rotation::Tombstones;
-use crate::declared::{Declared, OTHER};
+use crate::declared::Declared;
 use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::{COLLAPSED, Registry};
@@ -22,6 +22,8 @@ const GONE_MAX: usize = 10_000;
 /// Looks for idle series during their time to live.
 const LOOKS_PER_TTL: u64 = 8;
 const LOOK_MS_MIN: u64 = 1_000;
+/// New series are looked through together, so late: a look goes over all series.
+const NEWS_MS: u64 = 5_000;
 
 /// What there is to end.
 #[derive(Debug, Default)]
@@ -33,8 +35,10 @@ pub(crate) struct Endings {
     in_use: Option<HashMap<String, Vec<Vec<String>>>>,
     batch: Option<Batch>,
     next_look_ms: u64,
-    /// Whether series may have appeared whose owner is gone.
+    /// Whether there may be series whose owner is gone.
     has_news: bool,
+    /// When to look for such among series that have appeared since the last look.
+    next_news_ms: Option<u64>,
     /// Series that have ended so far.
     pub(crate) ended: u64,
     pub(super) tombstones: Tombstones,
@@ -109,8 +113,8 @@ impl Endings {
     }
 
     /// New series have been found.
-    pub(crate) fn look_again(&mut self) {
-        self.has_news = true;
+    pub(crate) fn look_again(&mut self, now_ms: u64) {
+        self.next_news_ms.get_or_insert(now_ms + NEWS_MS);
     }
 
     /// Goes one step further. True: there is more to do, soon. The reader has been refreshed.
@@ -132,9 +136,13 @@ impl Endings {
 
     /// Asks the writers of the next series that are to end.
     fn next(&mut self, reader: &Reader, registry: &Registry, now_ms: u64) -> Option<Batch> {
+        if self.next_news_ms.is_some_and(|at_ms| now_ms >= at_ms) {
+            self.next_news_ms = None;
+            self.has_news = true;
+        }
         if self.has_news {
             for (label, gone) in &self.gone {
-                let found = reader.with_label(label, &gone.values, FORGET_MAX);
+                let found = reader.with_label(registry.process(), label, &gone.values, FORGET_MAX);
                 if !found.is_empty() {
                     return Some(ask(found, Why::Gone(label.clone()), registry));
                 }
@@ -146,8 +154,7 @@ impl Endings {
             self.has_news = false;
         }
         let ttl_ms = self.expire_ms.filter(|_| now_ms >= self.next_look_ms)?;
-        let mut found = reader.idle(ttl_ms, FORGET_MAX);
-        found.retain(|series| !is_all_other(&series.labels));
+        let found = reader.idle(registry.process(), ttl_ms, FORGET_MAX);
         if found.is_empty() {
             self.next_look_ms = now_ms + (ttl_ms / LOOKS_PER_TTL).max(LOOK_MS_MIN);
             return None;
@@ -161,14 +168,14 @@ impl Endings {
             Why::Idle(ttl_ms) => {
                 let asked: HashMap<_, _> =
                     batch.series.iter().map(|each| ((&*each.family, &each.labels), each)).collect();
-                let idle = reader.idle(*ttl_ms, usize::MAX).into_iter();
+                let idle = reader.idle(registry.process(), *ttl_ms, usize::MAX).into_iter();
                 idle.filter(|now| asked.get(&(&*now.family, &now.labels)).is_some_and(|then| *then == now)).collect()
             }
             Why::Gone(label) => {
                 // What was counted meanwhile goes with it; its writers will be asked in the next step.
                 self.has_news = true;
                 let Some(gone) = self.gone.get(label) else { return false };
-                batch.still(reader.with_label(label, &gone.values, usize::MAX))
+                batch.still(reader.with_label(registry.process(), label, &gone.values, usize::MAX))
             }
             Why::Unused => {
                 self.has_news = true;
@@ -253,10 +260,4 @@ fn forget_set(families: &[Arc<Declared>], registry: &Registry, series: &LocatedS
         let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
         family.sets.remove(registry.inner.hash(family.id, &values));
     }
-}
-
-/// The series of what has no room stays: its writer finds it without the index.
-fn is_all_other(labels: &[u8]) -> bool {
-    let mut pairs = Pairs::new(labels).peekable();
-    pairs.peek().is_some() && pairs.all(|(_, value)| value == OTHER)
 }

@@ -1,38 +1,35 @@
 //! Folding: the counts of processes that have ended become one base segment, so that they are never lost and never grow in
 //! number.
 //!
-//! It is done by reading: a reader over the dead segments and the old base gives each series' merged value, which a writer
-//! puts into the next base. One change of the folder's list then replaces the former by the latter. Gauges and infos are
+//! It is done by reading: a reader over all segments says which records of the dead and of the old base still count, and
+//! these are added up in the next base. One change of the folder's list then replaces the former by the latter. Gauges and infos are
 //! left out: what they said was true of a process that is no more.
 
+use super::base::Base;
 use super::directory::{Directory, DirectoryError, Entry};
-use crate::declared::Declared;
-use crate::labels::Pairs;
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
-use crate::registry::{Options, Place, Registry, RegistryError};
+use crate::registry::{Options, Place, RegistryError};
 use crate::segment::{Segment, SegmentError};
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
-
-/// Room of a base beyond what was read: declarations and reserves.
-const SLACK_BYTES: usize = 4 << 20;
 
 /// What was folded.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Folded {
     /// Segments that were replaced.
     pub(crate) segments: usize,
-    /// Series in the new base.
+    /// Records that the new base was made of.
     pub(crate) series: usize,
+    /// Segments that could not be read, or not in full.
+    pub(crate) damaged: usize,
 }
 
 /// Why the dead were not folded. Nothing has changed then: they go on to be counted as they are.
 #[derive(Debug)]
 pub(crate) enum FoldError {
     Directory(DirectoryError),
-    Segment(SegmentError),
     Base(RegistryError),
     Remove(io::Error),
 }
@@ -41,7 +38,6 @@ impl fmt::Display for FoldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FoldError::Directory(error) => error.fmt(f),
-            FoldError::Segment(error) => error.fmt(f),
             FoldError::Base(error) => write!(f, "cannot write the totals of ended processes: {error}"),
             FoldError::Remove(error) => write!(f, "cannot remove the segment of an ended process: {error}"),
         }
@@ -63,29 +59,47 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
     if !replaced.iter().any(is_dead) {
         return Ok(Folded::default());
     }
-    let segments = replaced.iter().map(|entry| Segment::open(&entry.path(directory.folder())));
-    let segments = segments.collect::<Result<Vec<Segment>, SegmentError>>().map_err(FoldError::Segment)?;
-    let bytes = segments.iter().map(|segment| segment.committed() * 8).sum::<usize>();
-    let mount = |segment| Mount { segment: Arc::new(segment), is_alive: false };
-    let mounts = Mounts { version: 1, segments: segments.into_iter().map(mount).collect() };
+    // All are read, for tombstones of the dead's series stand in segments of the living; of the dead is kept what counts.
+    let mut segments = Vec::new();
+    let mut damaged = Vec::new();
+    for entry in replaced.iter().chain(&kept) {
+        match Segment::open(&entry.path(directory.folder())) {
+            Ok(segment) => segments.push(Arc::new(segment)),
+            Err(SegmentError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => damaged.push(*entry),
+        }
+    }
+    let is_replaced = |segment: &Segment| replaced.contains(&segment.entry());
+    let bytes = segments.iter().filter(|segment| is_replaced(segment)).map(|segment| segment.committed() * 8).sum();
+    let mount = |segment: &Arc<Segment>| Mount { segment: segment.clone(), is_alive: !is_replaced(segment) };
+    let mounts = Mounts { version: 1, segments: segments.iter().map(mount).collect() };
     let mut reader = Reader::new(ReaderOptions::default());
-    reader.refresh(&mounts, now_ms);
+    let refreshed = reader.refresh(&mounts, now_ms);
+    damaged.extend(refreshed.damaged.iter().map(|at| Entry { process: at.process, serial: at.serial }));
+    damaged.retain(|entry| replaced.contains(entry));
 
     // No generation comes twice, so neither does the name; a file of this name is of somebody who was killed right here.
     let base = Entry::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
-    // The time is that of now: a series may have begun later than this process did.
-    let options = Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..options.clone() };
-    let series = write_base(&mut reader, Options { process: base.process, ..options }, &path, base.serial)
-        .map_err(FoldError::Base)?;
+    let series = write_base(&reader, &replaced, options, base, &path, bytes, now_ms).map_err(|error| {
+        // What was begun is of no use, and takes room that is short; if it stays, it is swept later.
+        let _ = remove(&path);
+        FoldError::Base(error)
+    })?;
     kept.push(base);
     directory.replace(&lock, &kept).map_err(FoldError::Directory)?;
     for entry in &replaced {
-        remove(&entry.path(directory.folder())).map_err(FoldError::Remove)?;
+        let path = entry.path(directory.folder());
+        // What could not be read in full is left for somebody to look at.
+        let done = match damaged.contains(entry) {
+            true => std::fs::rename(&path, path.with_extension("damaged")),
+            false => remove(&path),
+        };
+        done.map_err(FoldError::Remove)?;
     }
     sweep(directory, &kept, now_ms).map_err(FoldError::Remove)?;
-    Ok(Folded { segments: replaced.len(), series })
+    Ok(Folded { segments: replaced.len(), series, damaged: damaged.len() })
 }
 
 /// Removes segments that nobody lists: their processes were killed while they made them, or removed them. The caller holds
@@ -103,33 +117,23 @@ fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()>
 }
 
 fn write_base(
-    reader: &mut Reader,
-    options: Options,
-    path: &std::path::Path,
-    serial: u64,
+    reader: &Reader,
+    replaced: &[Entry],
+    options: &Options,
+    entry: Entry,
+    path: &Path,
+    bytes: usize,
+    now_ms: u64,
 ) -> Result<usize, RegistryError> {
-    let registry = Registry::inline(options, Place::File(path.to_owned()), serial)?;
-    let mut writer = registry.writer()?;
-    let mut declared: HashMap<String, Option<Arc<Declared>>> = HashMap::new();
-    let mut series = 0;
-    reader.each(|family, labels, created_ms, value| {
-        // Series of one family may differ in their labels' names: each such set is a declaration.
-        let names: Vec<String> = Pairs::new(labels).map(|(name, _)| name.to_owned()).collect();
-        let key = format!("{} {}", family.name, names.join(","));
-        let known = declared.entry(key).or_insert_with(|| {
-            let family = crate::family::Family { labels: names, ..family.clone() };
-            registry.declare(family).ok()
-        });
-        let Some(known) = known else { return };
-        let values: Vec<_> = Pairs::new(labels).map(|(_, value)| value).collect();
-        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
-        writer.restore(known, &values, created_ms, value);
-        series += 1;
-    });
-    Ok(series)
+    let options = Options { process: entry.process, ..options.clone() };
+    let mut base = Base::new(&options, Place::File(path.to_owned()), entry.serial, bytes, now_ms)?;
+    for from in replaced {
+        reader.records(from.process, from.serial, |record| base.add(&record));
+    }
+    Ok(base.finish()?.1)
 }
 
-fn remove(path: &std::path::Path) -> io::Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

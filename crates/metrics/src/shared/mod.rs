@@ -1,5 +1,6 @@
 //! Segments of several processes, and of processes that have ended: where they are listed, and how totals are carried on.
 
+mod base;
 mod collector;
 pub(crate) mod directory;
 mod ending;

@@ -4,14 +4,12 @@
 //! Readers see the old segment until the base takes its place, in one step. It costs what still counts, at most as much
 //! as what has ended.
 
-use crate::declared::Declared;
-use crate::labels::Pairs;
-use crate::reader::{Reader, Record, Share};
-use crate::registry::{Options, Place, Registry, RegistryError};
+use super::base::Base;
+use crate::reader::{Reader, Share};
+use crate::registry::{Place, Registry, RegistryError};
 use crate::writer::Writer;
 use crate::writer::memory::Memory;
 use crate::writer::requests::Request;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,8 +19,6 @@ const LOOK_MS: u64 = 5_000;
 const RECORDS_MIN: usize = 4_096;
 /// Tombstones beyond which the segment that holds them is made anew.
 const TOMBSTONES_MIN: usize = 16_384;
-/// Room of a base beyond what was read.
-const SLACK_BYTES: usize = 1 << 20;
 
 /// Where a rotation stands.
 #[derive(Debug, Default)]
@@ -129,40 +125,13 @@ fn write_base(
     now_ms: u64,
 ) -> Result<Option<Arc<Memory>>, RegistryError> {
     let process = registry.process();
-    let bytes: usize = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
-    // The time is that of now: a series began when it was first seen, not when this process did.
-    let options =
-        Options { memory_bytes: 3 * bytes + SLACK_BYTES, shared: None, now_ms, ..registry.inner.options.clone() };
+    let bytes = from.iter().filter_map(|serial| registry.memory(*serial)).map(|memory| memory.bytes().0).sum();
     let place = registry.inner.file_of(serial).map_or(Place::Anonymous, Place::File);
-    let target = Registry::inline(options, place, serial)?;
-    let mut writer = target.writer()?;
-    let mut declared: HashMap<String, Option<Arc<Declared>>> = HashMap::new();
-    let mut count = 0;
+    let mut base = Base::new(&registry.inner.options, place, serial, bytes, now_ms)?;
     for serial in from {
-        reader.records(process, *serial, |record| {
-            count += usize::from(carry(&target, &mut writer, &mut declared, &record));
-        });
+        reader.records(process, *serial, |record| base.add(&record));
     }
-    writer.close_base(now_ms);
-    let memory = target.memory(serial).filter(|_| count > 0).map(|memory| memory.without_index()).transpose();
-    Ok(memory.map_err(|error| RegistryError::Io("a base segment", error))?.map(Arc::new))
-}
-
-fn carry(
-    target: &Registry,
-    writer: &mut Writer,
-    declared: &mut HashMap<String, Option<Arc<Declared>>>,
-    record: &Record<'_>,
-) -> bool {
-    let names: Vec<String> = Pairs::new(record.labels).map(|(name, _)| name.to_owned()).collect();
-    let key = format!("{} {}", record.family.name, names.join(","));
-    let known = declared
-        .entry(key)
-        .or_insert_with(|| target.declare(crate::family::Family { labels: names, ..record.family.clone() }).ok());
-    let Some(known) = known else { return false };
-    let values: Vec<_> = Pairs::new(record.labels).map(|(_, value)| value).collect();
-    let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
-    writer.restore_cells(known, &values, record.created_ms, record.changed_ms, record.cells)
+    Ok(base.finish()?.0)
 }
 
 /// The tombstones of segments that are still there: all that a new segment for them has to hold.

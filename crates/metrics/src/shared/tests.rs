@@ -116,14 +116,15 @@ fn what_belongs_to_a_removed_route_is_shown_once_more() {
     assert_eq!(scrape(&mut collector, 4_000), kept);
     // A request that was under way.
     count(&mut writer, &requests, &["gone", "200"], 1);
-    tend(&mut collector, &mut [&mut writer], 5_000);
     scrape(&mut collector, 5_000);
-    assert_eq!(scrape(&mut collector, 6_000), kept);
+    tend(&mut collector, &mut [&mut writer], 11_000);
+    scrape(&mut collector, 11_000);
+    assert_eq!(scrape(&mut collector, 12_000), kept);
     collector.restore("route", &["gone".to_owned()]);
     count(&mut writer, &requests, &["gone", "200"], 7);
-    tend(&mut collector, &mut [&mut writer], 7_000);
-    scrape(&mut collector, 7_000);
-    assert_eq!(scrape(&mut collector, 8_000)["a_total{route=\"gone\",code=\"200\"}"], 7.0);
+    tend(&mut collector, &mut [&mut writer], 20_000);
+    scrape(&mut collector, 20_000);
+    assert_eq!(scrape(&mut collector, 21_000)["a_total{route=\"gone\",code=\"200\"}"], 7.0);
 }
 
 #[test]
@@ -245,4 +246,31 @@ fn families_no_longer_in_use_are_shown_once_more() {
     assert_eq!(scrape(&mut collector, 3_000).len(), 4, "once more");
     let samples = [("a_total{x=\"1\"}".to_owned(), 2.0), ("c_total{x=\"1\"}".to_owned(), 5.0)];
     assert_eq!(scrape(&mut collector, 4_000), samples.into());
+}
+
+#[test]
+fn a_fold_loses_no_series_and_leaves_the_living_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let bounded = |pid, now_ms| Options { now_ms, series_per_family: 200, ..options(pid, Some(folder.path())) };
+    let classic = Buckets { classic: vec![1.0], native: None };
+    let both = Buckets { classic: vec![1.0], native: Some(crate::family::Native::default()) };
+    let mut seen: BTreeMap<String, f64> = BTreeMap::new();
+    for (pid, buckets) in [(1, classic), (2, both)] {
+        let registry = Arc::new(Registry::start(bounded(pid, u64::from(pid) * 100_000)).unwrap());
+        let requests = registry.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+        let sizes = registry.declare(family("s", &[], Kind::Histogram(buckets))).unwrap();
+        let mut writer = registry.writer().unwrap();
+        // As many as fit: a base has to hold all of them.
+        (0..187).for_each(|number| count(&mut writer, &requests, &[&format!("{pid}-{number}")], 1));
+        let handle = writer.series(&sizes, &[]);
+        assert!(writer.observe(handle, 0.5));
+        let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+        collector.tend(u64::from(pid) * 100_000);
+        let now = scrape(&mut collector, u64::from(pid) * 100_000);
+        for (key, value) in &seen {
+            assert!(now.get(key).is_some_and(|now| now >= value) || key.starts_with("s"), "{key}");
+        }
+        assert!(now.keys().all(|key| !key.contains("__other__")), "{now:?}");
+        seen = now;
+    }
 }

@@ -106,7 +106,7 @@ impl Writer {
 
     /// Counts one observation for each label whose value was replaced.
     fn count_collapsed(&mut self, family: &Arc<Declared>, replaced: u32) {
-        if replaced == 0 || family.id == self.counts.id {
+        if replaced == 0 || family.id == self.counts.id || !self.inner.counts_collapses {
             return;
         }
         let counts = self.counts.clone();
@@ -140,6 +140,21 @@ impl Writer {
             local.overflow = Some(at);
         }
         at
+    }
+
+    /// The family's series of what has no room is forgotten like any other: the next one needs room again. Where there is
+    /// none, the old one goes on to be used; it counts for nobody then, but nor would anything else.
+    pub(super) fn forget_overflow(&mut self, place: u32) {
+        let is_it = |local: &&mut Local| local.overflow == Some(place);
+        let Some(local) = self.locals.iter_mut().flatten().find(is_it) else { return };
+        let words = reserve_words(&local.declared);
+        let has_room = self.log_used + self.reserve + words <= self.memory.log.ready()
+            && self.series + self.reserved_series < self.memory.epochs.ready();
+        if has_room {
+            local.overflow = None;
+            self.reserve += words;
+            self.reserved_series += 1;
+        }
     }
 
     /// Makes the family known in this segment, with memory set aside for its overflow series.

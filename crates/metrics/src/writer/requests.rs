@@ -100,7 +100,7 @@ impl Writer {
         let hash = self.inner.hash(local.declared.id, &values);
         let memory = self.memory.clone();
         let pages = Pages { words: memory.index_words(), ready: memory.pages.ready() };
-        // An overflow series is not in the index; it stays.
         self.index.remove(pages, hash as u32, place);
+        self.forget_overflow(place);
     }
 }

@@ -10,33 +10,10 @@ use crate::segment::Process;
 use crate::segment::cells::{self, Form};
 use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::value::{Distribution, Value};
+use crate::value::Distribution;
 use std::sync::Arc;
 
 impl Writer {
-    /// Adds what a series came to elsewhere. It began when the older of both did.
-    pub(crate) fn restore(&mut self, family: &Arc<Declared>, values: &[&[u8]], created_ms: u64, value: Value<'_>) {
-        let handle = self.series(family, values);
-        if handle == super::Handle::NONE {
-            return;
-        }
-        let at = handle.at as usize;
-        let log = self.segment.log();
-        let cell = &log[at + HEAD_WORDS];
-        match value {
-            Value::Unsigned(count) => cells::add(cell, count),
-            Value::Float(amount) => cells::add_float(cell, amount),
-            Value::Histogram(distribution) => {
-                if let Form::Histogram { bounds, native } = &family.shape.form {
-                    cells::restore_histogram(&log[at + HEAD_WORDS..], bounds, native.as_ref(), distribution);
-                }
-            }
-        }
-        let created = &log[at + HEAD_WORDS - 1];
-        created.store(created.load(Relaxed).min(created_ms), Relaxed);
-        self.mark(log, at);
-    }
-
     /// Adds what another record of the same family came to, all of its cells; false where there is no room.
     pub(crate) fn restore_cells(
         &mut self,

@@ -63,7 +63,7 @@ proptest! {
                 desk.bytes(format);
             }
             desk.reader.cardinality();
-            desk.reader.idle(0, 10);
+            desk.reader.idle(PROCESS, 0, 10);
             pen.tombstone(0, ink);
         }
         desk.remount(&[]);

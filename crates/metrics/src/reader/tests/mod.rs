@@ -5,6 +5,7 @@ mod life;
 mod model;
 mod pieces;
 
+use super::values::value_of;
 use super::{Cursor, Mount, Mounts, Reader, ReaderOptions, Refreshed};
 use crate::encode::Format;
 use crate::family::{Buckets, Family, Kind, Merge};
@@ -14,6 +15,7 @@ use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, WORD
 use crate::segment::{Process, Segment, family_record};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::value::{Distribution, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -279,4 +281,25 @@ fn a_small_exposition() {
     "#]]
     .assert_eq(&desk.scrape());
     assert_eq!(desk.reader.series(), 4);
+}
+
+impl super::Reader {
+    /// Visits the merged value of every series of every family, exposed or not. Arguments:
+    /// family, label text, creation in milliseconds since the epoch, value.
+    pub(super) fn each(&mut self, mut visit: impl FnMut(&Family, &[u8], u64, Value<'_>)) {
+        let (mut part, mut distribution) = (Distribution::default(), Distribution::default());
+        for merged in self.order.families.all() {
+            let kind = &merged.family.kind;
+            for slot in merged.chunks.iter().flat_map(|id| &self.store.slots[*id as usize]) {
+                let value = match kind {
+                    Kind::Histogram(_) => {
+                        self.store.histogram(&merged.shape, *slot, &mut part, &mut distribution);
+                        Value::Histogram(&distribution)
+                    }
+                    _ => value_of(kind, self.store.single(kind, *slot)),
+                };
+                visit(&merged.family, self.store.text(*slot), self.store.created_ms(*slot), value);
+            }
+        }
+    }
 }

@@ -1,0 +1,99 @@
+//! A base: a segment without a writer, made of what still counts in others, to take their place.
+
+use crate::declared::Declared;
+use crate::family::Family;
+use crate::labels::Pairs;
+use crate::reader::Record;
+use crate::registry::{Options, Place, Registry, RegistryError};
+use crate::writer::Writer;
+use crate::writer::memory::Memory;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Room beyond what is put in: declarations and reserves.
+const SLACK_BYTES: usize = 4 << 20;
+/// Label sets of a family, as a multiple of what a process may have: those of one always fit, and what ended processes
+/// leave behind does not grow without end. Beyond, the widest label collapses as it does anywhere.
+const SETS_FACTOR: u32 = 2;
+
+/// A base that is being made.
+pub(super) struct Base {
+    registry: Registry,
+    writer: Writer,
+    serial: u64,
+    now_ms: u64,
+    /// The family of the last record, as it was and as it is declared here.
+    last: Option<(Family, Arc<Declared>)>,
+    series: usize,
+    failed: Option<RegistryError>,
+}
+
+impl Base {
+    /// An empty one, for about so many bytes of records.
+    pub(super) fn new(
+        options: &Options,
+        place: Place,
+        serial: u64,
+        bytes: usize,
+        now_ms: u64,
+    ) -> Result<Base, RegistryError> {
+        let options = Options {
+            memory_bytes: 4 * bytes + SLACK_BYTES,
+            series_per_family: options.series_per_family.saturating_mul(SETS_FACTOR),
+            shared: None,
+            // A series begins when it was first seen, which is before now.
+            now_ms,
+            ..options.clone()
+        };
+        let registry = Registry::inline(options, place, serial)?;
+        let writer = registry.exempt_writer()?;
+        Ok(Base { registry, writer, serial, now_ms, last: None, series: 0, failed: None })
+    }
+
+    /// Adds what a record of another segment came to.
+    pub(super) fn add(&mut self, record: &Record<'_>) {
+        if self.failed.is_none()
+            && let Err(error) = self.try_add(record)
+        {
+            self.failed = Some(error);
+        }
+    }
+
+    fn try_add(&mut self, record: &Record<'_>) -> Result<(), RegistryError> {
+        let names = || Pairs::new(record.labels).map(|(name, _)| name);
+        // Series of one family may differ in their labels: each such set is a declaration.
+        let is_same = |family: &Family, declared: &Declared| {
+            family == record.family && names().eq(declared.family().labels.iter().map(String::as_str))
+        };
+        let known = match self.last.take().filter(|(family, declared)| is_same(family, declared)) {
+            Some(last) => last,
+            None => {
+                let family = Family { labels: names().map(str::to_owned).collect(), ..record.family.clone() };
+                (record.family.clone(), self.registry.declare(family)?)
+            }
+        };
+        let values: Vec<_> = Pairs::new(record.labels).map(|(_, value)| value).collect();
+        let values: Vec<&[u8]> = values.iter().map(|value| value.as_bytes()).collect();
+        let added = self.writer.restore_cells(&known.1, &values, record.created_ms, record.changed_ms, record.cells);
+        self.last = Some(known);
+        self.series += 1;
+        // Out of memory a writer goes on with less exact labels; a base must not be made so.
+        match added && !self.writer.memory.exhausted.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(RegistryError::Io("a base segment", io::ErrorKind::StorageFull.into())),
+        }
+    }
+
+    /// The finished base, with its number of series; `None` where nothing was added.
+    pub(super) fn finish(self) -> Result<(Option<Arc<Memory>>, usize), RegistryError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.writer.close_base(self.now_ms);
+        let memory = self.registry.memory(self.serial).filter(|_| self.series > 0);
+        let memory = memory.map(|memory| memory.without_index()).transpose();
+        let memory = memory.map_err(|error| RegistryError::Io("a base segment", error))?;
+        Ok((memory.map(Arc::new), self.series))
+    }
+}
