@@ -298,7 +298,10 @@ fn extra_labels(
                 }
             }
         };
-        extra.push((spec.measure, labels.into_iter().filter_map(good).collect()));
+        let mut labels: Vec<(String, Variable)> = labels.into_iter().filter_map(good).collect();
+        // A label set is one whatever the order its labels were written in; so a file that lists them otherwise is the same.
+        labels.sort_by(|(a, _), (b, _)| a.cmp(b));
+        extra.push((spec.measure, labels));
     }
     // Only now: a family that is written twice is so even where nothing stands behind it.
     extra.retain(|(_, labels)| !labels.is_empty());

@@ -385,7 +385,7 @@ fn names_and_variables_of_added_labels() {
 }
 
 #[test]
-fn added_labels_come_after_the_familys_own() {
+fn added_labels_come_after_the_familys_own_by_name() {
     let metrics = metrics(
         "disable: {labels: [node]}, labels: {http_requests_total: {uri: $request_uri, agent: http_user_agent}, \
          stillgate_http_bytes_total: {a: $arg_a}}",
@@ -393,7 +393,7 @@ fn added_labels_come_after_the_familys_own() {
     .unwrap();
     assert_eq!(
         labels(&metrics, "http_requests_total"),
-        "route service consumer code uri=$request_uri agent=$http_user_agent"
+        "route service consumer code agent=$http_user_agent uri=$request_uri"
     );
     assert_eq!(labels(&metrics, "http_bytes_total"), "route service direction a=$arg_a");
     assert_eq!(labels(&metrics, "http_request_duration_seconds"), "route service");

@@ -191,7 +191,9 @@ impl Writer {
             family.family().labels.iter().zip(values).map(|(name, value)| name.len() + value.len() + 4).sum();
         // Escaping may double the values.
         let words = family.shape.record_words(2 * text);
-        let kept = if replaced == 0 { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
+        // What tells of a collapse has to find room too.
+        let is_plain = replaced == 0 && family.id != self.counts.id;
+        let kept = if is_plain { self.reserve + COLLAPSED_RESERVE_WORDS } else { self.reserve };
         let memory = self.memory.clone();
         // More is asked for well before it is needed.
         let is_low = memory.log.is_low(self.log_used)
