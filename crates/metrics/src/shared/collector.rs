@@ -113,6 +113,8 @@ pub struct Collector {
     rotation: Rotation,
     next_fold_ms: u64,
     now_ms: u64,
+    /// Families whose number of series was told the last time.
+    reported: HashSet<String>,
     told: HashSet<Event>,
     events: Vec<Event>,
 }
@@ -147,6 +149,7 @@ impl Collector {
             rotation: Rotation::default(),
             next_fold_ms: 0,
             now_ms: 0,
+            reported: HashSet::new(),
             told: HashSet::new(),
             events: Vec::new(),
         }
@@ -321,7 +324,14 @@ impl Collector {
             }
         }
         if let Some(family) = &self.options.series {
-            self.reader.families(|name, series| set(family, name, series));
+            let mut gone = std::mem::take(&mut self.reported);
+            self.reader.families(|name, series| {
+                set(family, name, series);
+                gone.remove(name);
+                self.reported.insert(name.to_owned());
+            });
+            // A family without series is not exposed; that it has none is.
+            gone.iter().for_each(|name| set(family, name, 0));
         }
         writer.tick(self.now_ms);
     }
