@@ -20,6 +20,9 @@ const FULL_WITHOUT_MEMORY: u16 = 504;
 /// Bits of the hash that choose the page; beyond it, hashes this much alike are no accident.
 const DEPTH_MAX: u8 = 22;
 
+/// Entries of the directory that there is room for from the beginning: enough for ten million series.
+const DIRECTORY_PAGES: usize = 1 << 16;
+
 /// The place behind which nothing is: places are record offsets in words, and no record lies at the log's last one.
 const NOWHERE: u32 = u32::MAX;
 
@@ -58,7 +61,10 @@ impl Pages<'_> {
 impl Index {
     /// An empty table; it uses the first page.
     pub(crate) fn new() -> Index {
-        Index { directory: vec![0], depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
+        // Doubling then neither allocates nor copies; what is not used takes addresses only.
+        let mut directory = Vec::with_capacity(DIRECTORY_PAGES);
+        directory.push(0);
+        Index { directory, depth: 0, pages: vec![PageInfo { depth: 0, entries: 0 }] }
     }
 
     /// Pages in use.
@@ -152,7 +158,13 @@ impl Index {
     fn split(&mut self, pages: Pages<'_>, page: u32, hash: u32) {
         let depth = self.pages[page as usize].depth;
         if depth == self.depth {
-            self.directory = self.directory.iter().flat_map(|page| [*page, *page]).collect();
+            // From the end, so that nothing is written over before it is read.
+            let pages = self.directory.len();
+            self.directory.resize(2 * pages, 0);
+            for place in (0..pages).rev() {
+                let page = self.directory[place];
+                self.directory[2 * place..2 * place + 2].fill(page);
+            }
             self.depth += 1;
         }
         let sibling = self.pages.len() as u32;
