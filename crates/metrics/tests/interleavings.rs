@@ -258,6 +258,11 @@ impl Ledger {
             }
         }
         if of_family().any(|((_, labels), _)| is_other(labels, "uri") || is_other(labels, "route")) {
+            // What was counted as `__other__` is shown as that now, and may have ended at the next look.
+            let counts =
+                self.past.iter().map(|(labels, past)| (labels.clone(), past.last().map_or(0, |(_, count)| *count)));
+            self.then.extend(counts);
+            self.shown.clear();
             return;
         }
         for (labels, past) in &self.past {
