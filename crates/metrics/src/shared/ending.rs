@@ -11,7 +11,6 @@ use crate::labels::Pairs;
 use crate::reader::{LocatedSeries, Reader};
 use crate::registry::{COLLAPSED, Registry};
 use crate::writer::Writer;
-use crate::writer::memory::Memory;
 use crate::writer::requests::{FORGET_MAX, Request};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -56,7 +55,6 @@ struct Gone {
 struct Batch {
     why: Why,
     series: Vec<LocatedSeries>,
-    asked: Vec<Arc<Memory>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,11 +117,11 @@ impl Endings {
 
     /// Goes one step further. True: there is more to do, soon. The reader has been refreshed.
     pub(crate) fn step(&mut self, reader: &Reader, registry: &Registry, writer: &mut Writer, now_ms: u64) -> bool {
+        // Whatever a writer was asked for, it takes one request at a time: a series of which it was not asked must not end.
+        if registry.memories().iter().any(|memory| memory.inbox.is_pending() && !memory.is_closed()) {
+            return true;
+        }
         if let Some(batch) = self.batch.take() {
-            if batch.asked.iter().any(|memory| is_pending(memory)) {
-                self.batch = Some(batch);
-                return true;
-            }
             let has_ended = self.finish(&batch, reader, registry, writer);
             // Where nothing could be ended, trying again at once would not help.
             self.next_look_ms = if has_ended { self.next_look_ms } else { now_ms + LOOK_MS_MIN };
@@ -217,10 +215,6 @@ impl Batch {
     }
 }
 
-fn is_pending(memory: &Memory) -> bool {
-    memory.inbox.is_pending() && !memory.is_closed()
-}
-
 /// Asks all writers of this process that have a record of one of these. Records of ended processes need no asking.
 fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
     let mut places: HashMap<u64, Vec<u32>> = HashMap::new();
@@ -236,17 +230,14 @@ fn ask(mut series: Vec<LocatedSeries>, why: Why, registry: &Registry) -> Batch {
         kept += 1;
     }
     series.truncate(kept);
-    let mut asked = Vec::new();
-    for (serial, mut places) in places {
+    for (serial, places) in places {
         // A closed one has no writer any more.
-        let Some(memory) = registry.memory(serial).filter(|memory| !memory.is_closed()) else { continue };
-        places.truncate(FORGET_MAX);
-        // There is no other who posts, and the last request has been done.
-        if memory.inbox.post(Request::Forget(places)) {
-            asked.push(memory);
+        if let Some(memory) = registry.memory(serial).filter(|memory| !memory.is_closed()) {
+            let is_posted = memory.inbox.post(Request::Forget(places));
+            debug_assert!(is_posted, "nobody else posts, and the last request has been done");
         }
     }
-    Batch { why, series, asked }
+    Batch { why, series }
 }
 
 /// The set no longer counts against its family's budget.
