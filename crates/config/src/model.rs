@@ -6,6 +6,7 @@
 
 use crate::gateway::Gateway;
 use crate::resources::KeepalivePool;
+use std::sync::Arc;
 use std::time::Duration;
 use stillgate_route::{RouteSpec, Variable};
 
@@ -17,7 +18,7 @@ pub struct Config {
     /// All upstreams, the shared ones first and then those written inline in a service or route.
     pub upstreams: Vec<Upstream>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
-    pub routes: Vec<Route>,
+    pub routes: Vec<Arc<Route>>,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
     pub digest: String,
 }
@@ -26,7 +27,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     /// What requests it takes. `spec.id` is the route's id.
-    pub spec: RouteSpec,
+    pub spec: Arc<RouteSpec>,
     /// Index in [`Config::upstreams`].
     pub upstream: usize,
     /// The service it belongs to.

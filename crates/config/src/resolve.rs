@@ -12,8 +12,9 @@ use crate::model::{Balance, Config, Node, PassHost, Route, Upstream, UpstreamTim
 use crate::nodes::NodeEntry;
 use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKeys, TimeoutKeys, Type, UpstreamKeys};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
-use stillgate_route::{HostPattern, PathPattern, RouteSpec, Variable, vars::Expr};
+use stillgate_route::{HostPattern, PathPattern, RouteSpec, Takes, UriRoute, Variable, vars::Expr};
 
 /// `timeout` where neither route nor upstream say otherwise; APISIX's default.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -92,7 +93,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn routes(&mut self, resources: Vec<Resource<RouteKeys>>) -> Vec<Route> {
+    fn routes(&mut self, resources: Vec<Resource<RouteKeys>>) -> Vec<Arc<Route>> {
         let list = Path::Root.key("routes");
         let mut ids = HashMap::with_capacity(resources.len());
         let mut routes = Vec::with_capacity(resources.len());
@@ -104,7 +105,7 @@ impl Resolver<'_> {
             let upstreams = self.upstreams.len();
             let route = self.route(keys, id.value, at, &path);
             if enabled {
-                routes.extend(route);
+                routes.extend(route.map(Arc::new));
             } else {
                 self.upstreams.truncate(upstreams);
             }
@@ -148,15 +149,17 @@ impl Resolver<'_> {
         };
         let timeout = keys.timeout.map(|t| timeouts(t, self.upstreams[upstream].timeout));
         Some(Route {
-            spec: RouteSpec {
+            spec: Arc::new(RouteSpec {
                 id,
-                hosts,
-                paths,
-                methods: keys.methods.into_iter().collect(),
-                remote_addrs,
                 priority: keys.priority,
-                vars: keys.vars.map(|vars| vars.value),
-            },
+                takes: Takes::Uri(UriRoute {
+                    hosts,
+                    paths,
+                    methods: keys.methods.into_iter().collect(),
+                    remote_addrs,
+                    vars: keys.vars.map(|vars| vars.value),
+                }),
+            }),
             upstream,
             service_id: keys.service_id.map(|id| id.value),
             timeout,

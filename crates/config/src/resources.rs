@@ -26,6 +26,9 @@ pub const POOL_SIZE_MAX: usize = 65_536;
 /// The largest `keepalive_pool.requests`.
 pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
 
+/// The largest `priority` of a route: Kong's, which is what a double holds exactly and some.
+pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: Span = span(Duration::ZERO, DAY);
@@ -88,7 +91,7 @@ object! {
         /// Several of them, any of which may match.
         remote_addrs: At<Vec<IpNet>> = Located(some(NETWORK)) => optional;
         /// Higher first, among routes of the same path.
-        priority: i32 = int(-(PRIORITY_MAX as i64), PRIORITY_MAX as i64) => default(0);
+        priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
         /// Conditions on variables of the request, in the language of lua-resty-expr.
         vars: At<Expr> = Located(Vars) => optional;
         /// 1: enabled; 0: the route does not exist.

@@ -59,9 +59,10 @@ fn good_files_are_read() {
 /// By what its parts print, since how they keep it is the `route` crate's affair.
 fn show_route(route: &Route) -> String {
     let spec = &route.spec;
-    let paths: Vec<String> = spec.paths.iter().map(ToString::to_string).collect();
-    let hosts: Vec<String> = spec.hosts.iter().map(ToString::to_string).collect();
-    let vars = spec.vars.as_ref().map(ToString::to_string);
+    let uri = spec.uri().unwrap();
+    let paths: Vec<String> = uri.paths.iter().map(ToString::to_string).collect();
+    let hosts: Vec<String> = uri.hosts.iter().map(ToString::to_string).collect();
+    let vars = uri.vars.as_ref().map(ToString::to_string);
     format!(
         "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
          remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n",
@@ -69,8 +70,8 @@ fn show_route(route: &Route) -> String {
         route.line,
         route.upstream,
         route.service_id,
-        spec.methods,
-        spec.remote_addrs,
+        uri.methods,
+        uri.remote_addrs,
         spec.priority,
         route.timeout,
     )

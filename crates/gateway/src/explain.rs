@@ -163,7 +163,7 @@ impl Lookup for Typed<'_> {
             Variable::ServerProtocol => Some(b"HTTP/1.1"),
             Variable::RemoteAddr | Variable::PeerAddr => Some(self.client.as_bytes()),
             // Of a connection that is not there.
-            Variable::RemotePort | Variable::ServerAddr | Variable::ServerPort => None,
+            Variable::RemotePort | Variable::ServerAddr | Variable::ServerPort | Variable::SslServerName => None,
             Variable::Arg(name) => self.argument(name),
             Variable::Header(name) if name.as_str() == "host" => match self.host.is_empty() {
                 true => None,

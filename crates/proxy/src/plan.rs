@@ -126,8 +126,9 @@ impl Plan {
             .routes
             .iter()
             .map(|route| {
-                let (first_match, hosts) = (matches, route.spec.hosts.len().max(1));
-                matches += (route.spec.paths.len() * hosts) as u64;
+                let (paths, hosts) = route.spec.uri().map_or((1, 1), |uri| (uri.paths.len(), uri.hosts.len().max(1)));
+                let first_match = matches;
+                matches += (paths * hosts) as u64;
                 PlanRoute {
                     id: route.spec.id.as_str().into(),
                     service: route.service_id.as_deref().unwrap_or_default().into(),
@@ -167,7 +168,7 @@ fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, Pla
             return Ok(previous.matcher.clone());
         }
     }
-    let specs: Vec<RouteSpec> = config.routes.iter().map(|route| route.spec.clone()).collect();
+    let specs: Vec<Arc<RouteSpec>> = config.routes.iter().map(|route| route.spec.clone()).collect();
     Ok(Arc::new(Matcher::compile(specs).map_err(PlanError)?))
 }
 

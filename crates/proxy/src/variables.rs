@@ -96,6 +96,8 @@ impl Lookup for RequestVars<'_> {
             Variable::RemotePort => Some(written(buffer, self.peer.port())),
             Variable::ServerAddr => Some(written(buffer, self.local.ip())),
             Variable::ServerPort => Some(written(buffer, self.local.port())),
+            // There is no TLS yet.
+            Variable::SslServerName => None,
             Variable::Arg(name) => self.argument(name),
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),

@@ -4,6 +4,7 @@
 //! priority and position; equal host and path make a run; and each run is filed under its path: in the table where that
 //! is exact, in its host's tree otherwise. Expressions and other kinds of route can be filed as further places.
 
+use std::sync::Arc;
 use crate::matcher::{ANY_HOST, Group, Matcher, NO_ADDRESSES, Place};
 use crate::table::{Table, TextHash};
 use crate::tree::Forest;
@@ -69,7 +70,7 @@ struct Draft<'a> {
 
 impl Matcher {
     /// Compiles routes. Their positions are what [`crate::Match::route`] refers to.
-    pub fn compile(specs: Vec<RouteSpec>) -> Result<Matcher, Vec<CompileError>> {
+    pub fn compile(specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         let errors = check(&specs);
         if !errors.is_empty() {
             return Err(errors);
@@ -91,27 +92,27 @@ impl Matcher {
     }
 }
 
-fn check(specs: &[RouteSpec]) -> Vec<CompileError> {
+fn check(specs: &[Arc<RouteSpec>]) -> Vec<CompileError> {
     let mut errors = Vec::new();
     let (mut places, mut key_bytes) = (0usize, 0usize);
     for (route, spec) in specs.iter().enumerate() {
         let mut fail = |kind| errors.push(CompileError { route, id: spec.id.clone(), kind });
-        if spec.paths.is_empty() {
+        if spec.uri().is_some_and(|uri| uri.paths.is_empty()) {
             fail(CompileErrorKind::NoPath);
         }
-        if let Some(vars) = &spec.vars {
+        if let Some(vars) = &spec.uri_parts().vars {
             vars.each_variable(&mut |variable| {
                 if let Variable::PathParam(name) = variable
-                    && !spec.paths.iter().any(|path| path.names().contains(name))
+                    && !spec.uri_parts().paths.iter().any(|path| path.names().contains(name))
                 {
                     fail(CompileErrorKind::UnknownParam { name: name.to_string() });
                 }
             });
         }
-        let hosts = spec.hosts.len().max(1);
+        let hosts = spec.uri_parts().hosts.len().max(1);
         let was_within = places <= PLACES_MAX && key_bytes < u32::MAX as usize;
-        places = places.saturating_add(hosts.saturating_mul(spec.paths.len()));
-        let bytes: usize = spec.paths.iter().map(|path| path.key().len()).sum();
+        places = places.saturating_add(hosts.saturating_mul(spec.uri_parts().paths.len()));
+        let bytes: usize = spec.uri_parts().paths.iter().map(|path| path.key().len()).sum();
         key_bytes = key_bytes.saturating_add(hosts.saturating_mul(bytes));
         if was_within && (places > PLACES_MAX || key_bytes >= u32::MAX as usize) {
             fail(CompileErrorKind::TooMany);
@@ -143,19 +144,19 @@ impl Hosts {
     }
 }
 
-fn draft<'a>(specs: &'a [RouteSpec], hosts: &mut Hosts) -> Vec<Draft<'a>> {
+fn draft<'a>(specs: &'a [Arc<RouteSpec>], hosts: &mut Hosts) -> Vec<Draft<'a>> {
     let mut drafts = Vec::with_capacity(specs.len());
     let mut groups = Vec::new();
     for (route, spec) in (0u32..).zip(specs) {
         groups.clear();
-        groups.extend(spec.hosts.iter().map(|pattern| hosts.group(pattern)));
+        groups.extend(spec.uri_parts().hosts.iter().map(|pattern| hosts.group(pattern)));
         if groups.is_empty() {
             groups.push(ANY_HOST);
         }
         groups.sort_unstable();
         groups.dedup();
         for &group in &groups {
-            for (path, pattern) in (0u32..).zip(&spec.paths) {
+            for (path, pattern) in (0u32..).zip(&spec.uri_parts().paths) {
                 drafts.push(Draft { group, key: pattern.key(), route, path });
             }
         }
@@ -163,7 +164,7 @@ fn draft<'a>(specs: &'a [RouteSpec], hosts: &mut Hosts) -> Vec<Draft<'a>> {
     drafts
 }
 
-fn sort(drafts: &mut [Draft<'_>], specs: &[RouteSpec]) {
+fn sort(drafts: &mut [Draft<'_>], specs: &[Arc<RouteSpec>]) {
     let priority = |draft: &Draft<'_>| Reverse(specs[draft.route as usize].priority);
     drafts.sort_unstable_by(|a, b| {
         (a.group, a.key)
@@ -180,8 +181,8 @@ struct Filed {
     forest: Forest,
 }
 
-fn file(drafts: &[Draft<'_>], specs: &[RouteSpec], group_count: u32) -> Filed {
-    let is_exact = |draft: &Draft<'_>| specs[draft.route as usize].paths[draft.path as usize].is_exact();
+fn file(drafts: &[Draft<'_>], specs: &[Arc<RouteSpec>], group_count: u32) -> Filed {
+    let is_exact = |draft: &Draft<'_>| specs[draft.route as usize].uri_parts().paths[draft.path as usize].is_exact();
     let (mut runs, mut text_bytes) = (0, 0);
     for run in drafts.chunk_by(same_run).filter(|run| is_exact(&run[0])) {
         runs += 1;
@@ -225,27 +226,27 @@ fn same_run(a: &Draft<'_>, b: &Draft<'_>) -> bool {
 }
 
 /// The address sets, and which one each route has.
-fn address_sets(specs: &[RouteSpec]) -> (Vec<AddressSet>, Vec<u32>) {
+fn address_sets(specs: &[Arc<RouteSpec>]) -> (Vec<AddressSet>, Vec<u32>) {
     let mut sets = Vec::new();
-    let index = |spec: &RouteSpec| {
-        if spec.remote_addrs.is_empty() {
+    let index = |spec: &Arc<RouteSpec>| {
+        if spec.uri_parts().remote_addrs.is_empty() {
             return NO_ADDRESSES;
         }
-        sets.push(AddressSet::new(&spec.remote_addrs));
+        sets.push(AddressSet::new(&spec.uri_parts().remote_addrs));
         sets.len() as u32 - 1
     };
     let of_route = specs.iter().map(index).collect();
     (sets, of_route)
 }
 
-fn place(draft: &Draft<'_>, specs: &[RouteSpec], address_of: &[u32]) -> Place {
+fn place(draft: &Draft<'_>, specs: &[Arc<RouteSpec>], address_of: &[u32]) -> Place {
     let spec = &specs[draft.route as usize];
     Place {
         route: draft.route,
         path: draft.path,
         addresses: address_of[draft.route as usize],
-        methods: spec.methods,
-        has_vars: spec.vars.is_some(),
+        methods: spec.uri_parts().methods,
+        has_vars: spec.uri_parts().vars.is_some(),
         is_last: false,
     }
 }

@@ -92,7 +92,7 @@ impl Matcher {
             id: spec.id.clone(),
             host: self.host_of(group),
             path_index: place.path as usize,
-            path: spec.paths[place.path as usize].to_string(),
+            path: spec.uri_parts().paths[place.path as usize].to_string(),
         }
     }
 
@@ -108,13 +108,13 @@ impl Matcher {
     fn why_not(&self, place: &Place, request: &Request<'_>, captures: &Captures) -> Option<String> {
         let spec = &self.specs[place.route as usize];
         if !place.methods.admits(request.method) {
-            return Some(format!("methods are {}; the request's is {}", spec.methods, request.method));
+            return Some(format!("methods are {}; the request's is {}", spec.uri_parts().methods, request.method));
         }
         if place.addresses != NO_ADDRESSES && !self.addresses[place.addresses as usize].contains(request.client) {
-            let networks = list(&spec.remote_addrs);
+            let networks = list(&spec.uri_parts().remote_addrs);
             return Some(format!("remote_addrs are {networks}; the client is {}", request.client));
         }
-        let reason = spec.vars.as_ref()?.why_not(&self.with_params(place, request, captures))?;
+        let reason = spec.uri_parts().vars.as_ref()?.why_not(&self.with_params(place, request, captures))?;
         Some(format!("vars: {reason}"))
     }
 
@@ -126,9 +126,9 @@ impl Matcher {
             return Verdict::Chosen;
         }
         let spec = &self.specs[route];
-        if !spec.hosts.is_empty() && !spec.hosts.iter().any(|pattern| pattern.matches(request.host)) {
+        if !spec.uri_parts().hosts.is_empty() && !spec.uri_parts().hosts.iter().any(|pattern| pattern.matches(request.host)) {
             let host = String::from_utf8_lossy(request.host);
-            return Verdict::Host(format!("hosts are {}; the request's is {host:?}", list(&spec.hosts)));
+            return Verdict::Host(format!("hosts are {}; the request's is {host:?}", list(&spec.uri_parts().hosts)));
         }
         // The first place of the route that holds, or else why its first place does not.
         let mut reason = None;
@@ -151,7 +151,7 @@ impl Matcher {
             (None, _, Some(reason)) => Verdict::RuledOut(reason),
             (None, _, None) => {
                 let path = String::from_utf8_lossy(request.path.bytes());
-                Verdict::Path(format!("paths are {}; the request's is {path:?}", list(&spec.paths)))
+                Verdict::Path(format!("paths are {}; the request's is {path:?}", list(&spec.uri_parts().paths)))
             }
         }
     }

@@ -8,12 +8,15 @@
 
 mod address;
 mod compile;
+pub mod condition;
 mod explain;
+mod expression;
 mod host;
 mod matcher;
 mod method;
 pub mod path;
 mod pattern;
+pub mod regex;
 mod spec;
 mod table;
 mod tree;
@@ -22,12 +25,13 @@ pub mod vars;
 
 pub use address::AddressSet;
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
+pub use expression::Expression;
 pub use explain::{Candidate, Explanation, Verdict};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
-pub use spec::RouteSpec;
+pub use spec::{RouteSpec, Takes, UriRoute};
 pub use stillgate_wire::Method;
 pub use variable::{HeaderName, Lookup, Variable, VariableError, VariableErrorKind};

@@ -5,6 +5,7 @@
 //! stand side by side, by priority and position. The first whose conditions hold is the answer; nothing is sorted or
 //! allocated, and what is looked at are only routes whose host and path match.
 
+use std::sync::Arc;
 use crate::path::{self, NormalPath, PathError};
 use crate::table::{Table, TextHash};
 use crate::tree::{Captures, Forest, Root};
@@ -62,7 +63,7 @@ pub struct Match {
 /// An immutable set of compiled routes.
 #[derive(Debug)]
 pub struct Matcher {
-    pub(crate) specs: Box<[RouteSpec]>,
+    pub(crate) specs: Box<[Arc<RouteSpec>]>,
     /// Runs of equal host and path, in the order they are tried.
     pub(crate) places: Vec<Place>,
     pub(crate) addresses: Vec<AddressSet>,
@@ -129,7 +130,7 @@ impl Matcher {
     }
 
     /// The routes as they were handed to the compiler.
-    pub fn specs(&self) -> &[RouteSpec] {
+    pub fn specs(&self) -> &[Arc<RouteSpec>] {
         &self.specs
     }
 
@@ -232,7 +233,7 @@ impl Matcher {
     }
 
     fn vars_hold(&self, place: &Place, request: &Request<'_>, captures: &Captures, value: &mut Vec<u8>) -> bool {
-        let vars = &self.specs[place.route as usize].vars;
+        let vars = &self.specs[place.route as usize].uri_parts().vars;
         vars.as_ref().is_none_or(|vars| vars.holds(&self.with_params(place, request, captures), value))
     }
 
@@ -248,7 +249,7 @@ impl Matcher {
     }
 
     pub(crate) fn pattern(&self, route: usize, path: usize) -> &PathPattern {
-        &self.specs[route].paths[path]
+        &self.specs[route].uri_parts().paths[path]
     }
 }
 

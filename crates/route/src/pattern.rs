@@ -93,6 +93,36 @@ impl PathPattern {
         !self.key.iter().any(|&byte| byte >= PARAM)
     }
 
+    /// Whether it matches a path in normal form.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        self.captures(path, &mut |_| ())
+    }
+
+    /// Calls `capture` with what each parameter and the star take of a path, in order; tells whether the pattern matches.
+    /// Where it does not, some may have been called.
+    pub(crate) fn captures(&self, path: &[u8], capture: &mut dyn FnMut(std::ops::Range<usize>)) -> bool {
+        let mut at = 0;
+        for &byte in &self.key {
+            match byte {
+                PARAM => {
+                    let end = memchr::memchr(b'/', &path[at..]).map_or(path.len(), |len| at + len);
+                    if end == at {
+                        return false;
+                    }
+                    capture(at..end);
+                    at = end;
+                }
+                STAR => {
+                    capture(at..path.len());
+                    return true;
+                }
+                literal if path.get(at) == Some(&literal) => at += 1,
+                _ => return false,
+            }
+        }
+        at == path.len()
+    }
+
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }

@@ -1,13 +1,31 @@
 //! What a route asks of a request, before it is compiled.
 
-use crate::{HostPattern, MethodSet, PathPattern, vars};
+use crate::{Expression, HostPattern, MethodSet, PathPattern, vars};
 use ipnet::IpNet;
 
-/// One URI route. Its position in the list handed to the compiler breaks ties.
+/// One route. Its position in the list handed to the compiler breaks ties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteSpec {
     /// The route's id, unique.
     pub id: String,
+    /// Higher first: among all expression routes, or among URI routes of the same host and path.
+    pub priority: i64,
+    /// Which requests it takes.
+    pub takes: Takes,
+}
+
+/// The two kinds of route.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Takes {
+    /// APISIX's: hosts, paths and further conditions.
+    Uri(UriRoute),
+    /// Kong's: one expression. Such routes come before all URI routes.
+    Expression(Expression),
+}
+
+/// What a URI route asks for; everything must hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UriRoute {
     /// Empty: any host.
     pub hosts: Vec<HostPattern>,
     /// Never empty: a route without a path takes no request.
@@ -16,8 +34,22 @@ pub struct RouteSpec {
     pub methods: MethodSet,
     /// Client addresses; empty: any.
     pub remote_addrs: Vec<IpNet>,
-    /// Higher first, among routes of the same path.
-    pub priority: i32,
     /// A condition on the request's variables.
     pub vars: Option<vars::Expr>,
+}
+
+impl RouteSpec {
+    /// What a URI route asks for; `None` for an expression.
+    pub fn uri(&self) -> Option<&UriRoute> {
+        match &self.takes {
+            Takes::Uri(uri) => Some(uri),
+            Takes::Expression(_) => None,
+        }
+    }
+
+    pub(crate) fn uri_parts(&self) -> &UriRoute {
+        static EMPTY: std::sync::LazyLock<UriRoute> = std::sync::LazyLock::new(|| UriRoute {
+            hosts: Vec::new(), paths: Vec::new(), methods: MethodSet::default(), remote_addrs: Vec::new(), vars: None });
+        self.uri().unwrap_or(&EMPTY)
+    }
 }

@@ -42,6 +42,8 @@ pub enum Variable {
     Header(HeaderName),
     /// `cookie_NAME`: of the first such cookie. Names are case-sensitive.
     Cookie(Box<str>),
+    /// `ssl_server_name`: the server name the client asked for by TLS (SNI).
+    SslServerName,
     /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
     PathParam(Box<str>),
 }
@@ -51,6 +53,12 @@ pub enum Variable {
 pub struct HeaderName(Box<str>);
 
 impl HeaderName {
+    /// Of a name as variables have it: in any case, with underscores for dashes. `None` where no field can have it.
+    pub(crate) fn from_variable(name: &str) -> Option<HeaderName> {
+        let valid = !name.is_empty() && name.bytes().all(is_token);
+        valid.then(|| HeaderName(name.to_ascii_lowercase().replace('_', "-").into()))
+    }
+
     /// The name in lower case.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -75,7 +83,7 @@ pub trait Lookup {
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.
-const PLAIN: [(&str, Variable); 15] = [
+const PLAIN: [(&str, Variable); 16] = [
     ("uri", Variable::Uri),
     ("request_uri", Variable::RequestUri),
     ("args", Variable::Args),
@@ -91,6 +99,7 @@ const PLAIN: [(&str, Variable); 15] = [
     ("realip_remote_addr", Variable::PeerAddr),
     ("server_addr", Variable::ServerAddr),
     ("server_port", Variable::ServerPort),
+    ("ssl_server_name", Variable::SslServerName),
 ];
 
 /// Prefixes of variables with a name part, and what an example of each looks like.
@@ -152,7 +161,6 @@ impl Variable {
             return Err(error(unknown(name)));
         };
         let part = &name[prefix.len()..];
-        let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let valid = match *prefix {
             "http_" | "cookie_" => part.bytes().all(is_token),
             "uri_param_" => part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'),
@@ -168,6 +176,10 @@ impl Variable {
             _ => Variable::PathParam(part.into()),
         })
     }
+}
+
+fn is_token(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
 fn unknown(name: &str) -> VariableErrorKind {

@@ -215,7 +215,7 @@ fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<us
 
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
 fn matched_host(x: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
-    let spec = &snapshot.plan.matcher().specs()[x.outcome.route?.route];
+    let spec = snapshot.plan.matcher().specs()[x.outcome.route?.route].uri()?;
     if spec.hosts.len() <= 1 {
         return (!spec.hosts.is_empty()).then_some(0);
     }

@@ -58,8 +58,8 @@ impl<'a> Values<'a> {
         host.clear();
         if metrics.tells_match
             && let Some((found, host_index)) = found
+            && let Some(spec) = plan.matcher().specs()[found.route].uri()
         {
-            let spec = &plan.matcher().specs()[found.route];
             write_text(uri, &spec.paths[found.path]);
             if let Some(index) = host_index {
                 write_text(host, &spec.hosts[index]);

@@ -1,0 +1,58 @@
+//! What a route asks of a request: a boolean combination of predicates, whatever language it was written in.
+//!
+//! Kong's expressions, APISIX's `vars` and the parts of URI routes all become a [`Condition`]; the compiler, explain and lint
+//! know nothing else. Simplification is in [`simplify`], what a predicate means in [`predicate`], what it reads in
+//! [`field`].
+
+mod field;
+mod predicate;
+mod simplify;
+
+pub use field::{Field, FieldError, FieldKind};
+pub use predicate::{NumberTest, Predicate, Source, Test, Value};
+
+use std::sync::Arc;
+
+/// A condition on a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Condition {
+    /// Always holds.
+    True,
+    /// Never holds.
+    False,
+    /// Every one holds; empty, it holds.
+    All(Vec<Condition>),
+    /// At least one holds; empty, it does not.
+    Any(Vec<Condition>),
+    /// It does not hold. Of a predicate on an absent field this is true, since no predicate holds of what is absent.
+    Not(Box<Condition>),
+    /// A predicate.
+    Is(Arc<Predicate>),
+}
+
+impl Condition {
+    /// Whether it holds where `predicate` says what each of its predicates comes to. From the left, and no further than
+    /// is needed.
+    pub fn holds(&self, predicate: &mut dyn FnMut(&Predicate) -> bool) -> bool {
+        match self {
+            Condition::True => true,
+            Condition::False => false,
+            Condition::All(all) => all.iter().all(|condition| condition.holds(predicate)),
+            Condition::Any(any) => any.iter().any(|condition| condition.holds(predicate)),
+            Condition::Not(condition) => !condition.holds(predicate),
+            Condition::Is(is) => predicate(is),
+        }
+    }
+
+    /// Calls `visit` with every predicate, as often as it stands in the condition.
+    pub fn each_predicate<'a>(&'a self, visit: &mut dyn FnMut(&'a Arc<Predicate>)) {
+        match self {
+            Condition::True | Condition::False => {}
+            Condition::All(conditions) | Condition::Any(conditions) => {
+                conditions.iter().for_each(|condition| condition.each_predicate(visit));
+            }
+            Condition::Not(condition) => condition.each_predicate(visit),
+            Condition::Is(predicate) => visit(predicate),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Conditions in their simplest form, with the same meaning.
