@@ -7,8 +7,8 @@ use crate::gateway::Gateway;
 use crate::model::{Host, Upstream};
 use std::net::SocketAddr;
 
-/// Addresses of our own that are in each other's way, and nodes that are ourselves.
-pub(crate) fn check_addresses(gateway: &Gateway, upstreams: &[Upstream], sink: &mut Sink) {
+/// Addresses of our own that are in each other's way.
+pub(crate) fn check_own_addresses(gateway: &Gateway, sink: &mut Sink) {
     let root = Path::Root.key("gateway");
     let listeners = root.key("listeners");
     let own: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
@@ -33,21 +33,24 @@ pub(crate) fn check_addresses(gateway: &Gateway, upstreams: &[Upstream], sink: &
             sink.error(Position::NOWHERE, &root.key("metrics").key("address"), fault);
         }
     }
-    for upstream in upstreams {
-        for node in &upstream.nodes {
-            let Host::Ip(ip) = node.host else { continue };
-            let is_self = |listener: &&SocketAddr| {
-                listener.port() == node.port
-                    && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
-            };
-            if let Some(listener) = own.iter().find(is_self) {
-                let message = format!(
-                    "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
-                     comes back until no descriptor is left",
-                    upstream.key, node.port
-                );
-                sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
-            }
+}
+
+/// Nodes that are ourselves.
+pub(crate) fn check_nodes(gateway: &Gateway, upstream: &Upstream, sink: &mut Sink) {
+    let own = gateway.listeners.iter().map(|listener| listener.address);
+    for node in &upstream.nodes {
+        let Host::Ip(ip) = node.host else { continue };
+        let is_self = |listener: &SocketAddr| {
+            listener.port() == node.port
+                && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
+        };
+        if let Some(listener) = own.clone().find(is_self) {
+            let message = format!(
+                "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
+                 comes back until no descriptor is left",
+                upstream.key, node.port
+            );
+            sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
         }
     }
 }

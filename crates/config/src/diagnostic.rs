@@ -25,6 +25,9 @@ pub struct Diagnostic {
     pub message: String,
     /// What to write instead.
     pub hint: Option<String>,
+    /// The line in question and carets below it, where the value has a language of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excerpt: Option<String>,
 }
 
 /// How bad a finding is.
@@ -49,7 +52,7 @@ pub struct Errors {
 }
 
 impl Diagnostic {
-    /// The finding as one line that begins with `file:line:column`.
+    /// The finding as one line that begins with `file:line:column`, and below it the excerpt, if there is one.
     pub fn in_file(&self, file: Option<&str>) -> String {
         match file {
             Some(file) if self.line == 0 => format!("{file}: {self}"),
@@ -71,8 +74,11 @@ impl fmt::Display for Diagnostic {
             write!(f, "{}: ", self.path)?;
         }
         f.write_str(&self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "; {hint}"),
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        match &self.excerpt {
+            Some(excerpt) => write!(f, "\n{excerpt}"),
             None => Ok(()),
         }
     }
@@ -147,11 +153,13 @@ impl fmt::Display for Path<'_> {
 pub(crate) struct Fault {
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    /// See [`Diagnostic::excerpt`].
+    pub(crate) excerpt: Option<String>,
 }
 
 impl Fault {
     pub(crate) fn new(message: impl Into<String>) -> Fault {
-        Fault { message: message.into(), hint: None }
+        Fault { message: message.into(), hint: None, excerpt: None }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Fault {
@@ -201,6 +209,11 @@ impl Sink {
         !self.errors.kept.is_empty()
     }
 
+    /// How many warnings there are by now.
+    pub(crate) fn warnings(&self) -> usize {
+        self.warnings.kept.len() + self.warnings.omitted
+    }
+
     /// The warnings of a file that has no errors, with a last one that says how many were left out.
     pub(crate) fn into_warnings(mut self) -> Vec<Diagnostic> {
         self.warnings.settle();
@@ -232,6 +245,7 @@ fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -
         column: at.column,
         message: one_line(fault.message),
         hint: fault.hint.map(one_line),
+        excerpt: fault.excerpt,
     }
 }
 

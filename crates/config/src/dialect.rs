@@ -76,6 +76,14 @@ pub enum Measure {
     ProcessMaxFds,
     /// `process_start_time_seconds`
     ProcessStartTime,
+    /// `stillgate_route_cache_bytes`
+    RouteCacheBytes,
+    /// `stillgate_route_cache_entries`
+    RouteCacheEntries,
+    /// `stillgate_route_cache_hits_total`
+    RouteCacheHits,
+    /// `stillgate_route_cache_misses_total`
+    RouteCacheMisses,
 }
 
 /// One family, as its dialect has it.

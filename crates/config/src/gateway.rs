@@ -27,9 +27,15 @@ pub const WORKERS_MAX: usize = 256;
 /// The largest `gateway.limits.connections_per_worker`.
 pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
 
+/// The largest `gateway.route_cache.entries`.
+pub const ROUTE_CACHE_ENTRIES_MAX: usize = 1 << 20;
+/// The largest `gateway.route_cache.bytes`.
+pub const ROUTE_CACHE_BYTES_MAX: usize = 1 << 30;
+
 const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
 const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
+const ROUTE_CACHE_BYTES: Size = size(64 * 1024, ROUTE_CACHE_BYTES_MAX);
 const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
 
 object! {
@@ -53,6 +59,8 @@ object! {
         timeouts: Timeouts = map::<Timeouts>() => nested;
         /// Size and count bounds.
         limits: Limits = map::<Limits>() => nested;
+        /// Remembers which route took a request.
+        route_cache: RouteCache = map::<RouteCache>() => nested;
         /// Where and how requests are logged; without it they are not.
         access_log: AccessLog = ACCESS_LOG => optional;
         /// The process's own log.
@@ -110,6 +118,34 @@ object! {
         connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
     }
 }
+
+object! {
+    /// Remembers which route took a request, by the values of exactly those fields that some route reads.
+    pub struct RouteCache: Copy, Eq {
+        /// `on`, `off`, or `auto`: on where the measured cost of matching makes it pay.
+        mode: RouteCacheMode = ROUTE_CACHE_MODE => default(RouteCacheMode::Auto);
+        /// Requests remembered, per worker.
+        entries: usize = int(1, ROUTE_CACHE_ENTRIES_MAX as i64) => default(8192);
+        /// Memory it takes, per worker.
+        bytes: usize = ROUTE_CACHE_BYTES => default(4 * 1024 * 1024);
+    }
+}
+
+/// When the route cache is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteCacheMode {
+    /// Where the measured cost of matching makes it pay.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+const ROUTE_CACHE_MODE: Choice<RouteCacheMode> = Choice {
+    words: &[("auto", RouteCacheMode::Auto), ("on", RouteCacheMode::On), ("off", RouteCacheMode::Off)],
+    unbuilt: &[],
+};
 
 object! {
     /// The process's own log.

@@ -17,7 +17,9 @@ mod diagnostic;
 mod dialect;
 mod environment;
 mod gateway;
+mod incremental;
 mod kind;
+mod layout;
 mod matching;
 mod metrics;
 mod model;
@@ -37,12 +39,13 @@ pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use environment::Lookup;
 pub use gateway::{
     Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, Limits, Listener, Log, LogFormat,
-    Timeouts, WORKERS_MAX,
+    ROUTE_CACHE_BYTES_MAX, ROUTE_CACHE_ENTRIES_MAX, RouteCache, RouteCacheMode, Timeouts, WORKERS_MAX,
 };
+pub use incremental::{Reader, Text};
 pub use metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, Metrics, SERIES_PER_FAMILY_MAX, Source};
 pub use model::*;
 pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};
-pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX};
+pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX};
 
 use diagnostic::{Path, Position, Sink};
 use sha2::{Digest, Sha256};
@@ -60,14 +63,14 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads a configuration from its text. `environment` answers for `${NAME}`.
+/// Reads a configuration from its text. `environment` answers for `${NAME}`. One text after the other is read by a
+/// [`Reader`], in proportion to what changed.
 pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+    let text = text.as_ref();
     let mut sink = Sink::default();
-    let config = load_into(text.as_ref(), environment, &mut sink);
-    match config {
-        Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
-        _ => Err(sink.into_errors()),
-    }
+    let config = read(text, environment, &mut sink)
+        .map(|written| resolve(written.file, digest(text), written.tree.root.at, &mut sink).0);
+    finish(config, sink)
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
@@ -85,7 +88,13 @@ pub fn metrics_reference() -> String {
     dialect::reference()
 }
 
-fn load_into(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Config> {
+/// What a text says, before it is known what it means.
+struct Written {
+    tree: tree::Tree,
+    file: resources::File,
+}
+
+fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
     if bytes.len() > FILE_BYTES_MAX {
         let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
         sink.error(Position::NOWHERE, &Path::Root, message);
@@ -101,14 +110,25 @@ fn load_into(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<C
         }
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let root = tree::parse(text, environment, sink)?;
-    let file = kind::read(&object::map::<resources::File>(), &root, &Path::Root, sink)?;
+    let tree = tree::parse(text, environment, sink)?;
+    let file = kind::read(&object::map::<resources::File>(), &tree.root, &Path::Root, sink)?;
+    Some(Written { tree, file })
+}
+
+fn resolve(file: resources::File, digest: String, root: Position, sink: &mut Sink) -> (Config, resolve::Shared) {
     let no_routes = file.routes.is_empty();
-    let config = resolve::resolve(file, digest(bytes), sink);
+    let resolved = resolve::resolve(file, digest, sink);
     if no_routes && !sink.has_errors() {
-        sink.warning(root.at, &Path::Root.key("routes"), "no routes; every request is answered 404");
+        sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
-    Some(config)
+    resolved
+}
+
+fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
+    match config {
+        Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
+        _ => Err(sink.into_errors()),
+    }
 }
 
 /// Where the byte after `before` is.

@@ -11,7 +11,7 @@ use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
-use stillgate_route::{HostPattern, Method, PathPattern, Variable, parse_method, vars::Expr};
+use stillgate_route::{Expression, HostPattern, Method, PathPattern, Variable, parse_method, vars::Expr};
 
 /// An address or a network; the bits behind the prefix are cleared.
 pub(crate) const NETWORK: Text<IpNet> = text("an IP address or network", parse_network);
@@ -67,6 +67,44 @@ impl Kind for Vars {
 
     fn schema(&self, _: &mut Definitions) -> Json {
         json!({"type": "array"})
+    }
+}
+
+/// An expression in Kong's language.
+pub(crate) struct Expressions;
+
+impl Kind for Expressions {
+    type Out = Expression;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Expression> {
+        let scalar = match &node.value {
+            Value::Scalar(scalar) if scalar.as_text().is_some() => scalar,
+            _ => {
+                expected("an expression such as 'http.path ^= \"/a\"'", node, path, sink);
+                return None;
+            }
+        };
+        let errors = match Expression::parse(&scalar.text) {
+            Ok(expression) => return Some(expression),
+            Err(errors) => errors,
+        };
+        for error in errors {
+            let at = scalar.position(node.at, error.span.start);
+            let mut fault = Fault::new(match at {
+                Some(_) => error.kind.to_string(),
+                // Where it is in the expression; where that is in the file cannot be told.
+                None => format!("line {}, column {}: {}", error.line, error.column, error.kind),
+            });
+            let excerpt = error.excerpt();
+            fault.hint = error.hint;
+            fault.excerpt = (!excerpt.is_empty()).then_some(excerpt);
+            sink.error(at.unwrap_or(node.at), path, fault);
+        }
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "string"})
     }
 }
 

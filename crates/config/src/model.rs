@@ -16,9 +16,12 @@ pub struct Config {
     /// The process: listeners, limits, logs.
     pub gateway: Gateway,
     /// All upstreams, the shared ones first and then those written inline in a service or route.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<Arc<Upstream>>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
     pub routes: Vec<Arc<Route>>,
+    /// In which line of the file each of them begins, from 1. Apart from the routes, so that one that only moved is
+    /// the same as before.
+    pub route_lines: Vec<u32>,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
     pub digest: String,
 }
@@ -34,8 +37,6 @@ pub struct Route {
     pub service_id: Option<String>,
     /// Overrides the upstream's, where given.
     pub timeout: Option<UpstreamTimeouts>,
-    /// Line of the route in the file, from 1.
-    pub line: usize,
 }
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 /// The largest weight of a node.
 pub const WEIGHT_MAX: u32 = 1_000_000;
-/// Priorities of nodes and routes lie between this and its negative.
+/// Priorities of nodes lie between this and its negative.
 pub const PRIORITY_MAX: i32 = 1_000_000;
 
 /// One node as written; the port may follow from the scheme.

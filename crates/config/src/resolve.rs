@@ -4,7 +4,7 @@
 //! Checks that need more than one value are here and nowhere else. An error in one resource does not hide those of
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.
 
-use crate::addresses::check_addresses;
+use crate::addresses::{check_nodes, check_own_addresses};
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::kind::At;
 use crate::matching::parse_variable;
@@ -14,192 +14,282 @@ use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKey
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_route::{HostPattern, PathPattern, RouteSpec, Takes, UriRoute, Variable, vars::Expr};
+use stillgate_route::{HostPattern, PathPattern, RouteSpec, Takes, UriRoute, Variable, condition::Field, vars::Expr};
 
 /// `timeout` where neither route nor upstream say otherwise; APISIX's default.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// The port of a node that names none, with `scheme: http`.
 const HTTP_PORT: u16 = 80;
 
-/// The configuration; of use only if the sink has no errors afterwards.
-pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> Config {
-    let mut resolver = Resolver { sink, upstreams: Vec::new(), upstream_ids: HashMap::new(), services: HashMap::new() };
-    resolver.shared_upstreams(file.upstreams);
-    resolver.services(file.services);
-    let routes = resolver.routes(file.routes);
-    let upstreams = std::mem::take(&mut resolver.upstreams);
-    check_addresses(&file.gateway, &upstreams, resolver.sink);
-    Config { gateway: file.gateway, upstreams, routes, digest }
+/// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
+pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, Shared) {
+    let shared = Shared::new(file.upstreams, file.services, sink);
+    let mut placed = Placed { upstreams: shared.upstreams.clone(), ..Placed::default() };
+    let list = Path::Root.key("routes");
+    let mut ids = HashMap::with_capacity(file.routes.len());
+    for Resource { index, at, keys } in file.routes {
+        let path = list.index(index);
+        let id = route_id(&keys, index, at);
+        insert(&mut ids, id.clone(), Identified { line: at.line, value: () }, &path, sink);
+        let enabled = keys.status;
+        let route = shared.route(keys, id.value, at, &path, sink);
+        if enabled {
+            placed.push(route, at.line);
+        }
+    }
+    let Placed { routes, route_lines, upstreams } = placed;
+    check_own_addresses(&file.gateway, sink);
+    upstreams.iter().for_each(|upstream| check_nodes(&file.gateway, upstream, sink));
+    (Config { gateway: file.gateway, upstreams, routes, route_lines, digest }, shared)
 }
 
-struct Resolver<'a> {
-    sink: &'a mut Sink,
-    upstreams: Vec<Upstream>,
+/// The id that a route has: its own, or its position in the list.
+pub(crate) fn route_id(keys: &RouteKeys, index: usize, at: Position) -> At<String> {
+    keys.id.clone().unwrap_or_else(|| At { at, value: (index + 1).to_string() })
+}
+
+/// What routes may refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// All upstreams that are not a route's own.
+    pub(crate) upstreams: Vec<Arc<Upstream>>,
     upstream_ids: HashMap<String, Identified<usize>>,
     services: HashMap<String, Identified<Service>>,
 }
 
 /// A resource that can be referred to.
+#[derive(Debug)]
 struct Identified<T> {
     line: u32,
     value: T,
 }
 
 /// What routes take from a service.
+#[derive(Debug)]
 struct Service {
     hosts: Vec<HostPattern>,
     upstream: Place,
 }
 
 /// What became of a resource's upstream.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Place {
-    /// Index in the configuration's upstreams.
+    /// Index in [`Shared::upstreams`].
     Index(usize),
+    /// It is written inline.
+    Own(Arc<Upstream>),
     /// Nothing names one.
     Absent,
     /// What names one is wrong, which has been reported.
     Wrong,
 }
 
-impl Resolver<'_> {
-    fn shared_upstreams(&mut self, resources: Vec<Resource<UpstreamKeys>>) {
+/// A route before it is known where an upstream of its own will stand.
+pub(crate) struct Unplaced {
+    /// `None`: it is wrong, which has been reported. Its `upstream` counts only where it has none of its own.
+    route: Option<Route>,
+    own: Option<Arc<Upstream>>,
+}
+
+/// Routes and upstreams, filled in the order of the file.
+#[derive(Default)]
+pub(crate) struct Placed {
+    pub(crate) routes: Vec<Arc<Route>>,
+    pub(crate) route_lines: Vec<u32>,
+    pub(crate) upstreams: Vec<Arc<Upstream>>,
+}
+
+impl Placed {
+    pub(crate) fn push(&mut self, Unplaced { route, own }: Unplaced, line: u32) {
+        let own = own.map(|own| {
+            self.upstreams.push(own);
+            self.upstreams.len() - 1
+        });
+        if let Some(route) = route {
+            self.routes.push(Arc::new(Route { upstream: own.unwrap_or(route.upstream), ..route }));
+            self.route_lines.push(line);
+        }
+    }
+}
+
+impl Shared {
+    fn new(upstreams: Vec<Resource<UpstreamKeys>>, services: Vec<Resource<ServiceKeys>>, sink: &mut Sink) -> Shared {
+        let mut shared = Shared::default();
         let list = Path::Root.key("upstreams");
-        for Resource { index, at, keys } in resources {
+        for Resource { index, at, keys } in upstreams {
             let path = list.index(index);
             // Without an id it cannot be referred to, which has been reported; the rest of it is checked all the same.
             let id = keys.id.clone();
-            let place = self.upstreams.len();
-            let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &path, self.sink);
-            self.upstreams.push(upstream);
+            let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &path, sink);
+            let place = shared.add(upstream.into());
             if let Some(id) = id {
                 let identified = Identified { line: at.line, value: place };
-                insert(&mut self.upstream_ids, id, identified, &path, self.sink);
+                insert(&mut shared.upstream_ids, id, identified, &path, sink);
             }
         }
-    }
-
-    fn services(&mut self, resources: Vec<Resource<ServiceKeys>>) {
         let list = Path::Root.key("services");
-        for Resource { index, at, keys } in resources {
+        for Resource { index, at, keys } in services {
             let path = list.index(index);
             let key = keys.id.as_ref().map_or(String::new(), |id| format!("services/{}", id.value));
-            let upstream = self.upstream_of(keys.upstream, keys.upstream_id, key, &path);
+            let upstream = match shared.upstream_of(keys.upstream, keys.upstream_id, key, &path, sink) {
+                Place::Own(own) => Place::Index(shared.add(own)),
+                place => place,
+            };
             if let Some(id) = keys.id {
                 let service = Service { hosts: keys.hosts, upstream };
                 let identified = Identified { line: at.line, value: service };
-                insert(&mut self.services, id, identified, &path, self.sink);
+                insert(&mut shared.services, id, identified, &path, sink);
             }
         }
+        shared
     }
 
-    fn routes(&mut self, resources: Vec<Resource<RouteKeys>>) -> Vec<Arc<Route>> {
-        let list = Path::Root.key("routes");
-        let mut ids = HashMap::with_capacity(resources.len());
-        let mut routes = Vec::with_capacity(resources.len());
-        for Resource { index, at, keys } in resources {
-            let path = list.index(index);
-            let id = keys.id.clone().unwrap_or_else(|| At { at, value: (index + 1).to_string() });
-            insert(&mut ids, id.clone(), Identified { line: at.line, value: () }, &path, self.sink);
-            let enabled = keys.status;
-            let upstreams = self.upstreams.len();
-            let route = self.route(keys, id.value, at, &path);
-            if enabled {
-                routes.extend(route.map(Arc::new));
-            } else {
-                self.upstreams.truncate(upstreams);
-            }
-        }
-        routes
+    fn add(&mut self, upstream: Arc<Upstream>) -> usize {
+        self.upstreams.push(upstream);
+        self.upstreams.len() - 1
     }
 
-    fn route(&mut self, keys: RouteKeys, id: String, at: Position, path: &Path<'_>) -> Option<Route> {
-        let mut hosts = one_or_several(keys.host, keys.hosts, ("host", "hosts"), path, self.sink);
-        let remote_addrs =
-            one_or_several(keys.remote_addr, keys.remote_addrs, ("remote_addr", "remote_addrs"), path, self.sink);
-        let paths = one_or_several(keys.uri, keys.uris, ("uri", "uris"), path, self.sink);
-        if let Some(vars) = &keys.vars {
-            check_params(vars, &paths, &path.key("vars"), self.sink);
-        }
-        let own = self.upstream_of(keys.upstream, keys.upstream_id, format!("routes/{id}"), path);
-        let service = match &keys.service_id {
-            None => None,
-            Some(id) => match self.services.get(&id.value) {
-                Some(service) => Some(&service.value),
-                None => {
-                    dangling(id, "service", &self.services, &path.key("service_id"), self.sink);
-                    return None;
-                }
-            },
+    /// What a route means. Whether its id is taken is not looked at.
+    pub(crate) fn route(
+        &self,
+        mut keys: RouteKeys,
+        id: String,
+        at: Position,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Unplaced {
+        let key = format!("routes/{id}");
+        let place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
+        let own = match &place {
+            Place::Own(own) => Some(own.clone()),
+            _ => None,
         };
-        if let Some(service) = service
-            && hosts.is_empty()
-        {
-            hosts = service.hosts.clone();
-        }
-        let upstream = match (own, service.map(|s| s.upstream)) {
-            (Place::Index(index), _) | (Place::Absent, Some(Place::Index(index))) => index,
-            // Without a service: a key that is missing or cannot be read, which has been reported.
-            (Place::Wrong, _) | (_, Some(Place::Wrong)) | (Place::Absent, None) => return None,
+        Unplaced { route: self.route_to(place, keys, id, at, path, sink), own }
+    }
+
+    fn route_to(
+        &self,
+        place: Place,
+        keys: RouteKeys,
+        id: String,
+        at: Position,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<Route> {
+        let (service_id, timeout, priority) = (keys.service_id.clone(), keys.timeout, keys.priority);
+        // Inner `None`: there is no such service, which is reported here.
+        let service = service_id.as_ref().map(|id| {
+            let service = self.services.get(&id.value);
+            if service.is_none() {
+                dangling(id, "service", &self.services, &path.key("service_id"), sink);
+            }
+            service.map(|service| &service.value)
+        });
+        let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
+        let services_place = service.map(|service| service.map_or(&Place::Wrong, |service| &service.upstream));
+        let (upstream, otherwise) = match (&place, services_place) {
+            (Place::Own(own), _) => (usize::MAX, own.timeout),
+            (Place::Index(index), _) | (Place::Absent, Some(Place::Index(index))) => {
+                (*index, self.upstreams[*index].timeout)
+            }
             (Place::Absent, Some(Place::Absent)) => {
                 let fault = Fault::new("neither the route nor its service has an upstream");
-                self.sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
+                sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
                 return None;
             }
+            // Without a service: a key that is missing or cannot be read, which has been reported.
+            _ => return None,
         };
-        let timeout = keys.timeout.map(|t| timeouts(t, self.upstreams[upstream].timeout));
         Some(Route {
-            spec: Arc::new(RouteSpec {
-                id,
-                priority: keys.priority,
-                takes: Takes::Uri(UriRoute {
-                    hosts,
-                    paths,
-                    methods: keys.methods.into_iter().collect(),
-                    remote_addrs,
-                    vars: keys.vars.map(|vars| vars.value),
-                }),
-            }),
+            spec: Arc::new(RouteSpec { id, priority, takes }),
             upstream,
-            service_id: keys.service_id.map(|id| id.value),
-            timeout,
-            line: at.line as usize,
+            service_id: service_id.map(|id| id.value),
+            timeout: timeout.map(|t| timeouts(t, otherwise)),
         })
     }
 
     /// The upstream of a route or service, by itself. `key` is for one that is written inline.
     fn upstream_of(
-        &mut self,
+        &self,
         inline: Option<At<UpstreamKeys>>,
         id: Option<At<String>>,
         key: String,
         path: &Path<'_>,
+        sink: &mut Sink,
     ) -> Place {
         match (inline, id) {
             (None, None) => Place::Absent,
             (Some(_), Some(id)) => {
                 let fault = Fault::new("both upstream and upstream_id are here").hint("remove one of them");
-                self.sink.error(id.at, &path.key("upstream_id"), fault);
+                sink.error(id.at, &path.key("upstream_id"), fault);
                 Place::Wrong
             }
             (Some(inline), None) => {
                 let path = path.key("upstream");
                 if let Some(id) = &inline.value.id {
                     let fault = Fault::new("the id of an inline upstream has no effect").hint("remove it");
-                    self.sink.warning(id.at, &path.key("id"), fault);
+                    sink.warning(id.at, &path.key("id"), fault);
                 }
-                let upstream = upstream(inline.value, &key, &path, self.sink);
-                self.upstreams.push(upstream);
-                Place::Index(self.upstreams.len() - 1)
+                Place::Own(upstream(inline.value, &key, &path, sink).into())
             }
             (None, Some(id)) => match self.upstream_ids.get(&id.value) {
                 Some(upstream) => Place::Index(upstream.value),
                 None => {
-                    dangling(&id, "upstream", &self.upstream_ids, &path.key("upstream_id"), self.sink);
+                    dangling(&id, "upstream", &self.upstream_ids, &path.key("upstream_id"), sink);
                     Place::Wrong
                 }
             },
         }
+    }
+}
+
+/// Which requests a route takes. `hosts`: its service's.
+fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>, sink: &mut Sink) -> Takes {
+    if let Some(expression) = keys.expression.take() {
+        check_expression_alone(&keys, path, sink);
+        if let Some(service) = keys.service_id.filter(|_| !hosts.is_empty()) {
+            let fault = Fault::new("the service has hosts, which do not hold for an expression");
+            let fault = fault.hint("write `http.host == \"…\"` in the expression, and use a service without hosts");
+            sink.error(service.at, &path.key("service_id"), fault);
+        }
+        return Takes::Expression(expression.value);
+    }
+    let mut uri = UriRoute {
+        hosts: one_or_several(keys.host, keys.hosts, ("host", "hosts"), path, sink),
+        paths: one_or_several(keys.uri, keys.uris, ("uri", "uris"), path, sink),
+        methods: keys.methods.map_or(Vec::new(), |methods| methods.value).into_iter().collect(),
+        remote_addrs: one_or_several(keys.remote_addr, keys.remote_addrs, ("remote_addr", "remote_addrs"), path, sink),
+        vars: None,
+    };
+    if let Some(vars) = keys.vars {
+        check_params(&vars, &uri.paths, &path.key("vars"), sink);
+        uri.vars = Some(vars.value);
+    }
+    if uri.hosts.is_empty() {
+        uri.hosts = hosts.to_vec();
+    }
+    Takes::Uri(uri)
+}
+
+/// Reports the keys that an expression takes the place of.
+fn check_expression_alone(keys: &RouteKeys, path: &Path<'_>, sink: &mut Sink) {
+    fn at<T>(key: &Option<At<T>>) -> Option<Position> {
+        key.as_ref().map(|key| key.at)
+    }
+    let others = [
+        ("uri", at(&keys.uri), "http.path == \"/a\"` or `http.path ^= \"/a/\""),
+        ("uris", at(&keys.uris), "(http.path == \"/a\" || http.path ^= \"/b/\")"),
+        ("host", at(&keys.host), "http.host == \"example.com\""),
+        ("hosts", at(&keys.hosts), "(http.host == \"example.com\" || http.host =^ \".example.com\")"),
+        ("methods", at(&keys.methods), "(http.method == \"GET\" || http.method == \"POST\")"),
+        ("remote_addr", at(&keys.remote_addr), "net.src.ip in 10.0.0.0/8"),
+        ("remote_addrs", at(&keys.remote_addrs), "(net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.1)"),
+        ("vars", at(&keys.vars), "http.headers.x_name == \"value\"` or `any(http.queries.name) == \"value\""),
+    ];
+    for (key, at, example) in others {
+        let Some(at) = at else { continue };
+        let fault = Fault::new("has no place beside an expression");
+        sink.error(at, &path.key(key), fault.hint(format!("write it in the expression: `{example}`")));
     }
 }
 
@@ -254,11 +344,14 @@ fn one_or_several<T>(
 
 /// Conditions can read only those path parameters that a path of the route has.
 fn check_params(vars: &At<Expr>, paths: &[PathPattern], path: &Path<'_>, sink: &mut Sink) {
-    vars.value.each_variable(&mut |variable| {
-        if let Variable::PathParam(name) = variable
+    let mut reported: Vec<&str> = Vec::new();
+    vars.value.condition().each_predicate(&mut |predicate| {
+        if let Field::Variable(Variable::PathParam(name)) = &predicate.field
             && !paths.is_empty()
             && !paths.iter().any(|path| path.names().contains(name))
+            && !reported.contains(&&**name)
         {
+            reported.push(name);
             let fault = Fault::new(format!("no path of the route has the parameter {name:?}"));
             sink.error(vars.at, path, fault.hint(format!("write \":{name}\" in a path, or remove the condition")));
         }

@@ -6,8 +6,8 @@
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::gateway::Gateway;
 use crate::kind::{At, Choice, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced};
-use crate::matching::{HOST, METHOD, NETWORK, PATH, Vars};
-use crate::nodes::{NodeEntry, Nodes, PRIORITY_MAX, parse_authority};
+use crate::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
+use crate::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::object::{Object, map, missing_key, object};
 use crate::quantity::{Span, span};
 use crate::schema::Definitions;
@@ -15,7 +15,7 @@ use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
-use stillgate_route::{HostPattern, Method, PathPattern, vars::Expr};
+use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
 
 /// The longest id of a resource.
 pub const ID_BYTES_MAX: usize = 64;
@@ -25,7 +25,6 @@ pub const RETRIES_MAX: u32 = 100;
 pub const POOL_SIZE_MAX: usize = 65_536;
 /// The largest `keepalive_pool.requests`.
 pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
-
 /// The largest `priority` of a route: Kong's, which is what a double holds exactly and some.
 pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
 
@@ -76,7 +75,8 @@ object! {
         create_time: i64 = UNIX_TIME => optional;
         /// For the reader: seconds since 1970.
         update_time: i64 = UNIX_TIME => optional;
-        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment. This or `uris`.
+        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment. This, `uris` or
+        /// `expression`.
         uri: At<PathPattern> = Located(PATH) => optional;
         /// Several paths, any of which may match.
         uris: At<Vec<PathPattern>> = Located(some(PATH)) => optional;
@@ -85,12 +85,15 @@ object! {
         /// Several hosts, any of which may match.
         hosts: At<Vec<HostPattern>> = Located(some(HOST)) => optional;
         /// HTTP methods in upper case; any where it is absent.
-        methods: Vec<Method> = list(METHOD) => default(Vec::new());
+        methods: At<Vec<Method>> = Located(list(METHOD)) => optional;
         /// Address or network that the client must have.
         remote_addr: At<IpNet> = Located(NETWORK) => optional;
         /// Several of them, any of which may match.
         remote_addrs: At<Vec<IpNet>> = Located(some(NETWORK)) => optional;
-        /// Higher first, among routes of the same path.
+        /// A condition in Kong's expression language, in place of paths, hosts, methods, addresses and `vars`. Routes with
+        /// one come before all others.
+        expression: At<Expression> = Located(Expressions) => optional;
+        /// Higher first, among routes of the same host and path, or among those with an expression.
         priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
         /// Conditions on variables of the request, in the language of lua-resty-expr.
         vars: At<Expr> = Located(Vars) => optional;
@@ -100,17 +103,16 @@ object! {
         upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
         /// Where requests go, by the id of one of `upstreams`.
         upstream_id: At<String> = Located(ID) => optional;
-        /// The service whose upstream and hosts hold where the route has none.
+        /// The service whose upstream and hosts hold where the route has none; with an `expression` it must not have hosts.
         service_id: At<String> = Located(ID) => optional;
         /// Overrides the upstream's.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => optional;
         any_of {
-            "nothing says which paths the route takes": uri | uris;
+            "nothing says which requests the route takes": uri | uris | expression;
             "nothing says where requests go": upstream | upstream_id | service_id;
         }
         unbuilt {
             enable_websocket: "WebSocket proxying is";
-            expression: "expression routes are";
             filter_func: "filter functions are";
             plugin_config_id: "plugin configs are";
             plugins: "plugins are";

@@ -2,6 +2,7 @@
 //!
 //! Numbers beyond 64 bits and floats that are not numbers are kept apart, so that a reader can refuse them by name.
 
+use crate::diagnostic::Position;
 use std::rc::Rc;
 
 /// One scalar, with `${ENV}` put in.
@@ -9,6 +10,20 @@ use std::rc::Rc;
 pub(crate) struct Scalar {
     pub(crate) text: Rc<str>,
     pub(crate) style: Style,
+    pub(crate) layout: Layout,
+}
+
+/// Where each character of the text stands in the file, as seen from where the scalar begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// In one line, behind so many characters, each standing for itself.
+    Line(u8),
+    /// A `|` block: each line of the text is one of the file.
+    Literal,
+    /// A `>` block: bytes of the text before each line of the file that is not blank, and the line, the first being 0.
+    Folded(Rc<[(usize, u32)]>),
+    /// With escapes, in several lines, or with `${ENV}` put in.
+    Unknown,
 }
 
 /// How the scalar was written, which decides what its text can mean.
@@ -48,6 +63,28 @@ impl Scalar {
         }
     }
 
+    /// Where in the file the byte of the text at `offset` is, if it can be told. `at`: where the scalar begins.
+    pub(crate) fn position(&self, at: Position, offset: usize) -> Option<Position> {
+        let before = self.text.get(..offset)?;
+        let (line, begin) = match &self.layout {
+            Layout::Line(skipped) => {
+                return Some(Position { column: at.column + u32::from(*skipped) + chars(before), ..at });
+            }
+            Layout::Literal => {
+                // Blank lines at the beginning are before the scalar's position, which is its first character.
+                let blank = self.text.len() - self.text.trim_start_matches('\n').len();
+                let lines = before.get(blank..)?.matches('\n').count() as u32;
+                (lines, before.rfind('\n').map_or(0, |at| at + 1))
+            }
+            Layout::Folded(lines) => {
+                let (begin, line) = *lines.iter().rev().find(|(begin, _)| *begin <= offset)?;
+                (line, begin)
+            }
+            Layout::Unknown => return None,
+        };
+        Some(Position { line: at.line + line, column: at.column + chars(&before[begin..]) })
+    }
+
     /// The text, where text is wanted.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match (self.style, self.meaning()) {
@@ -56,6 +93,10 @@ impl Scalar {
             _ => None,
         }
     }
+}
+
+fn chars(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
 }
 
 fn meaning(text: &str) -> Meaning<'_> {

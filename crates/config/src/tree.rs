@@ -6,7 +6,8 @@
 
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::environment::{Lookup, expand};
-use crate::scalar::{Meaning, Scalar, Style};
+use crate::layout::Source;
+use crate::scalar::{Layout, Meaning, Scalar, Style};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -62,16 +63,44 @@ impl Node {
         }
     }
 
+    /// Keys and values from here down, as [`NODES_MAX`] counts them. Without aliases.
+    pub(crate) fn count(&self) -> usize {
+        match &self.value {
+            Value::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
+            Value::Map(entries) => 1 + entries.iter().map(|entry| 1 + entry.value.count()).sum::<usize>(),
+            Value::Scalar(_) | Value::Refused => 1,
+        }
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(s) if s.meaning() == Meaning::Null)
     }
 }
 
+/// A whole document.
+pub(crate) struct Tree {
+    pub(crate) root: Node,
+    /// It has no anchors and no tags, so each part of it means the same without the others.
+    pub(crate) is_plain: bool,
+    /// As [`NODES_MAX`] counts them.
+    pub(crate) nodes: usize,
+}
+
 /// The root of the text's one document. `None`, with an error, where there is none or it is no YAML.
-pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Node> {
+pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
+    parse_behind(0, text, environment, sink)
+}
+
+/// The same, of a text that stands behind so many lines.
+pub(crate) fn parse_behind(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
     let (open, anchors) = (Vec::new(), HashMap::new());
-    let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None };
+    let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
+    let mut source = Source::new(text);
     let mut documents = 0;
+    let position = |span| {
+        let at = position(span);
+        Position { line: at.line.saturating_add(lines_before), ..at }
+    };
     for event in Parser::<StrInput<'_>>::new_from_str(text) {
         let (event, span) = match event {
             Ok(event) => event,
@@ -89,12 +118,16 @@ pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Opt
                 return None;
             }
         }
-        if !builder.event(event, position(span)) {
+        let layout = match &event {
+            Event::Scalar(value, style, ..) => source.layout(value, *style, span),
+            _ => Layout::Unknown,
+        };
+        if !builder.event(event, position(span), layout) {
             return None;
         }
     }
     match builder.root {
-        Some(root) if !root.is_null() => Some(root),
+        Some(root) if !root.is_null() => Some(Tree { root, is_plain: builder.is_plain, nodes: builder.nodes }),
         // Not taken as "no routes": an editor that truncates before it writes would empty a running gateway.
         _ => {
             let fault = Fault::new("the file is empty").hint("write at least `routes: []`");
@@ -126,6 +159,7 @@ struct Builder<'a> {
     nodes: usize,
     aliased: usize,
     root: Option<Node>,
+    is_plain: bool,
 }
 
 /// A list or map whose end has not come yet.
@@ -162,12 +196,12 @@ const INDEXED_KEYS_MIN: usize = 16;
 
 impl Builder<'_> {
     /// Whether to go on.
-    fn event(&mut self, event: Event<'_>, at: Position) -> bool {
+    fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && tag.is_none();
                 let value = match self.tagged(tag, at, false) {
-                    true => self.scalar(text, plain, at),
+                    true => self.scalar(text, plain, layout, at),
                     false => Value::Refused,
                 };
                 let weight = match &value {
@@ -196,6 +230,7 @@ impl Builder<'_> {
     /// Reports a tag that means something to YAML but nothing here; `!!str` only does what quotes do.
     fn tagged(&mut self, tag: Option<Cow<'_, Tag>>, at: Position, collection: bool) -> bool {
         let Some(tag) = tag else { return true };
+        self.is_plain = false;
         if !collection && tag.is_yaml_core_schema() && tag.suffix == "str" {
             return true;
         }
@@ -208,7 +243,7 @@ impl Builder<'_> {
         false
     }
 
-    fn scalar(&mut self, text: Cow<'_, str>, plain: bool, at: Position) -> Value {
+    fn scalar(&mut self, text: Cow<'_, str>, plain: bool, layout: Layout, at: Position) -> Value {
         if text.len() > SCALAR_BYTES_MAX {
             let message = format!("a scalar of {} bytes; at most {SCALAR_BYTES_MAX} are allowed", text.len());
             self.fault_at_value(at, Fault::new(message));
@@ -219,16 +254,16 @@ impl Builder<'_> {
             true => Ok(None),
             false => expand(&text, self.environment),
         };
-        let (text, style) = match (expanded, plain) {
-            (Ok(None), true) => (Rc::from(text), Style::Plain),
-            (Ok(None), false) => (Rc::from(text), Style::Quoted),
-            (Ok(Some(text)), plain) => (Rc::from(text), Style::Substituted { quoted: !plain }),
+        let (text, style, layout) = match (expanded, plain) {
+            (Ok(None), true) => (Rc::from(text), Style::Plain, layout),
+            (Ok(None), false) => (Rc::from(text), Style::Quoted, layout),
+            (Ok(Some(text)), plain) => (Rc::from(text), Style::Substituted { quoted: !plain }, Layout::Unknown),
             (Err(fault), _) => {
                 self.fault_at_value(at, fault);
                 return Value::Refused;
             }
         };
-        Value::Scalar(Scalar { text, style })
+        Value::Scalar(Scalar { text, style, layout })
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> bool {
@@ -281,6 +316,7 @@ impl Builder<'_> {
             return false;
         }
         if anchor > 0 {
+            self.is_plain = false;
             self.anchors.insert(anchor, weighed.clone());
         }
         let Weighed { mut node, weight, height } = weighed;

@@ -7,6 +7,7 @@
 use expect_test::expect_file;
 use std::path::PathBuf;
 use stillgate_config::{Route, load, metrics_reference, reference, schema};
+use stillgate_route::Takes;
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -46,8 +47,8 @@ fn good_files_are_read() {
     for file in data("good-") {
         let loaded = load(std::fs::read(&file).unwrap(), &environment).unwrap_or_else(|errors| panic!("{errors}"));
         let mut seen = format!("{:#?}\n{:#?}\n", loaded.config.gateway, loaded.config.upstreams);
-        for route in &loaded.config.routes {
-            seen += &show_route(route);
+        for (route, line) in loaded.config.routes.iter().zip(&loaded.config.route_lines) {
+            seen += &show_route(route, *line);
         }
         for warning in loaded.warnings {
             seen += &format!("{warning}\n");
@@ -57,8 +58,19 @@ fn good_files_are_read() {
 }
 
 /// By what its parts print, since how they keep it is the `route` crate's affair.
-fn show_route(route: &Route) -> String {
+fn show_route(route: &Route, line: u32) -> String {
     let spec = &route.spec;
+    if let Takes::Expression(expression) = &spec.takes {
+        return format!(
+            "route {:?} of line {line} to upstream {}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n",
+            spec.id,
+            route.upstream,
+            route.service_id,
+            expression.text(),
+            spec.priority,
+            route.timeout,
+        );
+    }
     let uri = spec.uri().unwrap();
     let paths: Vec<String> = uri.paths.iter().map(ToString::to_string).collect();
     let hosts: Vec<String> = uri.hosts.iter().map(ToString::to_string).collect();
@@ -67,7 +79,7 @@ fn show_route(route: &Route) -> String {
         "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
          remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n",
         spec.id,
-        route.line,
+        line,
         route.upstream,
         route.service_id,
         uri.methods,

@@ -85,6 +85,7 @@ fn compile(config: Config) -> Result<Config, Vec<Diagnostic>> {
             column: 0,
             message: error.to_string(),
             hint: None,
+            excerpt: None,
         }]),
     }
 }

@@ -253,7 +253,7 @@ impl Control {
         let facts = Facts {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
-            requests_total: self.tally.read().requests_total,
+            workers: self.tally.read(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
         };
         let Some(metering) = self.reloader.metering() else { return };

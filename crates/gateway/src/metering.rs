@@ -3,16 +3,17 @@
 //! The registry and the exporter live as long as the process; what is recorded changes with the configuration. What
 //! requests add is the workers' business, what the process tells of itself that of `own_metrics`.
 
+use crate::leaving::Leaving;
 use crate::own_metrics::{Facts, OwnMetrics};
 use crate::process_stats::{self, now_unix_ms};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use stillgate_config::{Measure, Metrics};
+use stillgate_config::{Label, Measure, Metrics};
 use stillgate_exporter::Exporter;
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
@@ -104,7 +105,7 @@ impl Prepared {
         own.tell(facts, registry.lost());
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let exporter = Exporter::spawn(listener, collector, &settings.path).map_err(MeteringError::Thread)?;
-        Ok(Metering { registry, exporter, own, settings, plan: recorded })
+        Ok(Metering { registry, exporter, own, settings, plan: recorded, leaving: Leaving::default() })
     }
 }
 
@@ -116,6 +117,7 @@ pub(crate) struct Metering {
     /// What holds now.
     settings: Metrics,
     plan: Arc<MetricsPlan>,
+    leaving: Leaving,
 }
 
 /// What a configuration records, until it is published or given up.
@@ -151,8 +153,14 @@ impl Metering {
         Ok(Next { settings, plan })
     }
 
-    /// A Plan with these metrics has been published in the place of another.
-    pub(crate) fn published(&mut self, next: Next, plan: &Plan, replaced: &Plan) -> Result<(), RegistryError> {
+    /// A Plan with these metrics has been published in the place of another, which was the `replaced_number`th.
+    pub(crate) fn published(
+        &mut self,
+        next: Next,
+        plan: &Plan,
+        replaced: &Plan,
+        replaced_number: u64,
+    ) -> Result<(), RegistryError> {
         let Next { settings, plan: recorded } = next;
         let mut orders = Orders::default();
         if settings != self.settings {
@@ -161,9 +169,11 @@ impl Metering {
             orders.push(self.exporter.set_options(collector_options(&settings, &self.own, &self.registry)));
         }
         self.own.tell_nodes(&recorded, plan, Some(replaced));
-        let (old, new) = (replaced.owners(), plan.owners());
-        for (label, values) in missing(new, &old) {
-            orders.push(self.exporter.restore(label, values));
+        let changes = plan.changes();
+        changes.arrived.iter().for_each(|value| self.leaving.cancel(value));
+        self.leaving.add(replaced_number, &changes.left);
+        for (label, values) in by_label(changes.arrived.iter().cloned()) {
+            orders.push(self.exporter.restore(label.name(), values));
         }
         self.settings = settings;
         self.plan = recorded;
@@ -171,11 +181,11 @@ impl Metering {
         Ok(())
     }
 
-    /// No worker serves from this Plan any more: what only it had goes.
-    pub(crate) fn gone(&self, plan: &Plan, present: &Plan) {
+    /// No worker serves from Plans before the `oldest`th any more, or from any but the present one: what only those had goes.
+    pub(crate) fn settle(&mut self, oldest: Option<u64>) {
         let mut orders = Orders::default();
-        for (label, values) in missing(plan.owners(), &present.owners()) {
-            orders.push(self.exporter.remove(label, values));
+        for (label, values) in by_label(self.leaving.take(oldest)) {
+            orders.push(self.exporter.remove(label.name(), values));
         }
         orders.send();
     }
@@ -205,17 +215,12 @@ impl Metering {
     }
 }
 
-/// Values of labels, by the label's name.
-type Owners = Vec<(&'static str, BTreeSet<String>)>;
-
-/// Those that others do not have.
-fn missing(all: Owners, others: &Owners) -> impl Iterator<Item = (&'static str, Vec<String>)> {
-    all.into_iter().filter_map(|(label, values)| {
-        let known = others.iter().find(|(other, _)| *other == label).map(|(_, values)| values);
-        let values: Vec<String> =
-            values.into_iter().filter(|value| !known.is_some_and(|known| known.contains(value))).collect();
-        (!values.is_empty()).then_some((label, values))
-    })
+fn by_label(values: impl IntoIterator<Item = (Label, String)>) -> BTreeMap<Label, Vec<String>> {
+    let mut labels: BTreeMap<Label, Vec<String>> = BTreeMap::new();
+    for (label, value) in values {
+        labels.entry(label).or_default().push(value);
+    }
+    labels
 }
 
 /// What the exporter is told, in this order.

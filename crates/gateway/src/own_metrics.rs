@@ -7,7 +7,7 @@ use crate::status::Status;
 use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
-use stillgate_proxy::{MetricsPlan, Plan};
+use stillgate_proxy::{Counters, MetricsPlan, Plan};
 
 /// What the control loop knows.
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +16,8 @@ pub(crate) struct Facts {
     pub(crate) generation: u64,
     /// Whether the last one that was read is.
     pub(crate) last_reload_successful: bool,
-    /// Requests answered so far.
-    pub(crate) requests_total: u64,
+    /// What the workers have counted so far.
+    pub(crate) workers: Counters,
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
 }
@@ -43,6 +43,8 @@ pub(crate) struct OwnMetrics {
 struct Counted {
     dropped_lines: u64,
     lost: u64,
+    route_cache_hits: u64,
+    route_cache_misses: u64,
     cpu_s: f64,
 }
 
@@ -113,6 +115,8 @@ impl OwnMetrics {
                 Some(Amount::SoFar(total)) => {
                     let before = match measure {
                         Measure::ApisixMetricErrors => &mut counted.lost,
+                        Measure::RouteCacheHits => &mut counted.route_cache_hits,
+                        Measure::RouteCacheMisses => &mut counted.route_cache_misses,
                         _ => &mut counted.dropped_lines,
                     };
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
@@ -141,7 +145,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
         Measure::ConfigGeneration => now(facts.generation),
         Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
-        Measure::ApisixHttpRequests => now(facts.requests_total),
+        Measure::ApisixHttpRequests => now(facts.workers.requests_total),
         Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
         Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
         Measure::ProcessCpu => Some(Amount::SoFarFloat(usage.cpu_s)),
@@ -149,6 +153,10 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
         Measure::ProcessOpenFds => now(usage.open_fds?),
         Measure::ProcessMaxFds => now(usage.max_fds?),
+        Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
+        Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
+        Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
+        Measure::RouteCacheMisses => Some(Amount::SoFar(facts.workers.route_cache_misses)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
         // Requests, connections and nodes are told by the workers, the metrics' own size by the collector.
         _ => None,

@@ -21,7 +21,7 @@ use crate::status::{ConfigStatus, LastError, now_rfc3339};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded, Metrics};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Metrics, Reader, Route, Text};
 use stillgate_proxy::{Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -32,8 +32,9 @@ use tracing::{debug, error, info, warn};
 /// What new names get to be resolved in before a configuration is published without their addresses.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Replaced Plans kept for workers; beyond it the oldest is left to the worker that still holds it.
-const RETIRED_MAX: usize = 64;
+/// Replaced Plans watched for the end of the requests that hold them; beyond it the oldest is left to the worker that holds
+/// it. It is those requests that keep their memory, so this bounds a list of pointers, and how long looking through it takes.
+const RETIRED_MAX: usize = 1 << 16;
 
 /// What of the process follows a reload besides the Plan.
 pub(crate) struct Live {
@@ -51,7 +52,9 @@ pub(crate) struct Reloader {
     plans: Arc<PlanCell>,
     resolver: Resolver,
     live: Live,
-    served: Arc<Config>,
+    served: Arc<Loaded>,
+    /// `None`: it is at work.
+    reader: Option<Reader>,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
     loaded_at: String,
@@ -60,19 +63,31 @@ pub(crate) struct Reloader {
     looked_at: Option<String>,
     work: Work,
     wanted: Wanted,
-    retired: VecDeque<Arc<Plan>>,
+    /// Replaced Plans with their numbers, the oldest first.
+    retired: VecDeque<(u64, Arc<Plan>)>,
+    /// Plans published so far.
+    published: u64,
+    /// What nobody uses any more, to be freed where that takes no time from anybody.
+    garbage: Garbage,
+}
+
+/// Freeing a Plan or a configuration of many routes takes milliseconds.
+#[derive(Default)]
+struct Garbage {
+    plans: Vec<Arc<Plan>>,
+    configs: Vec<Arc<Loaded>>,
 }
 
 /// What is under way.
 enum Work {
     Idle,
-    Reading(JoinHandle<Read>),
-    Resolving { next: Arc<Config>, until: Instant },
+    Reading(JoinHandle<(Reader, Read)>),
+    Resolving { next: Arc<Loaded>, until: Instant },
     Building(JoinHandle<Built>, Option<Next>),
 }
 
 /// What building comes to.
-type Built = (Arc<Config>, Result<Plan, PlanError>);
+type Built = (Arc<Loaded>, Result<Plan, PlanError>);
 
 /// What is to be done after that.
 #[derive(Default)]
@@ -88,7 +103,7 @@ pub(crate) enum Read {
     /// The text is the one that was looked at last.
     Unchanged,
     /// It is valid.
-    Good(Box<Loaded>),
+    Good(Arc<Loaded>),
     /// It is not, or there is none.
     Refused {
         /// Of the text, where there is one.
@@ -101,7 +116,7 @@ pub(crate) enum Read {
 /// What can happen to a [`Reloader`].
 pub(crate) enum Step {
     /// Reading has ended.
-    Read(Result<Read, JoinError>),
+    Read(Result<(Reader, Read), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
@@ -114,7 +129,8 @@ impl Reloader {
     /// Begins with what `plans` holds, which was built from `served`.
     pub(crate) fn new(
         source: Source,
-        served: Config,
+        reader: Reader,
+        served: Arc<Loaded>,
         plans: Arc<PlanCell>,
         resolver: Resolver,
         live: Live,
@@ -124,20 +140,23 @@ impl Reloader {
             plans,
             resolver,
             live,
-            started: served.gateway.clone(),
-            looked_at: Some(served.digest.clone()),
-            served: Arc::new(served),
+            started: served.config.gateway.clone(),
+            looked_at: Some(served.config.digest.clone()),
+            served,
+            reader: Some(reader),
             loaded_at: now_rfc3339(),
             last_error: None,
             work: Work::Idle,
             wanted: Wanted::default(),
             retired: VecDeque::new(),
+            published: 1,
+            garbage: Garbage::default(),
         }
     }
 
     /// The `gateway:` section that holds now.
     pub(crate) fn gateway(&self) -> &Gateway {
-        &self.served.gateway
+        &self.served.config.gateway
     }
 
     /// For the status page.
@@ -193,8 +212,11 @@ impl Reloader {
     /// Takes in what happened and begins what follows from it.
     pub(crate) fn handle(&mut self, step: Step) {
         match step {
-            Step::Read(Ok(read)) => self.take_read(read),
-            Step::Built(Ok((config, built))) => self.take_built(config, built),
+            Step::Read(Ok((reader, read))) => {
+                self.reader = Some(reader);
+                self.take_read(read);
+            }
+            Step::Built(Ok((loaded, built))) => self.take_built(loaded, built),
             Step::Read(Err(error)) | Step::Built(Err(error)) => {
                 self.work = Work::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
@@ -210,7 +232,7 @@ impl Reloader {
                 self.wanted.addresses = true;
             }
         }
-        self.sweep();
+        self.sort_out();
         self.begin();
     }
 
@@ -225,7 +247,13 @@ impl Reloader {
                 true => None,
                 false => self.looked_at.clone(),
             };
-            self.work = Work::Reading(spawn_blocking(move || read(&source, unless.as_deref())));
+            // A reader that was lost to a bug leaves the next one to begin anew.
+            let mut reader = self.reader.take().unwrap_or_default();
+            self.work = Work::Reading(spawn_blocking(move || {
+                let is_short = reader.is_incremental() || source.text_bytes() <= SHORT_TEXT_BYTES_MAX;
+                let read = background::run(is_short, || read(&source, &mut reader, unless.as_deref()));
+                (reader, read)
+            }));
         } else if self.wanted.addresses {
             let generation = self.plans.load().generation;
             self.build(generation, self.served.clone());
@@ -247,16 +275,17 @@ impl Reloader {
                 }
                 // The names of what is served are kept until it is replaced.
                 let mut names = names::of(&loaded.config);
-                names.append(&mut names::of(&self.served));
+                names.append(&mut names::of(&self.served.config));
                 self.resolver.set_names(names);
-                self.work = Work::Resolving { next: Arc::new(loaded.config), until: Instant::now() + NAMES_TIMEOUT };
+                self.work = Work::Resolving { next: loaded, until: Instant::now() + NAMES_TIMEOUT };
             }
         }
     }
 
-    fn build(&mut self, generation: u64, config: Arc<Config>) {
+    fn build(&mut self, generation: u64, loaded: Arc<Loaded>) {
         self.wanted.addresses = false;
-        let addresses = names::addresses(&self.resolver, &config);
+        let config = &loaded.config;
+        let addresses = names::addresses(&self.resolver, config);
         let previous = self.plans.load();
         let metering = self.live.metering.as_ref();
         let next = match metering.map(|metering| metering.next(config.gateway.metrics.as_ref())).transpose() {
@@ -264,16 +293,19 @@ impl Reloader {
             Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
         };
         let recorded = next.as_ref().map(Next::plan);
+        let is_short = changed_routes(&self.served.config, config) <= SHORT_ROUTES_MAX;
+        let garbage = std::mem::take(&mut self.garbage);
         let task = spawn_blocking(move || {
-            let plan = background::run(config.routes.len() <= SHORT_ROUTES_MAX, || {
-                Plan::build(generation, &config, &addresses, Some(&previous), recorded)
+            let plan = background::run(is_short, || {
+                drop(garbage);
+                Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded)
             });
-            (config, plan)
+            (loaded, plan)
         });
         self.work = Work::Building(task, next);
     }
 
-    fn take_built(&mut self, config: Arc<Config>, built: Result<Plan, PlanError>) {
+    fn take_built(&mut self, loaded: Arc<Loaded>, built: Result<Plan, PlanError>) {
         let next = match std::mem::replace(&mut self.work, Work::Idle) {
             Work::Building(_, next) => next,
             _ => None,
@@ -284,13 +316,14 @@ impl Reloader {
                 let plan = Arc::new(plan);
                 let replaced = self.plans.publish(plan.clone());
                 if let Some((metering, next)) = self.live.metering.as_mut().zip(next)
-                    && let Err(error) = metering.published(next, &plan, &replaced)
+                    && let Err(error) = metering.published(next, &plan, &replaced, self.published)
                 {
                     warn!("gateway.metrics: {error}");
                 }
-                self.retired.push_back(replaced);
+                self.retired.push_back((self.published, replaced));
+                self.published += 1;
                 if reloaded {
-                    self.take_over(config);
+                    self.take_over(loaded);
                 }
             }
             Err(error) => self.give_up(error.to_string().lines().map(str::to_owned).collect()),
@@ -301,15 +334,16 @@ impl Reloader {
     fn give_up(&mut self, errors: Vec<String>) {
         // While its names were resolved, changes were not told one by one.
         self.wanted.addresses = true;
-        self.resolver.set_names(names::of(&self.served));
+        self.resolver.set_names(names::of(&self.served.config));
         self.refuse(errors);
     }
 
     /// What follows once a new configuration is published.
-    fn take_over(&mut self, config: Arc<Config>) {
+    fn take_over(&mut self, loaded: Arc<Loaded>) {
+        let config = &loaded.config;
         self.loaded_at = now_rfc3339();
         self.last_error = None;
-        self.resolver.set_names(names::of(&config));
+        self.resolver.set_names(names::of(config));
         info!(
             generation = self.plans.load().generation,
             digest = config.digest,
@@ -318,7 +352,7 @@ impl Reloader {
             "configuration published"
         );
         names::warn_unresolved(&self.resolver);
-        let (old, new) = (&self.served.gateway, &config.gateway);
+        let (old, new) = (&self.served.config.gateway, &config.gateway);
         if old.log.level != new.log.level
             && let Err(error) = self.live.logging.set_level(&new.log.level)
         {
@@ -328,7 +362,7 @@ impl Reloader {
         for key in needs_restart(&self.started, new) {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
         }
-        self.served = config;
+        self.garbage.configs.push(std::mem::replace(&mut self.served, loaded));
     }
 
     fn refuse(&mut self, errors: Vec<String>) {
@@ -339,21 +373,43 @@ impl Reloader {
         self.last_error = Some(LastError { at: now_rfc3339(), errors });
     }
 
-    /// Frees Plans that no worker holds any more, here and not in the worker that was the last; to be called now and then.
+    /// Frees Plans that no worker holds any more, here and not in the worker that was the last, and ends the series of what
+    /// only they had; to be called now and then.
     pub(crate) fn sweep(&mut self) {
-        let metering = self.live.metering.as_ref();
-        let gone = |plan: &Plan| metering.iter().for_each(|metering| metering.gone(plan, &self.plans.load()));
-        self.retired.retain(|plan| {
+        self.sort_out();
+        // Otherwise the next build frees it, on its thread.
+        if matches!(self.work, Work::Idle) {
+            drop(std::mem::take(&mut self.garbage));
+        }
+        let oldest = self.retired.front().map(|(number, _)| *number);
+        if let Some(metering) = &mut self.live.metering {
+            metering.settle(oldest);
+        }
+    }
+
+    /// Finds the Plans that no worker holds any more.
+    fn sort_out(&mut self) {
+        let garbage = &mut self.garbage.plans;
+        self.retired.retain(|(_, plan)| {
             let is_held = Arc::strong_count(plan) > 1;
             if !is_held {
-                gone(plan);
+                garbage.push(plan.clone());
             }
             is_held
         });
         while self.retired.len() > RETIRED_MAX {
-            self.retired.pop_front().iter().for_each(|plan| gone(plan));
+            self.retired.pop_front();
         }
     }
+}
+
+/// From the first to the last route that is not the one it was.
+fn changed_routes(old: &Config, new: &Config) -> usize {
+    let is_same = |(old, new): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(old, new);
+    let before = old.routes.iter().zip(&new.routes).take_while(is_same).count();
+    let (old, new) = (&old.routes[before..], &new.routes[before..]);
+    let behind = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count();
+    new.len() - behind
 }
 
 /// Findings as one line each.
@@ -366,20 +422,19 @@ pub(crate) fn lines(errors: &Errors) -> Vec<String> {
     lines
 }
 
-fn read(source: &Source, unless: Option<&str>) -> Read {
+fn read(source: &Source, reader: &mut Reader, unless: Option<&str>) -> Read {
     let text = match source.read() {
-        Ok(text) => text,
+        Ok(text) => Text::new(text),
         Err(error) => {
             return Read::Refused { digest: None, errors: vec![error.to_string()] };
         }
     };
-    let digest = stillgate_config::digest(&text);
+    let digest = text.digest().to_owned();
     if unless == Some(&digest) {
         return Read::Unchanged;
     }
-    let parsed = background::run(text.len() <= SHORT_TEXT_BYTES_MAX, || source.parse(&text));
-    match parsed {
-        Ok(loaded) => Read::Good(Box::new(loaded)),
+    match source.parse_next(reader, text) {
+        Ok(loaded) => Read::Good(loaded),
         Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
     }
 }

@@ -19,15 +19,15 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_config::{Config, Errors, Gateway};
-use stillgate_proxy::{Fleet, Plan, PlanCell, PlanError, StartError, access_log};
+use stillgate_config::{Errors, Gateway, Loaded, Reader, Text};
+use stillgate_proxy::{Counters, Fleet, Plan, PlanCell, PlanError, StartError, access_log};
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 /// The control thread's niceness: a reload must not take a core from a worker.
-const CONTROL_NICE: i32 = 10;
+pub(crate) const CONTROL_NICE: i32 = 10;
 
 /// Reloading is one step at a time; the other is for the workers' end.
 const BLOCKING_THREADS_MAX: usize = 2;
@@ -114,9 +114,9 @@ pub(crate) fn exit_code(result: Result<(), RunError>) -> u8 {
 
 /// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
 pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
-    let text = source.read().map_err(RunError::Read)?;
-    let loaded = source.parse(&text).map_err(RunError::Config)?;
-    drop(text);
+    let text = Text::new(source.read().map_err(RunError::Read)?);
+    let mut reader = Reader::default();
+    let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
     let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
@@ -128,7 +128,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
     let result = runtime.block_on(async {
-        let control = start(source, loaded.config, logging, announce).await?;
+        let control = start(source, reader, loaded, logging, announce).await?;
         control.run().await.map_err(RunError::Ended)
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
@@ -138,11 +138,13 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
 
 async fn start(
     source: Source,
-    config: Config,
+    reader: Reader,
+    loaded: Arc<Loaded>,
     logging: Logging,
     announce: impl FnOnce(&Up<'_>),
 ) -> Result<Control, RunError> {
     let signals = Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
+    let config = &loaded.config;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         digest = config.digest,
@@ -158,15 +160,15 @@ async fn start(
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
     let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
-    resolver.set_names(names::of(&config));
+    resolver.set_names(names::of(config));
     // Who is without addresses is told right below.
     let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
     names::warn_unresolved(&resolver);
-    let addresses = names::addresses(&resolver, &config);
+    let addresses = names::addresses(&resolver, config);
     let gateway = &config.gateway;
     let prepared = gateway.metrics.as_ref().map(Prepared::new).transpose().map_err(RunError::Metrics)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
-    let plan = Arc::new(Plan::build(1, &config, &addresses, None, recorded).map_err(RunError::Plan)?);
+    let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded).map_err(RunError::Plan)?);
     let plans = Arc::new(PlanCell::new(plan.clone()));
 
     let admin = match &gateway.admin {
@@ -202,7 +204,7 @@ async fn start(
     let metrics = metering.as_ref().and_then(Metering::address);
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
     let live = Live { logging, admin_key, metering };
-    let reloader = Reloader::new(source, config, plans, resolver, live);
+    let reloader = Reloader::new(source, reader, loaded, plans, resolver, live);
     Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
 }
 
@@ -211,7 +213,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
     Facts {
         generation: 1,
         last_reload_successful: true,
-        requests_total: 0,
+        workers: Counters::default(),
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
     }
 }

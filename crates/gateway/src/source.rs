@@ -9,7 +9,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded};
+use std::sync::Arc;
+use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded, Reader, Text};
 
 /// Where `run` looks unless it is told, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
@@ -75,8 +76,24 @@ impl Source {
 
     /// Validates what was read. Errors name the file.
     pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
-        let environment = |name: &str| std::env::var(name).ok();
-        stillgate_config::load(text, &environment).map_err(|errors| Errors { file: self.name(), ..errors })
+        stillgate_config::load(text, &environment).map_err(|errors| self.named(errors))
+    }
+
+    /// [`Source::parse`] where other texts came before, in proportion to what changed since.
+    pub(crate) fn parse_next(&self, reader: &mut Reader, text: Text) -> Result<Arc<Loaded>, Errors> {
+        reader.load(text, &environment).map_err(|errors| self.named(errors))
+    }
+
+    fn named(&self, errors: Errors) -> Errors {
+        Errors { file: self.name(), ..errors }
+    }
+
+    /// How long the text is about, where that is known without reading it.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Source::File(file) => file.metadata().map_or(0, |metadata| metadata.len() as usize),
+            Source::Text(text) => text.len(),
+        }
     }
 
     /// The file's name as findings show it.
@@ -93,13 +110,18 @@ impl Source {
     }
 }
 
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
     // Opening a FIFO waits for a writer unless it is told not to; a reload that waits would be the last one.
     let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
-    if !opened.metadata()?.is_file() {
+    let metadata = opened.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
+    let mut bytes = Vec::with_capacity((metadata.len() as usize).min(FILE_BYTES_MAX) + 1);
     opened.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -219,6 +219,8 @@ mod tests {
             let asked = variable.to_string();
             self.0.iter().find(|(name, _)| *name == asked).map(|(_, value)| *value)
         }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
     }
 
     /// A request that went well.

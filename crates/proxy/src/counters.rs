@@ -45,6 +45,14 @@ counters! {
     upstream_connects,
     /// Connections lost to a bug in the gateway.
     panics,
+    /// Requests whose route the route cache knew.
+    route_cache_hits,
+    /// Requests whose route it was asked for and did not know.
+    route_cache_misses,
+    /// Requests the route cache knows the route of, now.
+    route_cache_entries,
+    /// Bytes the route cache takes now.
+    route_cache_bytes,
 }
 
 /// Reads the counts of all workers, also after the [`crate::Fleet`] has been handed over to be joined.
@@ -73,6 +81,11 @@ impl Count {
     #[inline]
     pub(crate) fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
     }
 
     #[inline]

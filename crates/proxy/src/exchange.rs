@@ -188,7 +188,7 @@ async fn serve(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, snaps
     if let Err(malformed) = started {
         return reply::send(worker, client, x, settings, &malformed.into()).await;
     }
-    match select(client, x, snapshot) {
+    match select(worker, client, x, snapshot) {
         Ok(found) => {
             x.outcome.route = Some(found);
             let route = &snapshot.plan.routes[found.route];
@@ -199,7 +199,7 @@ async fn serve(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, snaps
 }
 
 /// Finds the route.
-fn select(client: &Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<Match, Refusal> {
+fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<Match, Refusal> {
     let head = x.from_client.head();
     match x.request.form {
         Form::Authority => return Err(Refusal::closing(405, "CONNECT is not served here")),
@@ -218,11 +218,11 @@ fn select(client: &Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<Matc
         client: client.address,
         peer: client.peer,
         local: client.local,
-        captures: None,
+        found: None,
     };
     let request =
         stillgate_route::Request { method: x.request.method, host, path, client: client.address, vars: &vars };
-    match snapshot.plan.matcher().find(&request, &mut x.matching) {
+    match worker.routes.borrow_mut().find(&snapshot.plan, &request, &mut x.matching, &worker.counters) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Refusal::new(404, "Route Not Found")),
         Err(error) => Err(Refusal::new(400, error.to_string())),
@@ -237,7 +237,7 @@ async fn forward(
     snapshot: &Snapshot,
     route: &PlanRoute,
 ) -> After {
-    let upstream = &*snapshot.upstreams[route.upstream];
+    let upstream = &*snapshot.upstreams[route.route.upstream];
     let definition = &upstream.definition.definition;
     let settings = &snapshot.plan.settings;
     forwarding::edit_request(client, x, settings, &definition.pass_host);
@@ -245,7 +245,7 @@ async fn forward(
     let mut tries = Tries {
         upstream,
         settings,
-        bounds: Bounds::new(route.timeouts, settings),
+        bounds: Bounds::new(snapshot.plan.timeouts(route), settings),
         began_ms: worker.clock.now_ms(),
         retries_used: 0,
         fresh: false,

@@ -6,6 +6,7 @@ use crate::plan::PlanCell;
 use crate::worker::{self, Command, Setup};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -103,6 +104,7 @@ impl Fleet {
                 writer: writers.next(),
                 commands: receiver.clone(),
                 give_back,
+                secret: RandomState::new().build_hasher().finish(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             };
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));

@@ -3,7 +3,7 @@
 //! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
 //! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, one try of it at a node is `attempt`, and its
 //! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`. What it adds to the metrics
-//! is in `metrics`.
+//! is in `metrics`; what it remembers of routes in `caching`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -12,6 +12,7 @@ mod accept;
 pub mod access_log;
 mod attempt;
 mod buffer;
+mod caching;
 mod client;
 mod clock;
 mod counters;
@@ -30,7 +31,8 @@ mod troubles;
 mod variables;
 mod worker;
 
+pub use caching::measure::MatchCost;
 pub use counters::{Counters, Tally};
 pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
 pub use metrics::MetricsPlan;
-pub use plan::{Plan, PlanCell, PlanError};
+pub use plan::{Changes, Plan, PlanCell, PlanError};

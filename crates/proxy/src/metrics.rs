@@ -13,9 +13,8 @@ mod values;
 
 pub(crate) use gauges::{Busy, Listener};
 pub(crate) use recorder::Recorder;
+pub(crate) use values::{node_label, upstream_path};
 
-use crate::plan::{Plan, PlanUpstream};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError};
@@ -146,35 +145,6 @@ impl MetricsPlan {
     /// Whether somebody wants to know how long nodes take.
     pub(crate) fn times_nodes(&self) -> bool {
         self.wanted & (Aspect::OwnTime.bit() | Aspect::NodeTime.bit()) != 0
-    }
-}
-
-impl Plan {
-    /// The values of labels that come from the configuration, by the label's name: series with values that are there no
-    /// more are of no use. Empty where nothing is recorded.
-    pub fn owners(&self) -> Vec<(&'static str, BTreeSet<String>)> {
-        let Some(metrics) = self.metrics() else { return Vec::new() };
-        let nodes =
-            || self.upstreams.iter().flat_map(|upstream| upstream.endpoints.iter().map(move |node| (upstream, node)));
-        let node = |endpoint| values::node_label(endpoint, metrics.node_is_ip, &mut String::new()).to_owned();
-        let key = |upstream: &PlanUpstream| upstream.definition.key.clone();
-        let services = self.routes.iter().map(|route| &route.service).filter(|service| !service.is_empty());
-        let mut owners = vec![
-            (Label::Route.name(), self.routes.iter().map(|route| route.id.to_string()).collect()),
-            (Label::Service.name(), services.map(ToString::to_string).collect()),
-            (Label::Node.name(), nodes().map(|(_, endpoint)| node(endpoint)).collect()),
-        ];
-        match metrics.node_is_ip {
-            true => {
-                owners.push((
-                    Label::Name.name(),
-                    self.upstreams.iter().map(|each| values::upstream_path(&key(each))).collect(),
-                ));
-                owners.push((Label::Ip.name(), nodes().map(|(_, endpoint)| node(endpoint)).collect()));
-            }
-            false => owners.push((Label::Upstream.name(), self.upstreams.iter().map(|each| key(each)).collect())),
-        }
-        owners
     }
 }
 

@@ -1,17 +1,27 @@
 //! The immutable snapshot that workers serve from, and the one pointer through which they get the next one.
 //!
 //! A Plan is built by the control thread from a validated configuration and the present addresses of its names. Parts
-//! that did not change are shared with the Plan before, so that a worker can tell by pointer what it may keep.
+//! that did not change are shared with the Plan before, so that a worker can tell by pointer what it may keep. Its routes
+//! are in `routes`, what its metrics have to know of a change in `changes`.
 
+mod changes;
+mod routes;
+
+pub use changes::Changes;
+pub(crate) use routes::PlanRoute;
+
+use crate::caching::Caching;
+use crate::caching::measure::MatchCost;
 use crate::metrics::MetricsPlan;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
+use routes::Routes;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillgate_config::{Config, Gateway, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, CacheMode, Config, Gateway, Host, Route, Upstream, UpstreamTimeouts};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_upstream::{Endpoint, expand};
 use stillgate_wire::HeadLimits;
@@ -24,36 +34,40 @@ pub struct Plan {
     /// SHA-256 of the configuration file.
     pub digest: String,
     matcher: Arc<Matcher>,
-    pub(crate) routes: Vec<PlanRoute>,
+    /// Counts the changes of the matcher: what was kept of the answers of one is of no use with the next.
+    pub(crate) matching: u64,
+    pub(crate) caching: Caching,
+    match_cost: Option<Measured>,
+    pub(crate) routes: Routes,
     /// The same list as in the Plan before where nothing in it changed.
     pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
+    /// Whether some upstream chooses nodes by their latency.
+    pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
     metrics: Option<Arc<MetricsPlan>>,
+    /// Counts the changes of what series' numbers stand for: those of routes, and the slots of nodes.
+    pub(crate) numbering: u64,
+    changes: Changes,
 }
 
-/// What a matched route says about the exchange.
-#[derive(Debug)]
-pub(crate) struct PlanRoute {
-    pub(crate) id: Box<str>,
-    /// Its service's id, or empty.
-    pub(crate) service: Box<str>,
-    /// Of all combinations of a path and a host of each route, the number of its first, and how many it has for a path.
-    pub(crate) first_match: u64,
-    pub(crate) hosts: usize,
-    /// Index in [`Plan::upstreams`].
-    pub(crate) upstream: usize,
-    pub(crate) timeouts: TimeoutsMs,
+/// What matching takes, and when that was measured.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    cost: MatchCost,
+    matching: u64,
+    routes: usize,
 }
 
 /// An upstream with the addresses its nodes stand for.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PlanUpstream {
-    pub(crate) definition: Upstream,
+    pub(crate) definition: Arc<Upstream>,
     pub(crate) endpoints: Vec<Endpoint>,
+    timeouts: TimeoutsMs,
 }
 
 /// `timeout` of a route or its upstream, in the clock's unit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TimeoutsMs {
     pub(crate) connect: u64,
     pub(crate) send: u64,
@@ -98,56 +112,41 @@ impl Plan {
         previous: Option<&Plan>,
         metrics: Option<Arc<MetricsPlan>>,
     ) -> Result<Plan, PlanError> {
-        let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
-        let old: HashMap<&str, &Arc<PlanUpstream>> = previous
-            .iter()
-            .flat_map(|plan| plan.upstreams.iter())
-            .map(|upstream| (upstream.definition.key.as_str(), upstream))
-            .collect();
-        let upstreams: Arc<[Arc<PlanUpstream>]> = config
-            .upstreams
-            .iter()
-            .map(|definition| {
-                let endpoints = expand(definition, resolve);
-                let same = |old: &&&Arc<PlanUpstream>| old.definition == *definition && old.endpoints == endpoints;
-                match old.get(definition.key.as_str()).filter(same) {
-                    Some(old) => Arc::clone(old),
-                    None => Arc::new(PlanUpstream { definition: definition.clone(), endpoints }),
-                }
-            })
-            .collect();
-        let unchanged = |old: &&Plan| {
-            old.upstreams.len() == upstreams.len()
-                && old.upstreams.iter().zip(upstreams.iter()).all(|(old, new)| Arc::ptr_eq(old, new))
+        let matcher = matcher(config, previous)?;
+        let (routes, difference) = Routes::new(&config.routes, previous.map(|previous| &previous.routes));
+        let upstreams = upstreams(config, addresses, previous);
+        let is_same = |previous: &&Plan| {
+            let same_metrics = match (&previous.metrics, &metrics) {
+                (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+                (old, new) => old.is_none() && new.is_none(),
+            };
+            same_metrics && Arc::ptr_eq(&previous.upstreams, &upstreams) && !difference.is_renumbered
         };
-        let upstreams = previous.filter(unchanged).map_or(upstreams.clone(), |old| old.upstreams.clone());
-        let mut matches = 0;
-        let routes = config
-            .routes
-            .iter()
-            .map(|route| {
-                let (paths, hosts) = route.spec.uri().map_or((1, 1), |uri| (uri.paths.len(), uri.hosts.len().max(1)));
-                let first_match = matches;
-                matches += (paths * hosts) as u64;
-                PlanRoute {
-                    id: route.spec.id.as_str().into(),
-                    service: route.service_id.as_deref().unwrap_or_default().into(),
-                    first_match,
-                    hosts,
-                    upstream: route.upstream,
-                    timeouts: route.timeout.unwrap_or(config.upstreams[route.upstream].timeout).into(),
-                }
-            })
-            .collect();
-        Ok(Plan {
+        let numbering = match previous {
+            Some(previous) => previous.numbering + u64::from(!is_same(&previous)),
+            None => 1,
+        };
+        let uses_latency = upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
+        let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
+        let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
+        let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
+        let mut plan = Plan {
             generation,
             digest: config.digest.clone(),
-            matcher: matcher(config, previous)?,
+            matcher,
+            matching,
+            caching,
+            match_cost,
             routes,
             upstreams,
+            uses_latency,
             settings: (&config.gateway).into(),
             metrics,
-        })
+            numbering,
+            changes: Changes::default(),
+        };
+        plan.changes = Changes::new(&plan, previous, &difference);
+        Ok(plan)
     }
 
     /// The compiled routes.
@@ -159,17 +158,112 @@ impl Plan {
     pub fn metrics(&self) -> Option<&MetricsPlan> {
         self.metrics.as_deref()
     }
+
+    /// Whether workers keep route caches (under `auto`, until one finds that it is not worth it).
+    pub fn has_route_cache(&self) -> bool {
+        self.caching != Caching::Off
+    }
+
+    /// What that was decided by; `None`: the configuration said so, or there is no route.
+    pub fn match_cost(&self) -> Option<&MatchCost> {
+        self.match_cost.as_ref().map(|measured| &measured.cost)
+    }
+
+    /// What is different from the Plan that this one was built after, as far as labels tell.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// A route's own timeouts, or else those of its upstream.
+    #[inline]
+    pub(crate) fn timeouts(&self, route: &PlanRoute) -> TimeoutsMs {
+        match route.route.timeout {
+            Some(timeout) => timeout.into(),
+            None => self.upstreams[route.route.upstream].timeouts,
+        }
+    }
 }
 
+/// The upstreams with their addresses; what is the same as before is shared, and where all is, the list.
+fn upstreams(
+    config: &Config,
+    addresses: &HashMap<String, Vec<IpAddr>>,
+    previous: Option<&Plan>,
+) -> Arc<[Arc<PlanUpstream>]> {
+    let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
+    let old = previous.map_or(&[][..], |plan| &plan.upstreams);
+    // Most are where they were; the map is for the others.
+    let mut by_key: Option<HashMap<&str, &Arc<PlanUpstream>>> = None;
+    let mut before = |at: usize, key: &str| match old.get(at).filter(|old| old.definition.key == key) {
+        Some(old) => Some(old),
+        None => {
+            let map = || old.iter().map(|upstream| (upstream.definition.key.as_str(), upstream)).collect();
+            by_key.get_or_insert_with(map).get(key).copied()
+        }
+    };
+    let upstream = |(at, definition): (usize, &Arc<Upstream>)| {
+        let same = before(at, &definition.key)
+            .filter(|old| Arc::ptr_eq(&old.definition, definition) || old.definition == *definition);
+        let has_names = definition.nodes.iter().any(|node| matches!(node.host, Host::Name(_)));
+        if let Some(same) = same.filter(|_| !has_names) {
+            return Arc::clone(same);
+        }
+        let endpoints = expand(definition, resolve);
+        match same.filter(|old| old.endpoints == endpoints) {
+            Some(same) => Arc::clone(same),
+            None => {
+                let (definition, timeouts) = (definition.clone(), definition.timeout.into());
+                Arc::new(PlanUpstream { definition, endpoints, timeouts })
+            }
+        }
+    };
+    let new: Vec<Arc<PlanUpstream>> = config.upstreams.iter().enumerate().map(upstream).collect();
+    let is_same = |old: &&Plan| {
+        old.upstreams.len() == new.len() && old.upstreams.iter().zip(&new).all(|(old, new)| Arc::ptr_eq(old, new))
+    };
+    match previous.filter(is_same) {
+        Some(old) => old.upstreams.clone(),
+        None => new.into(),
+    }
+}
+
+/// Shares with the one before what did not change.
 fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, PlanError> {
     if let Some(previous) = previous {
         let old = previous.matcher.specs();
-        if old.len() == config.routes.len() && old.iter().zip(&config.routes).all(|(old, new)| *old == new.spec) {
+        let is_same = |(old, new): (&Arc<RouteSpec>, &Arc<Route>)| Arc::ptr_eq(old, &new.spec) || *old == new.spec;
+        if old.len() == config.routes.len() && old.iter().zip(&config.routes).all(is_same) {
             return Ok(previous.matcher.clone());
         }
     }
     let specs: Vec<Arc<RouteSpec>> = config.routes.iter().map(|route| route.spec.clone()).collect();
     Ok(Arc::new(Matcher::compile(specs).map_err(PlanError)?))
+}
+
+/// Whether there are route caches. What was measured holds for a while: a change of a few routes changes little.
+fn caching(
+    gateway: &Gateway,
+    matcher: &Matcher,
+    matching: u64,
+    previous: Option<&Plan>,
+) -> (Caching, Option<Measured>) {
+    const HOLDS_FOR_CHANGES: u64 = 256;
+    const HOLDS_FOR_SHARE: usize = 8;
+    let stillgate_config::RouteCache { mode, entries: entries_max, bytes: bytes_max } = gateway.route_cache;
+    match mode {
+        CacheMode::Off => return (Caching::Off, None),
+        CacheMode::On => return (Caching::On { entries_max, bytes_max, hits_min: 0.0 }, None),
+        CacheMode::Auto if matcher.reads_unique_values() => return (Caching::Off, None),
+        CacheMode::Auto => {}
+    }
+    let routes = matcher.specs().len();
+    let holds = |old: &Measured| {
+        matching - old.matching <= HOLDS_FOR_CHANGES && routes.abs_diff(old.routes) <= old.routes / HOLDS_FOR_SHARE
+    };
+    let measured = previous.and_then(|previous| previous.match_cost).filter(holds);
+    let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| Measured { cost, matching, routes }));
+    let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max));
+    (caching, measured)
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_config::Balance;
 use stillgate_upstream::UpstreamState;
 use tokio::net::TcpStream;
 
@@ -16,8 +15,6 @@ pub(crate) struct Snapshot {
     pub(crate) plan: Arc<Plan>,
     /// In the order of the Plan's upstreams.
     pub(crate) upstreams: Rc<[Rc<WorkerUpstream>]>,
-    /// Whether some upstream chooses nodes by their latency.
-    pub(crate) uses_latency: bool,
 }
 
 /// One upstream in one worker.
@@ -30,18 +27,24 @@ impl Snapshot {
     /// The view of a new Plan. An upstream that did not change keeps everything; one that did keeps what belongs to
     /// nodes that stay.
     pub(crate) fn next(previous: Option<&Snapshot>, plan: Arc<Plan>, version: u64) -> Snapshot {
-        let uses_latency = plan.upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
         if let Some(previous) = previous.filter(|previous| Arc::ptr_eq(&previous.plan.upstreams, &plan.upstreams)) {
-            return Snapshot { version, plan, upstreams: previous.upstreams.clone(), uses_latency };
+            return Snapshot { version, plan, upstreams: previous.upstreams.clone() };
         }
-        let mut old: HashMap<&str, &Rc<WorkerUpstream>> = HashMap::new();
-        for upstream in previous.iter().flat_map(|snapshot| snapshot.upstreams.iter()) {
-            old.insert(&upstream.definition.definition.key, upstream);
-        }
+        let old = previous.map_or(&[][..], |previous| &previous.upstreams);
+        // Most are where they were; the map is for the others.
+        let mut by_key: Option<HashMap<&str, &Rc<WorkerUpstream>>> = None;
+        let mut before = |at: usize, key: &str| match old.get(at).filter(|old| old.definition.definition.key == key) {
+            Some(old) => Some(old),
+            None => {
+                let map = || old.iter().map(|old| (old.definition.definition.key.as_str(), old)).collect();
+                by_key.get_or_insert_with(map).get(key).copied()
+            }
+        };
         let upstreams = plan
             .upstreams
             .iter()
-            .map(|definition| match old.get(definition.definition.key.as_str()) {
+            .enumerate()
+            .map(|(at, definition)| match before(at, &definition.definition.key) {
                 Some(same) if Arc::ptr_eq(&same.definition, definition) => Rc::clone(same),
                 Some(changed) => {
                     changed.state.borrow_mut().migrate(&definition.definition, &definition.endpoints);
@@ -53,6 +56,6 @@ impl Snapshot {
                 }),
             })
             .collect();
-        Snapshot { version, plan, upstreams, uses_latency }
+        Snapshot { version, plan, upstreams }
     }
 }

@@ -5,7 +5,7 @@ use crate::exchange::Exchange;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::{normalise, target_path};
-use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Scratch, Variable, canonical_host};
+use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request, Variable, canonical_host};
 use stillgate_wire::RequestHead;
 
 /// A request as its variables see it.
@@ -20,8 +20,8 @@ pub(crate) struct RequestVars<'a> {
     pub(crate) client: IpAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// Where the path's captures are, once a route was found.
-    pub(crate) captures: Option<(&'a Matcher, Match, &'a Scratch)>,
+    /// The route that was found, whose path or regexes may have captured something.
+    pub(crate) found: Option<(&'a Matcher, Match)>,
 }
 
 impl<'a> RequestVars<'a> {
@@ -69,9 +69,15 @@ impl<'a> RequestVars<'a> {
             .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
     }
 
-    fn path_param(&self, name: &str) -> Option<&'a [u8]> {
-        let (matcher, found, scratch) = self.captures?;
-        matcher.params(found, scratch, self.path?).find(|(have, _)| *have == name).map(|(_, value)| value)
+    /// As the matcher sees the request; `None` where its path has no normal form.
+    fn as_request(&self) -> Option<Request<'_>> {
+        let (method, host, client) = (self.request.method, self.host, self.client);
+        Some(Request { method, host, path: self.path?, client, vars: self })
+    }
+
+    fn path_param<'b>(&'b self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let (matcher, found) = self.found?;
+        matcher.param(found, &self.as_request()?, name, buffer)
     }
 }
 
@@ -101,7 +107,13 @@ impl Lookup for RequestVars<'_> {
             Variable::Arg(name) => self.argument(name),
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),
-            Variable::PathParam(name) => self.path_param(name),
+            Variable::PathParam(name) => self.path_param(name, buffer),
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        for field in self.request.fields.iter() {
+            visit(field.name.of(self.head), field.value.of(self.head));
         }
     }
 }
@@ -128,7 +140,7 @@ pub(crate) fn with_vars<R>(
         client: client.address,
         peer: client.peer,
         local: client.local,
-        captures: x.outcome.route.map(|found| (matcher, found, &x.matching)),
+        found: x.outcome.route.map(|found| (matcher, found)),
     };
     then(&vars, &mut x.key)
 }

@@ -4,6 +4,7 @@
 use crate::accept::accept;
 use crate::access_log::{Record, Sink};
 use crate::buffer::Buffers;
+use crate::caching::RouteMemory;
 use crate::client::Client;
 use crate::clock::{Clock, TICK_MS};
 use crate::counters::WorkerCounters;
@@ -59,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) writer: Option<Writer>,
     pub(crate) commands: watch::Receiver<Command>,
     pub(crate) seed: u64,
+    /// Which clients cannot guess.
+    pub(crate) secret: u64,
     pub(crate) give_back: fn(),
 }
 
@@ -76,6 +79,7 @@ pub(crate) struct Worker {
     is_logging: bool,
     /// `None`: there are no metrics.
     recorder: Option<RefCell<Recorder>>,
+    pub(crate) routes: RefCell<RouteMemory>,
     random: Cell<u64>,
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -111,6 +115,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             is_logging: setup.sink.is_some(),
             sink: RefCell::new(setup.sink),
             recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
+            routes: RefCell::new(RouteMemory::new(setup.secret)),
             random: Cell::new(setup.seed | 1),
             exchanges: RefCell::default(),
             refusals: Cell::new(0),
@@ -177,6 +182,7 @@ impl Worker {
                 }
             }
             self.troubles.report(now_ms);
+            self.routes.borrow_mut().tick(&self.snapshot().plan, &self.counters);
             self.give_memory_back();
         }
     }
@@ -240,7 +246,7 @@ impl Worker {
         let metrics = snapshot.plan.metrics().filter(|_| self.recorder.is_some());
         Timing {
             request: self.is_logging || metrics.is_some_and(MetricsPlan::times_requests),
-            head: self.is_logging || snapshot.uses_latency,
+            head: self.is_logging || snapshot.plan.uses_latency,
             node: metrics.is_some_and(MetricsPlan::times_nodes),
         }
     }
@@ -305,7 +311,7 @@ impl Worker {
         let request_time =
             x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
         let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
-        let route_id = x.outcome.route.map(|found| &*snapshot.plan.routes[found.route].id);
+        let route_id = x.outcome.route.map(|found| snapshot.plan.routes[found.route].route.spec.id.as_str());
         let upstream_addr = x.outcome.upstream_addr;
         with_vars(client, x, snapshot.plan.matcher(), |vars, _| {
             sink.record(&Record {

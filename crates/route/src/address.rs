@@ -37,11 +37,50 @@ impl AddressSet {
             IpAddr::V6(address) => in_ranges(&self.v6, address),
         }
     }
+
+    /// Whether every address of a network is in it.
+    pub(crate) fn includes(&self, network: &IpNet) -> bool {
+        match canonical_net(network) {
+            IpNet::V4(net) => range_in_ranges(&self.v4, (net.network(), net.broadcast())),
+            IpNet::V6(net) => range_in_ranges(&self.v6, (net.network(), net.broadcast())),
+        }
+    }
+
+    /// Whether it is in a network altogether.
+    pub(crate) fn is_within(&self, network: &IpNet) -> bool {
+        let v4 = |(first, last): &(Ipv4Addr, Ipv4Addr)| {
+            network.contains(&IpAddr::V4(*first)) && network.contains(&IpAddr::V4(*last))
+        };
+        let v6 = |(first, last): &(Ipv6Addr, Ipv6Addr)| {
+            network.contains(&IpAddr::V6(*first)) && network.contains(&IpAddr::V6(*last))
+        };
+        self.v4.iter().all(v4) && self.v6.iter().all(v6)
+    }
+
+    /// Whether no address of a network is in it.
+    pub(crate) fn is_outside(&self, network: &IpNet) -> bool {
+        match network {
+            IpNet::V4(net) => self.v4.iter().all(|(first, last)| *last < net.network() || net.broadcast() < *first),
+            IpNet::V6(net) => self.v6.iter().all(|(first, last)| *last < net.network() || net.broadcast() < *first),
+        }
+    }
+
+    /// Whether all its addresses are in another.
+    pub(crate) fn is_subset(&self, other: &AddressSet) -> bool {
+        self.v4.iter().all(|range| range_in_ranges(&other.v4, *range))
+            && self.v6.iter().all(|range| range_in_ranges(&other.v6, *range))
+    }
 }
 
 fn in_ranges<T: Ord + Copy>(ranges: &[(T, T)], value: T) -> bool {
     let after = ranges.partition_point(|(first, _)| *first <= value);
     after > 0 && value <= ranges[after - 1].1
+}
+
+/// Whether one of the ranges holds this one. Neighbours are not put together.
+fn range_in_ranges<T: Ord + Copy>(ranges: &[(T, T)], (first, last): (T, T)) -> bool {
+    let after = ranges.partition_point(|(start, _)| *start <= first);
+    after > 0 && last <= ranges[after - 1].1
 }
 
 /// `::ffff:10.0.0.0/104` is `10.0.0.0/8`.

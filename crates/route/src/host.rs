@@ -92,7 +92,7 @@ impl HostPattern {
     }
 
     /// Of patterns that match the same host, the one with the greatest is tried first: an exact one, or the longest.
-    pub fn precedence(&self) -> impl Ord {
+    pub fn precedence(&self) -> (bool, usize) {
         (!self.is_suffix(), self.text.len())
     }
 

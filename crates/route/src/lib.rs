@@ -7,31 +7,43 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod address;
+mod cache;
+mod cached;
 mod compile;
 pub mod condition;
 mod explain;
-mod expression;
+pub mod expression;
+mod fields;
 mod host;
+pub mod lint;
+mod layer;
 mod matcher;
 mod method;
+mod params;
 pub mod path;
 mod pattern;
+mod plain;
 pub mod regex;
+mod sample;
 mod spec;
 mod table;
 mod tree;
+mod update;
+mod values;
 mod variable;
 pub mod vars;
 
 pub use address::AddressSet;
+pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
-pub use expression::Expression;
-pub use explain::{Candidate, Explanation, Verdict};
+pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
+pub use explain::{Candidate, Explanation, RULED_OUT_MAX, Reason, Stand, Told, Verdict};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};
 pub use method::{MethodError, MethodSet, parse_method};
 pub use path::{NormalPath, PathError};
 pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, PatternErrorKind};
+pub use sample::Sample;
 pub use spec::{RouteSpec, Takes, UriRoute};
 pub use stillgate_wire::Method;
 pub use variable::{HeaderName, Lookup, Variable, VariableError, VariableErrorKind};

@@ -58,9 +58,26 @@ impl MethodSet {
         self.0 == 0
     }
 
+    /// The method, where there is exactly one.
+    pub fn only(self) -> Option<Method> {
+        let mut named = Method::NAMED.iter().filter(|(method, _)| self.0 & bit(*method) != 0);
+        let (only, _) = named.next()?;
+        named.next().is_none().then_some(*only)
+    }
+
     /// Whether a route with this set takes the method: it is in it, or the set is empty.
     pub fn admits(self, method: Method) -> bool {
         self.0 == 0 || self.0 & bit(method) != 0
+    }
+
+    /// Whether a route with the other set takes all methods that one with this set takes.
+    pub(crate) fn is_subset(self, other: MethodSet) -> bool {
+        other.0 == 0 || self.0 != 0 && self.0 & !other.0 == 0
+    }
+
+    /// Whether no method is taken by both.
+    pub(crate) fn is_disjoint(self, other: MethodSet) -> bool {
+        self.0 != 0 && other.0 != 0 && self.0 & other.0 == 0
     }
 }
 

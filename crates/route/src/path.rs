@@ -118,6 +118,16 @@ enum Class {
 
 static CLASSES: [Class; 256] = classes();
 
+/// Whether a byte is never percent-encoded in normal form.
+pub(crate) fn is_unreserved(byte: u8) -> bool {
+    matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot)
+}
+
+/// Whether a byte may stand in a segment in normal form for itself.
+pub(crate) fn stays_as_it_is(byte: u8) -> bool {
+    matches!(CLASSES[byte as usize], Class::Unreserved | Class::Dot | Class::Reserved)
+}
+
 const fn classes() -> [Class; 256] {
     let mut classes = [Class::Illegal; 256];
     let mut byte = 0;

@@ -123,6 +123,19 @@ impl PathPattern {
         at == path.len()
     }
 
+    /// What a parameter or named star takes of a path that matches.
+    pub(crate) fn param<'p>(&self, name: &str, path: &'p [u8]) -> Option<&'p [u8]> {
+        let wanted = self.names.iter().position(|known| **known == *name)?;
+        let (mut index, mut found) = (0, None);
+        let matches = self.captures(path, &mut |range| {
+            if index == wanted {
+                found = Some(range);
+            }
+            index += 1;
+        });
+        found.filter(|_| matches).map(|range| &path[range])
+    }
+
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }

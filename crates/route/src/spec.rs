@@ -46,10 +46,4 @@ impl RouteSpec {
             Takes::Expression(_) => None,
         }
     }
-
-    pub(crate) fn uri_parts(&self) -> &UriRoute {
-        static EMPTY: std::sync::LazyLock<UriRoute> = std::sync::LazyLock::new(|| UriRoute {
-            hosts: Vec::new(), paths: Vec::new(), methods: MethodSet::default(), remote_addrs: Vec::new(), vars: None });
-        self.uri().unwrap_or(&EMPTY)
-    }
 }

@@ -44,10 +44,6 @@ impl TextHash {
 }
 
 impl Table {
-    pub(crate) fn with_capacity(keys: usize, text_bytes: usize) -> Table {
-        Table { slots: HashTable::with_capacity(keys), text: Vec::with_capacity(text_bytes) }
-    }
-
     /// Adds a key that is not in the table; the texts of all keys together must stay below 4 GiB.
     pub(crate) fn insert(&mut self, space: u32, text: &[u8], value: u32) {
         let Table { slots, text: pool } = self;
@@ -64,13 +60,10 @@ impl Table {
         found.map(|slot| slot.value)
     }
 
-    /// The text of a key with this value, found by looking at every one.
-    pub(crate) fn text_of(&self, value: u32) -> Option<&[u8]> {
-        self.slots.iter().find(|slot| slot.value == value).map(|slot| slot.text(&self.text))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+    pub(crate) fn shrink_to_fit(&mut self) {
+        let Table { slots, text } = self;
+        text.shrink_to_fit();
+        slots.shrink_to_fit(|slot| TextHash::new(slot.text(text)).in_space(slot.space));
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -52,35 +52,21 @@ struct Node {
     is_param: bool,
 }
 
-/// What parameters and the star took of a path; fixed in size.
-#[derive(Debug, Clone)]
-pub(crate) struct Captures {
+/// Where the parameters on the way to a node began.
+struct Starts {
     len: usize,
-    ranges: [(usize, usize); PARAMS_MAX + 1],
+    positions: [u32; PARAMS_MAX],
 }
 
-impl Captures {
-    pub(crate) fn new() -> Captures {
-        Captures { len: 0, ranges: [(0, 0); PARAMS_MAX + 1] }
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> {
-        self.ranges[..self.len].iter().map(|&(start, end)| start..end)
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    fn push(&mut self, start: usize, end: usize) {
-        self.ranges[self.len] = (start, end);
+impl Starts {
+    fn push(&mut self, position: usize) {
+        self.positions[self.len] = position as u32;
         self.len += 1;
     }
 
-    /// Returns where the dropped one began.
     fn pop(&mut self) -> usize {
         self.len -= 1;
-        self.ranges[self.len].0
+        self.positions[self.len] as usize
     }
 }
 
@@ -93,28 +79,19 @@ enum Step {
 }
 
 impl Forest {
-    /// Calls `visit` with the value of every pattern that matches `path`, best first, until it returns something.
-    /// `captures` holds, then and after a hit, what the pattern took.
+    /// Calls `visit` with the value of every pattern that matches `path`, best first.
     #[inline]
-    pub(crate) fn search<B>(
-        &self,
-        root: Root,
-        path: &[u8],
-        captures: &mut Captures,
-        mut visit: impl FnMut(u32, &Captures) -> Option<B>,
-    ) -> Option<B> {
-        captures.clear();
+    pub(crate) fn search(&self, root: Root, path: &[u8], mut visit: impl FnMut(u32)) {
+        let mut starts = Starts { len: 0, positions: [0; PARAMS_MAX] };
         let mut index = root.0;
-        let mut at = self.skip_label(&self.nodes[index as usize], path, 0)?;
+        let Some(mut at) = self.skip_label(&self.nodes[index as usize], path, 0) else { return };
         let mut step = Step::Enter;
         loop {
             let node = &self.nodes[index as usize];
             step = match step {
                 Step::Enter if at == path.len() => {
-                    if node.leaf != NONE
-                        && let Some(found) = visit(node.leaf, captures)
-                    {
-                        return Some(found);
+                    if node.leaf != NONE {
+                        visit(node.leaf);
                     }
                     Step::Star
                 }
@@ -126,8 +103,8 @@ impl Forest {
                     None => Step::Param,
                 },
                 Step::Param => match self.param_child(node, path, at) {
-                    Some((end, after)) => {
-                        captures.push(at, end);
+                    Some(after) => {
+                        starts.push(at);
                         (index, at) = (node.param, after);
                         Step::Enter
                     }
@@ -135,19 +112,15 @@ impl Forest {
                 },
                 Step::Star => {
                     if node.star != NONE {
-                        captures.push(at, path.len());
-                        if let Some(found) = visit(node.star, captures) {
-                            return Some(found);
-                        }
-                        captures.pop();
+                        visit(node.star);
                     }
                     Step::Leave
                 }
-                Step::Leave if index == root.0 => return None,
+                Step::Leave if index == root.0 => return,
                 Step::Leave => {
                     index = node.parent;
                     if node.is_param {
-                        at = captures.pop();
+                        at = starts.pop();
                         Step::Star
                     } else {
                         at -= node.label_len as usize;
@@ -167,9 +140,9 @@ impl Forest {
         Some((child as u32, self.skip_label(&self.nodes[child], path, at)?))
     }
 
-    /// The end of the segment at `at`, and the position behind the label of the parameter's node.
+    /// The position behind the segment at `at` and the label of the parameter's node.
     #[inline]
-    fn param_child(&self, node: &Node, path: &[u8], at: usize) -> Option<(usize, usize)> {
+    fn param_child(&self, node: &Node, path: &[u8], at: usize) -> Option<usize> {
         if node.param == NONE {
             return None;
         }
@@ -177,7 +150,7 @@ impl Forest {
         if end == at {
             return None;
         }
-        Some((end, self.skip_label(&self.nodes[node.param as usize], path, end)?))
+        self.skip_label(&self.nodes[node.param as usize], path, end)
     }
 
     #[inline]
@@ -291,10 +264,10 @@ mod tests {
         let mut forest = Forest::default();
         let root = forest.plant(&keys);
         let mut found = Vec::new();
-        forest.search(root, path.as_bytes(), &mut Captures::new(), |value, captures| {
-            let captured: Vec<&str> = captures.iter().map(|range| &path[range]).collect();
+        forest.search(root, path.as_bytes(), |value| {
+            let mut captured = Vec::new();
+            assert!(parsed[value as usize].captures(path.as_bytes(), &mut |range| captured.push(&path[range])));
             found.push(format!("{} [{}]", patterns[value as usize], captured.join(",")));
-            None::<()>
         });
         found
     }

@@ -80,6 +80,9 @@ pub trait Lookup {
     ///
     /// While a route is sought the matcher answers for [`Variable::PathParam`] itself.
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]>;
+
+    /// Calls `visit` with name and value of every header field, in the order they came.
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.
@@ -276,7 +279,7 @@ mod tests {
         check("remote_adr", "\"remote_adr\": unknown variable; did you mean \"remote_addr\"?");
         check(
             "URI",
-            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
+            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
         check("arg_", "\"arg_\": the name part is missing or holds a character it cannot; write arg_NAME");
         check("http_a b", "\"http_a b\": the name part is missing or holds a character it cannot; write http_NAME");

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use expect_test::{Expect, expect};
+use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteSpec, Variable, vars,
+    Expression, HostPattern, Lookup, Matcher, Method, PathPattern, RULED_OUT_MAX, Request, RouteSpec, Stand, Takes,
+    UriRoute, Variable, Verdict, parse_method, vars,
 };
 
 struct Query(Option<&'static str>);
@@ -14,31 +16,36 @@ impl Lookup for Query {
     fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         self.0.filter(|_| variable.to_string() == "arg_v").map(str::as_bytes)
     }
+
+    fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 }
 
-fn spec(id: &str, hosts: &[&str], paths: &[&str]) -> RouteSpec {
-    RouteSpec {
-        id: id.to_owned(),
+fn route(id: &str, priority: i64, uri: UriRoute) -> Arc<RouteSpec> {
+    Arc::new(RouteSpec { id: id.to_owned(), priority, takes: Takes::Uri(uri) })
+}
+
+fn uri(hosts: &[&str], paths: &[&str]) -> UriRoute {
+    UriRoute {
         hosts: hosts.iter().map(|host| HostPattern::parse(host).unwrap()).collect(),
         paths: paths.iter().map(|path| PathPattern::parse(path).unwrap()).collect(),
-        methods: MethodSet::default(),
+        methods: [].into_iter().collect(),
         remote_addrs: Vec::new(),
-        priority: 0,
         vars: None,
     }
 }
 
 fn routes() -> Matcher {
     let v_is_2 = vars::Expr::parse(&serde_json::json!([["arg_v", "==", "2"]])).unwrap();
-    let post = [Method::Post, Method::Put].into_iter().collect::<MethodSet>();
+    let methods = ["POST", "PUT"].map(|method| parse_method(method).unwrap());
+    let inside = vec!["10.0.0.0/8".parse().unwrap()];
     Matcher::compile(vec![
-        spec("everything", &[], &["/*"]),
-        spec("orders", &["*.shop.com", "shop.com"], &["/orders/:id", "/orders/:id/*"]),
-        RouteSpec { methods: post, ..spec("write", &["eu.shop.com"], &["/orders/*"]) },
-        RouteSpec { priority: 9, vars: Some(v_is_2), ..spec("beta", &["*.shop.com"], &["/orders/:order"]) },
-        RouteSpec { priority: 5, remote_addrs: vec!["10.0.0.0/8".parse().unwrap()], ..spec("inside", &[], &["/*"]) },
-        RouteSpec { priority: 3, ..spec("urgent", &["*.shop.com"], &["/orders/:id"]) },
-        spec("shadowed", &["shop.com"], &["/orders/:number"]),
+        route("everything", 0, uri(&[], &["/*"])),
+        route("orders", 0, uri(&["*.shop.com", "shop.com"], &["/orders/:id", "/orders/:id/*"])),
+        route("write", 0, UriRoute { methods: methods.into_iter().collect(), ..uri(&["eu.shop.com"], &["/orders/*"]) }),
+        route("beta", 9, UriRoute { vars: Some(v_is_2), ..uri(&["*.shop.com"], &["/orders/:order"]) }),
+        route("inside", 5, UriRoute { remote_addrs: inside, ..uri(&[], &["/*"]) }),
+        route("urgent", 3, uri(&["*.shop.com"], &["/orders/:id"])),
+        route("shadowed", 0, uri(&["shop.com"], &["/orders/:number"])),
     ])
     .unwrap()
 }
@@ -217,6 +224,263 @@ fn one_can_ask_about_a_route() {
         there is no route "nowhere"
     "#]],
     );
+}
+
+/// A request with a query and header fields.
+struct Head(Option<&'static str>, &'static [(&'static str, &'static str)]);
+
+impl Lookup for Head {
+    fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        match variable {
+            Variable::Args => self.0.map(str::as_bytes),
+            Variable::ServerPort => Some(b"8080"),
+            _ => None,
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.1.iter().for_each(|(name, value)| visit(name.as_bytes(), value.as_bytes()));
+    }
+}
+
+fn expression(id: &str, priority: i64, text: &str) -> Arc<RouteSpec> {
+    let takes = Takes::Expression(Expression::parse(text).unwrap());
+    Arc::new(RouteSpec { id: id.to_owned(), priority, takes })
+}
+
+fn ask(routes: Vec<Arc<RouteSpec>>, path: &str, head: &Head, asked: Option<&str>, expected: Expect) {
+    let mut buffer = Vec::new();
+    let request = Request {
+        method: Method::Get,
+        host: b"shop.com",
+        path: normalise(path.as_bytes(), &mut buffer).unwrap(),
+        client: "192.0.2.1".parse().unwrap(),
+        vars: head,
+    };
+    expected.assert_eq(&Matcher::compile(routes).unwrap().explain(&request, asked).unwrap().to_string());
+}
+
+#[test]
+fn expressions_tell_the_predicate_and_where_it_stands() {
+    let ask_of = |text: &str, expected: Expect| {
+        let head = Head(
+            Some("page=7&tag=A&tag=b"),
+            &[("X-Beta", "no"), ("x-many", "1"), ("X-Many", "2"), ("x-many", "1"), ("x-many", "4"), ("x-many", "5")],
+        );
+        let routes = vec![expression("asked", 0, text), expression("all", -1, "http.path ^= \"/\"")];
+        ask(routes, "/Orders/7/items", &head, None, expected);
+    };
+    ask_of(
+        "http.host == \"shop.com\" &&\n  http.headers.x_beta == \"yes\" && http.path == \"/a\"",
+        expect![[r#"
+            route "all" (http.path ^= "/") takes the request
+            better placed, but ruled out:
+              "asked" (http.host == "shop.com" && http.headers.x_beta == "yes" && http.path == "/a"): at 2:3, http.headers.x_beta == "yes": http.headers.x_beta is "no"
+        "#]],
+    );
+    ask_of("http.headers.x_gone != \"a\"", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (http.headers.x_gone != "a"): at 1:1, http.headers.x_gone != "a": http.headers.x_gone is absent
+    "#]]);
+    ask_of("lower(http.path) ^= \"/order/\"", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (lower(http.path) ^= "/order/"): at 1:1, lower(http.path) ^= "/order/": lower(http.path) is "/orders/7/items"
+    "#]]);
+    ask_of("http.headers.x_many == \"1\"", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (http.headers.x_many == "1"): at 1:1, http.headers.x_many == "1": http.headers.x_many is "1", "2", "1", "4" and 1 more; not all pass
+    "#]]);
+    ask_of("any(http.headers.x_many) == \"3\"", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (any(http.headers.x_many) == "3"): at 1:1, any(http.headers.x_many) == "3": http.headers.x_many is "1", "2", "1", "4" and 1 more; none passes
+    "#]]);
+    ask_of("any(lower(http.queries.tag)) == \"c\" || any(http.queries.page) ~ r#\"^\\D$\"#", expect![[r##"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (any(lower(http.queries.tag)) == "c" || any(http.queries.page) ~ r#"^\D$"#): none holds: at 1:1, any(lower(http.queries.tag)) == "c": lower(http.queries.tag) is "a", "b"; none passes; at 1:40, any(http.queries.page) ~ r#"^\D$"#: http.queries.page is "7"
+    "##]]);
+    ask_of("http.path == \"/a\" || http.path == \"/b\" || (net.dst.port < 80 && http.method == \"PUT\")", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (http.path == "/a" || http.path == "/b" || (net.dst.port < 80 && http.method == "…): none holds: at 1:1, http.path == "/a", at 1:22, http.path == "/b": http.path is "/Orders/7/items"; at 1:44, net.dst.port < 80: net.dst.port is 8080
+    "#]]);
+    ask_of("!(http.host == \"shop.com\")", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (!(http.host == "shop.com")): at 1:3, http.host == "shop.com" holds: http.host is "shop.com"
+    "#]]);
+    ask_of("http.host == \"shop.com\" && !(http.path == \"/\" || http.method == \"GET\")", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (http.host == "shop.com" && !(http.path == "/" || http.method == "GET")): at 1:50, http.method == "GET" holds: http.method is "GET"
+    "#]]);
+    ask_of("!(http.path ^= \"/Orders\" && http.method == \"GET\")", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (!(http.path ^= "/Orders" && http.method == "GET")): all hold: at 1:3, http.path ^= "/Orders" holds: http.path is "/Orders/7/items"; at 1:29, http.method == "GET" holds: http.method is "GET"
+    "#]]);
+    ask_of("!(any(http.headers.x_many) == \"1\") || http.path.segments.len == 2", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (!(any(http.headers.x_many) == "1") || http.path.segments.len == 2): none holds: at 1:3, any(http.headers.x_many) == "1" holds: http.headers.x_many is "1", "2", "1", "4" and 1 more; at 1:39, http.path.segments.len == 2: http.path.segments.len is 3
+    "#]]);
+    ask_of("net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.7", expect![[r#"
+        route "all" (http.path ^= "/") takes the request
+        better placed, but ruled out:
+          "asked" (net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.7): none holds: at 1:1, net.src.ip in 10.0.0.0/8, at 1:29, net.src.ip == 192.0.2.7: net.src.ip is 192.0.2.1
+    "#]]);
+    ask_of(
+        &(0..40).map(|n| format!("http.path == \"/{n}\"")).collect::<Vec<_>>().join(" || "),
+        expect![[r#"
+            route "all" (http.path ^= "/") takes the request
+            better placed, but ruled out:
+              "asked" (http.path == "/0" || http.path == "/1" || http.path == "/2" || http.path == "/3"…): none holds: at 1:1, http.path == "/0", at 1:22, http.path == "/1", at 1:43, http.path == "/2", at 1:64, http.path == "/3", at 1:85, http.path == "/4", at 1:106, http.path == "/5", at 1:127, http.path == "/6", at 1:148, http.path == "/7": http.path is "/Orders/7/items"; and 32 more
+        "#]],
+    );
+}
+
+#[test]
+fn vars_are_told_as_they_were_written() {
+    let ask_of = |rule: serde_json::Value, expected: Expect| {
+        let vars = Some(vars::Expr::parse(&rule).unwrap());
+        let routes = vec![route("asked", 1, UriRoute { vars, ..uri(&[], &["/*rest"]) }), route("all", 0, uri(&[], &["/*"]))];
+        let path = normalise(b"/a/b", &mut Vec::new()).unwrap().bytes().to_vec();
+        ask(routes, std::str::from_utf8(&path).unwrap(), &Head(None, &[]), None, expected);
+    };
+    ask_of(serde_json::json!([["http_x", "==", "1"], ["http_y", "==", "1"]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["http_x","==","1"]: http_x is absent
+    "#]]);
+    ask_of(serde_json::json!([["server_port", "~=", "8080"]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["server_port","~=","8080"]: server_port is "8080"
+    "#]]);
+    ask_of(serde_json::json!([["server_port", "!", ">", 80]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["server_port","!",">",80]: server_port is "8080"
+    "#]]);
+    ask_of(serde_json::json!([["server_port", "==", null]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["server_port","==",null]: server_port is "8080"
+    "#]]);
+    ask_of(serde_json::json!([["http_x", "~=", null]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["http_x","~=",null]: http_x is absent
+    "#]]);
+    ask_of(serde_json::json!([["server_port", "in", [80, 443, "8443"]]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: none holds: ["server_port","in",[80]], ["server_port","in",[443]], ["server_port","in",["8443"]]: server_port is "8080"
+    "#]]);
+    ask_of(serde_json::json!([["server_port", "!", "in", [80, 8080]]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["server_port","in",[8080]] holds: server_port is "8080"
+    "#]]);
+    ask_of(serde_json::json!(["!OR", ["http_x", "~=", "1"], ["http_y", "==", "1"]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["http_x","~=","1"] holds: http_x is absent
+    "#]]);
+    ask_of(serde_json::json!(["!AND", ["server_port", ">", 1], ["http_x", "~=", "1"]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: all hold: ["server_port",">",1] holds: server_port is "8080"; ["http_x","~=","1"] holds: http_x is absent
+    "#]]);
+    ask_of(serde_json::json!([["uri_param_rest", "==", "a"]]), expect![[r#"
+        route "all" (any host, /*) takes the request
+        better placed, but ruled out:
+          "asked" (any host, /*rest): vars: ["uri_param_rest","==","a"]: uri_param_rest is "a/b"
+    "#]]);
+}
+
+/// Every kind of route, with captures.
+fn mixed() -> Vec<Arc<RouteSpec>> {
+    vec![
+        route("uri", 9, uri(&["shop.com"], &["/orders/:id", "/orders/*"])),
+        expression("low", -1, "http.path ^= \"/\""),
+        expression("item", 0, "http.path ~ r#\"^/orders/(?<id>\\d+)$\"# && http.headers.x_beta == \"1\""),
+        expression("same", 0, "http.path ^= \"/orders/\" && http.headers.x_beta == \"1\""),
+        expression("high", 7, "http.method == \"PUT\""),
+    ]
+}
+
+#[test]
+fn the_order_of_both_kinds_is_told() {
+    const BETA: Head = Head(None, &[("x-beta", "1")]);
+    ask(mixed(), "/orders/7", &BETA, Some("uri"), expect![[r##"
+        route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
+          id is "7"
+        better placed, but ruled out:
+          "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
+        route "uri" could take it, but comes later: expression routes come before URI routes
+    "##]]);
+    ask(mixed(), "/orders/7", &BETA, Some("low"), expect![[r##"
+        route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
+          id is "7"
+        better placed, but ruled out:
+          "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
+        route "low" could take it, but comes later: priority 0 is above -1
+    "##]]);
+    ask(mixed(), "/orders/7", &BETA, Some("same"), expect![[r##"
+        route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
+          id is "7"
+        better placed, but ruled out:
+          "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
+        route "same" could take it, but comes later: of the same priority, "item" stands first
+    "##]]);
+    ask(mixed(), "/orders/7", &BETA, Some("high"), expect![[r##"
+        route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
+          id is "7"
+        better placed, but ruled out:
+          "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
+        route "high" cannot take it: at 1:1, http.method == "PUT": http.method is "GET"
+    "##]]);
+    let mut without_low = mixed();
+    without_low.remove(1);
+    ask(without_low, "/orders/7", &Head(None, &[]), None, expect![[r##"
+        route "uri" (shop.com, /orders/:id) takes the request
+          id is "7"
+        better placed, but ruled out:
+          "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
+          "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1"): at 1:42, http.headers.x_beta == "1": http.headers.x_beta is absent
+          "same" (http.path ^= "/orders/" && http.headers.x_beta == "1"): at 1:28, http.headers.x_beta == "1": http.headers.x_beta is absent
+    "##]]);
+}
+
+#[test]
+fn of_many_routes_the_nearest_are_told() {
+    const NEAR: usize = 7_000;
+    let mut routes: Vec<_> = (0..10_000)
+        .map(|n| match n {
+            NEAR => expression("near", 0, "http.host == \"shop.com\" && http.path ^= \"/\" && http.method == \"PUT\""),
+            n => expression(&format!("r{n}"), 0, &format!("http.host == \"{n}.com\" && http.headers.x_{n} == \"1\"")),
+        })
+        .collect();
+    routes.push(route("uri", 0, UriRoute { remote_addrs: vec!["10.0.0.0/8".parse().unwrap()], ..uri(&[], &["/*"]) }));
+    let mut buffer = Vec::new();
+    let path = normalise(b"/", &mut buffer).unwrap();
+    let client = "192.0.2.1".parse().unwrap();
+    let request = Request { method: Method::Get, host: b"shop.com", path, client, vars: &Head(None, &[]) };
+    let explanation = Matcher::compile(routes).unwrap().explain(&request, Some("r5000")).unwrap();
+    assert_eq!((explanation.ruled_out.len(), explanation.omitted), (RULED_OUT_MAX, 10_001 - RULED_OUT_MAX));
+    let ids: Vec<&str> = explanation.ruled_out.iter().map(|(candidate, _)| candidate.id.as_str()).collect();
+    assert_eq!((ids[0], ids[97], ids[98], ids[99]), ("r0", "r97", "near", "uri"));
+    assert!(matches!(&explanation.ruled_out[98].0.stand, Stand::Expression { text } if text.contains("PUT")));
+    let (_, near) = &explanation.ruled_out[98];
+    assert_eq!(near.predicates.len(), 1);
+    assert_eq!(near.predicates[0].at, Some((1, 51)));
+    assert_eq!((near.predicates[0].field.as_str(), &near.predicates[0].values[..]), ("http.method", &["GET".to_owned()][..]));
+    assert!(matches!(&explanation.asked, Some((_, Verdict::RuledOut(reason))) if reason.text.contains("5000.com")));
 }
 
 #[test]

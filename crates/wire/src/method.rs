@@ -60,6 +60,11 @@ impl Method {
         }
     }
 
+    /// Its name; `None` for [`Method::Other`], of which only the request knows it.
+    pub fn name(self) -> Option<&'static str> {
+        Method::NAMED.iter().find(|(method, _)| *method == self).map(|(_, name)| *name)
+    }
+
     /// Whether sending it twice means the same as once (RFC 9110 section 9.2.2).
     pub fn is_idempotent(self) -> bool {
         matches!(self, Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace)

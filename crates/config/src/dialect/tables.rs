@@ -238,6 +238,38 @@ pub(super) const COMMON: &[FamilySpec] = &[
         &[],
         "Virtual memory size in bytes.",
     ),
+    of_process(
+        Measure::RouteCacheBytes,
+        "stillgate_route_cache_bytes",
+        "bytes",
+        Gauge(Last),
+        &[],
+        "Memory that the workers' route caches use.",
+    ),
+    of_process(
+        Measure::RouteCacheEntries,
+        "stillgate_route_cache_entries",
+        "",
+        Gauge(Last),
+        &[],
+        "Requests whose route the workers' route caches know.",
+    ),
+    of_process(
+        Measure::RouteCacheHits,
+        "stillgate_route_cache_hits_total",
+        "",
+        Counter,
+        &[],
+        "Requests whose route a route cache knew.",
+    ),
+    of_process(
+        Measure::RouteCacheMisses,
+        "stillgate_route_cache_misses_total",
+        "",
+        Counter,
+        &[],
+        "Requests whose route a route cache was asked for and did not know.",
+    ),
 ];
 
 /// A family to which each request adds.

@@ -27,8 +27,8 @@ const _: () = assert!(STATUS_BITS + NODE_BITS + ROUTE_BITS == u64::BITS - 1);
 pub(crate) struct Recorder {
     pub(super) writer: Writer,
     table: Table,
-    /// What the table's keys hold for: the version of the Plan and the generation of the handles.
-    version: u64,
+    /// What the table's keys hold for: the numbering of the Plan and the generation of the handles.
+    numbering: u64,
     generation: u32,
     texts: Texts,
     /// For values of variables that have to be put together.
@@ -64,7 +64,7 @@ impl Recorder {
         Recorder {
             writer,
             table: Table::default(),
-            version: 0,
+            numbering: 0,
             generation,
             texts: Texts::default(),
             buffers: vec![Vec::new(); EXTRA_LABELS_MAX],
@@ -80,7 +80,7 @@ impl Recorder {
         }
         let amounts = Amounts::of(x, metrics, ended);
         let host = if metrics.tells_match { matched_host(x, snapshot) } else { None };
-        let is_present = self.is_present(snapshot.version);
+        let is_present = self.is_present(snapshot.plan.numbering);
         let key = key(x, snapshot, metrics, host).filter(|_| is_present);
         let mut unknown = metrics.wanted;
         let known = key.and_then(|key| self.table.get(key));
@@ -102,16 +102,16 @@ impl Recorder {
         }
     }
 
-    /// Whether the table is of this version of the Plan, which it becomes where that is the newest. What began under an
-    /// older one is counted without the table.
-    fn is_present(&mut self, version: u64) -> bool {
+    /// Whether the table is of this numbering, which it becomes where that is the newest. What began under an older one is
+    /// counted without the table.
+    fn is_present(&mut self, numbering: u64) -> bool {
         let generation = self.writer.generation();
-        if version > self.version || generation != self.generation {
+        if numbering > self.numbering || generation != self.generation {
             self.table.clear();
-            self.version = version.max(self.version);
+            self.numbering = numbering.max(self.numbering);
             self.generation = generation;
         }
-        version == self.version
+        numbering == self.numbering
     }
 
     /// Adds to the series of these aspects, found by their labels.
@@ -129,7 +129,7 @@ impl Recorder {
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
         let found = x.outcome.route;
-        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].upstream]);
+        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].route.upstream]);
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = x.outcome.asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
@@ -197,14 +197,14 @@ impl Amounts {
     }
 }
 
-/// The number of a request's series under this version of the Plan; `None`: it has none, as there are too many.
+/// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
 fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
-    let route = x.outcome.route.map_or(0, |found| match metrics.tells_match {
-        false => found.route as u64 + 1,
-        true => {
-            let route = &snapshot.plan.routes[found.route];
-            1 + route.first_match + (found.path * route.hosts + host.unwrap_or_default()) as u64
+    let route = x.outcome.route.map_or(0, |found| {
+        let route = &snapshot.plan.routes[found.route];
+        match metrics.tells_match {
+            false => 1 + route.first_match,
+            true => 1 + route.number(found.path, host),
         }
     });
     let node = x.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);

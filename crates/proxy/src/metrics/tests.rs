@@ -4,6 +4,7 @@ use super::*;
 use crate::buffer::Buffers;
 use crate::client::Client;
 use crate::exchange::{Exchange, Outcome, Timing};
+use crate::plan::Plan;
 use crate::snapshot::Snapshot;
 use allocation_counter::measure;
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ struct Bench {
     /// The client's side of its connection.
     peer: TcpStream,
     versions: u64,
+    previous: Option<Arc<Plan>>,
 }
 
 impl Bench {
@@ -46,14 +48,18 @@ impl Bench {
         peer.set_nodelay(true).unwrap();
         let client = Client::new(stream, address, address, 0, 0);
         let recorder = Recorder::new(registry.writer().unwrap());
-        Bench { registry, recorder, config, client, peer, versions: 0 }
+        Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }
 
     fn snapshot(&mut self) -> Snapshot {
         self.versions += 1;
         let metrics = MetricsPlan::new(self.config.gateway.metrics.as_ref().unwrap(), &self.registry).unwrap();
-        let plan = Plan::build(self.versions, &self.config, &HashMap::new(), None, Some(Arc::new(metrics))).unwrap();
-        Snapshot::next(None, Arc::new(plan), self.versions)
+        let previous = self.previous.as_deref();
+        let plan =
+            Plan::build(self.versions, &self.config, &HashMap::new(), previous, Some(Arc::new(metrics))).unwrap();
+        let plan = Arc::new(plan);
+        self.previous = Some(plan.clone());
+        Snapshot::next(None, plan, self.versions)
     }
 
     /// A request that was answered with `status`; `asked` is the node's slot.
@@ -206,4 +212,36 @@ async fn requests_of_an_older_configuration_are_counted_by_it() {
         )
     };
     bench.check(&[&line("a", 3), &line("c", 2)]);
+}
+
+#[tokio::test]
+async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
+    let mut bench = Bench::new("dialect: apisix").await;
+    let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
+    let metrics = Some(Arc::new(metrics));
+    let next = |bench: &mut Bench| {
+        bench.versions += 1;
+        let previous = bench.previous.as_deref();
+        let plan = Plan::build(bench.versions, &bench.config, &HashMap::new(), previous, metrics.clone()).unwrap();
+        let plan = Arc::new(plan);
+        bench.previous = Some(plan.clone());
+        Snapshot::next(None, plan, bench.versions)
+    };
+    let old = next(&mut bench);
+    let mut x = bench.exchange(HEAD, Some((1, 0)), Some(1), 200).await;
+    bench.record(&old, &mut x);
+    let gone = bench.config.routes.remove(0);
+    let new = next(&mut bench);
+    assert_eq!(new.plan.changes().left.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
+    // The route has another position by now.
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    let counted = measure(|| bench.record(&new, &mut x));
+    assert_eq!(counted.count_total, 0);
+    bench.config.routes.push(gone);
+    let newest = next(&mut bench);
+    assert_eq!(newest.plan.changes().arrived.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert!(newest.plan.changes().left.is_empty());
+    bench.record(&newest, &mut x);
+    let line = "apisix_http_status{code=\"200\",route=\"c\",matched_uri=\"/c\",matched_host=\"\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 3";
+    bench.check(&[line]);
 }

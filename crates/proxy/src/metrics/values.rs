@@ -67,8 +67,8 @@ impl<'a> Values<'a> {
         }
         let route: Option<&PlanRoute> = found.map(|(found, _)| &plan.routes[found.route]);
         Values {
-            route: route.map_or("", |route| &route.id),
-            service: route.map_or("", |route| &route.service),
+            route: route.map_or("", |route| &route.route.spec.id),
+            service: route.map_or("", PlanRoute::service),
             node: asked.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
             uri,
             host,

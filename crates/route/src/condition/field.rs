@@ -63,13 +63,15 @@ pub enum FieldError {
     },
     /// Its last part is wrong.
     Name {
-        /// What to write.
+        /// What is wrong with it.
+        reason: &'static str,
+        /// A field that there is, as much like it as can be.
         write: String,
     },
 }
 
 /// Fields without a name part.
-const PLAIN: [(&str, Field); 11] = [
+const PLAIN: [(&str, Field); 10] = [
     ("http.method", Field::Method),
     ("http.host", Field::Host),
     ("http.path", Field::Path),
@@ -80,9 +82,10 @@ const PLAIN: [(&str, Field); 11] = [
     ("net.dst.ip", Field::DestinationIp),
     ("net.dst.port", Field::DestinationPort),
     ("tls.sni", Field::Sni),
-    // Found by its prefix, never by this name; here for the list of names.
-    ("http.path.segments.N", Field::Segment(0)),
 ];
+
+/// What comes before the name part of fields that have one, and an example of such a part.
+const NAMED: [(&str, &str); 3] = [("http.path.segments", "0"), ("http.headers", "x_name"), ("http.queries", "name")];
 
 impl Field {
     /// Parses a field of the expression language.
@@ -90,21 +93,20 @@ impl Field {
         if let Some((_, field)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
             return Ok(field.clone());
         }
-        if let Some(index) = name.strip_prefix("http.path.segments.") {
-            return segments(index);
+        let named = NAMED.iter().find_map(|(head, example)| {
+            let part = name.strip_prefix(head)?;
+            Some((*head, *example, if part.is_empty() { part } else { part.strip_prefix('.')? }))
+        });
+        let Some((head, example, part)) = named else { return Err(unknown(name)) };
+        let wrong = |reason| Err(FieldError::Name { reason, write: format!("{head}.{example}") });
+        match head {
+            _ if part.is_empty() => wrong("its last part is missing"),
+            _ if part.contains('.') => wrong("its last part has no dots"),
+            "http.path.segments" => segments(part),
+            "http.headers" => HeaderName::from_variable(part)
+                .map_or_else(|| wrong("no header has such a name"), |name| Ok(Field::Header(name))),
+            _ => Ok(Field::Query(part.into())),
         }
-        let named = |prefix: &str| name.strip_prefix(prefix).filter(|part| !part.contains('.'));
-        if let Some(part) = named("http.headers.") {
-            let write = || FieldError::Name { write: "http.headers.x_name".to_owned() };
-            return HeaderName::from_variable(part).map(Field::Header).ok_or_else(write);
-        }
-        if let Some(part) = named("http.queries.") {
-            if part.is_empty() {
-                return Err(FieldError::Name { write: "http.queries.name".to_owned() });
-            }
-            return Ok(Field::Query(part.into()));
-        }
-        Err(unknown(name))
     }
 
     /// The type of its values.
@@ -126,46 +128,63 @@ impl Field {
         matches!(self, Field::Method | Field::Path | Field::SegmentCount | Field::SourceIp | Field::Protocol)
     }
 
+    /// Whether nearly every request or connection has another value of it.
+    pub(crate) fn is_nearly_unique(&self) -> bool {
+        matches!(self, Field::SourcePort | Field::Variable(Variable::RemotePort))
+    }
+
     /// Whether its values are ASCII whatever the client sends.
     pub fn is_ascii(&self) -> bool {
         matches!(self, Field::Path | Field::Segment(_) | Field::Segments(..) | Field::Protocol)
     }
 }
 
-fn segments(index: &str) -> Result<Field, FieldError> {
-    let write = |write: &str| FieldError::Name { write: write.to_owned() };
+/// The last part of `http.path.segments.…`.
+fn segments(part: &str) -> Result<Field, FieldError> {
+    let wrong = |reason, write: &str| Err(FieldError::Name { reason, write: format!("http.path.segments.{write}") });
     let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
         true => text.parse::<u16>().ok(),
         false => None,
     };
-    let Some((first, last)) = index.split_once('_') else {
-        return number(index).map(Field::Segment).ok_or_else(|| write("http.path.segments.0"));
+    let Some((first, last)) = part.split_once('_') else {
+        return match number(part) {
+            Some(index) => Ok(Field::Segment(index)),
+            None if part.bytes().all(|b| b.is_ascii_digit()) => wrong("no path has so many segments", "0"),
+            None if strsim::damerau_levenshtein(part, "len") <= 1 || part == "length" || part == "count" => {
+                wrong("the number of segments is `len`", "len")
+            }
+            None => wrong("segments are numbered from 0", "0"),
+        };
     };
     match (number(first), number(last)) {
         (Some(first), Some(last)) if first < last => Ok(Field::Segments(first, last)),
-        (Some(first), Some(last)) if first == last => Err(write(&format!("http.path.segments.{first}"))),
-        (Some(first), Some(last)) => Err(write(&format!("http.path.segments.{last}_{first}"))),
-        _ => Err(write("http.path.segments.0_1")),
+        (Some(first), Some(last)) if first == last => wrong("it is a single segment", &first.to_string()),
+        (Some(first), Some(last)) => wrong("the first segment comes first", &format!("{last}_{first}")),
+        _ => wrong("a range of segments has two numbers", "0_1"),
     }
 }
 
+/// Longest name that may be a slip of the pen of a shorter one: comparing costs the product of both lengths.
+const NEAREST_BYTES_MAX: usize = 128;
+
 fn unknown(name: &str) -> FieldError {
-    // The name part of a header or query is free, so it is compared without.
-    let stem = |name: &str| match name.match_indices('.').nth(1) {
-        Some((at, _)) => (name[..at].to_owned(), name[at..].to_owned()),
-        None => (name.to_owned(), String::new()),
-    };
-    let (head, part) = stem(name);
-    let free = ["http.headers", "http.queries"].map(|head| (head.to_owned() + &part, head));
-    let candidates = PLAIN
-        .iter()
-        .map(|(plain, _)| ((*plain).to_owned(), strsim::damerau_levenshtein(name, plain)))
-        .chain(free.map(|(whole, known)| {
-            let whole = if part.is_empty() { format!("{whole}.NAME") } else { whole };
-            (whole, strsim::damerau_levenshtein(&head, known))
-        }));
-    let nearest = candidates.min_by_key(|(_, distance)| *distance).filter(|(text, distance)| *distance <= text.len() / 3);
-    FieldError::Unknown { nearest: nearest.map(|(text, _)| text) }
+    if name.len() > NEAREST_BYTES_MAX {
+        return FieldError::Unknown { nearest: None };
+    }
+    // The last part of a named field is free, so only what comes before it is compared.
+    let (head, part) = name.rsplit_once('.').unwrap_or((name, ""));
+    let named = NAMED.into_iter().flat_map(|(known, example)| {
+        let whole = |part| format!("{known}.{part}");
+        [
+            (whole(if part.is_empty() { example } else { part }), strsim::damerau_levenshtein(head, known), known),
+            (whole(example), strsim::damerau_levenshtein(name, known), known),
+        ]
+    });
+    let plain = PLAIN.iter().map(|(plain, _)| ((*plain).to_owned(), strsim::damerau_levenshtein(name, plain), *plain));
+    let near = plain.chain(named).filter(|(_, distance, known)| *distance <= known.len() / 3);
+    // What would be wrong again is no help.
+    let right = near.filter(|(whole, ..)| Field::parse(whole).is_ok());
+    FieldError::Unknown { nearest: right.min_by_key(|(_, distance, _)| *distance).map(|(whole, ..)| whole) }
 }
 
 impl fmt::Display for Field {
@@ -181,5 +200,99 @@ impl fmt::Display for Field {
                 f.write_str(known.map_or("", |(name, _)| name))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_print_as_they_are_written() {
+        let parts =
+            ["http.path.segments.0", "http.path.segments.65535", "http.path.segments.0_1", "http.queries.Page_1"];
+        for name in PLAIN.iter().map(|(name, _)| *name).chain(parts).chain(["http.headers.x_beta"]) {
+            assert_eq!(Field::parse(name).unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn header_names_have_dashes_and_no_case() {
+        let field = Field::parse("http.headers.X_Beta").unwrap();
+        assert_eq!(field, Field::parse("http.headers.x_beta").unwrap());
+        let Field::Header(name) = field else { panic!("{field:?}") };
+        assert_eq!(name.as_str(), "x-beta");
+        assert_ne!(Field::parse("http.queries.A"), Field::parse("http.queries.a"));
+    }
+
+    #[test]
+    fn types_are_those_of_the_reference() {
+        let kind = |name| Field::parse(name).unwrap().kind();
+        for name in ["http.path.segments.len", "net.src.port", "net.dst.port"] {
+            assert_eq!(kind(name), FieldKind::Int);
+        }
+        for name in ["net.src.ip", "net.dst.ip"] {
+            assert_eq!(kind(name), FieldKind::Ip);
+        }
+        for name in ["http.path.segments.0", "http.headers.len", "http.queries.len", "net.protocol", "tls.sni"] {
+            assert_eq!(kind(name), FieldKind::Text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_last_part_says_what_to_write() {
+        for (name, expected) in [
+            ("http.path.segments", "http.path.segments.0"),
+            ("http.path.segments.", "http.path.segments.0"),
+            ("http.path.segments.x", "http.path.segments.0"),
+            ("http.path.segments.N", "http.path.segments.0"),
+            ("http.path.segments.+1", "http.path.segments.0"),
+            ("http.path.segments.65536", "http.path.segments.0"),
+            ("http.path.segments.Len", "http.path.segments.len"),
+            ("http.path.segments.count", "http.path.segments.len"),
+            ("http.path.segments.3_3", "http.path.segments.3"),
+            ("http.path.segments.3_1", "http.path.segments.1_3"),
+            ("http.path.segments.3_", "http.path.segments.0_1"),
+            ("http.path.segments._3", "http.path.segments.0_1"),
+            ("http.path.segments.1_2_3", "http.path.segments.0_1"),
+            ("http.path.segments.0.1", "http.path.segments.0"),
+            ("http.headers", "http.headers.x_name"),
+            ("http.headers.", "http.headers.x_name"),
+            ("http.headers.a.b", "http.headers.x_name"),
+            ("http.headers.ü", "http.headers.x_name"),
+            ("http.queries.", "http.queries.name"),
+        ] {
+            let Err(FieldError::Name { write, .. }) = Field::parse(name) else {
+                panic!("{name}: {:?}", Field::parse(name))
+            };
+            assert_eq!(write, expected, "{name}");
+            assert!(Field::parse(&write).is_ok(), "{write}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearest_is_a_field() {
+        for (name, expected) in [
+            ("http.mehtod", Some("http.method")),
+            ("http.hosts", Some("http.host")),
+            ("http.path.segment.0", Some("http.path.segments.0")),
+            ("http.path.segment.len", Some("http.path.segments.len")),
+            ("http.header.x_beta", Some("http.headers.x_beta")),
+            ("http.headers_x_beta", None),
+            ("htp.queries.page", Some("http.queries.page")),
+            ("http.query.page", Some("http.queries.page")),
+            ("http.headrs", Some("http.headers.x_name")),
+            ("net.scr.ip", Some("net.src.ip")),
+            ("tls.sin", Some("tls.sni")),
+            ("", None),
+            (".", None),
+            ("http", None),
+            ("true", None),
+        ] {
+            let Err(FieldError::Unknown { nearest }) = Field::parse(name) else { panic!("{:?}", Field::parse(name)) };
+            assert_eq!(nearest.as_deref(), expected, "{name}");
+        }
+        let long = "http.path".repeat(10_000);
+        assert_eq!(Field::parse(&long), Err(FieldError::Unknown { nearest: None }));
     }
 }

@@ -4,11 +4,16 @@
 //! know nothing else. Simplification is in [`simplify`], what a predicate means in [`predicate`], what it reads in
 //! [`field`].
 
+pub(crate) mod decided;
 mod field;
+pub(crate) mod implies;
 mod predicate;
-mod simplify;
+pub(crate) mod simplify;
+#[cfg(test)]
+mod tests;
 
 pub use field::{Field, FieldError, FieldKind};
+pub(crate) use predicate::parse_number;
 pub use predicate::{NumberTest, Predicate, Source, Test, Value};
 
 use std::sync::Arc;

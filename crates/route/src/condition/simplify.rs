@@ -1,1 +1,308 @@
 //! Conditions in their simplest form, with the same meaning.
+//!
+//! Bottom-up, in one pass: negations are pushed down to predicates (no further: a negated predicate holds of an absent
+//! field, so `!(a == 1)` is not `a != 1`), chains within chains are joined, and in each chain what follows from its
+//! siblings goes. What a predicate means beyond being the same as another is asked of [`implies`] for few siblings only,
+//! so that the work stays near-linear for the longest chains.
+
+use crate::condition::decided::{always, never};
+use crate::condition::implies::implies;
+use crate::condition::{Condition, Predicate};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Chains with more predicates than this are only searched for equal ones.
+const COMPARED_MAX: usize = 16;
+/// How often a chain is gone over again because a part of it became simpler.
+const ROUNDS_MAX: usize = 4;
+
+impl Condition {
+    /// The same condition in its simplest form: `Not` only around predicates, no `True` or `False` inside, no chain in a
+    /// chain of the same kind, no predicate that its siblings decide.
+    pub fn simplified(&self) -> Condition {
+        simplify(self, false)
+    }
+
+    /// The same condition where these predicates are known to hold, cheaply.
+    pub(crate) fn assuming(&self, literals: &[&Predicate]) -> Condition {
+        let mut known = Known::with_capacity(literals.len());
+        literals.iter().for_each(|predicate| known.insert(predicate, true));
+        substitute(self, &known).unwrap_or_else(|| self.clone())
+    }
+}
+
+pub(crate) fn simplify(condition: &Condition, negated: bool) -> Condition {
+    match condition {
+        Condition::True | Condition::False => constant(matches!(condition, Condition::True) != negated),
+        Condition::Not(inner) => simplify(inner, !negated),
+        Condition::Is(predicate) => {
+            if never(predicate).is_some() {
+                constant(negated)
+            } else if always(predicate).is_some() {
+                constant(!negated)
+            } else {
+                literal(predicate.clone(), negated)
+            }
+        }
+        Condition::All(parts) => chain(parts, negated, Kind { all: !negated }),
+        Condition::Any(parts) => chain(parts, negated, Kind { all: negated }),
+    }
+}
+
+fn constant(value: bool) -> Condition {
+    if value { Condition::True } else { Condition::False }
+}
+
+fn literal(predicate: Arc<Predicate>, negated: bool) -> Condition {
+    let is = Condition::Is(predicate);
+    if negated { Condition::Not(Box::new(is)) } else { is }
+}
+
+/// The predicate of a condition that is one, and whether it is negated.
+pub(crate) fn as_literal(condition: &Condition) -> Option<(&Arc<Predicate>, bool)> {
+    match condition {
+        Condition::Is(predicate) => Some((predicate, false)),
+        Condition::Not(inner) => match &**inner {
+            Condition::Is(predicate) => Some((predicate, true)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// `&&` or `||`. Everything said of the one holds of the other with true and false exchanged.
+#[derive(Clone, Copy, PartialEq)]
+struct Kind {
+    all: bool,
+}
+
+impl Kind {
+    /// What decides the chain if one part is it.
+    fn absorbing(self) -> Condition {
+        constant(!self.all)
+    }
+
+    /// Adds a part to the simplified parts of a chain. `false`: it decides the chain.
+    fn push(self, part: Condition, parts: &mut Vec<Condition>) -> bool {
+        match part {
+            Condition::True => return self.all,
+            Condition::False => return !self.all,
+            Condition::All(inner) if self.all => parts.extend(inner),
+            Condition::Any(inner) if !self.all => parts.extend(inner),
+            other => parts.push(other),
+        }
+        true
+    }
+
+    fn join(self, mut parts: Vec<Condition>) -> Condition {
+        match parts.len() {
+            0 => constant(self.all),
+            1 => parts.remove(0),
+            _ if self.all => Condition::All(parts),
+            _ => Condition::Any(parts),
+        }
+    }
+}
+
+fn chain(conditions: &[Condition], negated: bool, kind: Kind) -> Condition {
+    let mut parts = Vec::with_capacity(conditions.len());
+    for condition in conditions {
+        if !kind.push(simplify(condition, negated), &mut parts) {
+            return kind.absorbing();
+        }
+    }
+    for _ in 0..ROUNDS_MAX {
+        if parts.len() < 2 {
+            break;
+        }
+        if !compare(&mut parts, kind) {
+            return kind.absorbing();
+        }
+        match absorb(&parts, kind) {
+            Absorbed::Nothing => break,
+            Absorbed::Decided => return kind.absorbing(),
+            Absorbed::To(simpler) => parts = simpler,
+        }
+    }
+    kind.join(parts)
+}
+
+/// Takes out predicates that others in the chain make superfluous. `false`: two decide the chain.
+fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
+    let count = parts.iter().filter(|part| as_literal(part).is_some()).count();
+    if count < 2 {
+        return true;
+    }
+    if count > COMPARED_MAX {
+        return remove_equal(parts);
+    }
+    let mut later = 1;
+    while later < parts.len() {
+        let Some((q, not_q)) = as_literal(&parts[later]) else {
+            later += 1;
+            continue;
+        };
+        let (mut drop_later, mut drop_earlier) = (false, None);
+        for (earlier, part) in parts[..later].iter().enumerate() {
+            let Some((p, not_p)) = as_literal(part) else { continue };
+            if p.field != q.field {
+                continue;
+            }
+            // Of `&&` they may contradict each other; of `||`, one may hold where the other does not.
+            if implies(p, not_p == kind.all, q, not_q != kind.all) {
+                return false;
+            }
+            let (follows, leads) = (implies(p, not_p, q, not_q), implies(q, not_q, p, not_p));
+            let (later_goes, earlier_goes) = if kind.all { (follows, leads) } else { (leads, follows) };
+            if later_goes {
+                drop_later = true;
+                break;
+            }
+            if earlier_goes {
+                drop_earlier = Some(earlier);
+                break;
+            }
+        }
+        // Order is kept, since it is that of evaluation. What was compared with an earlier one that goes is compared with
+        // the later one that stays again, at the same place.
+        match drop_earlier {
+            Some(earlier) => {
+                parts.remove(earlier);
+                later = later.max(2) - 1;
+            }
+            None if drop_later => {
+                parts.remove(later);
+            }
+            None => later += 1,
+        }
+    }
+    true
+}
+
+/// As [`compare`], of equal predicates only.
+fn remove_equal(parts: &mut Vec<Condition>) -> bool {
+    let mut known: HashMap<Arc<Predicate>, bool> = HashMap::with_capacity(parts.len());
+    let mut decided = false;
+    parts.retain(|part| {
+        let Some((predicate, negated)) = as_literal(part) else { return true };
+        let before = known.insert(predicate.clone(), negated);
+        decided |= before.is_some_and(|before| before != negated);
+        before.is_none()
+    });
+    !decided
+}
+
+enum Absorbed {
+    Nothing,
+    /// The chain has the value of [`Kind::absorbing`].
+    Decided,
+    To(Vec<Condition>),
+}
+
+/// Simplifies the chains among the parts by what the predicates among them say: where those of `a && (!a || b)` don't
+/// hold, what the rest comes to does not matter.
+fn absorb(parts: &[Condition], kind: Kind) -> Absorbed {
+    let literals = parts.iter().filter(|part| as_literal(part).is_some()).count();
+    if literals == parts.len() {
+        return Absorbed::Nothing;
+    }
+    let mut known = Known::with_capacity(literals);
+    for (predicate, negated) in parts.iter().filter_map(as_literal) {
+        known.insert(predicate, negated != kind.all);
+    }
+    let is_chain = |part: &Condition| as_literal(part).is_none();
+    let mut simpler: Option<Vec<Condition>> = None;
+    for (index, part) in parts.iter().enumerate() {
+        // Equal chains are found among few only, since comparing them costs what they are long.
+        let is_repeated = || parts.len() <= COMPARED_MAX && parts[..index].contains(part);
+        let changed = match is_chain(part) {
+            true if is_repeated() => Some(constant(kind.all)),
+            true if literals > 0 => substitute(part, &known),
+            _ => None,
+        };
+        match (changed, &mut simpler) {
+            (None, None) => {}
+            (None, Some(simpler)) => simpler.push(part.clone()),
+            (Some(changed), _) => {
+                let simpler = simpler.get_or_insert_with(|| parts[..index].to_vec());
+                if !kind.push(changed, simpler) {
+                    return Absorbed::Decided;
+                }
+            }
+        }
+    }
+    simpler.map_or(Absorbed::Nothing, Absorbed::To)
+}
+
+/// Predicates with what they come to.
+enum Known<'a> {
+    Few(Vec<(&'a Predicate, bool)>),
+    Many(HashMap<&'a Predicate, bool>),
+}
+
+impl<'a> Known<'a> {
+    fn with_capacity(count: usize) -> Known<'a> {
+        const FEW_MAX: usize = 8;
+        if count <= FEW_MAX { Known::Few(Vec::with_capacity(count)) } else { Known::Many(HashMap::with_capacity(count)) }
+    }
+
+    fn insert(&mut self, predicate: &'a Predicate, value: bool) {
+        match self {
+            Known::Few(few) => few.push((predicate, value)),
+            Known::Many(many) => {
+                many.insert(predicate, value);
+            }
+        }
+    }
+
+    fn get(&self, predicate: &Predicate) -> Option<bool> {
+        match self {
+            Known::Few(few) => {
+                let same = |known: &Predicate| std::ptr::eq(known, predicate) || known == predicate;
+                few.iter().find(|(known, _)| same(known)).map(|(_, value)| *value)
+            }
+            Known::Many(many) => many.get(predicate).copied(),
+        }
+    }
+}
+
+/// A condition with known predicates replaced and what follows from that folded; `None`: none is in it.
+fn substitute(condition: &Condition, known: &Known<'_>) -> Option<Condition> {
+    match condition {
+        Condition::True | Condition::False => None,
+        Condition::Is(predicate) => known.get(predicate).map(constant),
+        Condition::Not(inner) => Some(match substitute(inner, known)? {
+            Condition::True => Condition::False,
+            Condition::False => Condition::True,
+            other => Condition::Not(Box::new(other)),
+        }),
+        Condition::All(parts) => substitute_chain(parts, Kind { all: true }, known),
+        Condition::Any(parts) => substitute_chain(parts, Kind { all: false }, known),
+    }
+}
+
+fn substitute_chain(parts: &[Condition], kind: Kind, known: &Known<'_>) -> Option<Condition> {
+    let changed = |part: (usize, &Condition)| Some((part.0, substitute(part.1, known)?));
+    let (first, changed) = parts.iter().enumerate().find_map(changed)?;
+    let is_constant = matches!(changed, Condition::True | Condition::False);
+    if is_constant && changed == kind.absorbing() {
+        return Some(changed);
+    }
+    if is_constant && let [one, other] = parts {
+        // The most frequent case needs no list. The one before the first that changes does not.
+        let rest = if first == 0 { substitute(other, known) } else { None };
+        return Some(rest.unwrap_or_else(|| if first == 0 { other.clone() } else { one.clone() }));
+    }
+    let mut simpler = Vec::with_capacity(parts.len() - usize::from(is_constant));
+    simpler.extend_from_slice(&parts[..first]);
+    if !kind.push(changed, &mut simpler) {
+        return Some(kind.absorbing());
+    }
+    for part in &parts[first + 1..] {
+        let part = substitute(part, known).unwrap_or_else(|| part.clone());
+        if !kind.push(part, &mut simpler) {
+            return Some(kind.absorbing());
+        }
+    }
+    Some(kind.join(simpler))
+}

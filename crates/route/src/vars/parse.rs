@@ -3,19 +3,20 @@
 //! It takes JSON values, since that is what `vars` is in every format it comes in; positions in the text are the
 //! caller's, who maps [`VarsError::path`] to them.
 
-use super::search::Search;
-use super::{Expr, Operand, Predicate, Test, parse_number};
+use super::Expr;
+use super::fields::{self, Operand};
+use crate::condition::{Condition, Field, NumberTest, Predicate, Source, Test, parse_number};
+use crate::regex::{Pattern, RegexError};
 use crate::{AddressSet, Variable};
 use ipnet::IpNet;
 use serde_json::Value;
 use std::fmt;
+use std::sync::Arc;
 
 /// Deepest nesting of lists.
 pub const DEPTH_MAX: usize = 16;
 /// Most predicates of one condition.
 pub const PREDICATES_MAX: usize = 256;
-/// Most memory of one compiled regex, and of its lazily built automaton.
-pub const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// A condition that is not understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,14 +40,15 @@ impl Expr {
     /// Parses the value of `vars`: a list of conditions that must all hold, or a list that begins with `OR`, `AND`,
     /// `!OR` or `!AND`. The empty list always holds.
     pub fn parse(value: &Value) -> Result<Expr, VarsError> {
-        let mut parser = Parser { path: Vec::new(), predicates: 0 };
-        match value {
-            Value::Array(items) if items.is_empty() => Ok(Expr::And(Vec::new())),
+        let mut parser = Parser { path: Vec::new(), predicates: 0, text: String::new() };
+        let condition = match value {
+            Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
                 parser.fail(format!("a single condition stands in brackets of its own; write [{value}]"))
             }
-            value => parser.expr(value),
-        }
+            value => parser.condition(value),
+        }?;
+        Ok(Expr { text: parser.text.into(), condition })
     }
 }
 
@@ -55,17 +57,18 @@ type Parsed<T> = Result<T, VarsError>;
 struct Parser {
     path: Vec<usize>,
     predicates: usize,
+    /// What has been parsed, as JSON with every operator written out.
+    text: String,
 }
 
 /// How the conditions of a list are joined.
-fn logic(first: &Value) -> Option<fn(Vec<Expr>) -> Expr> {
-    match first.as_str()?.to_ascii_uppercase().as_str() {
-        "AND" => Some(Expr::And),
-        "OR" => Some(Expr::Or),
-        "!AND" => Some(Expr::NotAnd),
-        "!OR" => Some(Expr::NotOr),
-        _ => None,
-    }
+fn logic(first: &Value) -> Option<&'static str> {
+    let name = first.as_str()?;
+    ["AND", "OR", "!AND", "!OR"].into_iter().find(|known| known.eq_ignore_ascii_case(name))
+}
+
+fn not(condition: Condition) -> Condition {
+    Condition::Not(Box::new(condition))
 }
 
 impl Parser {
@@ -81,7 +84,7 @@ impl Parser {
         Ok(parsed)
     }
 
-    fn expr(&mut self, value: &Value) -> Parsed<Expr> {
+    fn condition(&mut self, value: &Value) -> Parsed<Condition> {
         const EXAMPLE: &str = r#"["arg_name", "==", "value"]"#;
         let Value::Array(items) = value else {
             return self.fail(format!("expected a list; write a condition as {EXAMPLE}"));
@@ -93,23 +96,36 @@ impl Parser {
             return self.fail(format!("an empty list; write a condition as {EXAMPLE}"));
         };
         if first.is_array() {
-            return Ok(Expr::And(self.list(items, 0)?));
+            return self.joined("AND", items);
         }
-        let Some(join) = logic(first) else {
+        let Some(operator) = logic(first) else {
             return self.predicate(value, items);
         };
         if items.len() < 3 {
             return self.fail(format!("{first} joins at least two conditions; write them behind it"));
         }
-        Ok(join(self.list(items, 1)?))
+        self.joined(operator, items)
     }
 
-    fn list(&mut self, items: &[Value], from: usize) -> Parsed<Vec<Expr>> {
-        let items = items.iter().enumerate().skip(from);
-        items.map(|(index, item)| self.at(index, |parser| parser.expr(item))).collect()
+    /// The conditions of a list, which may begin with the operator.
+    fn joined(&mut self, operator: &str, items: &[Value]) -> Parsed<Condition> {
+        self.text.push_str(&format!("[{operator:?}"));
+        let mut conditions = Vec::with_capacity(items.len());
+        let first = usize::from(items.first().is_some_and(Value::is_string));
+        for (index, item) in items.iter().enumerate().skip(first) {
+            self.text.push(',');
+            conditions.push(self.at(index, |parser| parser.condition(item))?);
+        }
+        self.text.push(']');
+        Ok(match operator {
+            "AND" => Condition::All(conditions),
+            "OR" => Condition::Any(conditions),
+            "!AND" => not(Condition::All(conditions)),
+            _ => not(Condition::Any(conditions)),
+        })
     }
 
-    fn predicate(&mut self, whole: &Value, items: &[Value]) -> Parsed<Expr> {
+    fn predicate(&mut self, whole: &Value, items: &[Value]) -> Parsed<Condition> {
         self.predicates += 1;
         if self.predicates > PREDICATES_MAX {
             return self.fail(format!("more than {PREDICATES_MAX} conditions"));
@@ -126,8 +142,12 @@ impl Parser {
         let variable = self.at(0, |parser| parser.variable(&items[0]))?;
         let operator = self.at(operator_index, |parser| parser.operator(&items[operator_index]))?;
         let value = &items[operator_index + 1];
-        let test = self.at(operator_index + 1, |parser| parser.test(operator, value))?;
-        Ok(Expr::Predicate(Predicate { variable, negated, test, text: whole.to_string().into() }))
+        let text = whole.to_string();
+        let tested = Tested { variable, text: &text };
+        let condition = self.at(operator_index + 1, |parser| parser.test(&tested, operator, value))?;
+        self.text.push_str(&text);
+        let negated = negated != matches!(operator, Operator::NotEqual);
+        Ok(if negated { not(condition) } else { condition })
     }
 
     fn variable(&self, value: &Value) -> Parsed<Variable> {
@@ -158,22 +178,28 @@ impl Parser {
         self.fail(format!("{name:?}: unknown operator; {hint}"))
     }
 
-    fn test(&mut self, operator: Operator, value: &Value) -> Parsed<Test> {
+    /// What the operator asks for; for `~=` its contrary.
+    fn test(&mut self, tested: &Tested<'_>, operator: Operator, value: &Value) -> Parsed<Condition> {
         Ok(match operator {
-            Operator::Equal => Test::Equal(self.operand(value)?),
-            Operator::NotEqual => Test::NotEqual(self.operand(value)?),
-            Operator::Greater => Test::Greater(self.number(value)?),
-            Operator::GreaterOrEqual => Test::GreaterOrEqual(self.number(value)?),
-            Operator::Less => Test::Less(self.number(value)?),
-            Operator::LessOrEqual => Test::LessOrEqual(self.number(value)?),
-            Operator::Matches { any_case } => self.regex(value, any_case)?,
-            Operator::In => Test::In(self.each(value, Parser::operand)?.into()),
+            Operator::Equal | Operator::NotEqual => tested.equal(self.operand(value)?, tested.text),
+            Operator::Compare(test) => tested.passes(Test::Number(test, self.number(value)?)),
+            Operator::Matches { any_case } => tested.passes(Test::Regex(self.regex(value, any_case)?)),
+            Operator::In => {
+                let operands = self.each(value, |parser, item| Ok((parser.operand(item)?, item.to_string())))?;
+                let equal = |(operand, item): (Operand, String)| tested.equal_item(operand, &item);
+                Condition::Any(operands.into_iter().map(equal).collect())
+            }
             Operator::Has => match self.operand(value)? {
-                Operand::Text(text) => Test::Has(text),
+                Operand::Text(text) => tested.passes(Test::HasElement(text)),
                 _ => return self.fail("\"has\" compares text; write the element in quotes"),
             },
-            Operator::IpMatch if value.is_string() => Test::InNetworks(AddressSet::new(&[self.network(value)?])),
-            Operator::IpMatch => Test::InNetworks(AddressSet::new(&self.each(value, Parser::network)?)),
+            Operator::IpMatch => {
+                let networks = match value.is_string() {
+                    true => vec![self.network(value)?],
+                    false => self.each(value, Parser::network)?,
+                };
+                tested.passes(Test::Addresses(AddressSet::new(&networks)))
+            }
         })
     }
 
@@ -207,21 +233,14 @@ impl Parser {
         number.map_or_else(|| self.fail(format!("expected a number, not {value}")), Ok)
     }
 
-    fn regex(&self, value: &Value, any_case: bool) -> Parsed<Test> {
+    fn regex(&self, value: &Value, any_case: bool) -> Parsed<Pattern> {
         let Value::String(pattern) = value else {
             return self.fail(format!("expected a regex in quotes, not {value}"));
         };
-        match Search::new(pattern, any_case) {
-            Ok(search) => Ok(Test::Matches(search)),
-            Err(regex::Error::CompiledTooBig(_)) => self
-                .fail(format!("the regex needs more than {REGEX_BYTES_MAX} bytes; write fewer or smaller repetitions")),
-            Err(error) => {
-                // Of the drawing that the library makes only the last line says what is wrong.
-                let text = error.to_string();
-                let cause = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                self.fail(format!("{pattern:?} is no regex: {cause}"))
-            }
-        }
+        Pattern::ascii(pattern, any_case).or_else(|error| match &error {
+            RegexError::Syntax { reason, .. } => self.fail(format!("{pattern:?} is no regex: {reason}")),
+            RegexError::TooLong | RegexError::TooLarge => self.fail(error.to_string()),
+        })
     }
 
     fn network(&self, value: &Value) -> Parsed<IpNet> {
@@ -233,14 +252,45 @@ impl Parser {
     }
 }
 
+/// What is tested, and how that was written.
+struct Tested<'a> {
+    variable: Variable,
+    text: &'a str,
+}
+
+impl Tested<'_> {
+    fn passes(&self, test: Test) -> Condition {
+        predicate(fields::field(&self.variable, &test), test, self.text)
+    }
+
+    fn equal(&self, operand: Operand, text: &str) -> Condition {
+        let test = match operand {
+            Operand::Null => {
+                return not(predicate(fields::field(&self.variable, &Test::Present), Test::Present, text));
+            }
+            Operand::Number(number) => Test::Number(NumberTest::Equal, number),
+            Operand::Text(value) => Test::Equal(value.as_bytes().into()),
+        };
+        predicate(fields::field(&self.variable, &test), test, text)
+    }
+
+    /// One of a list. Its text is that of a list of one, or long lists would be kept as often as they are long.
+    fn equal_item(&self, operand: Operand, item: &str) -> Condition {
+        let variable = self.variable.to_string();
+        self.equal(operand, &format!("[{variable:?},\"in\",[{item}]]"))
+    }
+}
+
+fn predicate(field: Field, test: Test, text: &str) -> Condition {
+    let source = Source { text: text.into(), at: None };
+    Condition::Is(Arc::new(Predicate { field, lower: false, any: false, test, source }))
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Operator {
     Equal,
     NotEqual,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
+    Compare(NumberTest),
     Matches { any_case: bool },
     In,
     Has,
@@ -250,10 +300,10 @@ enum Operator {
 const OPERATORS: [(&str, Operator); 11] = [
     ("==", Operator::Equal),
     ("~=", Operator::NotEqual),
-    (">", Operator::Greater),
-    (">=", Operator::GreaterOrEqual),
-    ("<", Operator::Less),
-    ("<=", Operator::LessOrEqual),
+    (">", Operator::Compare(NumberTest::Greater)),
+    (">=", Operator::Compare(NumberTest::GreaterOrEqual)),
+    ("<", Operator::Compare(NumberTest::Less)),
+    ("<=", Operator::Compare(NumberTest::LessOrEqual)),
     ("~~", Operator::Matches { any_case: false }),
     ("~*", Operator::Matches { any_case: true }),
     ("in", Operator::In),
@@ -286,7 +336,11 @@ mod tests {
         check(r#"["OR",["arg_a","==","1"]]"#, r#""OR" joins at least two conditions; write them behind it"#);
         check(
             r#"[["a","==","1"]]"#,
-            r#"[0][0]: "a": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
+            r#"[0][0]: "a": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#,
+        );
+        check(
+            r#"["AND","OR",["uri","==","1"]]"#,
+            r#"[1]: expected a list; write a condition as ["arg_name", "==", "value"]"#,
         );
         check(r#"[[1,"==","1"]]"#, r#"[0][0]: expected a variable's name, not 1"#);
         check(r#"["OR",["uri","==","1"],["uri","!=","1"]]"#, r#"[2][1]: "!=": unknown operator; write "~=""#);

@@ -1,0 +1,96 @@
+//! How long a changed file takes to be read: as a whole, and by what changed. `cargo run --release -p stillgate-config
+//! --example reread [ROUTES]`
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+use stillgate_config::{Reader, Text, digest, load};
+
+const ROUNDS: usize = 21;
+
+fn main() {
+    let routes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(50_000);
+    for (name, inline) in [("shared upstream", false), ("inline upstreams", true)] {
+        let before = file(routes, inline, None);
+        println!("{name}: {routes} routes, {:.1} MB", before.len() as f64 / 1e6);
+        report("digest alone", || drop(digest(before.as_bytes())));
+        report("load", || drop(load(&before, &|_| None).expect("the file is valid")));
+        let mut reader = Reader::default();
+        report("first load of a reader", || {
+            reader = Reader::default();
+            reader.load(Text::new(before.clone().into()), &|_| None).expect("the file is valid");
+        });
+        assert!(reader.is_incremental());
+        for (what, edit) in [
+            ("one route changed", Edit::Change),
+            ("a line put in before all", Edit::Line),
+            ("a route put in before all", Edit::Insert),
+            ("first and last route changed", Edit::Both),
+        ] {
+            let texts: Vec<Vec<u8>> =
+                (0..=ROUNDS).map(|n| file(routes, inline, Some((edit, n))).into_bytes()).collect();
+            let mut texts = texts.into_iter();
+            let mut served =
+                reader.load(Text::new(texts.next().expect("there is one")), &|_| None).expect("it is valid");
+            report(what, || {
+                let text = texts.next().expect("as many as there are rounds");
+                served = reader.load(Text::new(text), &|_| None).expect("the file is valid");
+            });
+            assert!(served.config.routes.len() >= routes);
+        }
+    }
+}
+
+/// Runs it several times; prints the median and the worst.
+fn report(what: &str, mut run: impl FnMut()) {
+    let rounds = if what.contains("load") { 5 } else { ROUNDS };
+    let mut times: Vec<Duration> = (0..rounds)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    println!("  {what:30} {:8.2} ms, at worst {:8.2} ms", ms(times[times.len() / 2]), ms(times[times.len() - 1]));
+}
+
+#[derive(Clone, Copy)]
+enum Edit {
+    Change,
+    Line,
+    Insert,
+    Both,
+}
+
+fn file(routes: usize, inline: bool, edit: Option<(Edit, usize)>) -> String {
+    let mut text = "gateway: {}\nupstreams:\n  - {id: u, nodes: {\"10.0.0.1:80\": 1}}\nroutes:\n".to_owned();
+    match edit {
+        Some((Edit::Insert, n)) => push(&mut text, inline, &format!("first-{n}"), n),
+        Some((Edit::Line, n)) => text.extend(std::iter::repeat_n("# line\n", n % 2)),
+        _ => {}
+    }
+    for route in 0..routes {
+        let path = match edit {
+            Some((Edit::Change, n)) if route == (n * 7919) % routes => route + routes,
+            Some((Edit::Both, n)) if route == 0 || route == routes - 1 => route + routes * (n + 1),
+            _ => route,
+        };
+        push(&mut text, inline, &format!("route-{route}"), path);
+    }
+    text
+}
+
+fn push(text: &mut String, inline: bool, id: &str, path: usize) {
+    let upstream = match inline {
+        true => format!("upstream: {{nodes: {{\"10.0.0.{}:80\": 1}}}}", path % 250 + 1),
+        false => "upstream_id: u".to_owned(),
+    };
+    write!(
+        text,
+        "  - id: {id}\n    name: a route of which somebody wrote what it is for\n    uri: /v1/things/{path}/*\n    \
+         methods: [GET, POST]\n    {upstream}\n    priority: {}\n",
+        path % 7
+    )
+    .expect("a String takes everything");
+}

@@ -1,0 +1,109 @@
+//! Values of labels that the configuration has no more, until no request can add to their series.
+//!
+//! A request is counted under the Plan it began with, which may be gone from the configuration for long. So what left with a
+//! Plan waits until that one and all older ones are held by no worker. One that comes back meanwhile is no longer waited
+//! for. Plans are numbered in the order in which they are published.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use stillgate_config::Label;
+
+/// Values that may wait. Requests of hours hold up all that leave meanwhile; beyond this the oldest go at once, and should such
+/// a request be counted under one of them after all, its series stays until the process ends.
+const LEAVING_MAX: usize = 100_000;
+
+/// A label and one of its values.
+type Value = (Label, String);
+
+/// What waits.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    /// The newest Plan that had it.
+    last: HashMap<Value, u64>,
+    by_plan: BTreeMap<u64, BTreeSet<Value>>,
+}
+
+impl Leaving {
+    /// Plan `plan` was the last one with these.
+    pub(crate) fn add(&mut self, plan: u64, values: &BTreeSet<Value>) {
+        for value in values {
+            self.cancel(value);
+            self.last.insert(value.clone(), plan);
+            self.by_plan.entry(plan).or_default().insert(value.clone());
+        }
+    }
+
+    /// A Plan has it again.
+    pub(crate) fn cancel(&mut self, value: &Value) {
+        if let Some(plan) = self.last.remove(value)
+            && let Some(values) = self.by_plan.get_mut(&plan)
+        {
+            values.remove(value);
+            if values.is_empty() {
+                self.by_plan.remove(&plan);
+            }
+        }
+    }
+
+    /// What may go, as all Plans before `oldest` are gone; `None`: all but the present one are.
+    pub(crate) fn take(&mut self, oldest: Option<u64>) -> Vec<Value> {
+        let mut gone = Vec::new();
+        while let Some(first) = self.by_plan.first_entry() {
+            let is_over = oldest.is_none_or(|oldest| *first.key() < oldest);
+            if !is_over && self.last.len() <= LEAVING_MAX {
+                break;
+            }
+            for value in first.remove() {
+                self.last.remove(&value);
+                gone.push(value);
+            }
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(names: &[&str]) -> BTreeSet<Value> {
+        names.iter().map(|name| (Label::Route, (*name).to_owned())).collect()
+    }
+
+    #[track_caller]
+    fn check(leaving: &mut Leaving, oldest: Option<u64>, expected: &[&str]) {
+        let taken: Vec<String> = leaving.take(oldest).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn values_go_when_no_plan_is_left_that_had_them() {
+        let mut leaving = Leaving::default();
+        leaving.add(1, &values(&["a", "b"]));
+        leaving.add(2, &values(&["c"]));
+        check(&mut leaving, Some(1), &[]);
+        check(&mut leaving, Some(2), &["a", "b"]);
+        check(&mut leaving, None, &["c"]);
+        check(&mut leaving, None, &[]);
+    }
+
+    #[test]
+    fn what_comes_back_stays_and_may_leave_once_more() {
+        let mut leaving = Leaving::default();
+        leaving.add(1, &values(&["a"]));
+        leaving.cancel(&(Label::Route, "a".to_owned()));
+        check(&mut leaving, None, &[]);
+        leaving.add(3, &values(&["a"]));
+        check(&mut leaving, Some(3), &[]);
+        check(&mut leaving, Some(4), &["a"]);
+    }
+
+    #[test]
+    fn the_wait_is_bounded() {
+        let mut leaving = Leaving::default();
+        for plan in 1..=2 * LEAVING_MAX as u64 {
+            leaving.add(plan, &values(&[&plan.to_string()]));
+            let gone = leaving.take(Some(1));
+            assert!(gone.len() <= 1 && leaving.last.len() <= LEAVING_MAX);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A request that is on no connection: as somebody typed it, asked about it, or recorded it.
+//!
+//! It answers for its variables as a request in flight does, as far as they are known; what is not known of it is absent.
+//! Nothing is sent anywhere.
+
+use std::io::Write;
+use std::net::IpAddr;
+use stillgate_route::path::{PathError, normalise, target_path};
+use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
+
+/// What is known of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RequestHead {
+    /// As written; case counts.
+    pub(crate) method: String,
+    /// `http` or `https`.
+    pub(crate) scheme: String,
+    /// Host and port, wherever they were written; empty: none.
+    pub(crate) authority: String,
+    /// Path and query.
+    pub(crate) target: String,
+    /// Name and value of each header field but `Host`, in order.
+    pub(crate) headers: Vec<(String, String)>,
+    /// After trusted proxies were believed.
+    pub(crate) client: IpAddr,
+    /// Variables that are known though what they come from is not: of the connection, single cookies and arguments.
+    pub(crate) known: Vec<(Variable, String)>,
+}
+
+/// Memory that requests reuse.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    path: Vec<u8>,
+    host: Vec<u8>,
+}
+
+impl RequestHead {
+    /// A request for nothing in particular, from nobody.
+    pub(crate) fn new(client: IpAddr) -> RequestHead {
+        RequestHead {
+            method: "GET".to_owned(),
+            scheme: "http".to_owned(),
+            authority: String::new(),
+            target: "/".to_owned(),
+            headers: Vec::new(),
+            client,
+            known: Vec::new(),
+        }
+    }
+
+    /// Takes over header fields. A `Host` among them counts unless the host is known already: in an absolute-form request
+    /// the URL's counts and not the header's (RFC 9112 section 3.2.2).
+    pub(crate) fn add_headers(&mut self, headers: impl IntoIterator<Item = (String, String)>) {
+        for (name, value) in headers {
+            if !name.eq_ignore_ascii_case("host") {
+                self.headers.push((name, value));
+            } else if self.authority.is_empty() {
+                self.authority = value;
+            }
+        }
+    }
+
+    /// Calls `then` with what routes are matched against; fails where the path has no normal form.
+    pub(crate) fn with_request<R>(
+        &self,
+        buffers: &mut Buffers,
+        then: impl FnOnce(&Request<'_>) -> R,
+    ) -> Result<R, PathError> {
+        let path = normalise(target_path(self.target.as_bytes()).0, &mut buffers.path)?;
+        let host = canonical_host(self.authority.as_bytes(), &mut buffers.host);
+        let vars = Vars { head: self, host, path };
+        let method = Method::from_bytes(self.method.as_bytes());
+        Ok(then(&Request { method, host, path, client: self.client, vars: &vars }))
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        target_path(self.target.as_bytes()).1
+    }
+
+    fn argument(&self, name: &str) -> Option<&[u8]> {
+        self.query()?.split(|&byte| byte == b'&').find_map(|pair| {
+            let (key, value) = split_once(pair, b'=');
+            (key == name.as_bytes()).then_some(value)
+        })
+    }
+
+    fn lines<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
+        let same = move |(field, _): &&(String, String)| field.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(same).map(|(_, value)| value.as_str())
+    }
+
+    fn header<'b>(&'b self, name: &HeaderName, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let mut lines = self.lines(name.as_str());
+        let first = lines.next()?;
+        buffer.clear();
+        buffer.extend_from_slice(first.as_bytes());
+        for line in lines {
+            buffer.extend_from_slice(b", ");
+            buffer.extend_from_slice(line.as_bytes());
+        }
+        Some(buffer)
+    }
+
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let pairs = self.lines("cookie").flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
+        pairs.map(|pair| split_once(pair.trim_ascii(), b'=')).find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    fn known(&self, variable: &Variable) -> Option<&[u8]> {
+        self.known.iter().find(|(known, _)| known == variable).map(|(_, value)| value.as_bytes())
+    }
+}
+
+/// A request's variables.
+struct Vars<'a> {
+    head: &'a RequestHead,
+    /// Canonical.
+    host: &'a [u8],
+    path: NormalPath<'a>,
+}
+
+impl Lookup for Vars<'_> {
+    fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let head = self.head;
+        match variable {
+            Variable::Uri => Some(self.path.bytes()),
+            Variable::RequestUri => Some(head.target.as_bytes()),
+            Variable::Args => head.query(),
+            Variable::IsArgs => Some(match head.query() {
+                Some(query) if !query.is_empty() => b"?",
+                _ => b"",
+            }),
+            Variable::Host => Some(self.host),
+            Variable::RequestMethod => Some(head.method.as_bytes()),
+            Variable::Scheme => Some(head.scheme.as_bytes()),
+            Variable::ServerProtocol => Some(head.known(variable).unwrap_or(b"HTTP/1.1")),
+            Variable::RemoteAddr => Some(written(buffer, head.client)),
+            Variable::PeerAddr => Some(match head.known(variable) {
+                Some(peer) => peer,
+                None => written(buffer, head.client),
+            }),
+            // Of a connection, of which no more is known than what was recorded.
+            Variable::RemotePort | Variable::ServerAddr | Variable::ServerPort | Variable::SslServerName => {
+                head.known(variable)
+            }
+            Variable::Arg(name) => head.argument(name).or_else(|| head.known(variable)),
+            Variable::Header(name) if name.as_str() == "host" => match head.authority.is_empty() {
+                true => None,
+                false => Some(head.authority.as_bytes()),
+            },
+            Variable::Header(name) => head.header(name, buffer),
+            Variable::Cookie(name) => head.cookie(name).or_else(|| head.known(variable)),
+            // The matcher knows these itself.
+            Variable::PathParam(_) => None,
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if !self.head.authority.is_empty() {
+            visit(b"host", self.head.authority.as_bytes());
+        }
+        for (name, value) in &self.head.headers {
+            visit(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
+
+fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
+}
+
+fn split_once(text: &[u8], separator: u8) -> (&[u8], &[u8]) {
+    match text.iter().position(|&byte| byte == separator) {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => (text, b""),
+    }
+}

@@ -1,0 +1,126 @@
+//! Which values of labels come and go with a Plan.
+//!
+//! Series with values that no configuration has any more are of no use. What is compared is only what differs from the
+//! Plan before, since a configuration may have fifty thousand routes and change many times a second.
+
+use super::routes::Difference;
+use super::{Plan, PlanUpstream};
+use crate::metrics::{MetricsPlan, node_label, upstream_path};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use stillgate_config::{Label, Route};
+
+/// How a Plan's values of labels differ from those of the Plan before.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// What the Plan before did not have.
+    pub arrived: BTreeSet<(Label, String)>,
+    /// What this one has no more.
+    pub left: BTreeSet<(Label, String)>,
+}
+
+impl Changes {
+    /// Of `plan`, whose routes are different by `difference`.
+    pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &Difference) -> Changes {
+        let (new, old) = (plan.metrics(), previous.and_then(Plan::metrics));
+        let Changes { mut arrived, mut left } = match (previous, new, old) {
+            (_, None, None) => Changes::default(),
+            (Some(previous), Some(new), Some(old)) if old.node_is_ip == new.node_is_ip => {
+                of_difference(plan, previous, new, difference)
+            }
+            // The labels themselves are other ones.
+            _ => Changes {
+                arrived: new.map(|metrics| all(plan, metrics)).unwrap_or_default(),
+                left: previous.zip(old).map(|(previous, metrics)| all(previous, metrics)).unwrap_or_default(),
+            },
+        };
+        let stay: Vec<_> = arrived.intersection(&left).cloned().collect();
+        for value in &stay {
+            arrived.remove(value);
+            left.remove(value);
+        }
+        if let Some(previous) = previous {
+            forget(&mut arrived, previous);
+        }
+        forget(&mut left, plan);
+        Changes { arrived, left }
+    }
+}
+
+/// Every value of a Plan.
+fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<(Label, String)> {
+    let mut values = BTreeSet::new();
+    let mut add = |label, value: &str| {
+        values.insert((label, value.to_owned()));
+    };
+    plan.routes.iter().for_each(|route| of_route(&route.route, &mut add));
+    plan.upstreams.iter().for_each(|upstream| of_upstream(upstream, metrics, &mut add));
+    values
+}
+
+/// The values of what is only in the one and only in the other; some may be elsewhere in the other all the same.
+fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &Difference) -> Changes {
+    let side = |routes: &[Arc<Route>], upstreams: &[Arc<PlanUpstream>], others: &[Arc<PlanUpstream>]| {
+        let mut values = BTreeSet::new();
+        let mut add = |label, value: &str| {
+            values.insert((label, value.to_owned()));
+        };
+        routes.iter().for_each(|route| of_route(route, &mut add));
+        if !std::ptr::eq(upstreams, others) {
+            let is_there = |at: usize| others.get(at).is_some_and(|other| Arc::ptr_eq(other, &upstreams[at]));
+            let moved = (0..upstreams.len()).filter(|at| !is_there(*at));
+            moved.for_each(|at| of_upstream(&upstreams[at], metrics, &mut add));
+        }
+        values
+    };
+    Changes {
+        arrived: side(&difference.arrived, &plan.upstreams, &previous.upstreams),
+        left: side(&difference.left, &previous.upstreams, &plan.upstreams),
+    }
+}
+
+/// Takes out what a Plan has. All routes and upstreams are looked at, but only where there is something to be found.
+fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan) {
+    let Some(metrics) = plan.metrics() else { return };
+    let has = |values: &BTreeSet<(Label, String)>, of: fn(Label) -> bool| values.iter().any(|(label, _)| of(*label));
+    // A route's id stands in one place, and that has been looked at.
+    if has(values, |label| label == Label::Service) {
+        let mut last = None;
+        for service in plan.routes.iter().filter_map(|route| route.route.service_id.as_ref()) {
+            if last != Some(service) {
+                values.remove(&(Label::Service, service.clone()));
+                last = Some(service);
+            }
+        }
+    }
+    if has(values, |label| !matches!(label, Label::Route | Label::Service)) {
+        for upstream in plan.upstreams.iter() {
+            of_upstream(upstream, metrics, &mut |label, value| {
+                values.remove(&(label, value.to_owned()));
+            });
+        }
+    }
+}
+
+fn of_route(route: &Route, visit: &mut dyn FnMut(Label, &str)) {
+    visit(Label::Route, &route.spec.id);
+    if let Some(service) = &route.service_id {
+        visit(Label::Service, service);
+    }
+}
+
+fn of_upstream(upstream: &PlanUpstream, metrics: &MetricsPlan, visit: &mut dyn FnMut(Label, &str)) {
+    let key = &upstream.definition.key;
+    match metrics.node_is_ip {
+        true => visit(Label::Name, &upstream_path(key)),
+        false => visit(Label::Upstream, key),
+    }
+    let mut text = String::new();
+    for endpoint in &upstream.endpoints {
+        let node = node_label(endpoint, metrics.node_is_ip, &mut text);
+        visit(Label::Node, node);
+        if metrics.node_is_ip {
+            visit(Label::Ip, node);
+        }
+    }
+}

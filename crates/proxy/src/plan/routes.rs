@@ -1,0 +1,223 @@
+//! The routes of a Plan, in pieces that it shares with the Plan before.
+//!
+//! Plans may follow each other many times a second, each with one route of fifty thousand changed, and a request keeps
+//! the Plan it began with until its end. So what a Plan has of its own is in proportion to what changed: a list of
+//! pieces, and the pieces in which something did.
+//!
+//! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while what
+//! its labels say is the same, so that what a worker knows by them outlives a change of other routes.
+
+use std::collections::HashMap;
+use std::ops::Index;
+use std::sync::Arc;
+use stillgate_config::Route;
+
+/// Routes of a piece.
+const PIECE: usize = 256;
+/// Numbers of series that are given before they begin anew.
+const MATCHES_MAX: u64 = 1 << 32;
+
+/// All routes, in the order of the configuration, which is that of the matcher.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    pieces: Box<[Arc<[PlanRoute]>]>,
+    /// The first number that no route was ever given.
+    next_match: u64,
+}
+
+/// A route, and its numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanRoute {
+    pub(crate) route: Arc<Route>,
+    /// The number of its first combination of a path and a host; no other route has one of its numbers.
+    pub(crate) first_match: u64,
+}
+
+/// What is different from the Plan before.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// Routes that are there no more, or say something else in labels, and those that are new, or do. The other routes may
+    /// have changed in what no label tells.
+    pub(super) left: Vec<Arc<Route>>,
+    pub(super) arrived: Vec<Arc<Route>>,
+    /// Numbers began anew, and say nothing beside older ones.
+    pub(super) is_renumbered: bool,
+}
+
+impl Routes {
+    /// Shares with `previous` what is the same.
+    pub(super) fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
+        let old = previous.map_or(&[][..], |previous| &previous.pieces);
+        let is_shared = |piece: usize, routes: &[Arc<Route>]| {
+            old.get(piece).is_some_and(|old| {
+                old.len() == routes.len() && old.iter().zip(routes).all(|(old, new)| Arc::ptr_eq(&old.route, new))
+            })
+        };
+        let mut shared: Vec<bool> =
+            routes.chunks(PIECE).enumerate().map(|(piece, routes)| is_shared(piece, routes)).collect();
+        let mut next_match = previous.map_or(0, |previous| previous.next_match);
+        let is_renumbered = next_match >= MATCHES_MAX;
+        if is_renumbered {
+            next_match = 0;
+            shared.fill(false);
+        }
+        let is_other = |piece: usize| !shared.get(piece).copied().unwrap_or(false);
+        // By id, which is unique.
+        let mut known: HashMap<&str, &PlanRoute> = (0..)
+            .zip(old)
+            .filter(|(piece, _)| is_other(*piece))
+            .flat_map(|(_, routes)| routes.iter())
+            .map(|known| (known.route.spec.id.as_str(), known))
+            .collect();
+        let mut difference = Difference { is_renumbered, ..Difference::default() };
+        let mut pieces = Vec::with_capacity(shared.len());
+        for (piece, routes) in routes.chunks(PIECE).enumerate() {
+            if shared[piece] {
+                pieces.push(old[piece].clone());
+                continue;
+            }
+            let numbered = routes.iter().map(|route| {
+                let before = known.get(route.spec.id.as_str()).filter(|before| says_the_same(&before.route, route));
+                let before = before.map(|before| before.first_match);
+                match before {
+                    Some(_) => drop(known.remove(route.spec.id.as_str())),
+                    None => difference.arrived.push(route.clone()),
+                }
+                let first_match = before.filter(|_| !is_renumbered).unwrap_or_else(|| {
+                    let first = next_match;
+                    next_match += combinations(route);
+                    first
+                });
+                PlanRoute { route: route.clone(), first_match }
+            });
+            pieces.push(numbered.collect());
+        }
+        difference.left = known.into_values().map(|left| left.route.clone()).collect();
+        (Routes { pieces: pieces.into(), next_match }, difference)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanRoute> {
+        self.pieces.iter().flat_map(|piece| piece.iter())
+    }
+}
+
+impl Index<usize> for Routes {
+    type Output = PlanRoute;
+
+    #[inline]
+    fn index(&self, route: usize) -> &PlanRoute {
+        &self.pieces[route / PIECE][route % PIECE]
+    }
+}
+
+impl PlanRoute {
+    /// Its service's id, or empty.
+    pub(crate) fn service(&self) -> &str {
+        self.route.service_id.as_deref().unwrap_or_default()
+    }
+
+    /// The number of a combination of one of its paths and, where it has hosts, one of them.
+    #[inline]
+    pub(crate) fn number(&self, path: usize, host: Option<usize>) -> u64 {
+        let hosts = self.route.spec.uri().map_or(1, |uri| uri.hosts.len().max(1));
+        self.first_match + (path * hosts + host.unwrap_or_default()) as u64
+    }
+}
+
+/// How many numbers a route takes.
+fn combinations(route: &Route) -> u64 {
+    route.spec.uri().map_or(1, |uri| uri.paths.len() * uri.hosts.len().max(1)) as u64
+}
+
+/// Whether two routes of the same id say the same in every label, and in what their numbers stand for.
+fn says_the_same(a: &Arc<Route>, b: &Arc<Route>) -> bool {
+    let are_alike = || match (a.spec.uri(), b.spec.uri()) {
+        (Some(a), Some(b)) => a.paths == b.paths && a.hosts == b.hosts,
+        (None, None) => true,
+        _ => false,
+    };
+    Arc::ptr_eq(a, b)
+        // Another upstream has other nodes in its slots.
+        || a.upstream == b.upstream && a.service_id == b.service_id && (Arc::ptr_eq(&a.spec, &b.spec) || are_alike())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_config::Config;
+
+    /// Routes `r0`, `r1`, … at these paths.
+    fn routes(paths: &[&str]) -> Vec<Arc<Route>> {
+        let route = |(index, path): (usize, &&str)| format!("{{id: r{index}, uri: {path}, upstream_id: u}}");
+        let routes: Vec<String> = paths.iter().enumerate().map(route).collect();
+        let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes: [{}]\n", routes.join(", "));
+        let config: Config = stillgate_config::load(text, &|_| None).unwrap().config;
+        config.routes
+    }
+
+    fn ids(routes: &[Arc<Route>]) -> Vec<&str> {
+        let mut ids: Vec<&str> = routes.iter().map(|route| route.spec.id.as_str()).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn numbers(routes: &Routes) -> HashMap<String, u64> {
+        routes.iter().map(|route| (route.route.spec.id.clone(), route.first_match)).collect()
+    }
+
+    fn many() -> Vec<Arc<Route>> {
+        routes(&vec!["/a"; PIECE * 4 + 10])
+    }
+
+    #[test]
+    fn what_did_not_change_is_shared() {
+        let mut list = many();
+        let (first, difference) = Routes::new(&list, None);
+        assert_eq!((difference.arrived.len(), difference.left.len()), (list.len(), 0));
+        list[PIECE + 3] = routes(&vec!["/b"; PIECE * 2])[PIECE + 3].clone();
+        let (second, difference) = Routes::new(&list, Some(&first));
+        assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r259"], vec!["r259"]));
+        let same: Vec<bool> = first.pieces.iter().zip(&second.pieces).map(|(old, new)| Arc::ptr_eq(old, new)).collect();
+        assert_eq!(same, [true, false, true, true, true]);
+        let (old, new) = (numbers(&first), numbers(&second));
+        assert!(old.iter().all(|(id, number)| (new[id] == *number) == (id != "r259")));
+        assert_eq!(second[PIECE + 3].first_match, list.len() as u64, "a number is given once");
+    }
+
+    #[test]
+    fn numbers_stay_where_routes_move() {
+        let mut list = many();
+        let (first, _) = Routes::new(&list, None);
+        list.remove(PIECE - 1);
+        list.swap(0, 7);
+        let (second, difference) = Routes::new(&list, Some(&first));
+        assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec![], vec!["r255"]));
+        assert_eq!(second.iter().count(), list.len());
+        for (index, route) in list.iter().enumerate() {
+            assert!(Arc::ptr_eq(&second[index].route, route));
+            assert_eq!(numbers(&first)[&route.spec.id], second[index].first_match);
+        }
+        let (third, difference) = Routes::new(&[], Some(&second));
+        assert_eq!((difference.left.len(), third.iter().count()), (list.len(), 0));
+    }
+
+    #[test]
+    fn numbers_begin_anew_before_they_run_out() {
+        let list = routes(&["/a", "/b"]);
+        let (mut first, _) = Routes::new(&list, None);
+        first.next_match = MATCHES_MAX;
+        let (second, difference) = Routes::new(&list, Some(&first));
+        assert!(difference.is_renumbered && difference.arrived.is_empty() && difference.left.is_empty());
+        assert_eq!((second[0].first_match, second[1].first_match, second.next_match), (0, 1, 2));
+    }
+
+    #[test]
+    fn what_reads_alike_keeps_its_numbers() {
+        let list = routes(&["/a", "/b"]);
+        let (first, _) = Routes::new(&list, None);
+        // Read once more from the text, so that nothing is the same memory.
+        let (second, difference) = Routes::new(&routes(&["/a", "/c"]), Some(&first));
+        assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r1"], vec!["r1"]));
+        assert_eq!((second[0].first_match, second[1].first_match), (0, 2));
+    }
+}

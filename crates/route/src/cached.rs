@@ -1,0 +1,85 @@
+//! Matching with a route cache: the key of a request, and what is kept under it.
+//!
+//! A key is made of exactly those fields that some route reads: for each how many values it has, and each value with its
+//! length before it. So values cannot run into one another, and absent, empty and repeated values differ. Requests of
+//! equal keys are taken by the same route, whatever else they hold.
+
+use crate::cache::RouteCache;
+use crate::layer::{Context, Read};
+use crate::matcher::{Match, Matcher, Request, Scratch};
+use crate::path::PathError;
+use crate::values::NONE;
+
+impl Matcher {
+    /// As [`Matcher::find`], but asks the cache first and tells it what was found. The cache must not have been used with
+    /// another matcher since it was cleared.
+    ///
+    /// A path with `%2F` bypasses it.
+    pub fn find_cached(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+        cache: &mut RouteCache,
+    ) -> Result<Option<Match>, PathError> {
+        if request.path.has_encoded_slash() {
+            return self.find(request, scratch);
+        }
+        let mut key = std::mem::take(&mut scratch.key);
+        let newest = self.newest();
+        scratch.values.begin(&newest.layer.fields);
+        self.write_key(&mut scratch.context(request, &newest.layer.fields), &mut key);
+        let found = cache.get(&key).unwrap_or_else(|| {
+            // What the key was made of has been read already.
+            let found = self.find_as_begun(request, scratch);
+            cache.put(&key, found);
+            found
+        });
+        scratch.key = key;
+        Ok(found)
+    }
+
+    /// Whether some route reads a value that nearly every request has another of, so that a cache could not pay.
+    pub fn reads_unique_values(&self) -> bool {
+        self.reads.iter().any(|read| match read {
+            Read::Int(slot) | Read::Text(slot) => self.newest().layer.fields.get(*slot).field.is_nearly_unique(),
+            _ => false,
+        })
+    }
+
+    fn write_key(&self, context: &mut Context<'_, '_>, key: &mut Vec<u8>) {
+        key.clear();
+        let request = context.request;
+        for read in self.reads.iter() {
+            match *read {
+                Read::Path => push(key, request.path.bytes()),
+                Read::Host => push(key, request.host),
+                Read::SourceIp => match context.client {
+                    std::net::IpAddr::V4(address) => push(key, &address.octets()),
+                    std::net::IpAddr::V6(address) => push(key, &address.octets()),
+                },
+                Read::Method(_) if let Some(name) = request.method.name() => push(key, name.as_bytes()),
+                Read::Method(slot) | Read::Text(slot) | Read::Int(slot) | Read::Ip(slot) => {
+                    let mut entry = context.values.first(slot, context.fields, request);
+                    // How many there are becomes known at the end.
+                    let at = key.len();
+                    key.extend_from_slice(&[0; 4]);
+                    let mut count = 0u32;
+                    while entry != NONE {
+                        push(key, context.values.text(entry));
+                        count += 1;
+                        entry = context.values.next(entry);
+                    }
+                    key[at..at + 4].copy_from_slice(&count.to_le_bytes());
+                }
+                // Both are parts of the path, which is read by whoever reads them.
+                Read::SegmentCount | Read::Param => {}
+            }
+        }
+    }
+}
+
+/// Appends a value with its length before it.
+fn push(key: &mut Vec<u8>, value: &[u8]) {
+    key.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    key.extend_from_slice(value);
+}

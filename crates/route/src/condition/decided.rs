@@ -1,0 +1,271 @@
+//! Predicates whose answer is known without a request, because of what values their field can have.
+//!
+//! Each answer comes with its reason, which lint shows to whoever wrote the predicate. Only what is certain is claimed:
+//! `None` says nothing.
+
+use crate::condition::{Field, FieldKind, Predicate, Test, Value};
+use crate::path;
+use crate::pattern::STAR;
+
+/// Why no request satisfies a predicate, and what to write.
+pub(crate) fn never(predicate: &Predicate) -> Option<String> {
+    let field = &predicate.field;
+    if let Some((first, last)) = int_domain(field) {
+        let (low, high) = int_range(&predicate.test)?;
+        return (low > last || high < first).then(|| match field {
+            Field::SegmentCount => format!("{field} is at least 0"),
+            _ => format!("{field} is from {first} to {last}"),
+        });
+    }
+    if let Some(values) = finite_domain(field) {
+        let passes = |value: &&[u8]| predicate.test.passes(Value::Text(value));
+        return (!values.iter().any(passes)).then(|| format!("{field} is \"http\" or \"https\""));
+    }
+    let literal = Literal::of(&predicate.test)?;
+    if predicate.lower
+        && let Some(reason) = unlike_lower_case(literal)
+    {
+        return Some(reason);
+    }
+    value_flaw(field, literal, predicate.lower)
+}
+
+/// Why every request satisfies a predicate.
+pub(crate) fn always(predicate: &Predicate) -> Option<String> {
+    let field = &predicate.field;
+    if !field.is_always_there() {
+        return None;
+    }
+    if let Some((first, last)) = int_domain(field) {
+        let (low, high) = int_range(&predicate.test)?;
+        return (low <= first && high >= last).then(|| format!("{field} is never below 0"));
+    }
+    if let Some(values) = finite_domain(field) {
+        let all = values.iter().all(|value| predicate.test.passes(Value::Text(value)));
+        return all.then(|| format!("{field} is always \"http\" or \"https\""));
+    }
+    match &predicate.test {
+        Test::Present => Some(format!("every request has {field}")),
+        Test::Methods(methods) if methods.is_empty() => Some("no methods means any method".to_owned()),
+        Test::Prefix(text) | Test::Suffix(text) | Test::Contains(text) if text.is_empty() => {
+            Some("an empty text is in every text".to_owned())
+        }
+        Test::Prefix(text) | Test::Contains(text) if *field == Field::Path && **text == *b"/" => {
+            Some("every path begins with \"/\"".to_owned())
+        }
+        Test::Path(pattern) if *field == Field::Path && *pattern.key() == [b'/', STAR] => {
+            Some("every path begins with \"/\"".to_owned())
+        }
+        Test::Regex(pattern) => {
+            const EVERY_TEXT: [&str; 4] = ["", "^", ".*", "^.*"];
+            const EVERY_PATH: [&str; 5] = ["/", "^/", "/.*", "^/.*", ".+"];
+            let source = pattern.source();
+            let every = EVERY_TEXT.contains(&source) || *field == Field::Path && EVERY_PATH.contains(&source);
+            every.then(|| format!("the regex matches every {}", if *field == Field::Path { "path" } else { "text" }))
+        }
+        Test::NotEqual(text) if field.kind() == FieldKind::Text => {
+            value_flaw(field, Literal { text, begins: true, ends: true }, predicate.lower)
+        }
+        _ => None,
+    }
+}
+
+/// The values of a number field.
+pub(crate) fn int_domain(field: &Field) -> Option<(i64, i64)> {
+    match field {
+        Field::SegmentCount => Some((0, i64::MAX)),
+        Field::SourcePort | Field::DestinationPort => Some((0, u16::MAX as i64)),
+        _ => None,
+    }
+}
+
+/// The values of a field that has few.
+pub(crate) fn finite_domain(field: &Field) -> Option<[&'static [u8]; 2]> {
+    matches!(field, Field::Protocol).then_some([b"http", b"https"])
+}
+
+/// The numbers that pass a test, from the first to the last; the first is after the last where there are none. Of `!=`
+/// only that it is none of these.
+pub(crate) fn int_range(test: &Test) -> Option<(i64, i64)> {
+    const NONE: (i64, i64) = (1, 0);
+    Some(match test {
+        Test::IntEqual(number) => (*number, *number),
+        Test::Less(bound) => bound.checked_sub(1).map_or(NONE, |last| (i64::MIN, last)),
+        Test::LessOrEqual(bound) => (i64::MIN, *bound),
+        Test::Greater(bound) => bound.checked_add(1).map_or(NONE, |first| (first, i64::MAX)),
+        Test::GreaterOrEqual(bound) => (*bound, i64::MAX),
+        _ => return None,
+    })
+}
+
+/// Text that stands in every value which passes a test.
+#[derive(Clone, Copy)]
+struct Literal<'a> {
+    text: &'a [u8],
+    /// Whether values begin with it.
+    begins: bool,
+    /// Whether values end with it.
+    ends: bool,
+}
+
+impl Literal<'_> {
+    fn of(test: &Test) -> Option<Literal<'_>> {
+        let (text, begins, ends) = match test {
+            Test::Equal(text) => (text, true, true),
+            Test::Prefix(text) => (text, true, false),
+            Test::Suffix(text) => (text, false, true),
+            Test::Contains(text) => (text, false, false),
+            _ => return None,
+        };
+        Some(Literal { text, begins, ends })
+    }
+}
+
+/// What lowering never gives.
+fn unlike_lower_case(literal: Literal<'_>) -> Option<String> {
+    let text = literal.text;
+    let lower = || String::from_utf8_lossy(text).to_lowercase();
+    // Beyond ASCII only a whole text is certain: of values that are no UTF-8 no other letters are lowered.
+    let certain = text.iter().any(u8::is_ascii_uppercase)
+        || (!text.is_ascii() && literal.begins && literal.ends)
+            && std::str::from_utf8(text).is_ok_and(|text| text.to_lowercase() != text);
+    certain.then(|| format!("lower() leaves no upper case; write {:?}", lower()))
+}
+
+fn value_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String> {
+    match field {
+        Field::Host => host_flaw(literal),
+        Field::Path => path_flaw(literal, lower),
+        Field::Segment(_) | Field::Segments(..) => segment_flaw(field, literal, lower),
+        _ => None,
+    }
+}
+
+/// What stands in no host, see [`crate::canonical_host`].
+fn host_flaw(literal: Literal<'_>) -> Option<String> {
+    let text = literal.text;
+    if text.is_empty() && literal.begins && literal.ends {
+        return Some("a request without host has no http.host; write !(http.host contains \"\")".to_owned());
+    }
+    let lossy = String::from_utf8_lossy(text);
+    if text.iter().any(u8::is_ascii_uppercase) {
+        return Some(format!("hosts are compared in lower case; write {:?}", lossy.to_ascii_lowercase()));
+    }
+    if !text.is_ascii() {
+        return Some("hosts are ASCII; write the punycode form (xn--…)".to_owned());
+    }
+    if let Some(byte) = text.iter().find(|byte| !byte.is_ascii_graphic() || b"\"#,/<>?@\\^`{|}".contains(byte)) {
+        return Some(format!("{:?} is in no host", *byte as char));
+    }
+    // A colon is in no name, only in an IPv6 address, which stands in brackets.
+    let colon = memchr::memchr(b':', text)?;
+    if (literal.begins && text[0] != b'[') || (literal.ends && !text.ends_with(b"]")) {
+        let end = if text[0] == b'[' { memchr::memrchr(b':', text)? } else { colon };
+        let write = String::from_utf8_lossy(&text[..end]);
+        return Some(format!("hosts are compared without port; write {write:?}"));
+    }
+    None
+}
+
+/// What stands in no path in normal form.
+fn path_flaw(literal: Literal<'_>, lower: bool) -> Option<String> {
+    let text = literal.text;
+    if literal.begins && text.first().map_or(literal.ends, |first| *first != b'/') {
+        let write = normal_form(&[b"/", text].concat(), lower);
+        return Some(format!("paths begin with \"/\"{}", suggest(write)));
+    }
+    flaw_inside(literal, lower)
+}
+
+fn segment_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<String> {
+    let text = literal.text;
+    if text.is_empty() && literal.begins && literal.ends {
+        return Some("no segment of a path is empty".to_owned());
+    }
+    let slashes = memchr::memchr_iter(b'/', text).count();
+    let slashes_max = match field {
+        Field::Segments(first, last) => usize::from(last - first),
+        _ => 0,
+    };
+    if slashes > slashes_max {
+        return Some(format!("{field} holds {slashes_max} slashes"));
+    }
+    let outer = (literal.begins && text.starts_with(b"/")) || (literal.ends && text.ends_with(b"/"));
+    if outer {
+        return Some(format!("{field} neither begins nor ends with \"/\""));
+    }
+    if literal.begins && literal.ends && slashes < slashes_max {
+        return Some(format!("{field} holds {slashes_max} slashes"));
+    }
+    if literal.begins && (text.starts_with(b"./") || text.starts_with(b"../") || literal.ends && is_dots(text)) {
+        return Some("paths are compared without dot segments".to_owned());
+    }
+    flaw_inside(literal, lower)
+}
+
+/// What stands nowhere in a path in normal form, see [`path`].
+fn flaw_inside(literal: Literal<'_>, lower: bool) -> Option<String> {
+    let text = literal.text;
+    let write = || suggest(normal_form(text, lower));
+    let mut before = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        match byte {
+            b'?' => return Some("paths are compared without query; test http.queries.NAME".to_owned()),
+            b'%' if !may_be_escape(&text[at + 1..], literal.ends, lower) => {
+                return Some(format!("paths are compared in normal form{}", write()));
+            }
+            b'/' if before == b'/' => {
+                return Some(format!("paths are compared with duplicate slashes merged{}", write()));
+            }
+            b'/' | b'%' => {}
+            byte if path::stays_as_it_is(byte) => {}
+            _ => return Some(format!("paths are compared in normal form{}", write())),
+        }
+        before = byte;
+    }
+    if !text.contains(&b'.') {
+        return None;
+    }
+    // The first part may be the end of a longer segment, and unless the value ends there, the last one its beginning.
+    let mut segments = text.split(|byte| *byte == b'/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        if is_dots(segment) && (literal.ends || segments.peek().is_some()) {
+            return Some(format!("paths are compared without dot segments{}", write()));
+        }
+    }
+    None
+}
+
+fn is_dots(segment: &[u8]) -> bool {
+    matches!(segment, b"." | b"..")
+}
+
+/// Whether what follows a `%` can be the digits of an encoded byte in normal form; they may be cut off unless the value
+/// ends there.
+fn may_be_escape(after: &[u8], ends: bool, lower: bool) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_digit() || if lower { b'a'..=b'f' } else { b'A'..=b'F' }.contains(byte);
+    let digits = &after[..after.len().min(2)];
+    if !digits.iter().all(is_digit) {
+        return false;
+    }
+    if digits.len() < 2 {
+        return !ends;
+    }
+    let value = digits.iter().fold(0u32, |value, digit| value * 16 + (*digit as char).to_digit(16).unwrap_or(0)) as u8;
+    value != 0 && !path::is_unreserved(value)
+}
+
+fn suggest(write: Option<String>) -> String {
+    write.map_or_else(String::new, |write| format!("; write {write:?}"))
+}
+
+fn normal_form(text: &[u8], lower: bool) -> Option<String> {
+    // What does not begin with a slash is put behind one, and behind a letter, lest it become a dot segment.
+    const GUARD: &[u8] = b"/-";
+    let guard = if text.starts_with(b"/") { &b""[..] } else { GUARD };
+    let (raw, mut scratch) = ([guard, text].concat(), Vec::new());
+    let normal = path::normalise(&raw, &mut scratch).ok()?;
+    let normal = String::from_utf8_lossy(normal.bytes().strip_prefix(guard)?).into_owned();
+    let normal = if lower { normal.to_ascii_lowercase() } else { normal };
+    (normal.as_bytes() != text).then_some(normal)
+}

@@ -1,0 +1,71 @@
+//! A route at one of its places, as it is named to people.
+
+use super::reason::shortened;
+use crate::layer::PlaceId;
+use crate::{RouteSpec, Takes};
+use std::fmt;
+
+/// A route at the place that is told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its position in the list that was compiled.
+    pub route: usize,
+    /// Its id.
+    pub id: String,
+    /// Where it stands.
+    pub stand: Stand,
+}
+
+/// What of a route was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stand {
+    /// An expression route has one place.
+    Expression {
+        /// As it was written.
+        text: String,
+    },
+    /// One of a URI route's hosts with one of its paths.
+    Uri {
+        /// The host pattern; `None`: any host.
+        host: Option<String>,
+        /// Which of the route's paths it is.
+        path_index: usize,
+        /// The path pattern.
+        path: String,
+    },
+}
+
+impl Candidate {
+    pub(super) fn new(route: usize, spec: &RouteSpec, place: PlaceId) -> Candidate {
+        let stand = match &spec.takes {
+            Takes::Expression(expression) => Stand::Expression { text: expression.text().to_owned() },
+            Takes::Uri(uri) => Stand::Uri {
+                host: uri.hosts.get(place.host as usize).map(ToString::to_string),
+                path_index: place.path as usize,
+                path: uri.paths[place.path as usize].to_string(),
+            },
+        };
+        Candidate { route, id: spec.id.clone(), stand }
+    }
+}
+
+/// Host and path, or the beginning of the expression on one line.
+impl fmt::Display for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_CHARS_MAX: usize = 80;
+        match self {
+            Stand::Expression { text } => {
+                // No more words than can be shown: an expression may be long.
+                let words: Vec<&str> = text.split_whitespace().take(SHOWN_CHARS_MAX).collect();
+                f.write_str(&shortened(&words.join(" "), SHOWN_CHARS_MAX))
+            }
+            Stand::Uri { host, path, .. } => write!(f, "{}, {path}", host.as_deref().unwrap_or("any host")),
+        }
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" ({})", self.id, self.stand)
+    }
+}

@@ -1,0 +1,263 @@
+//! Which route takes a request, and why not another: what [`Matcher::find`] decides, told.
+//!
+//! It walks all routes in the order they are tried, evaluates their conditions as they were written, without an index, and
+//! puts into words what it finds (`reason`). It is slow and allocates. That it comes to the same as the search is asserted.
+
+mod candidate;
+mod reason;
+
+pub use candidate::{Candidate, Stand};
+pub use reason::{Reason, Told};
+
+use crate::layer::{PlaceId, order, places_of};
+use crate::plain::Plain;
+use crate::{Match, Matcher, PathError, Request, RouteSpec, Scratch, Takes, UriRoute};
+use reason::{Distance, Why};
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt;
+
+/// Most better-placed routes told of; of more, those that failed by least.
+pub const RULED_OUT_MAX: usize = 100;
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The route that takes it.
+    pub chosen: Option<Candidate>,
+    /// What the chosen route captured: `:name` and `*name` of its path, or the named groups of its regexes.
+    pub params: Vec<(String, String)>,
+    /// Routes that come before the chosen one, each with its reason; in the order they are tried. Of URI routes only those
+    /// whose host and path match.
+    pub ruled_out: Vec<(Candidate, Reason)>,
+    /// How many more there are, beyond [`RULED_OUT_MAX`].
+    pub omitted: usize,
+    /// About the route that was asked about.
+    pub asked: Option<(String, Verdict)>,
+}
+
+/// What became of the route that was asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is no route of that id.
+    Unknown,
+    /// It takes the request.
+    Chosen,
+    /// The request's host is none of its.
+    Host(String),
+    /// The request's path is none of its.
+    Path(String),
+    /// A condition does not hold; of a URI route one besides host and path.
+    RuledOut(Reason),
+    /// It would take the request, but the chosen route comes first.
+    Later(String),
+}
+
+impl Matcher {
+    /// Tells which route takes a request, and why no other; `asked` is the id of a route to tell about in any case.
+    ///
+    /// Fails where [`Matcher::find`] does.
+    pub fn explain(&self, request: &Request<'_>, asked: Option<&str>) -> Result<Explanation, PathError> {
+        let found = self.find(request, &mut Scratch::default())?;
+        let mut teller = Teller { matcher: self, request, plain: Plain::new(request) };
+        let chosen = found.and_then(|found| teller.place_of(found));
+        debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
+        debug_assert!(chosen.is_none_or(|chosen| teller.distance(chosen).is_none()), "what was found holds");
+        let (kept, omitted) = teller.ruled_out(chosen);
+        let ruled_out = kept
+            .into_iter()
+            .filter_map(|place| Some((teller.candidate(place), teller.why_not(place)?)))
+            .collect();
+        let params = found.map_or_else(Vec::new, |found| {
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            self.params(found, request).into_iter().map(|(name, value)| (name, text(&value))).collect()
+        });
+        let asked = asked.map(|id| (id.to_owned(), teller.verdict(id, chosen)));
+        Ok(Explanation { chosen: chosen.map(|chosen| teller.candidate(chosen)), params, ruled_out, omitted, asked })
+    }
+}
+
+/// A place of a route, by the route's position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    route: usize,
+    id: PlaceId,
+}
+
+/// Evaluates places of one request.
+struct Teller<'m, 'p, 'r> {
+    matcher: &'m Matcher,
+    request: &'p Request<'r>,
+    plain: Plain<'p, 'r>,
+}
+
+impl<'m> Teller<'m, '_, '_> {
+    fn spec(&self, place: Place) -> &'m RouteSpec {
+        &self.matcher.specs[place.route]
+    }
+
+    fn order(&self, a: Place, b: Place) -> Ordering {
+        order((self.spec(a), a.route, a.id), (self.spec(b), b.route, b.id))
+    }
+
+    fn places(&self, route: usize) -> impl Iterator<Item = Place> + use<'m> {
+        places_of(&self.matcher.specs[route]).map(move |id| Place { route, id })
+    }
+
+    /// The place at which a route was found.
+    fn place_of(&self, found: Match) -> Option<Place> {
+        let places = self.places(found.route).filter(|place| place.id.path as usize == found.path);
+        places.filter(|place| self.is_at(*place)).min_by(|a, b| self.order(*a, *b))
+    }
+
+    /// Whether host and path are the place's. An expression has none of its own.
+    fn is_at(&self, place: Place) -> bool {
+        match &self.spec(place).takes {
+            Takes::Expression(_) => true,
+            Takes::Uri(uri) => {
+                let host = uri.hosts.get(place.id.host as usize);
+                host.is_none_or(|host| host.matches(self.request.host))
+                    && uri.paths[place.id.path as usize].matches(self.request.path.bytes())
+            }
+        }
+    }
+
+    /// How far from holding the conditions of a place are besides host and path; `None` where they hold.
+    fn distance(&mut self, place: Place) -> Option<Distance> {
+        Why::new(&mut self.plain, self.request).distance(&self.matcher.specs[place.route], place.id.path)
+    }
+
+    fn why_not(&mut self, place: Place) -> Option<Reason> {
+        Why::new(&mut self.plain, self.request).why_not(&self.matcher.specs[place.route], place.id.path)
+    }
+
+    /// The places before the chosen one that don't hold, in their order, and how many are left out.
+    fn ruled_out(&mut self, chosen: Option<Place>) -> (Vec<Place>, usize) {
+        let mut failing: Vec<(Place, Distance)> = Vec::new();
+        for route in 0..self.matcher.specs.len() {
+            for place in self.places(route) {
+                if chosen.is_some_and(|chosen| self.order(place, chosen).is_ge()) || !self.is_at(place) {
+                    continue;
+                }
+                let distance = self.distance(place);
+                debug_assert!(distance.is_some(), "route {route} holds and was not found");
+                failing.extend(distance.map(|distance| (place, distance)));
+            }
+        }
+        failing.sort_by(|(a, _), (b, _)| self.order(*a, *b));
+        // A route with several hosts or paths is met again, mostly with nothing new to say.
+        let mut told = HashSet::new();
+        failing.retain(|(place, _)| {
+            let is_alone = self.places(place.route).nth(1).is_none();
+            is_alone || self.why_not(*place).is_some_and(|reason| told.insert((place.route, reason.text)))
+        });
+        let omitted = failing.len().saturating_sub(RULED_OUT_MAX);
+        if omitted > 0 {
+            failing.sort_by_key(|(_, distance)| *distance);
+            failing.truncate(RULED_OUT_MAX);
+            failing.sort_by(|(a, _), (b, _)| self.order(*a, *b));
+        }
+        (failing.into_iter().map(|(place, _)| place).collect(), omitted)
+    }
+
+    fn candidate(&self, place: Place) -> Candidate {
+        Candidate::new(place.route, self.spec(place), place.id)
+    }
+
+    fn verdict(&mut self, id: &str, chosen: Option<Place>) -> Verdict {
+        let Some(route) = self.matcher.specs.iter().position(|spec| spec.id == id) else {
+            return Verdict::Unknown;
+        };
+        if chosen.is_some_and(|chosen| chosen.route == route) {
+            return Verdict::Chosen;
+        }
+        let mut places: Vec<Place> = self.places(route).filter(|place| self.is_at(*place)).collect();
+        places.sort_by(|a, b| self.order(*a, *b));
+        let Some(first) = places.first().copied() else {
+            return self.elsewhere(self.matcher.specs[route].uri());
+        };
+        match (places.into_iter().find(|place| self.distance(*place).is_none()), chosen) {
+            (Some(place), Some(chosen)) => Verdict::Later(self.why_later(place, chosen)),
+            // It holds, so something was chosen; and what was chosen is looked at above.
+            (Some(_), None) => Verdict::Chosen,
+            (None, _) => self.why_not(first).map_or(Verdict::Chosen, Verdict::RuledOut),
+        }
+    }
+
+    /// Of a URI route with no place at the request's host and path.
+    fn elsewhere(&self, uri: Option<&UriRoute>) -> Verdict {
+        let (hosts, paths) = uri.map_or((&[][..], &[][..]), |uri| (&uri.hosts, &uri.paths));
+        if !hosts.is_empty() && !hosts.iter().any(|pattern| pattern.matches(self.request.host)) {
+            let host = String::from_utf8_lossy(self.request.host);
+            return Verdict::Host(format!("hosts are {}; the request's is {host:?}", list(hosts)));
+        }
+        let path = String::from_utf8_lossy(self.request.path.bytes());
+        Verdict::Path(format!("paths are {}; the request's is {path:?}", list(paths)))
+    }
+
+    /// By which rule a place comes after the chosen one.
+    fn why_later(&self, place: Place, chosen: Place) -> String {
+        let (spec, first) = (self.spec(place), self.spec(chosen));
+        let same = match (&spec.takes, &first.takes) {
+            (Takes::Uri(_), Takes::Expression(_)) => return "expression routes come before URI routes".to_owned(),
+            (Takes::Uri(uri), Takes::Uri(uri_first)) => {
+                let host = |uri: &UriRoute, place: Place| {
+                    uri.hosts.get(place.id.host as usize).map_or_else(|| "any host".to_owned(), ToString::to_string)
+                };
+                let (here, there) = (host(uri, place), host(uri_first, chosen));
+                if here != there {
+                    return format!("host {there} is more specific than {here}");
+                }
+                let (here, there) = (&uri.paths[place.id.path as usize], &uri_first.paths[chosen.id.path as usize]);
+                // Parameters' names don't count, so the keys are compared and not the texts.
+                if here.key() != there.key() {
+                    return format!("path {there} is more specific than {here}");
+                }
+                "of the same host, path and priority"
+            }
+            (Takes::Expression(_), _) => "of the same priority",
+        };
+        if spec.priority != first.priority {
+            return format!("priority {} is above {}", first.priority, spec.priority);
+        }
+        format!("{same}, \"{}\" stands first", first.id)
+    }
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    const SHOWN_MAX: usize = 8;
+    let shown: Vec<String> = items.iter().take(SHOWN_MAX).map(T::to_string).collect();
+    let more = items.len().saturating_sub(SHOWN_MAX);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.chosen {
+            Some(chosen) => writeln!(f, "route {chosen} takes the request")?,
+            None => writeln!(f, "no route takes the request")?,
+        }
+        for (name, value) in &self.params {
+            writeln!(f, "  {name} is {value:?}")?;
+        }
+        if !self.ruled_out.is_empty() {
+            writeln!(f, "better placed, but ruled out:")?;
+        }
+        for (candidate, reason) in &self.ruled_out {
+            writeln!(f, "  {candidate}: {reason}")?;
+        }
+        if self.omitted > 0 {
+            writeln!(f, "  and {} more, which failed by more", self.omitted)?;
+        }
+        let Some((id, verdict)) = &self.asked else {
+            return Ok(());
+        };
+        match verdict {
+            Verdict::Unknown => writeln!(f, "there is no route \"{id}\""),
+            Verdict::Chosen => writeln!(f, "route \"{id}\" takes the request"),
+            Verdict::Host(why) | Verdict::Path(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
+            Verdict::RuledOut(why) => writeln!(f, "route \"{id}\" cannot take it: {why}"),
+            Verdict::Later(why) => writeln!(f, "route \"{id}\" could take it, but comes later: {why}"),
+        }
+    }
+}

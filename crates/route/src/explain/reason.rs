@@ -1,0 +1,241 @@
+//! Why a condition does not hold, in words: which predicate of it, where it stands, and what the request has there.
+//!
+//! Of parts that must all hold the first that does not is told; of alternatives, that none holds, each with its reason; of
+//! what is negated, what holds inside. All of it is bounded.
+
+use super::list;
+use crate::condition::{Condition, Field, FieldKind, Predicate};
+use crate::plain::Plain;
+use crate::{AddressSet, PathPattern, Request, RouteSpec, Takes, UriRoute};
+use std::fmt;
+
+/// Most predicates told of in one reason.
+const PREDICATES_TOLD_MAX: usize = 8;
+/// Most values told of one field.
+const VALUES_TOLD_MAX: usize = 4;
+/// Longest value and longest predicate, as told.
+const VALUE_CHARS_MAX: usize = 80;
+const PREDICATE_CHARS_MAX: usize = 160;
+
+/// Why a place does not take a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// For people.
+    pub text: String,
+    /// The predicates that it is about, for programs; no more than a few.
+    pub predicates: Vec<Told>,
+}
+
+/// A predicate and what it came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// As it was written.
+    pub predicate: String,
+    /// Line and column in the expression, from 1 and in characters; `None` outside of expressions.
+    pub at: Option<(u32, u32)>,
+    /// What it reads.
+    pub field: String,
+    /// What the request has there, as the predicate sees it; empty: the field is absent.
+    pub values: Vec<String>,
+    /// Whether it holds; such a one is negated.
+    pub holds: bool,
+}
+
+/// Less is nearer to holding: how many of a place's parts fail, in thousandths of them.
+pub(super) type Distance = u32;
+
+/// Evaluates conditions and collects what there is to tell.
+pub(super) struct Why<'a, 'p, 'r> {
+    plain: &'a mut Plain<'p, 'r>,
+    request: &'p Request<'r>,
+    told: Vec<Told>,
+}
+
+/// What is told of one condition: `what: fact`. Neighbours that share the fact are told together.
+struct Line {
+    what: String,
+    fact: String,
+}
+
+impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
+    pub(super) fn new(plain: &'a mut Plain<'p, 'r>, request: &'p Request<'r>) -> Why<'a, 'p, 'r> {
+        Why { plain, request, told: Vec::new() }
+    }
+
+    /// `None` where everything holds, besides host and path of a URI route.
+    pub(super) fn distance(mut self, spec: &RouteSpec, path: u32) -> Option<Distance> {
+        let (failing, all) = match &spec.takes {
+            Takes::Expression(expression) => self.count(expression.condition(), None),
+            Takes::Uri(uri) => {
+                let methods = u32::from(!uri.methods.admits(self.request.method));
+                let addresses = u32::from(!self.is_admitted(uri));
+                let vars = uri.vars.as_ref().map_or((0, 0), |vars| {
+                    self.count(vars.condition(), uri.paths.get(path as usize))
+                });
+                // Its host and its path hold.
+                (methods + addresses + vars.0, 4 + vars.1)
+            }
+        };
+        (failing > 0).then(|| failing * 1000 / all)
+    }
+
+    /// The first condition besides host and path that does not hold.
+    pub(super) fn why_not(mut self, spec: &RouteSpec, path: u32) -> Option<Reason> {
+        let uri = match &spec.takes {
+            Takes::Expression(expression) => {
+                let Line { what, fact } = self.tell_failing(expression.condition(), None)?;
+                return Some(Reason { text: joined(&what, &fact), predicates: self.told });
+            }
+            Takes::Uri(uri) => uri,
+        };
+        let own = |predicate: String, field: Field, value: String, whose: &str| Reason {
+            text: format!("{predicate}; {whose} {value}"),
+            predicates: vec![Told { predicate, at: None, field: field.to_string(), values: vec![value], holds: false }],
+        };
+        if !uri.methods.admits(self.request.method) {
+            let method = self.request.method.to_string();
+            return Some(own(format!("methods are {}", uri.methods), Field::Method, method, "the request's is"));
+        }
+        if !self.is_admitted(uri) {
+            let networks = format!("remote_addrs are {}", list(&uri.remote_addrs));
+            return Some(own(networks, Field::SourceIp, self.request.client.to_string(), "the client is"));
+        }
+        let Line { what, fact } = self.tell_failing(uri.vars.as_ref()?.condition(), uri.paths.get(path as usize))?;
+        Some(Reason { text: format!("vars: {}", joined(&what, &fact)), predicates: self.told })
+    }
+
+    fn is_admitted(&self, uri: &UriRoute) -> bool {
+        uri.remote_addrs.is_empty() || AddressSet::new(&uri.remote_addrs).contains(self.request.client)
+    }
+
+    fn holds(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> bool {
+        condition.holds(&mut |predicate| self.plain.holds(predicate, pattern))
+    }
+
+    /// Of the parts that must all hold, how many don't, and how many there are.
+    fn count(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> (u32, u32) {
+        match condition {
+            Condition::All(parts) => parts.iter().fold((0, 0), |(failing, all), part| {
+                let (more_failing, more) = self.count(part, pattern);
+                (failing + more_failing, all + more)
+            }),
+            part => (u32::from(!self.holds(part, pattern)), 1),
+        }
+    }
+
+    fn tell_failing(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> Option<Line> {
+        (!self.holds(condition, pattern)).then(|| self.tell(condition, false, pattern))
+    }
+
+    /// Why a condition comes to `value`, which it does.
+    fn tell(&mut self, condition: &Condition, value: bool, pattern: Option<&PathPattern>) -> Line {
+        if let Some(predicate) = written_negation(condition) {
+            return self.tell_predicate(predicate, value, pattern);
+        }
+        match condition {
+            Condition::Is(predicate) => self.tell_predicate(predicate, value, pattern),
+            Condition::Not(inner) => self.tell(inner, !value, pattern),
+            // One part decides where one is enough for the value.
+            Condition::All(parts) | Condition::Any(parts) => {
+                let one_is_enough = matches!(condition, Condition::Any(_)) == value;
+                match parts.iter().find(|part| self.holds(part, pattern) == value) {
+                    Some(part) if one_is_enough || parts.len() == 1 => self.tell(part, value, pattern),
+                    _ => self.tell_all(parts, value, pattern),
+                }
+            }
+            Condition::True | Condition::False => {
+                Line { what: String::new(), fact: format!("it always {}", if value { "holds" } else { "fails" }) }
+            }
+        }
+    }
+
+    /// All parts come to `value`.
+    fn tell_all(&mut self, parts: &[Condition], value: bool, pattern: Option<&PathPattern>) -> Line {
+        let mut lines: Vec<Line> = Vec::new();
+        let mut told = 0;
+        for part in parts {
+            if self.told.len() >= PREDICATES_TOLD_MAX {
+                break;
+            }
+            told += 1;
+            let line = self.tell(part, value, pattern);
+            match lines.last_mut() {
+                Some(last) if last.fact == line.fact && !last.what.is_empty() => {
+                    last.what = format!("{}, {}", last.what, line.what);
+                }
+                _ => lines.push(line),
+            }
+        }
+        let mut items: Vec<String> = lines.iter().map(|line| joined(&line.what, &line.fact)).collect();
+        if told < parts.len() {
+            items.push(format!("and {} more", parts.len() - told));
+        }
+        let lead = if value { "all hold" } else { "none holds" };
+        Line { what: String::new(), fact: format!("{lead}: {}", items.join("; ")) }
+    }
+
+    /// `holds` is about what was written, which may hold the negation itself.
+    fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
+        let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
+        let values: Vec<String> = self.plain.values(predicate, pattern).iter().map(text).collect();
+        let source = shortened(&predicate.source.text, PREDICATE_CHARS_MAX);
+        let mut what = match predicate.source.at {
+            Some((line, column)) => format!("at {line}:{column}, {source}"),
+            None => source.clone(),
+        };
+        if holds {
+            what.push_str(" holds");
+        }
+        let field = match predicate.lower {
+            true => format!("lower({})", predicate.field),
+            false => predicate.field.to_string(),
+        };
+        let fact = format!("{field} is {}", shown(&values, predicate, holds));
+        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, holds });
+        Line { what, fact }
+    }
+}
+
+/// The predicate of a negation that belongs to what was written: the `~=` and `!` of `vars`.
+fn written_negation(condition: &Condition) -> Option<&Predicate> {
+    let Condition::Not(inner) = condition else { return None };
+    match &**inner {
+        Condition::Is(predicate) if predicate.source.at.is_none() => Some(predicate),
+        deeper => written_negation(deeper),
+    }
+}
+
+fn shown(values: &[String], predicate: &Predicate, holds: bool) -> String {
+    let quoted = |value: &String| match predicate.field.kind() {
+        FieldKind::Text => format!("{value:?}"),
+        FieldKind::Int | FieldKind::Ip => value.clone(),
+    };
+    let mut shown = values.iter().take(VALUES_TOLD_MAX).map(quoted).collect::<Vec<_>>().join(", ");
+    if values.len() > VALUES_TOLD_MAX {
+        shown.push_str(&format!(" and {} more", values.len() - VALUES_TOLD_MAX));
+    }
+    match (values.len(), holds, predicate.any) {
+        (0, ..) => "absent".to_owned(),
+        (1, ..) | (_, true, true) => shown,
+        (_, true, false) => format!("{shown}; all pass"),
+        (_, false, true) => format!("{shown}; none passes"),
+        (_, false, false) => format!("{shown}; not all pass"),
+    }
+}
+
+fn joined(what: &str, fact: &str) -> String {
+    if what.is_empty() { fact.to_owned() } else { format!("{what}: {fact}") }
+}
+
+pub(super) fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

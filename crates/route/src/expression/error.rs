@@ -1,0 +1,254 @@
+//! What can be wrong with an expression, in words for whoever must mend it at night.
+
+use super::excerpt::Excerpt;
+use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, NESTING_MAX, PREDICATES_MAX};
+use crate::condition::{Field, FieldKind};
+use std::fmt;
+use std::ops::Range;
+
+/// One error of an expression.
+///
+/// Its `Display` has several lines: what is wrong, the line of the expression, carets below the place, and what to write
+/// instead; the last does not end in a line break. It is safe to print: nothing of the expression moves a terminal's
+/// cursor, and no line is long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpressionError {
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+    /// The place in bytes. Empty where something is missing.
+    pub span: Range<usize>,
+    /// What is wrong.
+    pub kind: ExpressionErrorKind,
+    /// What to write.
+    pub hint: Option<String>,
+    pub(super) excerpt: Excerpt,
+}
+
+/// What is wrong.
+///
+/// Texts called `found` are excerpts: in backquotes, on one line, cut where they are long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExpressionErrorKind {
+    /// There is nothing but blanks.
+    Empty,
+    /// It has more than [`EXPRESSION_BYTES_MAX`].
+    TooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// It nests deeper than [`NESTING_MAX`].
+    TooDeep,
+    /// It has more than [`PREDICATES_MAX`].
+    TooManyPredicates,
+    /// There were [`ERRORS_MAX`] errors before; what comes behind was not read.
+    TooManyErrors,
+    /// Something else stands here.
+    Expected {
+        /// What should stand here.
+        expected: Expected,
+        /// What does.
+        found: String,
+    },
+    /// It means something in another language.
+    Foreign {
+        /// What.
+        found: String,
+    },
+    /// A parenthesis, quote or bracket is never closed.
+    Unclosed {
+        /// As it was opened.
+        opened: &'static str,
+    },
+    /// A `)` closes nothing.
+    Unopened,
+    /// `()`
+    EmptyParentheses,
+    /// `&&` or `||` joins nothing on one side.
+    NothingToJoin {
+        /// `&&` or `||`.
+        operator: &'static str,
+        /// Whether what is behind is missing.
+        behind: bool,
+    },
+    /// No such escape in a text.
+    Escape {
+        /// With its backslash.
+        found: String,
+    },
+    /// A number that is none.
+    Number {
+        /// As it was written.
+        found: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An address or network that is none.
+    Address {
+        /// As it was written.
+        found: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// There is no such field.
+    UnknownField {
+        /// As it was written.
+        found: String,
+    },
+    /// The field's last part is wrong.
+    FieldName {
+        /// As it was written.
+        found: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// There is no such function.
+    UnknownFunction {
+        /// As it was written.
+        found: String,
+    },
+    /// `lower()` of what is no text.
+    Lower {
+        /// The field.
+        field: Field,
+    },
+    /// The operator is not for fields of that type.
+    OperatorType {
+        /// As it is written.
+        operator: &'static str,
+        /// The field.
+        field: Field,
+    },
+    /// The value is not of the type that field and operator ask for.
+    ValueType {
+        /// What is asked for.
+        expected: Expected,
+        /// The field.
+        field: Field,
+        /// Its type, and as it was written.
+        found: String,
+    },
+    /// The regex is none, or too large.
+    Regex {
+        /// On one line.
+        reason: String,
+    },
+}
+
+/// What can be asked for at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// A predicate or a parenthesis.
+    Condition,
+    /// A field, in a function.
+    Field,
+    /// An operator that compares.
+    Operator,
+    /// A value of any type.
+    Value,
+    /// A text.
+    Text,
+    /// A number.
+    Number,
+    /// An address.
+    Address,
+    /// A network.
+    Network,
+    /// An operator that joins conditions, or the end.
+    JointOrEnd,
+    /// An operator that joins conditions, or `)`.
+    JointOrClosing,
+    /// `(`, behind `!`.
+    Parenthesis,
+    /// `)`, at the end of a function.
+    Closing,
+}
+
+impl ExpressionError {
+    /// The line in question, and below it carets; empty where there is no such line.
+    pub fn excerpt(&self) -> String {
+        self.excerpt.to_string().trim_start_matches('\n').to_owned()
+    }
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}{}", self.line, self.column, self.kind, self.excerpt)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n    hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ExpressionError {}
+
+impl fmt::Display for ExpressionErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the expression is empty"),
+            Self::TooLong { bytes } => {
+                write!(f, "the expression has {bytes} bytes; at most {EXPRESSION_BYTES_MAX} are read")
+            }
+            Self::TooDeep => write!(f, "more than {NESTING_MAX} parentheses are open here"),
+            Self::TooManyPredicates => write!(f, "an expression has at most {PREDICATES_MAX} predicates"),
+            Self::TooManyErrors => {
+                write!(f, "there are {ERRORS_MAX} errors before this; what comes from here on was not read")
+            }
+            Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
+            Self::Foreign { found } => write!(f, "{found} is not in the expression language"),
+            Self::Unclosed { opened } => write!(f, "the `{opened}` that is opened here is never closed"),
+            Self::Unopened => f.write_str("this `)` closes nothing"),
+            Self::EmptyParentheses => f.write_str("there is nothing in these parentheses"),
+            Self::NothingToJoin { operator, behind } => {
+                write!(f, "there is no condition {} `{operator}`", if *behind { "behind" } else { "in front of" })
+            }
+            Self::Escape { found } => write!(f, "there is no escape {found}"),
+            Self::Number { found, reason } => write!(f, "{found} is not a number: {reason}"),
+            Self::Address { found, reason } => write!(f, "{found} is not an address or network: {reason}"),
+            Self::UnknownField { found } => write!(f, "there is no field {found}"),
+            Self::FieldName { found, reason } => write!(f, "{found} is not a field: {reason}"),
+            Self::UnknownFunction { found } => write!(f, "there is no function {found}"),
+            Self::Lower { field } => write!(f, "`lower` is for texts, but `{field}` is {}", type_of(field)),
+            Self::OperatorType { operator, field } => {
+                write!(f, "`{operator}` does not go with `{field}`, which is {}", type_of(field))
+            }
+            Self::ValueType { expected: Expected::Network, found, .. } => {
+                write!(f, "expected {}, found {found}", Expected::Network)
+            }
+            Self::ValueType { expected, field, found } => {
+                write!(f, "expected {expected}, since `{field}` is {}, found {found}", type_of(field))
+            }
+            Self::Regex { reason } => write!(f, "the regex is refused: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Expected::Condition => "a condition",
+            Expected::Field => "a field",
+            Expected::Operator => "an operator, such as `==`",
+            Expected::Value => "a value",
+            Expected::Text => "a text in double quotes",
+            Expected::Number => "a whole number",
+            Expected::Address => "an address",
+            Expected::Network => "a network, such as `10.0.0.0/8`",
+            Expected::JointOrEnd => "`&&`, `||` or the end",
+            Expected::JointOrClosing => "`&&`, `||` or `)`",
+            Expected::Parenthesis => "`(` behind `!`",
+            Expected::Closing => "`)`",
+        })
+    }
+}
+
+/// The type of a field's values, in words.
+pub(super) fn type_of(field: &Field) -> &'static str {
+    match field.kind() {
+        FieldKind::Text => "a text",
+        FieldKind::Int => "a number",
+        FieldKind::Ip => "an address",
+    }
+}

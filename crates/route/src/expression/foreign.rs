@@ -1,0 +1,354 @@
+//! What people write who come from other languages, and what it is in this one.
+
+use super::cursor::{is_blank, is_name};
+use super::error::Expected;
+use super::excerpt::quoted;
+use super::literal::word_length;
+use super::parse::Parser;
+use super::predicate::Operator;
+use crate::condition::{Field, FieldKind};
+use std::ops::Range;
+
+/// An operator of another language.
+pub(super) struct Foreign {
+    pub(super) length: usize,
+    /// What it does, or at least what its value must be.
+    pub(super) operator: Operator,
+    write: Write,
+}
+
+/// How it is written here.
+#[derive(Clone, Copy)]
+enum Write {
+    /// By the operator.
+    Same,
+    /// By the operator, within `!( … )`.
+    Negated,
+    /// By a regex that begins with `(?i)`.
+    AnyCase,
+    /// By both.
+    NegatedAnyCase,
+}
+
+impl Foreign {
+    /// `left` is what it compares.
+    pub(super) fn hint(&self, left: &str) -> String {
+        let operator = self.operator.as_str();
+        match self.write {
+            Write::Same => format!("write `{operator}`"),
+            Write::Negated => format!("write `!({left} {operator} …)`"),
+            Write::AnyCase => "write `~ \"(?i)…\"`".to_owned(),
+            Write::NegatedAnyCase => format!("write `!({left} ~ \"(?i)…\")`"),
+        }
+    }
+}
+
+/// Operators that begin with one of ours, so that they must be looked for first.
+const LONGER_SIGNS: [(&str, Operator, Write); 7] = [
+    ("===", Operator::Equal, Write::Same),
+    ("!==", Operator::NotEqual, Write::Same),
+    ("~~*", Operator::Regex, Write::AnyCase),
+    ("~~", Operator::Regex, Write::Same),
+    ("~*", Operator::Regex, Write::AnyCase),
+    ("~=", Operator::NotEqual, Write::Same),
+    ("<>", Operator::NotEqual, Write::Same),
+];
+
+const SIGNS: [(&str, Operator, Write); 14] = [
+    ("!~~", Operator::Regex, Write::Negated),
+    ("!~*", Operator::Regex, Write::NegatedAnyCase),
+    ("!~", Operator::Regex, Write::Negated),
+    ("!^=", Operator::Prefix, Write::Negated),
+    ("=~*", Operator::Regex, Write::AnyCase),
+    ("=~", Operator::Regex, Write::Same),
+    ("=>", Operator::GreaterOrEqual, Write::Same),
+    ("=<", Operator::LessOrEqual, Write::Same),
+    ("^~", Operator::Prefix, Write::Same),
+    ("$=", Operator::Suffix, Write::Same),
+    ("*=", Operator::Contains, Write::Same),
+    (":=", Operator::Equal, Write::Same),
+    ("=", Operator::Equal, Write::Same),
+    (":", Operator::Equal, Write::Same),
+];
+
+/// In lower case; two words may have any blanks between them. Longer ones first.
+const WORDS: [(&str, Operator, Write); 38] = [
+    ("not contains", Operator::Contains, Write::Negated),
+    ("not matches", Operator::Regex, Write::Negated),
+    ("not like", Operator::Regex, Write::Negated),
+    ("not ~", Operator::Regex, Write::Negated),
+    ("not ^=", Operator::Prefix, Write::Negated),
+    ("not =^", Operator::Suffix, Write::Negated),
+    ("not in", Operator::NotIn, Write::Same),
+    ("! in", Operator::NotIn, Write::Same),
+    ("!in", Operator::NotIn, Write::Same),
+    ("notin", Operator::NotIn, Write::Same),
+    ("is not", Operator::NotEqual, Write::Same),
+    ("starts with", Operator::Prefix, Write::Same),
+    ("ends with", Operator::Suffix, Write::Same),
+    ("in", Operator::In, Write::Same),
+    ("contains", Operator::Contains, Write::Same),
+    ("contain", Operator::Contains, Write::Same),
+    ("has", Operator::Contains, Write::Same),
+    ("includes", Operator::Contains, Write::Same),
+    ("is", Operator::Equal, Write::Same),
+    ("eq", Operator::Equal, Write::Same),
+    ("equals", Operator::Equal, Write::Same),
+    ("ne", Operator::NotEqual, Write::Same),
+    ("gt", Operator::Greater, Write::Same),
+    ("ge", Operator::GreaterOrEqual, Write::Same),
+    ("gte", Operator::GreaterOrEqual, Write::Same),
+    ("lt", Operator::Less, Write::Same),
+    ("le", Operator::LessOrEqual, Write::Same),
+    ("lte", Operator::LessOrEqual, Write::Same),
+    ("matches", Operator::Regex, Write::Same),
+    ("match", Operator::Regex, Write::Same),
+    ("like", Operator::Regex, Write::Same),
+    ("starts_with", Operator::Prefix, Write::Same),
+    ("startswith", Operator::Prefix, Write::Same),
+    ("prefix", Operator::Prefix, Write::Same),
+    ("ends_with", Operator::Suffix, Write::Same),
+    ("endswith", Operator::Suffix, Write::Same),
+    ("suffix", Operator::Suffix, Write::Same),
+    ("ipmatch", Operator::In, Write::Same),
+];
+
+pub(super) fn longer_operator(text: &str) -> Option<Foreign> {
+    sign(&LONGER_SIGNS, text)
+}
+
+pub(super) fn operator(text: &str) -> Option<Foreign> {
+    let word = WORDS.iter().find_map(|(word, operator, write)| {
+        let length = leading_words(text, word)?;
+        Some(Foreign { length, operator: *operator, write: *write })
+    });
+    word.or_else(|| sign(&SIGNS, text))
+}
+
+fn sign(signs: &[(&str, Operator, Write)], text: &str) -> Option<Foreign> {
+    let (sign, operator, write) = signs.iter().find(|(sign, ..)| text.starts_with(sign))?;
+    Some(Foreign { length: sign.len(), operator: *operator, write: *write })
+}
+
+/// The length of `words` where a text begins with them, in any case, and does not go on within the last.
+fn leading_words(text: &str, words: &str) -> Option<usize> {
+    let mut rest = text;
+    for (index, word) in words.split(' ').enumerate() {
+        let begin = if index == 0 { rest } else { rest.trim_start_matches(is_blank) };
+        if index > 0 && begin.len() == rest.len() {
+            return None;
+        }
+        let (head, tail) = begin.split_at_checked(word.len())?;
+        if !head.eq_ignore_ascii_case(word) {
+            return None;
+        }
+        rest = tail;
+    }
+    let is_whole = !words.ends_with(|c: char| c.is_ascii_alphabetic()) || !rest.starts_with(is_name);
+    is_whole.then_some(text.len() - rest.len())
+}
+
+/// A `not` before a condition.
+pub(super) fn leading_not(text: &str) -> Option<&str> {
+    let length = leading_words(text, "not")?;
+    let rest = text[length..].trim_start_matches(is_blank);
+    let begins = rest.starts_with('(') || rest.starts_with(|c: char| c.is_ascii_alphabetic());
+    (begins && leading_words(rest, "in").is_none()).then_some(&text[..length])
+}
+
+/// What joins conditions elsewhere, and whether it means `&&`. The text does not begin with `&&` or `||`.
+pub(super) fn joint(text: &str) -> Option<(&str, bool)> {
+    let words = [("and", true), ("or", false)];
+    let word = words.into_iter().find_map(|(word, and)| Some((leading_words(text, word)?, and)));
+    let sign = || [('&', true), (',', true), ('|', false)].into_iter().find(|(sign, _)| text.starts_with(*sign));
+    word.or_else(|| sign().map(|(_, and)| (1, and))).map(|(length, and)| (&text[..length], and))
+}
+
+/// Helps where neither a joining operator nor the end follows a condition.
+pub(super) fn no_joint(text: &str, literal: Range<usize>, at: usize) -> Option<String> {
+    let rest = &text[at..];
+    let is_text = literal.end == at && text[literal.clone()].ends_with('"');
+    if is_text && rest.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '"' | '/' | '\\' | '-' | '.' | '_')) {
+        let before = quoted(&text[literal]);
+        return Some(format!("the text before it is {before}; a `\"` within a text is written `\\\"`"));
+    }
+    let hint = if ["#", "//", "/*", "--"].iter().any(|comment| rest.starts_with(comment)) {
+        "there are no comments"
+    } else if rest.starts_with(|c: char| c == '(' || c == '!' || c.is_ascii_alphabetic()) && !rest.starts_with("!=") {
+        "write `&&` or `||` between two conditions"
+    } else if operator(rest).is_some() || Operator::leading(rest).is_some() {
+        "a condition has one operator; write two, joined by `&&`"
+    } else {
+        return None;
+    };
+    Some(hint.to_owned())
+}
+
+/// What a function of another name means: the name it has here, if it is one, and what to write.
+/// `behind` is what follows, from the parenthesis on.
+pub(super) fn function(name: &str, behind: &str) -> (Option<&'static str>, String) {
+    let plain = name.to_ascii_lowercase().replace(['_', '.'], "");
+    let ours = match plain.as_str() {
+        "lower" | "lowercase" | "tolower" | "tolowercase" | "downcase" | "lcase" | "casefold" => Some("lower"),
+        "any" | "anyof" | "some" => Some("any"),
+        _ => None,
+    };
+    if let Some(ours) = ours {
+        return (Some(ours), format!("write `{ours}(…)`"));
+    }
+    let hint = match plain.as_str() {
+        "startswith" | "hasprefix" | "beginswith" | "prefix" => "write `FIELD ^= \"…\"`",
+        "endswith" | "hassuffix" | "suffix" => "write `FIELD =^ \"…\"`",
+        "contains" | "includes" | "has" => "write `FIELD contains \"…\"`",
+        "matches" | "match" | "regex" | "regexp" => "write `FIELD ~ \"…\"`",
+        "pathprefix" => "write `http.path ^= \"…\"`",
+        "pathregexp" => "write `http.path ~ \"…\"`",
+        "hostregexp" => "write `http.host ~ \"…\"`",
+        "host" => "write `http.host == \"…\"`",
+        "path" | "uri" => "write `http.path == \"…\"`",
+        "method" => "write `http.method == \"…\"`",
+        "header" | "headers" => "write `http.headers.NAME == \"…\"`",
+        "query" | "queries" | "arg" => "write `http.queries.NAME == \"…\"`",
+        "clientip" | "cidr" | "ipmatch" => "write `net.src.ip in 10.0.0.0/8`",
+        "exists" | "present" | "defined" | "isset" => "write `FIELD ^= \"\"`, which holds where the field is there",
+        "all" | "every" => "leave it out: all values must pass unless `any(…)` is written",
+        "upper" | "toupper" | "uppercase" => "write `lower(…)`, and the text in lower case",
+        _ => "there are `lower(…)` and `any(…)`",
+    };
+    let argument = behind.trim_start_matches(|c| c == '(' || is_blank(c));
+    let argument = &argument[..argument.find(|c| !is_name(c)).unwrap_or(argument.len())];
+    let field = if Field::parse(argument).is_ok() { argument } else { "FIELD" };
+    (None, hint.replace("FIELD", field))
+}
+
+/// For who asks for a field that is like none.
+pub(super) const FIELDS: &str = "there are http.{method, host, path, path.segments.N, headers.NAME, queries.NAME}, \
+                                 net.{protocol, src.ip, src.port, dst.ip, dst.port} and tls.sni";
+
+/// What to write for a field that there is not, if there is one like it.
+pub(super) fn field(name: &str, nearest: Option<String>) -> Option<String> {
+    let plain = name.to_ascii_lowercase();
+    let plain = ["http.", "req.", "request.", "net.", "tls."]
+        .iter()
+        .find_map(|head| plain.strip_prefix(head))
+        .unwrap_or(&plain);
+    let known = match plain {
+        "uri" | "request_uri" | "path" | "url" => Some("http.path"),
+        "host" | "server_name" => Some("http.host"),
+        "method" | "request_method" => Some("http.method"),
+        "remote_addr" | "client_ip" | "ip" | "src_ip" => Some("net.src.ip"),
+        "remote_port" => Some("net.src.port"),
+        "server_addr" => Some("net.dst.ip"),
+        "server_port" | "port" => Some("net.dst.port"),
+        "scheme" | "protocol" => Some("net.protocol"),
+        "ssl_server_name" | "sni" => Some("tls.sni"),
+        "true" => return Some("`http.path ^= \"/\"` holds of every request".to_owned()),
+        "false" => return Some("`http.path == \"\"` holds of no request".to_owned()),
+        "any" | "lower" => return Some(format!("a function has parentheses: write `{plain}(…)`")),
+        _ => None,
+    };
+    let parts = [("arg_", "http.queries."), ("http_", "http.headers."), ("query_", "http.queries.")];
+    let named = || {
+        let (part, prefix) = parts.iter().find_map(|(from, to)| Some((plain.strip_prefix(from)?, to)))?;
+        (!part.is_empty() && !part.contains('.')).then(|| format!("{prefix}{part}"))
+    };
+    known.map(str::to_owned).or_else(named).or(nearest).map(|write| format!("did you mean `{write}`?"))
+}
+
+/// Helps where no operator follows a field.
+pub(super) fn no_operator(left: &str, field: Option<&Field>, rest: &str) -> Option<String> {
+    let ends = rest.is_empty() || rest.starts_with([')', '&', '|']) || joint(rest).is_some();
+    if ends {
+        return match field?.kind() {
+            FieldKind::Text => Some(format!("`{left} ^= \"\"` holds where it is there")),
+            FieldKind::Int => Some(format!("write `{left} == 443`, say")),
+            FieldKind::Ip => Some(format!("write `{left} in 10.0.0.0/8`, say")),
+        };
+    }
+    let operators = match field.map(Field::kind) {
+        Some(FieldKind::Int) => "numbers have `==`, `!=`, `<`, `<=`, `>` and `>=`",
+        Some(FieldKind::Ip) => "addresses have `==`, `!=`, `in` and `not in`",
+        _ => "texts have `==`, `!=`, `^=`, `=^`, `contains` and `~`",
+    };
+    Some(operators.to_owned())
+}
+
+/// A text in quotes that are none here: what it contains, and its length.
+pub(super) fn quotes(text: &str) -> Option<(&str, usize)> {
+    let pairs =
+        [("'", "'"), ("“", "”"), ("„", "“"), ("‘", "’"), ("`", "`"), ("r\"", "\""), ("r##\"", "\"##"), ("r'", "'")];
+    let (open, close) = pairs.into_iter().find(|(open, _)| text.starts_with(open))?;
+    let content = &text[open.len()..];
+    let length = content.find(close)?;
+    Some((&content[..length], open.len() + length + close.len()))
+}
+
+pub(super) fn is_quote(c: char) -> bool {
+    matches!(c, '\'' | '`' | '“' | '”' | '„' | '‘' | '’')
+}
+
+/// Helps where no value follows an operator.
+pub(super) fn no_value(rest: &str, expected: Expected, left: &str, operator: Operator) -> Option<String> {
+    let word = &rest[..word_length(rest)];
+    let operator = operator.as_str();
+    if rest.starts_with(['(', '[', '{']) {
+        let joint = if matches!(operator, "!=" | "not in") { "&&" } else { "||" };
+        return Some(format!("there are no lists; write `({left} {operator} … {joint} {left} {operator} …)`"));
+    }
+    if rest.is_empty() || rest.starts_with([')', '&', '|']) {
+        return None;
+    }
+    if matches!(word.to_ascii_lowercase().as_str(), "null" | "nil" | "none" | "undefined") {
+        return Some(format!("`!({left} ^= \"\")` holds where it is absent"));
+    }
+    if Field::parse(word).is_ok() {
+        return Some("a field is compared with a value, never with another field".to_owned());
+    }
+    if let Some(regex) = word.strip_prefix('/').and_then(|word| word.strip_suffix('/')).filter(|_| operator == "~") {
+        return Some(format!("write `r#\"{regex}\"#`"));
+    }
+    if let Some(number) = word.strip_prefix('+') {
+        return Some(format!("write `{number}`"));
+    }
+    if word.starts_with(['=', '!', '<', '>', '~', '^']) {
+        return Some("a condition has one operator".to_owned());
+    }
+    if word.starts_with(is_quote) {
+        return Some("quotes are `\"`, on both sides".to_owned());
+    }
+    match expected {
+        Expected::Text | Expected::Value if !word.contains(['"', '\\']) => Some(format!("write `\"{word}\"`")),
+        Expected::Text | Expected::Value => Some(format!("write `r#\"{word}\"#`")),
+        _ => None,
+    }
+}
+
+impl Parser<'_> {
+    /// Helps where a condition begins with what is no field: with a value, perhaps, that should be on the right.
+    pub(super) fn value_on_the_left(&self) -> String {
+        let rest = self.cursor.rest();
+        let swapped = || {
+            let quoted = rest.strip_prefix('"').and_then(|text| Some(text.find('"')? + 2));
+            let (value, behind) = rest.split_at(quoted.unwrap_or(word_length(rest)));
+            let behind = behind.trim_start_matches(is_blank);
+            let (operator, length) = Operator::leading(behind)?;
+            let behind = behind[length..].trim_start_matches(is_blank);
+            let field = &behind[..behind.find(|c| !is_name(c)).unwrap_or(behind.len())];
+            Field::parse(field).ok()?;
+            let operator = match operator {
+                Operator::Less => Operator::Greater,
+                Operator::LessOrEqual => Operator::GreaterOrEqual,
+                Operator::Greater => Operator::Less,
+                Operator::GreaterOrEqual => Operator::LessOrEqual,
+                Operator::In if value.starts_with('"') => Operator::Contains,
+                Operator::Equal if value.contains('/') && !value.starts_with('"') => Operator::In,
+                same => same,
+            };
+            Some(format!("the field stands on the left: write `{field} {} {value}`", operator.as_str()))
+        };
+        swapped().unwrap_or_else(|| match rest.starts_with('$') {
+            true => "fields have no `$`: write `http.path`, `http.headers.x_beta`".to_owned(),
+            false => "a condition is a field, an operator and a value: `http.path == \"/a\"`".to_owned(),
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Which fields the predicates of a matcher read, by number, and how a request's header and argument names find theirs.
+//!
+//! Numbers are only ever added, so that a delta layer may go on from its base's and both read one set of values.
+
+use crate::Variable;
+use crate::condition::Field;
+use foldhash::fast::FixedState;
+use std::collections::HashMap;
+
+/// Number of a [`Slot`].
+pub(crate) type SlotId = u32;
+
+/// The fields whose values are looked up, each at most once per request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fields {
+    slots: Vec<Slot>,
+    /// Of a field as it is, and in lower case.
+    ids: HashMap<Field, [Option<SlotId>; 2], FixedState>,
+    headers: Names,
+    arguments: Names,
+}
+
+/// A field, as it is or in lower case.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) field: Field,
+    /// The slot whose values are put into lower case; `None`: they are taken as they are.
+    pub(crate) lower_of: Option<SlotId>,
+}
+
+/// Names of header fields in lower case, or of arguments.
+#[derive(Debug, Clone, Default)]
+struct Names {
+    ids: HashMap<Box<[u8]>, SlotId, FixedState>,
+    /// A bit for every length below 64 that a name has, so that most names of a request cost one test.
+    lengths: u64,
+    has_longer: bool,
+}
+
+impl Fields {
+    /// The number of a field, which it gets now if it has none.
+    pub(crate) fn slot(&mut self, field: &Field, lower: bool) -> SlotId {
+        if let Some(id) = self.ids.get(field).and_then(|ids| ids[usize::from(lower)]) {
+            return id;
+        }
+        let lower_of = lower.then(|| self.slot(field, false));
+        let id = self.slots.len() as SlotId;
+        self.slots.push(Slot { field: field.clone(), lower_of });
+        self.ids.entry(field.clone()).or_default()[usize::from(lower)] = Some(id);
+        if !lower {
+            match field {
+                Field::Header(name) => self.headers.insert(name.as_str().as_bytes(), id),
+                Field::Query(name) => self.arguments.insert(name.as_bytes(), id),
+                _ => {}
+            }
+        }
+        id
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, id: SlotId) -> &Slot {
+        &self.slots[id as usize]
+    }
+
+    /// The slot of a header field by its name on the wire.
+    #[inline]
+    pub(crate) fn header(&self, name: &[u8]) -> Option<SlotId> {
+        const NAME_BYTES_MAX: usize = 256;
+        if !self.headers.may_have(name) || name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let mut lower = [0; NAME_BYTES_MAX];
+        let lower = &mut lower[..name.len()];
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        self.headers.ids.get(&*lower).copied()
+    }
+
+    /// The slot of an argument by its decoded name.
+    #[inline]
+    pub(crate) fn argument(&self, name: &[u8]) -> Option<SlotId> {
+        if self.arguments.may_have(name) { self.arguments.ids.get(name).copied() } else { None }
+    }
+}
+
+impl Names {
+    fn insert(&mut self, name: &[u8], id: SlotId) {
+        match name.len() {
+            length @ 0..64 => self.lengths |= 1 << length,
+            _ => self.has_longer = true,
+        }
+        self.ids.insert(name.into(), id);
+    }
+
+    #[inline]
+    fn may_have(&self, name: &[u8]) -> bool {
+        if name.len() < 64 { self.lengths >> name.len() & 1 == 1 } else { self.has_longer }
+    }
+}
+
+/// The variable that has a field's value, for those that are not read from the request itself.
+pub(crate) fn variable_of(field: &Field) -> Option<&Variable> {
+    match field {
+        Field::Protocol => Some(&Variable::Scheme),
+        Field::SourcePort => Some(&Variable::RemotePort),
+        Field::DestinationIp => Some(&Variable::ServerAddr),
+        Field::DestinationPort => Some(&Variable::ServerPort),
+        Field::Sni => Some(&Variable::SslServerName),
+        Field::Variable(variable) => Some(variable),
+        _ => None,
+    }
+}

@@ -1,0 +1,259 @@
+//! Makes a layer's [`Program`]: predicates, regexes and code, each once however many routes have it.
+
+use super::NONE;
+use super::filing::{Atom, Dimension, Origin};
+use super::place::PlaceId;
+use super::program::{ANY, CODE, Compiled, Engine, Group, Item, NEGATED, Program, Read};
+use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::fields::Fields;
+use crate::regex::{Pattern, RegexGroup, Tail, TailEngine};
+use crate::{HostPattern, PathPattern, UriRoute};
+use foldhash::fast::FixedState;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A program in the making.
+pub(super) struct Assembler {
+    fields: Fields,
+    program: Program,
+    predicates: HashMap<Arc<Predicate>, u32, FixedState>,
+    code: HashMap<Box<[u32]>, Item, FixedState>,
+    tails: HashMap<(Tail, bool), u32, FixedState>,
+    groups: Vec<Patterns>,
+}
+
+/// The regexes of a group.
+struct Patterns {
+    read: Read,
+    is_ascii: bool,
+    patterns: Vec<Pattern>,
+    numbers: HashMap<Pattern, u32, FixedState>,
+}
+
+/// What a condition comes to where some predicates are known to hold.
+enum Left {
+    Holds,
+    Fails,
+    Asks(Item),
+}
+
+impl Assembler {
+    pub(super) fn new(fields: Fields) -> Assembler {
+        Assembler {
+            fields,
+            program: Program::default(),
+            predicates: HashMap::default(),
+            code: HashMap::default(),
+            tails: HashMap::default(),
+            groups: Vec::new(),
+        }
+    }
+
+    pub(super) fn fields(&mut self) -> &mut Fields {
+        &mut self.fields
+    }
+
+    pub(super) fn finish(mut self) -> (Program, Fields) {
+        self.program.groups = self
+            .groups
+            .into_iter()
+            .map(|group| Group { read: group.read, regexes: RegexGroup::compile(&group.patterns, group.is_ascii) })
+            .collect();
+        self.program.shrink_to_fit();
+        (self.program, self.fields)
+    }
+
+    /// The atom of a regex that is searched for in a group; `None` for other predicates.
+    pub(super) fn regex_atom<'a>(&mut self, predicate: &'a Arc<Predicate>) -> Option<Atom<'a>> {
+        let Test::Regex(pattern) = &predicate.test else { return None };
+        if has_prefix(predicate, pattern) {
+            return None;
+        }
+        let (group, number) = self.group_of(predicate, pattern);
+        Some(Atom {
+            dimension: Dimension::Regex(group),
+            key: Cow::Owned(regex_key(number, predicate.any).to_vec()),
+            origin: Origin::Predicate { predicate, slot: 0 },
+            proves: true,
+        })
+    }
+
+    /// What is left to ask of a place where `proven` holds; [`NONE`]: nothing.
+    pub(super) fn check(
+        &mut self,
+        uri: Option<(&UriRoute, PlaceId)>,
+        condition: &Condition,
+        proven: &[Origin<'_>],
+    ) -> u32 {
+        let mut items = Vec::new();
+        if let Some((uri, place)) = uri {
+            if !proven.iter().any(|origin| matches!(origin, Origin::Path)) {
+                items.push(self.path_item(&uri.paths[place.path as usize]));
+            }
+            if let Some(host) = uri.hosts.get(place.host as usize)
+                && !proven.iter().any(|origin| matches!(origin, Origin::Host))
+            {
+                items.push(self.host_item(host));
+            }
+        }
+        match self.left(condition, proven) {
+            Left::Holds => {}
+            Left::Asks(item) => items.push(item),
+            // Its alternative would not have been filed; to ask for what never holds is right all the same.
+            Left::Fails => return self.code_of(ANY, &[]),
+        }
+        match items[..] {
+            [] => NONE,
+            [item] => item,
+            _ => self.code_of(0, &items),
+        }
+    }
+
+    fn left(&mut self, condition: &Condition, proven: &[Origin<'_>]) -> Left {
+        let is_proven = |predicate: &Arc<Predicate>| {
+            proven.iter().any(|origin| {
+                matches!(origin, Origin::Predicate { predicate: other, .. } if Arc::ptr_eq(predicate, other) || predicate == *other)
+            })
+        };
+        match condition {
+            Condition::True => Left::Holds,
+            Condition::False => Left::Fails,
+            Condition::Is(predicate) if is_proven(predicate) => Left::Holds,
+            Condition::Is(predicate) => Left::Asks(self.predicate(predicate)),
+            Condition::Not(inner) => match self.left(inner, proven) {
+                Left::Holds => Left::Fails,
+                Left::Fails => Left::Holds,
+                // Simplified conditions negate predicates only; code is negated by one more level.
+                Left::Asks(item) if item & CODE == 0 => Left::Asks(item ^ NEGATED),
+                Left::Asks(item) => Left::Asks(self.negated_code(item)),
+            },
+            Condition::All(all) => self.joined(all, proven, false),
+            Condition::Any(any) => self.joined(any, proven, true),
+        }
+    }
+
+    fn joined(&mut self, conditions: &[Condition], proven: &[Origin<'_>], any: bool) -> Left {
+        let mut items = Vec::with_capacity(conditions.len());
+        for condition in conditions {
+            match (self.left(condition, proven), any) {
+                (Left::Asks(item), _) => items.push(item),
+                (Left::Holds, true) => return Left::Holds,
+                (Left::Fails, false) => return Left::Fails,
+                (Left::Holds, false) | (Left::Fails, true) => {}
+            }
+        }
+        match items[..] {
+            [] if any => Left::Fails,
+            [] => Left::Holds,
+            [item] => Left::Asks(item),
+            _ => Left::Asks(self.code_of(if any { ANY } else { 0 }, &items)),
+        }
+    }
+
+    /// De Morgan on finished code, which is a header and items.
+    fn negated_code(&mut self, item: Item) -> Item {
+        let at = (item & !CODE) as usize;
+        let header = self.program.code[at];
+        let count = (header & !ANY) as usize;
+        let items = self.program.code[at + 1..at + 1 + count].to_vec();
+        let negated: Vec<Item> = items
+            .into_iter()
+            .map(|item| if item & CODE == 0 { item ^ NEGATED } else { self.negated_code(item) })
+            .collect();
+        self.code_of(!header & ANY, &negated)
+    }
+
+    fn code_of(&mut self, any: u32, items: &[Item]) -> Item {
+        let mut code = Vec::with_capacity(items.len() + 1);
+        code.push(any | items.len() as u32);
+        code.extend_from_slice(items);
+        if let Some(item) = self.code.get(&*code) {
+            return *item;
+        }
+        let item = CODE | self.program.code.len() as u32;
+        self.program.code.extend_from_slice(&code);
+        self.code.insert(code.into(), item);
+        item
+    }
+
+    fn path_item(&mut self, pattern: &PathPattern) -> Item {
+        self.predicate(&plain(Field::Path, Test::Path(pattern.clone())))
+    }
+
+    fn host_item(&mut self, pattern: &HostPattern) -> Item {
+        self.predicate(&plain(Field::Host, Test::Host(pattern.clone())))
+    }
+
+    fn predicate(&mut self, predicate: &Arc<Predicate>) -> Item {
+        if let Some(&index) = self.predicates.get(predicate) {
+            let compiled = &mut self.program.predicates[index as usize];
+            if compiled.memo == NONE && compiled.is_worth_a_memo() {
+                compiled.memo = self.program.memos;
+                self.program.memos += 1;
+            }
+            return index;
+        }
+        let read = Read::of(predicate, &mut self.fields);
+        let engine = match &predicate.test {
+            // Its value depends on the place, so that there is nothing to share.
+            Test::Regex(_) if read == Read::Param => Engine::Test,
+            Test::Regex(pattern) => self.engine_of(predicate, pattern),
+            _ => Engine::Test,
+        };
+        let index = self.program.predicates.len() as u32;
+        self.program.predicates.push(Compiled { predicate: predicate.clone(), read, engine, memo: NONE });
+        self.predicates.insert(predicate.clone(), index);
+        index
+    }
+
+    fn engine_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> Engine {
+        if !has_prefix(predicate, pattern) {
+            let (group, pattern) = self.group_of(predicate, pattern);
+            return Engine::Group { group, pattern };
+        }
+        let Some((prefix, tail)) = pattern.anchored_prefix() else { return Engine::Test };
+        let is_ascii = predicate.field.is_ascii();
+        let program = &mut self.program;
+        let tail = match tail {
+            None => NONE,
+            Some(tail) => *self.tails.entry((tail.clone(), is_ascii)).or_insert_with_key(|(tail, is_ascii)| {
+                program.tails.push(TailEngine::compile(tail, *is_ascii));
+                program.tails.len() as u32 - 1
+            }),
+        };
+        program.prefixes.push(prefix.into());
+        Engine::Tail { prefix: program.prefixes.len() as u32 - 1, tail }
+    }
+
+    /// The group that a regex is in, and its number there.
+    fn group_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> (u32, u32) {
+        let read = Read::of(predicate, &mut self.fields);
+        let index = self.groups.iter().position(|group| group.read == read).unwrap_or_else(|| {
+            let is_ascii = predicate.field.is_ascii();
+            self.groups.push(Patterns { read, is_ascii, patterns: Vec::new(), numbers: HashMap::default() });
+            self.groups.len() - 1
+        });
+        let Patterns { patterns, numbers, .. } = &mut self.groups[index];
+        let number = *numbers.entry(pattern.clone()).or_insert_with(|| {
+            patterns.push(pattern.clone());
+            patterns.len() as u32 - 1
+        });
+        (index as u32, number)
+    }
+}
+
+/// Whether a regex begins with literal text at the start of the path, by which it is filed.
+fn has_prefix(predicate: &Predicate, pattern: &Pattern) -> bool {
+    predicate.field == Field::Path && !predicate.lower && pattern.anchored_prefix().is_some()
+}
+
+/// The key of a regex in its dimension.
+pub(super) fn regex_key(number: u32, any: bool) -> [u8; 5] {
+    let [a, b, c, d] = number.to_le_bytes();
+    [a, b, c, d, u8::from(any)]
+}
+
+fn plain(field: Field, test: Test) -> Arc<Predicate> {
+    Arc::new(Predicate { field, lower: false, any: false, test, source: Source::default() })
+}

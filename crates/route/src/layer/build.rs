@@ -1,0 +1,398 @@
+//! From routes to a layer: conditions, places in their order, filings, the decision tree.
+//!
+//! The tree is made from the top. Of all dimensions in which filings have an atom the one is taken that leaves the fewest
+//! candidates to a request; filings with an atom in it go to a child by their key, the others wait for the next
+//! dimension. What cannot be told apart any more, or is not worth it, is a run.
+
+use super::assemble::Assembler;
+use super::filing::{Atom, Dimension, Origin, alternatives, atom_of};
+use super::place::{PlaceId, order, places_of};
+use super::program::Read;
+use super::{Child, Dispatch, Family, Layer, NONE, Node, Place, Probe, Space};
+use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::fields::{Fields, SlotId};
+use crate::pattern::PARAM;
+use crate::table::Table;
+use crate::tree::Forest;
+use crate::{AddressSet, RouteSpec, Takes, UriRoute};
+use foldhash::fast::FixedState;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// So few are asked one after the other.
+const RUN_MAX: usize = 4;
+
+/// A place under one alternative of its condition.
+struct Filing {
+    /// Index of the place, which is its rank.
+    place: u32,
+    atoms: Range<u32>,
+    /// Bits of the atoms that the way through the tree has answered.
+    used: u32,
+}
+
+/// What a key in a dimension is told apart by.
+type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
+
+struct Builder<'a> {
+    routes: &'a [Arc<RouteSpec>],
+    conditions: &'a [Condition],
+    places: &'a [(u32, PlaceId)],
+    atoms: Vec<Atom<'a>>,
+    filings: Vec<Filing>,
+    assembler: Assembler,
+    out: Parts,
+}
+
+#[derive(Default)]
+struct Parts {
+    nodes: Vec<Node>,
+    dispatches: Vec<Dispatch>,
+    spaces: Vec<Space>,
+    space_count: u32,
+    table: Table,
+    forest: Forest,
+    places: Vec<Place>,
+}
+
+impl Layer {
+    /// Compiles routes. What has already a number in `fields` keeps it.
+    pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<Fields>) -> Layer {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let conditions: Vec<Condition> = routes.iter().map(|route| condition_of(route)).collect();
+        let places = sorted_places(routes);
+        let mut builder = Builder {
+            routes,
+            conditions: &conditions,
+            places: &places,
+            atoms: Vec::new(),
+            filings: Vec::with_capacity(places.len()),
+            assembler: Assembler::new((**fields).clone()),
+            out: Parts::default(),
+        };
+        builder.file();
+        let all: Vec<u32> = (0..builder.filings.len() as u32).collect();
+        let root = builder.child(all);
+        let reads = builder.reads();
+        let Builder { assembler, mut out, .. } = builder;
+        let (program, grown) = assembler.finish();
+        out.nodes.shrink_to_fit();
+        out.dispatches.shrink_to_fit();
+        out.spaces.shrink_to_fit();
+        out.places.shrink_to_fit();
+        out.table.shrink_to_fit();
+        out.forest.shrink_to_fit();
+        Layer {
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            fields: if grown.len() == fields.len() { fields.clone() } else { Arc::new(grown) },
+            root,
+            nodes: out.nodes,
+            dispatches: out.dispatches,
+            spaces: out.spaces,
+            table: out.table,
+            forest: out.forest,
+            places: out.places,
+            program,
+            reads,
+            routes: routes.into(),
+        }
+    }
+}
+
+/// What a route asks for besides the host and path of its places; simplified.
+pub(crate) fn condition_of(route: &RouteSpec) -> Condition {
+    match &route.takes {
+        Takes::Expression(expression) => expression.condition().simplified(),
+        Takes::Uri(uri) => further_conditions(uri).simplified(),
+    }
+}
+
+/// `methods`, `remote_addrs` and `vars`.
+fn further_conditions(uri: &UriRoute) -> Condition {
+    let is = |field, test, text: String| {
+        let source = Source { text: text.into(), at: None };
+        Condition::Is(Arc::new(Predicate { field, lower: false, any: false, test, source }))
+    };
+    let mut all = Vec::new();
+    if !uri.methods.is_empty() {
+        all.push(is(Field::Method, Test::Methods(uri.methods), format!("methods are {}", uri.methods)));
+    }
+    if !uri.remote_addrs.is_empty() {
+        let set = AddressSet::new(&uri.remote_addrs);
+        let networks: Vec<String> = uri.remote_addrs.iter().map(ToString::to_string).collect();
+        all.push(is(Field::SourceIp, Test::Addresses(set), format!("remote_addrs are {}", networks.join(", "))));
+    }
+    all.extend(uri.vars.iter().map(|vars| vars.condition().clone()));
+    Condition::All(all)
+}
+
+/// All places, best first.
+fn sorted_places(routes: &[Arc<RouteSpec>]) -> Vec<(u32, PlaceId)> {
+    let mut places: Vec<(u32, PlaceId)> =
+        (0u32..).zip(routes).flat_map(|(slot, route)| places_of(route).map(move |place| (slot, place))).collect();
+    let with_spec = |(slot, place): &(u32, PlaceId)| (&*routes[*slot as usize], *slot as usize, *place);
+    places.sort_by(|a, b| order(with_spec(a), with_spec(b)));
+    places
+}
+
+impl<'a> Builder<'a> {
+    /// Finds the filings of all places, in the order of ranks.
+    fn file(&mut self) {
+        let Builder { routes, conditions, places, atoms, filings, assembler, .. } = self;
+        for (rank, &(slot, place)) in (0u32..).zip(*places) {
+            let uri = routes[slot as usize].uri().map(|uri| (uri, place));
+            let first = filings.len();
+            alternatives(
+                uri,
+                &conditions[slot as usize],
+                |predicate| assembler.regex_atom(predicate).or_else(|| atom_of(predicate, assembler.fields())),
+                |found| {
+                    let start = atoms.len() as u32;
+                    atoms.extend(found);
+                    filings.push(Filing { place: rank, atoms: start..atoms.len() as u32, used: 0 });
+                },
+            );
+            // Asked for by several alternatives alike, so that one filing does.
+            if filings.len() - first > 1 && filings[first..].iter().all(|filing| filing.atoms.is_empty()) {
+                filings.truncate(first + 1);
+            }
+        }
+    }
+
+    /// What routes read of a request.
+    fn reads(&mut self) -> Arc<[Read]> {
+        let mut reads = BTreeSet::new();
+        for (route, condition) in self.routes.iter().zip(self.conditions) {
+            if let Some(uri) = route.uri() {
+                reads.insert(Read::Path);
+                reads.extend((!uri.hosts.is_empty()).then_some(Read::Host));
+            }
+            condition.each_predicate(&mut |predicate| {
+                reads.insert(match Read::of(predicate, self.assembler.fields()) {
+                    Read::SegmentCount | Read::Param => Read::Path,
+                    read => read,
+                });
+            });
+        }
+        reads.into_iter().collect()
+    }
+
+    /// A child for filings, which are in the order of ranks.
+    fn child(&mut self, filings: Vec<u32>) -> Child {
+        let rank_min = filings.first().map_or(NONE, |filing| self.filings[*filing as usize].place);
+        let mut rest = filings;
+        let mut dispatches = Vec::new();
+        while rest.len() > RUN_MAX
+            && let Some(dimension) = self.best_dimension(&rest)
+        {
+            let (keyed, others) = self.split(&rest, dimension);
+            dispatches.push(self.dispatch(dimension, keyed));
+            rest = others;
+        }
+        if dispatches.is_empty() && !rest.is_empty() {
+            return Child::run(self.run(&rest));
+        }
+        let run = if rest.is_empty() { NONE } else { self.run(&rest) };
+        dispatches.sort_by_key(|dispatch| dispatch.rank_min);
+        let (first, count) = (self.out.dispatches.len() as u32, dispatches.len() as u32);
+        self.out.dispatches.append(&mut dispatches);
+        self.out.nodes.push(Node { rank_min, run, first, count });
+        Child::node(self.out.nodes.len() as u32 - 1)
+    }
+
+    /// The unanswered atoms of a filing, each with its number among all.
+    fn open_atoms(&self, filing: u32) -> impl Iterator<Item = (u32, &Atom<'a>)> {
+        let filing = &self.filings[filing as usize];
+        let atoms = filing.atoms.clone();
+        let open = move |index: &u32| filing.used >> (index - filing.atoms.start) & 1 == 0;
+        atoms.filter(open).map(|index| (index, &self.atoms[index as usize]))
+    }
+
+    /// How many filings have each key.
+    fn counts(&self, filings: &[u32]) -> HashMap<Key<'_>, u32, FixedState> {
+        let mut counts = HashMap::with_capacity_and_hasher(filings.len(), FixedState::default());
+        for &filing in filings {
+            for (_, atom) in self.open_atoms(filing) {
+                *counts.entry(atom.key()).or_insert(0) += 1;
+            }
+        }
+        counts
+    }
+
+    /// The dimension that leaves the fewest candidates, if any is worth it.
+    ///
+    /// What is estimated for each is how many filings a request meets that was made for one of them: those without a key,
+    /// and as many as share its key.
+    fn best_dimension(&self, filings: &[u32]) -> Option<Dimension> {
+        let counts = self.counts(filings);
+        // For every dimension: filings with a key, and the sum of how many share it.
+        let mut sums: HashMap<Dimension, (u64, u64), FixedState> = HashMap::default();
+        let mut least: Vec<(Dimension, u32)> = Vec::new();
+        for &filing in filings {
+            least.clear();
+            for (_, atom) in self.open_atoms(filing) {
+                let count = counts[&atom.key()];
+                match least.iter_mut().find(|(dimension, _)| *dimension == atom.dimension) {
+                    Some((_, least)) => *least = count.min(*least),
+                    None => least.push((atom.dimension, count)),
+                }
+            }
+            for &(dimension, count) in &least {
+                let sum = sums.entry(dimension).or_default();
+                *sum = (sum.0 + 1, sum.1 + u64::from(count));
+            }
+        }
+        let all = filings.len() as u64;
+        let left = |(keyed, shared): (u64, u64)| all - keyed + shared.div_ceil(keyed);
+        let (dimension, left) =
+            sums.into_iter().map(|(dimension, sum)| (left(sum), dimension)).min().map(|(left, d)| (d, left))?;
+        // A question costs about as much as one or two candidates.
+        (left + 2 <= all || left < all / 2).then_some(dimension)
+    }
+
+    /// Filings with a key in the dimension, each with its atom there, and the others.
+    fn split(&self, filings: &[u32], dimension: Dimension) -> (Vec<(u32, u32)>, Vec<u32>) {
+        let counts = self.counts(filings);
+        let (mut keyed, mut others) = (Vec::with_capacity(filings.len()), Vec::new());
+        for &filing in filings {
+            let own = self.open_atoms(filing).filter(|(_, atom)| atom.dimension == dimension);
+            // Of several the rarest, and of those the longest.
+            let telling = |(_, atom): &(u32, &Atom<'a>)| (counts[&atom.key()], std::cmp::Reverse(atom.key.len()));
+            match own.min_by_key(telling) {
+                Some((atom, _)) => keyed.push((filing, atom)),
+                None => others.push(filing),
+            }
+        }
+        (keyed, others)
+    }
+
+    /// A dispatch for filings with an atom each in its dimension.
+    fn dispatch(&mut self, dimension: Dimension, mut keyed: Vec<(u32, u32)>) -> Dispatch {
+        let rank_min = self.filings[keyed[0].0 as usize].place;
+        for &(filing, atom) in &keyed {
+            let filing = &mut self.filings[filing as usize];
+            filing.used |= 1 << (atom - filing.atoms.start);
+        }
+        // Stable, so that each group stays in the order of ranks.
+        keyed.sort_by(|a, b| self.atoms[a.1 as usize].key().cmp(&self.atoms[b.1 as usize].key()));
+        let mut groups: Vec<(u32, Child)> = Vec::new();
+        let mut rest = &keyed[..];
+        while let Some(&(_, atom)) = rest.first() {
+            let same = |other: &&(u32, u32)| self.atoms[atom as usize].key() == self.atoms[other.1 as usize].key();
+            let (group, others) = rest.split_at(rest.iter().take_while(same).count());
+            rest = others;
+            let child = self.child(group.iter().map(|(filing, _)| *filing).collect());
+            groups.push((atom, child));
+        }
+        let probe = match dimension {
+            Dimension::Path(slot) => self.path_probe(slot, &groups),
+            Dimension::Host => self.host_probe(&groups),
+            Dimension::Equal(of) => self.equal_probe(of, &groups),
+            Dimension::Regex(group) => {
+                let space = self.out.new_space();
+                self.insert_all(space, &groups);
+                Probe::Regex { group, space }
+            }
+        };
+        Dispatch { rank_min, probe }
+    }
+
+    fn path_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
+        let is_exact = |atom: u32| !self.atoms[atom as usize].key.iter().any(|byte| *byte >= PARAM);
+        let (exact, patterns): (Vec<_>, Vec<_>) = groups.iter().partition(|(atom, _)| is_exact(*atom));
+        let space = (!exact.is_empty()).then(|| self.out.new_space());
+        if let Some(space) = space {
+            self.insert_all(space, &exact);
+        }
+        let patterns: Vec<(&[u8], u32)> =
+            patterns.iter().map(|(atom, child)| (&*self.atoms[*atom as usize].key, child.0)).collect();
+        let tree = (!patterns.is_empty()).then(|| self.out.forest.plant(&patterns));
+        Probe::Path { space, tree, slot }
+    }
+
+    fn host_probe(&mut self, groups: &[(u32, Child)]) -> Probe {
+        let space = self.out.new_space();
+        self.insert_all(space, groups);
+        let suffixes =
+            groups.iter().map(|(atom, _)| &self.atoms[*atom as usize].key).filter(|key| key.starts_with(b"."));
+        let suffix_bytes_max = suffixes.map(|key| key.len()).max().unwrap_or(0) as u32;
+        Probe::Host { space, suffix_bytes_max }
+    }
+
+    /// Groups are sorted by their field, so each field's stand together.
+    fn equal_probe(&mut self, of: Family, groups: &[(u32, Child)]) -> Probe {
+        let mut spaces = Vec::new();
+        let field = |atom: u32| {
+            let (_, slot, any, _) = self.atoms[atom as usize].key();
+            (slot, any)
+        };
+        let runs: Vec<Range<usize>> = {
+            let mut at = 0;
+            groups
+                .chunk_by(|a, b| field(a.0) == field(b.0))
+                .map(|run| {
+                    at += run.len();
+                    at - run.len()..at
+                })
+                .collect()
+        };
+        for run in runs {
+            let (slot, any) = field(groups[run.start].0);
+            spaces.push((slot, any, run));
+        }
+        let first = self.out.spaces.len() as u32;
+        let count = spaces.len() as u32;
+        for (slot, any, run) in spaces {
+            let space = self.out.new_space();
+            self.out.spaces.push(Space { slot, any, space });
+            self.insert_all(space, &groups[run]);
+        }
+        Probe::Equal { of, first, count }
+    }
+
+    fn insert_all(&mut self, space: u32, groups: &[(u32, Child)]) {
+        for (atom, child) in groups {
+            self.out.table.insert(space, &self.atoms[*atom as usize].key, child.0);
+        }
+    }
+
+    /// Appends a run of places with what is left to ask of each.
+    fn run(&mut self, filings: &[u32]) -> u32 {
+        let first = self.out.places.len() as u32;
+        for &filing in filings {
+            let Filing { place: rank, .. } = self.filings[filing as usize];
+            let (route, place) = self.places[rank as usize];
+            let filing = &self.filings[filing as usize];
+            let is_used = |index: u32| filing.used >> index & 1 == 1;
+            let proven = (0..).zip(&self.atoms[filing.atoms.start as usize..filing.atoms.end as usize]);
+            let proven = proven.filter(|(index, atom)| is_used(*index) && atom.proves).map(|(_, atom)| atom.origin);
+            let uri = self.routes[route as usize].uri().map(|uri| (uri, place));
+            let check = self.assembler.check(uri, &self.conditions[route as usize], &proven.collect::<Vec<_>>());
+            let PlaceId { host, path } = place;
+            self.out.places.push(Place { rank, route, path, host, check, is_last: false });
+        }
+        if let Some(last) = self.out.places.last_mut() {
+            last.is_last = true;
+        }
+        first
+    }
+}
+
+impl Parts {
+    fn new_space(&mut self) -> u32 {
+        self.space_count += 1;
+        self.space_count - 1
+    }
+}
+
+impl Atom<'_> {
+    fn key(&self) -> Key<'_> {
+        let (slot, any) = match (self.dimension, self.origin) {
+            (Dimension::Equal(_), Origin::Predicate { predicate, slot }) => (slot, predicate.any),
+            _ => (0, false),
+        };
+        (self.dimension, slot, any, &self.key)
+    }
+}

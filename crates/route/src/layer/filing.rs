@@ -1,0 +1,205 @@
+//! What a place necessarily asks for: under which values it can be filed, so that requests without them never meet it.
+//!
+//! A condition is turned into alternatives, each a conjunction of *atoms*: predicates that an index can answer. Whatever is
+//! no atom (a negation, a comparison, a regex's tail) is left out, which makes the alternative weaker, never
+//! wrong: it is asked when the place is met. Where alternatives would become too many, the least telling part is left out.
+
+use super::Family;
+use super::place::PlaceId;
+use crate::condition::{Condition, Field, Predicate, Test};
+use crate::fields::{Fields, SlotId};
+use crate::pattern::STAR;
+use crate::{Method, UriRoute};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Most alternatives of one place; each takes a place in the index.
+const ALTERNATIVES_MAX: usize = 64;
+/// Most atoms kept of an alternative. They are used up on the way down the tree, so this bounds its depth.
+pub(super) const ATOMS_MAX: usize = 16;
+
+/// Something that a place asks for, and an index can answer.
+#[derive(Debug, Clone)]
+pub(super) struct Atom<'a> {
+    pub(super) dimension: Dimension,
+    pub(super) key: Cow<'a, [u8]>,
+    pub(super) origin: Origin<'a>,
+    /// Whether to meet the key in the index proves the predicate, so that it need not be asked again.
+    pub(super) proves: bool,
+}
+
+/// What kind of question an atom answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Dimension {
+    /// The path, or where there is a slot its value: keys of [`PathPattern`].
+    Path(Option<SlotId>),
+    /// The host: a name, or a suffix with its dot.
+    Host,
+    /// Equality of a field. `field` is not part of the question for families that are asked as a whole.
+    Equal(Family),
+    /// A regex of the group of that number; the key is its number there.
+    Regex(u32),
+}
+
+/// Where an atom comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Predicate {
+        predicate: &'a Arc<Predicate>,
+        slot: SlotId,
+    },
+    /// The place's host.
+    Host,
+    /// The place's path.
+    Path,
+}
+
+/// A conjunction of predicates that an index might answer.
+type Alternative<'a> = Vec<&'a Arc<Predicate>>;
+
+/// Hands the alternatives of a place to `file`, each as its atoms. None at all: the place takes no request.
+pub(super) fn alternatives<'a>(
+    uri: Option<(&'a UriRoute, PlaceId)>,
+    condition: &'a Condition,
+    mut atom: impl FnMut(&'a Arc<Predicate>) -> Option<Atom<'a>>,
+    mut file: impl FnMut(Vec<Atom<'a>>),
+) {
+    for predicates in of_condition(condition) {
+        let mut atoms: Vec<Atom<'a>> = Vec::with_capacity(predicates.len() + 2);
+        if let Some((uri, place)) = uri {
+            let path = &uri.paths[place.path as usize];
+            atoms.push(Atom {
+                dimension: Dimension::Path(None),
+                key: Cow::Borrowed(path.key()),
+                origin: Origin::Path,
+                proves: true,
+            });
+            if let Some(host) = uri.hosts.get(place.host as usize) {
+                atoms.push(Atom {
+                    dimension: Dimension::Host,
+                    key: Cow::Borrowed(host.key()),
+                    origin: Origin::Host,
+                    proves: true,
+                });
+            }
+        }
+        atoms.extend(predicates.into_iter().filter_map(&mut atom));
+        atoms.truncate(ATOMS_MAX);
+        file(atoms);
+    }
+}
+
+/// The alternatives of a condition in negation normal form. One without predicates is every request.
+fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
+    match condition {
+        Condition::False => Vec::new(),
+        Condition::Is(predicate) if may_be_atom(predicate) => vec![vec![predicate]],
+        Condition::True | Condition::Not(_) | Condition::Is(_) => vec![Vec::new()],
+        Condition::All(conditions) => {
+            let mut product: Vec<Alternative<'_>> = vec![Vec::new()];
+            for condition in conditions {
+                match condition {
+                    // The common case, without a product.
+                    Condition::Is(predicate) => {
+                        if may_be_atom(predicate) {
+                            product.iter_mut().for_each(|alternative| alternative.push(predicate));
+                        }
+                    }
+                    condition => product = multiply(product, of_condition(condition)),
+                }
+            }
+            product
+        }
+        Condition::Any(conditions) => {
+            let mut sum = Vec::new();
+            for condition in conditions {
+                sum.append(&mut of_condition(condition));
+                if sum.len() > ALTERNATIVES_MAX || sum.iter().any(Vec::is_empty) {
+                    return vec![Vec::new()];
+                }
+            }
+            sum
+        }
+    }
+}
+
+fn multiply<'a>(product: Vec<Alternative<'a>>, by: Vec<Alternative<'a>>) -> Vec<Alternative<'a>> {
+    let tells_nothing = |alternatives: &[Alternative<'_>]| matches!(alternatives, [one] if one.is_empty());
+    if tells_nothing(&by) {
+        return product;
+    }
+    if tells_nothing(&product) {
+        return by;
+    }
+    if product.len() * by.len() > ALTERNATIVES_MAX {
+        // Either is necessary by itself; the shorter list takes less room.
+        return if by.len() < product.len() { by } else { product };
+    }
+    product.iter().flat_map(|a| by.iter().map(move |b| [&a[..], &b[..]].concat())).collect()
+}
+
+/// Whether an index could answer the predicate; [`atom_of`] says under which key.
+fn may_be_atom(predicate: &Predicate) -> bool {
+    match (&predicate.field, &predicate.test) {
+        (Field::Variable(crate::Variable::PathParam(_)), _) => false,
+        (Field::Path, Test::Prefix(_)) => true,
+        (Field::Host, Test::Suffix(suffix)) => suffix.first() == Some(&b'.'),
+        // In the table of hosts what begins with a dot is a suffix.
+        (Field::Host, Test::Equal(name)) => name.first() != Some(&b'.'),
+        (_, Test::Equal(_) | Test::IntEqual(_) | Test::IpEqual(_) | Test::Regex(_) | Test::Host(_) | Test::Path(_)) => {
+            true
+        }
+        (_, Test::Methods(methods)) => methods.only().is_some(),
+        _ => false,
+    }
+}
+
+/// The atom of a predicate, but for regexes without a literal prefix.
+pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) -> Option<Atom<'a>> {
+    let lower = predicate.lower;
+    let mut slot = 0;
+    let mut proves = true;
+    let mut equal = |fields: &mut Fields, lower: bool| {
+        slot = fields.slot(&predicate.field, lower);
+        Dimension::Equal(match &predicate.field {
+            Field::Header(_) => Family::Header,
+            Field::Query(_) => Family::Argument,
+            _ => Family::Other(slot),
+        })
+    };
+    let path = |fields: &mut Fields| Dimension::Path(lower.then(|| fields.slot(&Field::Path, true)));
+    let prefix = |text: &[u8]| Cow::Owned([text, &[STAR]].concat());
+    let (dimension, key) = match (&predicate.field, &predicate.test) {
+        (Field::Path, Test::Equal(text)) => (path(fields), Cow::Borrowed(&**text)),
+        (Field::Path, Test::Prefix(text)) => (path(fields), prefix(text)),
+        (Field::Path, Test::Path(pattern)) if !lower => (path(fields), Cow::Borrowed(pattern.key())),
+        (Field::Path, Test::Regex(pattern)) if !lower => {
+            let (text, tail) = pattern.anchored_prefix()?;
+            proves = tail.is_none() || pattern.anchored_literal().is_some();
+            let key = pattern.anchored_literal().map_or_else(|| prefix(text), Cow::Borrowed);
+            (path(fields), key)
+        }
+        (Field::Host, Test::Equal(text) | Test::Suffix(text)) => (Dimension::Host, Cow::Borrowed(&**text)),
+        (Field::Host, Test::Host(pattern)) => (Dimension::Host, Cow::Borrowed(pattern.key())),
+        (_, Test::Equal(text)) => (equal(fields, lower), Cow::Borrowed(&**text)),
+        (_, Test::IntEqual(number)) => (equal(fields, false), written(number)),
+        (_, Test::IpEqual(address)) => (equal(fields, false), written(address)),
+        (_, Test::Methods(methods)) => {
+            let name = methods.only().and_then(Method::name)?;
+            (equal(fields, false), Cow::Borrowed(name.as_bytes()))
+        }
+        _ => return None,
+    };
+    // A literal with bytes that stand for something in a key of the tree: no path holds them.
+    if matches!(dimension, Dimension::Path(_)) && !matches!(predicate.test, Test::Path(_)) {
+        let literal = key.strip_suffix(&[STAR]).unwrap_or(&key);
+        if literal.iter().any(|byte| *byte >= crate::pattern::PARAM) {
+            return None;
+        }
+    }
+    Some(Atom { dimension, key, origin: Origin::Predicate { predicate, slot }, proves })
+}
+
+fn written(value: impl std::fmt::Display) -> Cow<'static, [u8]> {
+    Cow::Owned(value.to_string().into_bytes())
+}

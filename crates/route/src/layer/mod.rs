@@ -1,0 +1,158 @@
+//! One immutable piece of a matcher: an index over the places of some routes, and what is left to evaluate of each.
+//!
+//! ```text
+//!  nodes ──dispatches──▶ table / tree ──▶ run of places ──check──▶ code ──▶ predicates
+//!   (a decision tree over path, host, header, … ; a child is a node or a run)
+//! ```
+//!
+//! A *place* is one condition with one rank: an expression route, or a URI route at one of its hosts and paths. A place is
+//! *filed* under what its condition necessarily asks for (`filing`), as often as the condition has alternatives. `build`
+//! makes the decision tree of the filings, `program` what remains to be asked of a place once the way through the tree
+//! has proved the rest, and `search` walks it all.
+
+mod assemble;
+mod build;
+mod filing;
+mod place;
+mod program;
+mod search;
+
+pub(crate) use build::condition_of;
+pub(crate) use place::{PlaceId, order, places_of};
+pub(crate) use program::Read;
+pub(crate) use search::{Context, LayerScratch, passes};
+
+use crate::RouteSpec;
+use crate::fields::{Fields, SlotId};
+use crate::table::Table;
+use crate::tree::{Forest, Root};
+use program::Program;
+use std::sync::Arc;
+
+/// Position of a route in the list a layer was compiled from.
+pub(crate) type RouteSlot = u32;
+
+/// An index over routes.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    /// Tells a scratch which layer its memory belongs to.
+    serial: u64,
+    pub(crate) fields: Arc<Fields>,
+    root: Child,
+    nodes: Vec<Node>,
+    dispatches: Vec<Dispatch>,
+    /// For [`Probe::Equal`], sorted within each dispatch.
+    spaces: Vec<Space>,
+    table: Table,
+    forest: Forest,
+    /// In runs, each in the order of ranks.
+    places: Vec<Place>,
+    program: Program,
+    /// What its routes read, each once.
+    pub(crate) reads: Arc<[Read]>,
+    /// What it was compiled from.
+    routes: Box<[Arc<RouteSpec>]>,
+}
+
+/// A node of the decision tree: places that could not be told apart further, and questions that lead to others.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// The best of all places below.
+    rank_min: u32,
+    /// First of a run in [`Layer::places`], or [`NONE`].
+    run: u32,
+    /// Range of [`Layer::dispatches`], by their best ranks.
+    first: u32,
+    count: u32,
+}
+
+/// One question about the request, whose answers lead to children.
+#[derive(Debug, Clone, Copy)]
+struct Dispatch {
+    rank_min: u32,
+    probe: Probe,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Probe {
+    /// The path: exact ones in the table, patterns in a tree. Where there is a slot, its value is taken for the path.
+    Path { space: Option<u32>, tree: Option<Root>, slot: Option<SlotId> },
+    /// The host: whole, and every suffix from a dot on that is at most that long.
+    Host { space: u32, suffix_bytes_max: u32 },
+    /// Equality of fields, each in a space of its own; a range of [`Layer::spaces`].
+    Equal { of: Family, first: u32, count: u32 },
+    /// Which regexes of a group match; children by the pattern's number, from that entry of [`Layer::spaces`] on.
+    Regex { group: u32, space: u32 },
+}
+
+/// What kind of fields an equality dispatch asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Family {
+    /// All header fields together, so that a request's own fields can be walked instead of all those that routes name.
+    Header,
+    /// All arguments of the query together.
+    Argument,
+    /// A field of its own.
+    Other(SlotId),
+}
+
+/// Where the values of one field are looked up.
+#[derive(Debug, Clone, Copy)]
+struct Space {
+    slot: SlotId,
+    /// Whether one equal value is enough; else all must be.
+    any: bool,
+    space: u32,
+}
+
+/// What a value leads to: a run of places, or a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Child(u32);
+
+/// No run, no check.
+const NONE: u32 = u32::MAX;
+
+/// A place in a run.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// Lower is better; unique in the layer but for the filings of one place.
+    rank: u32,
+    route: RouteSlot,
+    /// Which of a URI route's paths.
+    path: u32,
+    /// Which of a URI route's hosts.
+    host: u32,
+    /// What is left to ask, for [`Program`]; or [`NONE`].
+    check: u32,
+    is_last: bool,
+}
+
+impl Child {
+    const RUN: u32 = 1 << 31;
+
+    fn run(first: u32) -> Child {
+        Child(first | Child::RUN)
+    }
+
+    fn node(index: u32) -> Child {
+        Child(index)
+    }
+
+    /// The first place of a run, or the index of a node.
+    fn target(self) -> Result<u32, u32> {
+        if self.0 & Child::RUN != 0 { Ok(self.0 & !Child::RUN) } else { Err(self.0) }
+    }
+}
+
+impl Layer {
+    /// Bytes of memory that it takes, without the routes themselves.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + self.dispatches.capacity() * size_of::<Dispatch>()
+            + self.spaces.capacity() * size_of::<Space>()
+            + self.places.capacity() * size_of::<Place>()
+            + self.table.memory_bytes()
+            + self.forest.memory_bytes()
+            + self.program.memory_bytes()
+    }
+}

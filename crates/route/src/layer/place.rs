@@ -1,0 +1,41 @@
+//! The places of a route, and their order.
+
+use crate::{HostPattern, RouteSpec, Takes, UriRoute};
+use std::cmp::{Ordering, Reverse};
+
+/// A place of a route: which of its hosts and paths. An expression route has one, 0 and 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaceId {
+    pub(crate) host: u32,
+    pub(crate) path: u32,
+}
+
+/// All places of a route.
+pub(crate) fn places_of(spec: &RouteSpec) -> impl Iterator<Item = PlaceId> {
+    let (hosts, paths) = match &spec.takes {
+        Takes::Uri(uri) => (uri.hosts.len().max(1), uri.paths.len()),
+        Takes::Expression(_) => (1, 1),
+    };
+    (0..hosts as u32).flat_map(move |host| (0..paths as u32).map(move |path| PlaceId { host, path }))
+}
+
+/// The order in which places are tried: expressions by priority and position; then hosts from the most specific, paths from
+/// the most specific, and on the same host and path priority and position again.
+pub(crate) fn order(a: (&RouteSpec, usize, PlaceId), b: (&RouteSpec, usize, PlaceId)) -> Ordering {
+    let by_priority = || (Reverse(a.0.priority), a.1).cmp(&(Reverse(b.0.priority), b.1));
+    match (&a.0.takes, &b.0.takes) {
+        (Takes::Expression(_), Takes::Expression(_)) => by_priority(),
+        (Takes::Expression(_), Takes::Uri(_)) => Ordering::Less,
+        (Takes::Uri(_), Takes::Expression(_)) => Ordering::Greater,
+        (Takes::Uri(uri_a), Takes::Uri(uri_b)) => host_precedence(uri_b, b.2)
+            .cmp(&host_precedence(uri_a, a.2))
+            .then_with(|| uri_a.paths[a.2.path as usize].key().cmp(uri_b.paths[b.2.path as usize].key()))
+            .then_with(by_priority)
+            .then_with(|| (a.2.path, a.2.host).cmp(&(b.2.path, b.2.host))),
+    }
+}
+
+/// Greater is tried first; any host is least.
+fn host_precedence(uri: &UriRoute, place: PlaceId) -> Option<(bool, usize)> {
+    uri.hosts.get(place.host as usize).map(HostPattern::precedence)
+}

@@ -1,0 +1,193 @@
+//! What is left to ask of a place: boolean code over predicates that are shared by all places of a layer.
+//!
+//! An *item* is a number: a predicate, a predicate that must not hold, or a position in the code, where a header (all or
+//! any, and how many) is followed by as many items. Equal items and equal code are kept once, so that a condition that
+//! thousands of routes have in common is there once, and its answer is remembered for the request.
+
+use super::NONE;
+use super::search::Search;
+use crate::condition::{Field, Predicate, Test, Value};
+use crate::fields::{Fields, SlotId};
+use crate::regex::{RegexGroup, TailEngine};
+use crate::values::{parse_address, segment_count};
+use std::sync::Arc;
+
+/// An item; see the file's head.
+pub(super) type Item = u32;
+
+pub(super) const NEGATED: Item = 1 << 30;
+pub(super) const CODE: Item = 1 << 31;
+const INDEX: Item = NEGATED - 1;
+/// In a header: any of the items, not all.
+pub(super) const ANY: u32 = 1 << 31;
+
+/// The predicates of a layer and the code over them.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    pub(super) predicates: Vec<Compiled>,
+    pub(super) code: Vec<u32>,
+    pub(super) prefixes: Vec<Box<[u8]>>,
+    pub(super) tails: Vec<TailEngine>,
+    pub(super) groups: Vec<Group>,
+    /// How many answers are remembered.
+    pub(super) memos: u32,
+}
+
+/// A predicate with the place of its field's values.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) predicate: Arc<Predicate>,
+    pub(super) read: Read,
+    pub(super) engine: Engine,
+    /// Where its answer is remembered; [`NONE`]: asking again costs no more than remembering.
+    pub(super) memo: u32,
+}
+
+/// Where a field's values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Read {
+    /// The slot is for methods without a name here.
+    Method(SlotId),
+    Host,
+    Path,
+    SourceIp,
+    SegmentCount,
+    /// Looked up, as text.
+    Text(SlotId),
+    /// Looked up, as a number.
+    Int(SlotId),
+    /// Looked up, as an address.
+    Ip(SlotId),
+    /// What a parameter of the place's path stands for.
+    Param,
+}
+
+/// How a predicate is evaluated.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Engine {
+    /// By its test.
+    Test,
+    /// The path begins with the regex's literal prefix, and what follows matches the rest of it, which other regexes share;
+    /// or there is no rest ([`NONE`]).
+    Tail { prefix: u32, tail: u32 },
+    /// As one of a group of regexes that are searched for together.
+    Group { group: u32, pattern: u32 },
+}
+
+/// The regexes over one field, searched for together.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) read: Read,
+    pub(super) regexes: RegexGroup,
+}
+
+impl Read {
+    /// Where the values of a predicate's field are.
+    pub(super) fn of(predicate: &Predicate, fields: &mut Fields) -> Read {
+        match &predicate.field {
+            Field::Variable(crate::Variable::PathParam(_)) => Read::Param,
+            field @ Field::Method if !predicate.lower => Read::Method(fields.slot(field, false)),
+            // A host is in lower case.
+            Field::Host => Read::Host,
+            Field::Path if !predicate.lower => Read::Path,
+            Field::SourceIp => Read::SourceIp,
+            Field::SegmentCount => Read::SegmentCount,
+            field @ (Field::SourcePort | Field::DestinationPort) => Read::Int(fields.slot(field, false)),
+            field @ Field::DestinationIp => Read::Ip(fields.slot(field, false)),
+            field => Read::Text(fields.slot(field, predicate.lower)),
+        }
+    }
+}
+
+impl Program {
+    /// Whether an item holds of the request at hand.
+    pub(super) fn holds(&self, item: Item, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+        if item & CODE == 0 {
+            return self.predicate(item & INDEX, search, place) != (item & NEGATED != 0);
+        }
+        let at = (item & !CODE) as usize;
+        let header = self.code[at];
+        let (any, count) = (header & ANY != 0, (header & !ANY) as usize);
+        // From the left, as far as is needed; nesting is bounded by that of the languages.
+        for &item in &self.code[at + 1..at + 1 + count] {
+            if self.holds(item, search, place) == any {
+                return any;
+            }
+        }
+        !any
+    }
+
+    #[inline]
+    fn predicate(&self, index: u32, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+        let compiled = &self.predicates[index as usize];
+        if compiled.memo == NONE {
+            return self.evaluate(compiled, search, place);
+        }
+        if let Some(answer) = search.recall(compiled.memo) {
+            return answer;
+        }
+        let answer = self.evaluate(compiled, search, place);
+        search.remember(compiled.memo, answer);
+        answer
+    }
+
+    fn evaluate(&self, compiled: &Compiled, search: &mut Search<'_, '_>, place: &super::Place) -> bool {
+        let predicate = &*compiled.predicate;
+        let test = &predicate.test;
+        let request = search.request;
+        match (compiled.engine, compiled.read) {
+            (Engine::Group { group, pattern }, _) => search.group_matches(group, pattern, predicate.any),
+            (Engine::Tail { prefix, tail }, _) => {
+                let (path, prefix) = (request.path.bytes(), &*self.prefixes[prefix as usize]);
+                path.starts_with(prefix) && (tail == NONE || self.tails[tail as usize].is_match(path, prefix.len()))
+            }
+            (Engine::Test, Read::Method(slot)) => match (test, request.method.name()) {
+                (Test::Methods(methods), _) => methods.admits(request.method),
+                (test, Some(name)) => test.passes(Value::Text(name.as_bytes())),
+                (_, None) => search.texts_pass(slot, predicate),
+            },
+            (Engine::Test, Read::Host) => !request.host.is_empty() && test.passes(Value::Text(request.host)),
+            (Engine::Test, Read::Path) => test.passes(Value::Text(request.path.bytes())),
+            (Engine::Test, Read::SourceIp) => test.passes(Value::Ip(search.client)),
+            (Engine::Test, Read::SegmentCount) => test.passes(Value::Int(segment_count(request))),
+            (Engine::Test, Read::Text(slot)) => search.texts_pass(slot, predicate),
+            (Engine::Test, Read::Int(slot)) => search.single(slot, |text| {
+                let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+                number.is_some_and(|number| test.passes(Value::Int(number)))
+            }),
+            (Engine::Test, Read::Ip(slot)) => {
+                search.single(slot, |text| parse_address(text).is_some_and(|address| test.passes(Value::Ip(address))))
+            }
+            (Engine::Test, Read::Param) => search.param_passes(place, predicate),
+        }
+    }
+}
+
+impl Compiled {
+    /// Whether its answer should be remembered where several places ask for it.
+    pub(super) fn is_worth_a_memo(&self) -> bool {
+        let is_slow = matches!(
+            self.predicate.test,
+            Test::Contains(_) | Test::Addresses(_) | Test::HasElement(_) | Test::Number(..) | Test::Regex(_)
+        );
+        self.read != Read::Param
+            && !matches!(self.engine, Engine::Group { .. })
+            && (is_slow || matches!(self.read, Read::Int(_) | Read::Ip(_)))
+    }
+}
+
+impl Program {
+    pub(super) fn shrink_to_fit(&mut self) {
+        self.predicates.shrink_to_fit();
+        self.code.shrink_to_fit();
+        self.prefixes.shrink_to_fit();
+        self.tails.shrink_to_fit();
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let prefixes: usize = self.prefixes.iter().map(|prefix| prefix.len() + size_of::<Box<[u8]>>()).sum();
+        let tails: usize = self.tails.iter().map(TailEngine::memory_bytes).sum();
+        let groups: usize = self.groups.iter().map(|group| group.regexes.memory_bytes()).sum();
+        self.predicates.capacity() * size_of::<Compiled>() + self.code.capacity() * 4 + prefixes + tails + groups
+    }
+}

@@ -1,0 +1,213 @@
+//! What is probably wrong with a list of routes that can be compiled: routes and parts of them that have no effect, and
+//! expressions that read otherwise than they look.
+//!
+//! Everything said is proven by implication between conditions, never sampled; where that cannot be decided, nothing is
+//! said. It takes near-linear time: candidates come from an index, and what is looked at for one route is bounded.
+
+mod index;
+mod parts;
+mod reading;
+mod shadow;
+
+use crate::condition::Condition;
+use crate::layer::condition_of;
+use crate::{RouteSpec, Takes};
+use shadow::Shadow;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most findings that are told; the others are counted.
+pub const FINDINGS_MAX: usize = 1000;
+
+/// What was found in a list of routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lint {
+    /// By route, no more than [`FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// How many more there are.
+    pub omitted: usize,
+}
+
+/// Something about a route that is probably not meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Position of the route in the list.
+    pub route: usize,
+    /// Its id.
+    pub id: String,
+    /// What it is.
+    pub kind: FindingKind,
+}
+
+/// What is probably not meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FindingKind {
+    /// No request can satisfy the route.
+    NeverMatches {
+        /// Which part is to blame.
+        reason: String,
+    },
+    /// Every request that would satisfy the route is taken by others.
+    Shadowed {
+        /// Which ones, each with its id.
+        by: Vec<(usize, String)>,
+        /// Why these come first.
+        reason: String,
+    },
+    /// As [`FindingKind::Shadowed`], by a route that asks for the same.
+    SameButOrder {
+        /// That one.
+        by: (usize, String),
+        /// Why it comes first.
+        reason: String,
+    },
+    /// An alternative of `||` that no request can satisfy.
+    AlternativeNever {
+        /// Line and column where it begins, in an expression.
+        at: Option<(u32, u32)>,
+        /// Which part is to blame.
+        reason: String,
+    },
+    /// A predicate that no request can satisfy.
+    PartNever {
+        /// Line and column, in an expression.
+        at: Option<(u32, u32)>,
+        /// As it was written.
+        text: String,
+        /// Why, and what to write.
+        reason: String,
+    },
+    /// A predicate that every request satisfies.
+    PartAlways {
+        /// Line and column, in an expression.
+        at: Option<(u32, u32)>,
+        /// As it was written.
+        text: String,
+        /// Why.
+        reason: String,
+    },
+    /// `&&` and `||` side by side without parentheses.
+    Mixed {
+        /// Line and column of the operator.
+        at: (u32, u32),
+        /// The expression with the parentheses that it is read with.
+        reading: String,
+    },
+}
+
+/// Looks for what is probably not meant in a list of routes.
+pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
+    let conditions: Vec<Condition> = specs.iter().map(|spec| condition_of(spec)).collect();
+    let shadows = shadow::find(specs, &conditions);
+    let mut lint = Lint::default();
+    for (route, ((spec, condition), shadow)) in specs.iter().zip(&conditions).zip(shadows).enumerate() {
+        let mut add = |kind| {
+            if lint.findings.len() < FINDINGS_MAX {
+                lint.findings.push(Finding { route, id: spec.id.clone(), kind });
+            } else {
+                lint.omitted += 1;
+            }
+        };
+        if let Takes::Expression(expression) = &spec.takes
+            && !expression.mixed().is_empty()
+        {
+            let reading = reading::with_parentheses(expression.condition());
+            expression.mixed().iter().for_each(|&at| add(FindingKind::Mixed { at, reading: reading.clone() }));
+        }
+        let written = match &spec.takes {
+            Takes::Expression(expression) => Some(expression.condition()),
+            Takes::Uri(uri) => uri.vars.as_ref().map(|vars| vars.condition()),
+        };
+        match (condition, written) {
+            (Condition::False, Some(written)) => add(FindingKind::NeverMatches { reason: parts::why_never(written) }),
+            (_, Some(written)) => parts::find(written, &mut add),
+            _ => {}
+        }
+        if let Some(Shadow { by, same }) = shadow {
+            add(told(specs, route, &by, same));
+        }
+    }
+    lint
+}
+
+fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> FindingKind {
+    let named = |route: usize| (route, specs[route].id.clone());
+    let why = |other: usize| why_first(&specs[other], &specs[route], same);
+    match by {
+        [only] if same => FindingKind::SameButOrder { by: named(*only), reason: why(*only) },
+        _ => {
+            let mut reasons: Vec<String> = by.iter().map(|other| why(*other)).collect();
+            reasons.sort_unstable();
+            reasons.dedup();
+            let by = by.iter().map(|route| named(*route)).collect();
+            FindingKind::Shadowed { by, reason: reasons.join("; ") }
+        }
+    }
+}
+
+fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
+    match (&first.takes, &then.takes) {
+        (Takes::Expression(_), Takes::Uri(_)) => return "expressions come before uris".to_owned(),
+        (Takes::Uri(_), Takes::Uri(_)) if !same => {
+            return "the more specific host and path come first, then the higher priority, then the list".to_owned();
+        }
+        _ => {}
+    }
+    match first.priority == then.priority {
+        true => "of the same priority the earlier in the list comes first".to_owned(),
+        false => format!("priority {} comes before {}", first.priority, then.priority),
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use FindingKind as Kind;
+        write!(f, "route \"{}\": ", self.id)?;
+        match &self.kind {
+            Kind::NeverMatches { reason } => write!(f, "takes no request: {reason}"),
+            Kind::Shadowed { by, reason } => {
+                write!(f, "takes no request, since all it asks for go to ")?;
+                write_ids(by, f)?;
+                write!(f, " ({reason})")
+            }
+            Kind::SameButOrder { by: (_, by), reason } => {
+                write!(f, "takes no request, since it asks for the same as route \"{by}\" ({reason})")
+            }
+            Kind::AlternativeNever { at, reason } => {
+                write!(f, "the alternative")?;
+                write_at(" at ", *at, f)?;
+                write!(f, " never holds: {reason}")
+            }
+            Kind::PartNever { at, text, reason } => {
+                write!(f, "`{text}`")?;
+                write_at(" at ", *at, f)?;
+                write!(f, " never holds: {reason}")
+            }
+            Kind::PartAlways { at, text, reason } => {
+                write!(f, "`{text}`")?;
+                write_at(" at ", *at, f)?;
+                write!(f, " always holds: {reason}; leave it out")
+            }
+            Kind::Mixed { at, reading } => {
+                write_at("at ", Some(*at), f)?;
+                write!(f, " && and || are mixed, and || binds tighter; if this is meant, write {reading}")
+            }
+        }
+    }
+}
+
+fn write_at(before: &str, at: Option<(u32, u32)>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    at.map_or(Ok(()), |(line, column)| write!(f, "{before}{line}:{column}"))
+}
+
+fn write_ids(by: &[(usize, String)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const SHOWN_MAX: usize = 5;
+    write!(f, "{}", if by.len() == 1 { "route " } else { "routes " })?;
+    for (index, (_, id)) in by.iter().take(SHOWN_MAX).enumerate() {
+        write!(f, "{}\"{id}\"", if index == 0 { "" } else { ", " })?;
+    }
+    match by.len().saturating_sub(SHOWN_MAX) {
+        0 => Ok(()),
+        more => write!(f, " and {more} others"),
+    }
+}

@@ -1,0 +1,288 @@
+//! Routes whose every request is taken by routes before them.
+//!
+//! A place's condition is split into alternatives, conjunctions of predicates. It is shadowed where from each of them
+//! the condition of an earlier place follows. On the shadowed side alternatives may be too wide (what makes them many or
+//! cannot be compared is left out), on the shadowing side they are exact, or the place is not taken for one.
+
+use super::index::{AlternativeId, Index, Literal};
+use crate::condition::decided::always;
+use crate::condition::implies::implies;
+use crate::condition::simplify::as_literal;
+use crate::condition::{Condition, Field, Predicate, Source, Test};
+use crate::layer::{PlaceId, order, places_of};
+use crate::{RouteSpec, UriRoute, Variable};
+use foldhash::fast::FixedState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// Most alternatives that a product of `||` is multiplied out to.
+const ALTERNATIVES_MAX: usize = 64;
+/// Most predicates of an alternative; further ones are left out.
+const LITERALS_MAX: usize = 32;
+/// Routes with more pairs of a host and a path are not looked at.
+const PLACES_OF_ROUTE_MAX: usize = 1024;
+/// Most places and alternatives of all routes together; what comes behind is not looked at.
+const PLACES_MAX: usize = 1 << 20;
+/// Most candidates looked at for one alternative.
+const CANDIDATES_MAX: usize = 256;
+/// Most candidates looked at for one route.
+const CANDIDATES_OF_ROUTE_MAX: usize = 8192;
+
+/// What takes a route's requests.
+pub(super) struct Shadow {
+    /// Positions of routes, ascending; never empty.
+    pub(super) by: Vec<usize>,
+    /// Whether it is one that asks for the same.
+    pub(super) same: bool,
+}
+
+/// Looks at each route; `conditions` are theirs, simplified.
+pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Option<Shadow>> {
+    let mut room = PLACES_MAX;
+    let pairs: Vec<Pairs> = specs.iter().map(|spec| Pairs::new(spec, &mut room)).collect();
+    let places = Places::new(specs, conditions, &pairs);
+    let exact = |(_, alternative): &(AlternativeId, &Alternative)| places.list[alternative.place as usize].exact;
+    let filed = (0..).zip(&places.alternatives).filter(exact);
+    let index = Index::new(filed.map(|(id, alternative)| (id, places.literals(alternative))));
+
+    let mut found: Vec<Cover> = Vec::new();
+    found.resize_with(specs.len(), Cover::default);
+    for place in &places.list {
+        let cover = &mut found[place.route as usize];
+        cover.has_place = true;
+        cover.is_open |= place.is_skipped;
+        for id in place.alternatives.clone() {
+            if cover.is_open {
+                break;
+            }
+            cover.is_open = !cover.close(id, place, &places, &index);
+        }
+    }
+    for (cover, pairs) in found.iter_mut().zip(&pairs) {
+        cover.is_open |= !cover.has_place || pairs.are_skipped;
+    }
+    let told = |(route, cover): (usize, Cover)| {
+        let mut by: Vec<usize> = cover.by.iter().map(|route| *route as usize).collect();
+        by.sort_unstable();
+        let same = matches!(&by[..], [only] if are_same((specs, conditions), *only, route));
+        (!cover.is_open && !by.is_empty()).then_some(Shadow { by, same })
+    };
+    found.into_iter().enumerate().map(told).collect()
+}
+
+/// How far a route is shadowed.
+#[derive(Default)]
+struct Cover {
+    has_place: bool,
+    /// Whether it takes a request, or might.
+    is_open: bool,
+    by: Vec<u32>,
+    looked_at: usize,
+}
+
+impl Cover {
+    /// Whether the condition of an earlier place follows from an alternative. That of the same route will do: its own
+    /// requests are asked about at its own alternatives, and the first of a route has none before it.
+    fn close(&mut self, id: AlternativeId, place: &Place, places: &Places<'_>, index: &Index) -> bool {
+        let alternative = places.literals(&places.alternatives[id as usize]);
+        if contradicts_itself(alternative) {
+            return true;
+        }
+        let end = place.alternatives.start;
+        let mut taken_by = index.everything.filter(|first| *first < end);
+        let mut left = CANDIDATES_MAX.min(CANDIDATES_OF_ROUTE_MAX - self.looked_at);
+        let before = left;
+        if taken_by.is_none() {
+            index.candidates(alternative, end, &mut |candidate| {
+                if left == 0 {
+                    return true;
+                }
+                left -= 1;
+                let earlier = places.literals(&places.alternatives[candidate as usize]);
+                let follows = follows(alternative, earlier);
+                if follows {
+                    taken_by = Some(candidate);
+                }
+                follows
+            });
+        }
+        self.looked_at += before - left;
+        let Some(by) = taken_by else { return false };
+        let by = places.list[places.alternatives[by as usize].place as usize].route;
+        if by != place.route && !self.by.contains(&by) {
+            self.by.push(by);
+        }
+        true
+    }
+}
+
+/// Whether all of `then` follow from `literals`.
+fn follows(literals: &[Literal<'_>], then: &[Literal<'_>]) -> bool {
+    let from = |q: &Literal<'_>| literals.iter().any(|p| implies(p.predicate, p.negated, q.predicate, q.negated));
+    then.iter().all(from)
+}
+
+fn contradicts_itself(literals: &[Literal<'_>]) -> bool {
+    let excludes = |p: &Literal<'_>, q: &Literal<'_>| implies(p.predicate, p.negated, q.predicate, !q.negated);
+    literals.iter().enumerate().any(|(index, q)| literals[..index].iter().any(|p| excludes(p, q)))
+}
+
+/// A URI route's hosts and paths as predicates.
+struct Pairs {
+    hosts: Vec<Predicate>,
+    paths: Vec<Predicate>,
+    are_skipped: bool,
+}
+
+impl Pairs {
+    fn new(spec: &RouteSpec, room: &mut usize) -> Pairs {
+        let none = Pairs { hosts: Vec::new(), paths: Vec::new(), are_skipped: false };
+        let count = spec.uri().map_or(1, |uri| uri.hosts.len().max(1).saturating_mul(uri.paths.len()));
+        if count > PLACES_OF_ROUTE_MAX.min(*room) {
+            return Pairs { are_skipped: true, ..none };
+        }
+        *room -= count;
+        let Some(uri) = spec.uri() else { return none };
+        let is = |field, test| Predicate { field, lower: false, any: false, test, source: Source::default() };
+        Pairs {
+            hosts: uri.hosts.iter().map(|host| is(Field::Host, Test::Host(host.clone()))).collect(),
+            paths: uri.paths.iter().map(|path| is(Field::Path, Test::Path(path.clone()))).collect(),
+            are_skipped: false,
+        }
+    }
+
+    fn literals(&self, place: PlaceId) -> impl Iterator<Item = Literal<'_>> {
+        let pair = [self.hosts.get(place.host as usize), self.paths.get(place.path as usize)];
+        pair.into_iter().flatten().map(|predicate| Literal { predicate, negated: false })
+    }
+}
+
+/// All places in the order of ranks, with their alternatives.
+struct Places<'a> {
+    list: Vec<Place>,
+    alternatives: Vec<Alternative>,
+    literals: Vec<Literal<'a>>,
+}
+
+struct Place {
+    route: u32,
+    alternatives: std::ops::Range<AlternativeId>,
+    /// Whether the alternatives are all that the place asks for.
+    exact: bool,
+    /// Whether it has none because there are too many already.
+    is_skipped: bool,
+}
+
+struct Alternative {
+    place: u32,
+    /// Range of [`Places::literals`].
+    first: u32,
+    count: u32,
+}
+
+impl<'a> Places<'a> {
+    fn new(specs: &[Arc<RouteSpec>], conditions: &'a [Condition], pairs: &'a [Pairs]) -> Places<'a> {
+        let is_looked_at = |route: usize| !pairs[route].are_skipped && conditions[route] != Condition::False;
+        let routes = (0..specs.len()).filter(|route| is_looked_at(*route));
+        let of_route = |route: usize| places_of(&specs[route]).map(move |place| (route, place));
+        let mut ranked: Vec<(usize, PlaceId)> = routes.flat_map(of_route).collect();
+        ranked.sort_by(|a, b| order((&specs[a.0], a.0, a.1), (&specs[b.0], b.0, b.1)));
+        let mut places = Places { list: Vec::new(), alternatives: Vec::new(), literals: Vec::new() };
+        for (route, id) in ranked {
+            let first = places.alternatives.len() as AlternativeId;
+            let is_skipped = first as usize >= PLACES_MAX;
+            let mut exact = !is_skipped;
+            if !is_skipped {
+                for literals in alternatives_of(&conditions[route], &mut exact) {
+                    places.push(pairs[route].literals(id), literals, &mut exact);
+                }
+            }
+            let alternatives = first..places.alternatives.len() as AlternativeId;
+            places.list.push(Place { route: route as u32, alternatives, exact, is_skipped });
+        }
+        places
+    }
+
+    fn push(&mut self, pair: impl Iterator<Item = Literal<'a>>, rest: Vec<Literal<'a>>, exact: &mut bool) {
+        let first = self.literals.len();
+        let is_every_path = |literal: &Literal<'_>| always(literal.predicate).is_some();
+        self.literals.extend(pair.filter(|literal| !is_every_path(literal)));
+        // What a parameter stands for depends on the route.
+        let is_of_route =
+            |literal: &Literal<'_>| matches!(literal.predicate.field, Field::Variable(Variable::PathParam(_)));
+        let room = LITERALS_MAX - (self.literals.len() - first);
+        *exact &= rest.len() <= room && !rest.iter().any(is_of_route);
+        self.literals.extend(rest.into_iter().filter(|literal| !is_of_route(literal)).take(room));
+        let count = (self.literals.len() - first) as u32;
+        self.alternatives.push(Alternative { place: self.list.len() as u32, first: first as u32, count });
+    }
+
+    fn literals(&self, alternative: &Alternative) -> &[Literal<'a>] {
+        &self.literals[alternative.first as usize..][..alternative.count as usize]
+    }
+}
+
+/// The alternatives of a simplified condition. Where they would be too many a part is left out, which makes them wider;
+/// `exact` tells.
+fn alternatives_of<'a>(condition: &'a Condition, exact: &mut bool) -> Vec<Vec<Literal<'a>>> {
+    if let Some((predicate, negated)) = as_literal(condition) {
+        return vec![vec![Literal { predicate, negated }]];
+    }
+    match condition {
+        Condition::False => Vec::new(),
+        Condition::All(parts) => {
+            let literals = parts.iter().filter_map(as_literal);
+            let own: Vec<Literal<'_>> = literals.map(|(predicate, negated)| Literal { predicate, negated }).collect();
+            let mut product = vec![own];
+            for part in parts.iter().filter(|part| as_literal(part).is_none()) {
+                let by = alternatives_of(part, exact);
+                let is_product = product.len() > 1 && by.len() > 1;
+                if is_product && product.len() * by.len() > ALTERNATIVES_MAX {
+                    *exact = false;
+                } else {
+                    product = by.iter().flat_map(|b| product.iter().map(move |a| [&a[..], &b[..]].concat())).collect();
+                }
+            }
+            product
+        }
+        Condition::Any(parts) => parts.iter().flat_map(|part| alternatives_of(part, exact)).collect(),
+        // Of a simplified condition a negation is a literal.
+        Condition::True | Condition::Not(_) | Condition::Is(_) => vec![Vec::new()],
+    }
+}
+
+/// Whether two routes of one kind ask for the same. By hashes that don't depend on the order of parts: that the one takes
+/// all of the other's requests is known already, so nothing wrong is said where two collide.
+fn are_same((specs, conditions): (&[Arc<RouteSpec>], &[Condition]), a: usize, b: usize) -> bool {
+    let pairs = match (specs[a].uri(), specs[b].uri()) {
+        (Some(a), Some(b)) => pairs_hash(a) == pairs_hash(b),
+        (None, None) => true,
+        _ => false,
+    };
+    pairs && condition_hash(&conditions[a]) == condition_hash(&conditions[b])
+}
+
+fn pairs_hash(uri: &UriRoute) -> (u64, u64) {
+    let sum = |hashes: Vec<u64>| {
+        let mut hashes = hashes;
+        hashes.sort_unstable();
+        hashes.dedup();
+        FixedState::default().hash_one(hashes)
+    };
+    let hosts = uri.hosts.iter().map(|host| FixedState::default().hash_one(host)).collect();
+    let paths = uri.paths.iter().map(|path| FixedState::default().hash_one(path.key())).collect();
+    (sum(hosts), sum(paths))
+}
+
+fn condition_hash(condition: &Condition) -> u64 {
+    let state = FixedState::default();
+    let sum = |parts: &[Condition]| parts.iter().map(condition_hash).fold(0u64, u64::wrapping_add);
+    match condition {
+        Condition::True => 1,
+        Condition::False => 2,
+        Condition::Is(predicate) => state.hash_one(predicate),
+        Condition::Not(inner) => state.hash_one((3u8, condition_hash(inner))),
+        Condition::All(parts) => state.hash_one((4u8, sum(parts))),
+        Condition::Any(parts) => state.hash_one((5u8, sum(parts))),
+    }
+}

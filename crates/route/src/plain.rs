@@ -1,0 +1,53 @@
+//! Predicates evaluated one by one, without an index: for whoever explains, and for captures.
+//!
+//! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate.
+
+use crate::condition::{Field, FieldKind, Predicate, Value};
+use crate::fields::Fields;
+use crate::layer::passes;
+use crate::matcher::Request;
+use crate::values::{Values, parse_address};
+use crate::{PathPattern, Variable};
+
+/// What has been read of one request.
+pub(crate) struct Plain<'p, 'r> {
+    request: &'p Request<'r>,
+    fields: Fields,
+    values: Values,
+}
+
+impl<'p, 'r> Plain<'p, 'r> {
+    pub(crate) fn new(request: &'p Request<'r>) -> Plain<'p, 'r> {
+        Plain { request, fields: Fields::default(), values: Values::default() }
+    }
+
+    /// The values of a field as the predicate sees them; `pattern` is the path of the place, for its parameters.
+    pub(crate) fn values(&mut self, predicate: &Predicate, pattern: Option<&PathPattern>) -> Vec<Vec<u8>> {
+        if let Field::Variable(Variable::PathParam(name)) = &predicate.field {
+            let value = pattern.and_then(|pattern| pattern.param(name, self.request.path.bytes()));
+            return value.map(<[u8]>::to_vec).into_iter().collect();
+        }
+        let known = self.fields.len();
+        let slot = self.fields.slot(&predicate.field, predicate.lower);
+        if known == 0 || self.fields.len() > known {
+            // What was read before the slot was there may not have filled it.
+            self.values.begin(&self.fields);
+        }
+        let first = self.values.first(slot, &self.fields, self.request);
+        self.values.chain(first).map(<[u8]>::to_vec).collect()
+    }
+
+    /// Whether a predicate holds.
+    pub(crate) fn holds(&mut self, predicate: &Predicate, pattern: Option<&PathPattern>) -> bool {
+        let texts = self.values(predicate, pattern);
+        let typed = |text: &'_ Vec<u8>| match predicate.field.kind() {
+            FieldKind::Text => None,
+            FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(Value::Int),
+            FieldKind::Ip => parse_address(text).map(Value::Ip),
+        };
+        match predicate.field.kind() {
+            FieldKind::Text => passes(texts.iter().map(|text| Value::Text(text)), predicate),
+            FieldKind::Int | FieldKind::Ip => passes(texts.iter().filter_map(typed), predicate),
+        }
+    }
+}

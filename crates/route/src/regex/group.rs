@@ -1,0 +1,248 @@
+//! Many regexes over the same values, all answered by one pass over each value.
+//!
+//! The patterns become one automaton whose states say which of them match. Where it is small it is built whole, and
+//! nothing changes while it is used. Else its states are built when a search first reaches them, into a cache that belongs
+//! to one worker ([`RegexMemory`]) and is emptied when it is full. Patterns that begin with `^` have an automaton of their
+//! own, which mostly ends after a few bytes, and so have those with Unicode word boundaries, which gives up on values
+//! that are not ASCII; the patterns are then asked one by one.
+
+use super::Pattern;
+use super::memory::RegexMemory;
+use super::reduce::reduce;
+use super::share::share_beginnings;
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::nfa::thompson::{Compiler, Config, NFA, WhichCaptures};
+use regex_automata::{Input, MatchKind, hybrid};
+use regex_syntax::hir::{Hir, Look};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most memory of the states that one worker builds for one group, in bytes; where the group had to be split, up to as
+/// much for each part.
+pub(crate) const GROUP_CACHE_BYTES_MAX: usize = 8 << 20;
+/// Most memory of what such states are built from, in bytes; a larger group is split.
+const NFA_BYTES_MAX: usize = 16 << 20;
+/// Up to which size of that a whole automaton is tried, in bytes.
+const TABLE_NFA_BYTES_MAX: usize = 48 << 10;
+/// Most memory of a whole automaton, in bytes.
+const TABLE_BYTES_MAX: usize = 256 << 10;
+/// A cache has room for so many times what one search needs at least.
+const CACHE_SLACK: usize = 2;
+
+/// Compiled patterns.
+#[derive(Debug)]
+pub(crate) struct RegexGroup {
+    /// Tells groups apart, so that a worker's memory is never used with another group.
+    id: u64,
+    patterns: usize,
+    parts: Box<[Part]>,
+}
+
+/// Some patterns of a group, with an automaton of their own.
+#[derive(Debug)]
+struct Part {
+    automaton: Automaton,
+    /// Which patterns of the group they are.
+    patterns: Box<[u32]>,
+    /// Themselves, where the automaton may give up.
+    alone: Box<[Pattern]>,
+}
+
+#[derive(Debug)]
+enum Automaton {
+    /// It knows every answer.
+    Table(dense::DFA<Vec<u32>>),
+    /// It is built while it is used.
+    Lazy(hybrid::dfa::DFA),
+    /// It would be too large.
+    None,
+}
+
+/// The automaton did not answer, or there is none.
+struct GaveUp;
+
+impl RegexGroup {
+    /// `ascii`: all values will be.
+    pub(crate) fn compile(patterns: &[Pattern], ascii: bool) -> RegexGroup {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
+        for (index, pattern) in (0u32..).zip(patterns) {
+            let hir = reduce(pattern.hir(), ascii);
+            let gives_up = hir.properties().look_set().contains_word_unicode();
+            let anchored = hir.properties().look_set_prefix().contains(Look::Start);
+            kinds[usize::from(gives_up) * 2 + usize::from(anchored)].push((index, hir));
+        }
+        let mut pieces = Vec::new();
+        kinds.iter().filter(|kind| !kind.is_empty()).for_each(|kind| build(kind, &mut pieces));
+        let cache_bytes = GROUP_CACHE_BYTES_MAX / pieces.len().max(1);
+        let parts = pieces.into_iter().map(|(nfa, indices)| Part::new(nfa, indices, patterns, cache_bytes)).collect();
+        RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
+    }
+
+    /// Searches each value for all patterns; afterwards `memory` knows which match which.
+    pub(crate) fn search<'v>(&self, values: impl Iterator<Item = &'v [u8]>, memory: &mut RegexMemory) {
+        if memory.group != self.id {
+            let caches = self.parts.iter().map(|part| match &part.automaton {
+                Automaton::Lazy(dfa) => Some(dfa.create_cache()),
+                Automaton::Table(_) | Automaton::None => None,
+            });
+            memory.adopt(self.id, caches.collect(), self.patterns);
+        }
+        memory.begin();
+        // Borrowed apart from the rest of the memory; an empty vector needs none.
+        let mut caches = std::mem::take(&mut memory.caches);
+        for value in values {
+            memory.next_value();
+            for (part, cache) in self.parts.iter().zip(&mut caches) {
+                part.search(value, cache.as_mut(), memory);
+            }
+        }
+        memory.caches = caches;
+    }
+
+    /// Heap memory, in bytes, without that of the patterns and of workers.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let part = |part: &Part| {
+            let automaton = match &part.automaton {
+                Automaton::Table(dfa) => dfa.memory_usage(),
+                Automaton::Lazy(dfa) => dfa.memory_usage() + dfa.get_nfa().memory_usage(),
+                Automaton::None => 0,
+            };
+            size_of::<Part>() + automaton + size_of_val(&*part.patterns) + size_of_val(&*part.alone)
+        };
+        self.parts.iter().map(part).sum()
+    }
+}
+
+/// Builds what the automata are made from, in as few pieces as the bounds allow; `None` where one pattern exceeds them.
+fn build(hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
+    let nfa = Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(NFA_BYTES_MAX));
+    let nfa = Compiler::new().configure(nfa).build_many_from_hir(&hirs.iter().map(|(_, hir)| hir).collect::<Vec<_>>());
+    let fits = |nfa: &NFA| {
+        let least = lazy_config().get_minimum_cache_capacity(nfa);
+        least.is_ok_and(|bytes| bytes.saturating_mul(CACHE_SLACK) <= GROUP_CACHE_BYTES_MAX)
+    };
+    let nfa = nfa.ok().map(|nfa| share_beginnings(&nfa, 2 * NFA_BYTES_MAX).unwrap_or(nfa)).filter(fits);
+    if nfa.is_none() && hirs.len() > 1 {
+        let (left, right) = hirs.split_at(hirs.len() / 2);
+        build(left, pieces);
+        build(right, pieces);
+    } else {
+        pieces.push((nfa, hirs.iter().map(|(index, _)| *index).collect()));
+    }
+}
+
+fn lazy_config() -> hybrid::dfa::Config {
+    hybrid::dfa::Config::new().match_kind(MatchKind::All).unicode_word_boundary(true)
+}
+
+impl Part {
+    fn new(nfa: Option<NFA>, indices: Box<[u32]>, patterns: &[Pattern], cache_bytes: usize) -> Part {
+        let gives_up = nfa.as_ref().is_none_or(|nfa| nfa.look_set_any().contains_word_unicode());
+        let alone: Box<[Pattern]> = match gives_up {
+            true => indices.iter().map(|index| patterns[*index as usize].clone()).collect(),
+            false => Box::default(),
+        };
+        // Compiled now, not by the first request.
+        for pattern in &alone {
+            pattern.regex();
+        }
+        let automaton = nfa.map_or(Automaton::None, |nfa| Automaton::new(nfa, cache_bytes));
+        Part { automaton, patterns: indices, alone }
+    }
+
+    fn search(&self, value: &[u8], cache: Option<&mut hybrid::dfa::Cache>, memory: &mut RegexMemory) {
+        let mut missing = self.patterns.len();
+        let mut hit = |pattern: usize| {
+            missing -= usize::from(memory.hit(self.patterns[pattern]));
+            missing > 0
+        };
+        let answered = match (&self.automaton, cache) {
+            (Automaton::Table(dfa), _) => search_table(dfa, value, &mut hit),
+            (Automaton::Lazy(dfa), Some(cache)) => search_lazy(dfa, cache, value, &mut hit),
+            (Automaton::Lazy(_), None) | (Automaton::None, _) => Err(GaveUp),
+        };
+        if let Err(GaveUp) = answered {
+            for (index, pattern) in self.patterns.iter().zip(&self.alone) {
+                if pattern.is_match(value) {
+                    memory.hit(*index);
+                }
+            }
+        }
+    }
+}
+
+impl Automaton {
+    fn new(nfa: NFA, cache_bytes: usize) -> Automaton {
+        if nfa.memory_usage() <= TABLE_NFA_BYTES_MAX {
+            let config = dense::Config::new()
+                .start_kind(StartKind::Unanchored)
+                .match_kind(MatchKind::All)
+                .accelerate(false)
+                .unicode_word_boundary(true)
+                .dfa_size_limit(Some(TABLE_BYTES_MAX))
+                .determinize_size_limit(Some(TABLE_BYTES_MAX));
+            if let Ok(dfa) = dense::Builder::new().configure(config).build_from_nfa(&nfa) {
+                return Automaton::Table(dfa);
+            }
+        }
+        let least = lazy_config().get_minimum_cache_capacity(&nfa).unwrap_or(0);
+        let config = lazy_config().cache_capacity(cache_bytes.max(least.saturating_mul(CACHE_SLACK)));
+        hybrid::dfa::Builder::new().configure(config).build_from_nfa(nfa).map_or(Automaton::None, Automaton::Lazy)
+    }
+}
+
+/// Calls `hit` with every pattern that matches, until it wants no more.
+fn search_table(dfa: &dense::DFA<Vec<u32>>, value: &[u8], hit: &mut impl FnMut(usize) -> bool) -> Result<(), GaveUp> {
+    let mut state = dfa.start_state_forward(&Input::new(value)).map_err(|_| GaveUp)?;
+    for byte in value {
+        state = dfa.next_state(state, *byte);
+        if dfa.is_special_state(state) {
+            if dfa.is_match_state(state) {
+                if !(0..dfa.match_len(state)).all(|index| hit(dfa.match_pattern(state, index).as_usize())) {
+                    return Ok(());
+                }
+            } else if dfa.is_dead_state(state) {
+                return Ok(());
+            } else if dfa.is_quit_state(state) {
+                return Err(GaveUp);
+            }
+        }
+    }
+    // A match shows one byte late, so that the end is a step of its own.
+    state = dfa.next_eoi_state(state);
+    if dfa.is_match_state(state) {
+        let _wants_more = (0..dfa.match_len(state)).all(|index| hit(dfa.match_pattern(state, index).as_usize()));
+    }
+    Ok(())
+}
+
+/// As [`search_table`], with an automaton that grows.
+fn search_lazy(
+    dfa: &hybrid::dfa::DFA,
+    cache: &mut hybrid::dfa::Cache,
+    value: &[u8],
+    hit: &mut impl FnMut(usize) -> bool,
+) -> Result<(), GaveUp> {
+    let mut state = dfa.start_state_forward(cache, &Input::new(value)).map_err(|_| GaveUp)?;
+    for byte in value {
+        state = dfa.next_state(cache, state, *byte).map_err(|_| GaveUp)?;
+        if state.is_tagged() {
+            if state.is_match() {
+                let mut matches = 0..dfa.match_len(cache, state);
+                if !matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize())) {
+                    return Ok(());
+                }
+            } else if state.is_dead() {
+                return Ok(());
+            } else if state.is_quit() {
+                return Err(GaveUp);
+            }
+        }
+    }
+    state = dfa.next_eoi_state(cache, state).map_err(|_| GaveUp)?;
+    if state.is_match() {
+        let mut matches = 0..dfa.match_len(cache, state);
+        let _wants_more = matches.all(|index| hit(dfa.match_pattern(cache, state, index).as_usize()));
+    }
+    Ok(())
+}

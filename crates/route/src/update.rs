@@ -1,0 +1,129 @@
+//! From one matcher to the next: work in proportion to what changed.
+//!
+//! Routes that are as they were stay where they are compiled. All others are compiled into a new delta, together with those
+//! that were in the last one. When a delta has become large, or much of the base dead, everything is compiled anew; so a
+//! change costs a small delta, and once in a while a full compilation.
+
+use crate::compile::check;
+use crate::layer::Layer;
+use crate::matcher::{Compiled, DEAD, Home, Matcher};
+use crate::{CompileError, RouteSpec};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Most routes in a delta; also at most one in [`DELTA_SHARE`] of all.
+const DELTA_ROUTES_MAX: usize = 512;
+const DELTA_SHARE: usize = 16;
+/// Where more than one in so many routes of the base is dead, it is compiled anew.
+const DEAD_SHARE: usize = 4;
+
+impl Matcher {
+    /// The matcher of a changed list of routes. What equals its former self, and stands in the same order, is shared.
+    pub fn update(&self, specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
+        check(&specs)?;
+        let specs: Arc<[Arc<RouteSpec>]> = specs.into();
+        let homes = self.homes_of(&specs);
+        let changed = homes.iter().filter(|home| !matches!(home, Some(Home::Base(_)))).count();
+        let dead = self.base.positions.len() - (specs.len() - changed);
+        let is_large = changed > DELTA_ROUTES_MAX.min(specs.len() / DELTA_SHARE);
+        if is_large || dead > self.base.positions.len() / DEAD_SHARE {
+            return Ok(Matcher::anew(specs));
+        }
+        let mut positions = vec![DEAD; self.base.positions.len()];
+        let (mut routes, mut of_delta) = (Vec::new(), Vec::new());
+        let mut settled = Vec::with_capacity(specs.len());
+        for (position, (home, spec)) in (0u32..).zip(homes.iter().zip(specs.iter())) {
+            settled.push(match home {
+                Some(Home::Base(slot)) => {
+                    positions[*slot as usize] = position;
+                    Home::Base(*slot)
+                }
+                Some(Home::Delta(_)) | None => {
+                    routes.push(spec.clone());
+                    of_delta.push(position);
+                    Home::Delta(of_delta.len() as u32 - 1)
+                }
+            });
+        }
+        let base = Compiled { layer: self.base.layer.clone(), positions: positions.into(), has_dead: dead > 0 };
+        let delta = (!routes.is_empty()).then(|| {
+            let layer = Arc::new(Layer::compile(&routes, &base.layer.fields));
+            Compiled { layer, positions: of_delta.into(), has_dead: false }
+        });
+        let reads = match &delta {
+            None => base.layer.reads.clone(),
+            Some(delta) => {
+                let added = delta.layer.reads.iter().filter(|read| !base.layer.reads.contains(read));
+                base.layer.reads.iter().chain(added).copied().collect()
+            }
+        };
+        Ok(Matcher { specs, base, delta, homes: settled.into(), reads })
+    }
+
+    /// For every route of a new list, where the same route is compiled; `None`: it is new, changed or has moved.
+    fn homes_of(&self, specs: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
+        let old = &*self.specs;
+        let same = |(a, b): &(&Arc<RouteSpec>, &Arc<RouteSpec>)| Arc::ptr_eq(a, b) || a == b;
+        let start = old.iter().zip(specs).take_while(same).count();
+        let (old_rest, new_rest) = (&old[start..], &specs[start..]);
+        let end = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(same).count();
+        let old_middle = start..old.len() - end;
+        let new_middle = start..specs.len() - end;
+
+        let by_id: HashMap<&str, usize> = old_middle.clone().map(|index| (old[index].id.as_str(), index)).collect();
+        let kept: Vec<(usize, usize)> = new_middle
+            .clone()
+            .filter_map(|index| {
+                let was = *by_id.get(specs[index].id.as_str())?;
+                same(&(&old[was], &specs[index])).then_some((index, was))
+            })
+            .collect();
+        let mut homes: Vec<Option<Home>> = Vec::with_capacity(specs.len());
+        homes.extend(self.homes[..start].iter().copied().map(Some));
+        homes.resize(new_middle.end, None);
+        homes.extend(self.homes[old_middle.end..].iter().copied().map(Some));
+        // Ranks in the base hold only among routes that stand in the same order as then.
+        for index in longest_rising(&kept) {
+            let (new, was) = kept[index];
+            homes[new] = Some(self.homes[was]);
+        }
+        homes
+    }
+}
+
+/// Indices of a longest rising subsequence of the second members (by patience sorting).
+fn longest_rising(pairs: &[(usize, usize)]) -> Vec<usize> {
+    // The index that ends the best subsequence of each length, and each index's predecessor.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut before: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
+    for (index, &(_, value)) in pairs.iter().enumerate() {
+        let length = ends.partition_point(|&end| pairs[end].1 < value);
+        before.push(length.checked_sub(1).map(|previous| ends[previous]));
+        match ends.get_mut(length) {
+            Some(end) => *end = index,
+            None => ends.push(index),
+        }
+    }
+    let mut rising: Vec<usize> = std::iter::successors(ends.last().copied(), |&index| before[index]).collect();
+    rising.reverse();
+    rising
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longest_rising_subsequence_is_found() {
+        let check = |values: &[usize], expected: &[usize]| {
+            let pairs: Vec<(usize, usize)> = values.iter().map(|value| (0, *value)).collect();
+            let found: Vec<usize> = longest_rising(&pairs).into_iter().map(|index| values[index]).collect();
+            assert_eq!(found, expected, "{values:?}");
+        };
+        check(&[], &[]);
+        check(&[1, 2, 3], &[1, 2, 3]);
+        check(&[9, 1, 2, 3], &[1, 2, 3]);
+        check(&[1, 2, 9, 3, 4], &[1, 2, 3, 4]);
+        check(&[3, 2, 1], &[1]);
+    }
+}

@@ -1,0 +1,431 @@
+//! The values of a request's fields, each looked up at most once, kept until the next request.
+//!
+//! Texts are copied one behind the other into one piece of memory; the values of a field are a chain of entries. Nothing
+//! is cleared between requests: a slot whose generation is not the present one has not been looked up yet.
+
+use crate::Method;
+use crate::condition::Field;
+use crate::fields::{Fields, SlotId, variable_of};
+use crate::matcher::Request;
+use crate::variable::Variable;
+use std::io::Write;
+use std::net::IpAddr;
+
+/// No entry.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What has been looked up of the present request.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    kept: Kept,
+    /// For look-ups that put a value together, and for decoding.
+    buffer: Vec<u8>,
+    lent: Vec<u8>,
+    headers: Present,
+    arguments: Present,
+}
+
+/// The slots of those header fields or arguments that a request has, and some predicate reads.
+#[derive(Debug, Default)]
+struct Present {
+    is_read: bool,
+    slots: Vec<SlotId>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    generation: u32,
+    chains: Vec<Chain>,
+    entries: Vec<Entry>,
+    text: Vec<u8>,
+}
+
+/// The values of one slot.
+#[derive(Debug, Clone, Copy)]
+struct Chain {
+    generation: u32,
+    first: u32,
+    last: u32,
+}
+
+/// One value, as a range of [`Kept::text`].
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    start: u32,
+    len: u32,
+    next: u32,
+}
+
+impl Values {
+    /// Forgets the request before.
+    pub(crate) fn begin(&mut self, fields: &Fields) {
+        self.kept.begin(fields.len());
+        for present in [&mut self.headers, &mut self.arguments] {
+            present.is_read = false;
+            present.slots.clear();
+        }
+    }
+
+    /// The first value of a slot, for [`Values::text`] and [`Values::next`]; [`NONE`] where it is absent.
+    #[inline]
+    pub(crate) fn first(&mut self, slot: SlotId, fields: &Fields, request: &Request<'_>) -> u32 {
+        if !self.kept.is_known(slot) {
+            self.look_up(slot, fields, request);
+        }
+        self.kept.chains[slot as usize].first
+    }
+
+    #[inline]
+    pub(crate) fn text(&self, entry: u32) -> &[u8] {
+        self.kept.value(entry)
+    }
+
+    #[inline]
+    pub(crate) fn next(&self, entry: u32) -> u32 {
+        self.kept.entries[entry as usize].next
+    }
+
+    /// The values from an entry on.
+    pub(crate) fn chain(&self, first: u32) -> impl Iterator<Item = &[u8]> {
+        let is_entry = |entry: &u32| *entry != NONE;
+        let entries =
+            std::iter::successors(Some(first).filter(is_entry), move |entry| Some(self.next(*entry)).filter(is_entry));
+        entries.map(|entry| self.text(entry))
+    }
+
+    /// A value on its own, for as long as other values may have to be looked up. To be given back.
+    pub(crate) fn lend(&mut self, entry: u32) -> Vec<u8> {
+        let mut lent = std::mem::take(&mut self.lent);
+        lent.clear();
+        lent.extend_from_slice(self.text(entry));
+        lent
+    }
+
+    /// Takes back what was lent, for its memory.
+    pub(crate) fn take_back(&mut self, lent: Vec<u8>) {
+        self.lent = lent;
+    }
+
+    /// How many of the header fields that some predicate reads the request has.
+    pub(crate) fn headers_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
+        self.read_headers(fields, request);
+        self.headers.slots.len()
+    }
+
+    /// One of them.
+    pub(crate) fn header_present(&self, index: usize) -> SlotId {
+        self.headers.slots[index]
+    }
+
+    /// How many of the arguments that some predicate reads the query has.
+    pub(crate) fn arguments_present(&mut self, fields: &Fields, request: &Request<'_>) -> usize {
+        self.read_arguments(fields, request);
+        self.arguments.slots.len()
+    }
+
+    /// One of them.
+    pub(crate) fn argument_present(&self, index: usize) -> SlotId {
+        self.arguments.slots[index]
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, slot: SlotId, fields: &Fields, request: &Request<'_>) {
+        let definition = fields.get(slot);
+        if let Some(base) = definition.lower_of {
+            return self.lower(slot, base, fields, request);
+        }
+        match &definition.field {
+            // They come by themselves, with all others; what does not come is absent.
+            Field::Header(_) => self.read_headers(fields, request),
+            Field::Query(_) => self.read_arguments(fields, request),
+            _ => {}
+        }
+        if self.kept.is_known(slot) {
+            return;
+        }
+        self.kept.set_absent(slot);
+        let (kept, buffer) = (&mut self.kept, &mut self.buffer);
+        match &definition.field {
+            Field::Method => {
+                if let Some(text) = method_text(request, buffer) {
+                    kept.push(slot, text);
+                }
+            }
+            Field::Host if request.host.is_empty() => {}
+            Field::Host => kept.push(slot, request.host),
+            Field::Path => kept.push(slot, request.path.bytes()),
+            Field::Segment(index) => {
+                if let Some(text) = segments(request, *index, *index) {
+                    kept.push(slot, text);
+                }
+            }
+            Field::Segments(first, last) => {
+                if let Some(text) = segments(request, *first, *last) {
+                    kept.push(slot, text);
+                }
+            }
+            Field::SegmentCount => kept.push_written(slot, segment_count(request)),
+            Field::SourceIp => kept.push_written(slot, request.client.to_canonical()),
+            field => {
+                let value = variable_of(field).and_then(|variable| request.vars.value(variable, buffer));
+                if let Some(text) = value {
+                    kept.push(slot, text);
+                }
+            }
+        }
+    }
+
+    /// Fills a slot with the values of another in lower case.
+    fn lower(&mut self, slot: SlotId, base: SlotId, fields: &Fields, request: &Request<'_>) {
+        let mut entry = self.first(base, fields, request);
+        self.kept.set_absent(slot);
+        while entry != NONE {
+            let text = self.kept.value(entry);
+            self.buffer.clear();
+            lower_case(text, &mut self.buffer);
+            self.kept.push(slot, &self.buffer);
+            entry = self.next(entry);
+        }
+    }
+
+    /// Fills the slots of all header fields at once, so that a request is walked once, however many names are asked for.
+    fn read_headers(&mut self, fields: &Fields, request: &Request<'_>) {
+        if std::mem::replace(&mut self.headers.is_read, true) {
+            return;
+        }
+        let Values { kept, headers, .. } = self;
+        request.vars.each_header(&mut |name, value| {
+            if let Some(slot) = fields.header(name) {
+                headers.add(slot, value, kept);
+            }
+        });
+    }
+
+    fn read_arguments(&mut self, fields: &Fields, request: &Request<'_>) {
+        if std::mem::replace(&mut self.arguments.is_read, true) {
+            return;
+        }
+        let Values { kept, arguments, buffer, .. } = self;
+        // The query stands in the request, so that nothing has to be put together.
+        let Some(query) = request.vars.value(&Variable::Args, buffer) else { return };
+        // Decoded behind what is kept, one after the other.
+        for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = match memchr::memchr(b'=', pair) {
+                Some(at) => (&pair[..at], &pair[at + 1..]),
+                None => (pair, &b""[..]),
+            };
+            let slot = if is_plain(name) {
+                fields.argument(name)
+            } else {
+                let decoded = kept.append_decoded(name);
+                let slot = fields.argument(&kept.text[decoded..]);
+                kept.text.truncate(decoded);
+                slot
+            };
+            if let Some(slot) = slot {
+                if is_plain(value) {
+                    arguments.add(slot, value, kept);
+                } else {
+                    arguments.mark(slot, kept);
+                    let start = kept.append_decoded(value);
+                    kept.link(slot, start);
+                }
+            }
+        }
+    }
+}
+
+impl Present {
+    fn add(&mut self, slot: SlotId, value: &[u8], kept: &mut Kept) {
+        self.mark(slot, kept);
+        kept.push(slot, value);
+    }
+
+    fn mark(&mut self, slot: SlotId, kept: &mut Kept) {
+        if !kept.is_known(slot) {
+            kept.set_absent(slot);
+            self.slots.push(slot);
+        }
+    }
+}
+
+impl Kept {
+    fn begin(&mut self, slots: usize) {
+        self.generation = self.generation.wrapping_add(1);
+        if self.generation == 0 {
+            self.chains.clear();
+            self.generation = 1;
+        }
+        if self.chains.len() < slots {
+            self.chains.resize(slots, Chain { generation: 0, first: NONE, last: NONE });
+        }
+        self.entries.clear();
+        self.text.clear();
+    }
+
+    #[inline]
+    fn is_known(&self, slot: SlotId) -> bool {
+        self.chains[slot as usize].generation == self.generation
+    }
+
+    fn set_absent(&mut self, slot: SlotId) {
+        self.chains[slot as usize] = Chain { generation: self.generation, first: NONE, last: NONE };
+    }
+
+    fn push(&mut self, slot: SlotId, value: &[u8]) {
+        let start = self.text.len();
+        self.text.extend_from_slice(value);
+        self.link(slot, start);
+    }
+
+    fn push_written(&mut self, slot: SlotId, value: impl std::fmt::Display) {
+        let start = self.text.len();
+        write!(self.text, "{value}").expect("writing to a vector does not fail");
+        self.link(slot, start);
+    }
+
+    /// Makes the text from `start` on a value of a slot.
+    fn link(&mut self, slot: SlotId, start: usize) {
+        let entry = self.entries.len() as u32;
+        self.entries.push(Entry { start: start as u32, len: (self.text.len() - start) as u32, next: NONE });
+        let chain = &mut self.chains[slot as usize];
+        match chain.last {
+            NONE => chain.first = entry,
+            last => self.entries[last as usize].next = entry,
+        }
+        chain.last = entry;
+    }
+
+    fn append_decoded(&mut self, text: &[u8]) -> usize {
+        let start = self.text.len();
+        decode(text, &mut self.text);
+        start
+    }
+
+    #[inline]
+    fn value(&self, entry: u32) -> &[u8] {
+        let entry = self.entries[entry as usize];
+        &self.text[entry.start as usize..][..entry.len as usize]
+    }
+}
+
+/// The method as text.
+fn method_text<'a>(request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    match request.method {
+        Method::Other => request.vars.value(&Variable::RequestMethod, buffer),
+        named => named.name().map(str::as_bytes),
+    }
+}
+
+/// The path without the slashes it begins and ends with.
+fn inner_path<'a>(request: &Request<'a>) -> &'a [u8] {
+    let path = request.path.bytes();
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    path.strip_suffix(b"/").unwrap_or(path)
+}
+
+/// How many segments the path has. A slash at the end begins none, and the root has none.
+pub(crate) fn segment_count(request: &Request<'_>) -> i64 {
+    match inner_path(request) {
+        b"" => 0,
+        path => memchr::memchr_iter(b'/', path).count() as i64 + 1,
+    }
+}
+
+/// The segments from `first` to `last` with the slashes between them; `None` where there is no `last`.
+fn segments<'a>(request: &Request<'a>, first: u16, last: u16) -> Option<&'a [u8]> {
+    let path = inner_path(request);
+    if path.is_empty() {
+        return None;
+    }
+    let mut slashes = memchr::memchr_iter(b'/', path);
+    let start = match first {
+        0 => 0,
+        first => slashes.nth(usize::from(first) - 1)? + 1,
+    };
+    let end = match slashes.nth(usize::from(last - first)) {
+        Some(end) => end,
+        // One slash less is the last segment; fewer is none.
+        None if memchr::memchr_iter(b'/', &path[start..]).count() == usize::from(last - first) => path.len(),
+        None => return None,
+    };
+    Some(&path[start..end])
+}
+
+/// An address in a text, canonical.
+pub(crate) fn parse_address(text: &[u8]) -> Option<IpAddr> {
+    let address: IpAddr = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(address.to_canonical())
+}
+
+/// Appends a text in lower case: as [`str::to_lowercase`] has it, or by ASCII alone where it is no UTF-8.
+pub(crate) fn lower_case(text: &[u8], out: &mut Vec<u8>) {
+    const FINAL_SIGMA: char = 'Σ';
+    let start = out.len();
+    match std::str::from_utf8(text) {
+        Ok(text) if !text.is_ascii() => {
+            // What a sigma becomes depends on its neighbours; that is left to the library, which allocates.
+            if text.contains(FINAL_SIGMA) {
+                return out.extend_from_slice(text.to_lowercase().as_bytes());
+            }
+            for lower in text.chars().flat_map(char::to_lowercase) {
+                out.extend_from_slice(lower.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        _ => {
+            out.extend_from_slice(text);
+            out[start..].make_ascii_lowercase();
+        }
+    }
+}
+
+fn is_plain(text: &[u8]) -> bool {
+    memchr::memchr2(b'%', b'+', text).is_none()
+}
+
+/// Decodes a name or value of a query: `+` is a blank, `%XX` a byte; a `%` without two digits stays as it is.
+fn decode(text: &[u8], out: &mut Vec<u8>) {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        let decoded = match (byte, digit(after.first()), digit(after.get(1))) {
+            (b'%', Some(high), Some(low)) => {
+                rest = &after[2..];
+                (high << 4 | low) as u8
+            }
+            (b'+', ..) => b' ',
+            _ => byte,
+        };
+        out.push(decoded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let check = |text: &str, expected: &[u8]| {
+            let mut out = Vec::new();
+            decode(text.as_bytes(), &mut out);
+            assert_eq!(out, expected, "{text}");
+        };
+        check("a+b%20c", b"a b c");
+        check("%C3%a4", "ä".as_bytes());
+        check("100%", b"100%");
+        check("%zz%4", b"%zz%4");
+        check("%00", b"\0");
+    }
+
+    proptest! {
+        #[test]
+        fn lower_case_is_that_of_the_library(text in "[a-zA-ZÄÖİΣẞ \u{1F600}]{0,12}") {
+            let mut out = Vec::new();
+            lower_case(text.as_bytes(), &mut out);
+            prop_assert_eq!(out, text.to_lowercase().into_bytes());
+        }
+    }
+}

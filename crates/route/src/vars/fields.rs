@@ -1,0 +1,28 @@
+//! Which field of a condition a variable is: the same as Kong's where both mean the same, so that an index finds it.
+//!
+//! A header with several lines is one value to `vars` (joined) and several to Kong, a query argument is undecoded here
+//! and decoded there; such stay variables.
+
+use crate::Variable;
+use crate::condition::{Field, Test};
+
+/// The value of a rule that a variable is compared with.
+pub(super) enum Operand {
+    Null,
+    Number(f64),
+    Text(Box<str>),
+}
+
+/// The field on which `test` says what it says of the variable.
+pub(super) fn field(variable: &Variable, test: &Test) -> Field {
+    match (variable, test) {
+        (Variable::Uri, _) => Field::Path,
+        (Variable::RequestMethod, _) => Field::Method,
+        (Variable::Scheme, _) => Field::Protocol,
+        // A request without a host has an empty variable, but no field.
+        (Variable::Host, Test::Equal(text)) if !text.is_empty() => Field::Host,
+        // As a variable it is text, which only this test takes for an address.
+        (Variable::RemoteAddr, Test::Addresses(_)) => Field::SourceIp,
+        _ => Field::Variable(variable.clone()),
+    }
+}

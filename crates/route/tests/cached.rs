@@ -1,0 +1,193 @@
+//! What the route cache remembers is what the matcher would find, and no more than it was allowed to.
+//!
+//! Keys are also compared with each other without a cache, which forgets: two requests with one key have one answer, and
+//! requests that differ in nothing that a route reads have one key.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "oracle/mod.rs"]
+mod oracle;
+
+use oracle::asked::Asked;
+use oracle::kong::Reference;
+use oracle::random::{Random, check_and_shrink, from_environment, without_one};
+use oracle::routes::{self, Asks, Route};
+use std::collections::HashMap;
+use stillgate_route::{Match, Matcher, PathError, Request, RouteCache, Scratch};
+
+#[derive(Debug, Clone)]
+struct Case {
+    routes: Vec<Route>,
+    asked: Vec<Asked>,
+    entries_max: usize,
+    bytes_max: usize,
+}
+
+#[test]
+fn cached_is_uncached() {
+    const SETS: u64 = 1_500;
+    const ROUTES_MAX: usize = 12;
+    const REQUESTS_MAX: usize = 60;
+    let first_seed = from_environment("STILLGATE_SEED", 1);
+    for seed in first_seed..first_seed + SETS * from_environment("STILLGATE_FACTOR", 1) {
+        let mut random = Random::new(seed.wrapping_mul(0x6a09_e667_f3bc_c909));
+        // Some sets have expressions only, some read little.
+        let (expressions, count) = (random.pick(&[1, 1, 3]), random.pick(&[1, 2, ROUTES_MAX]));
+        let routes: Vec<Route> = (0..count).map(|id| Route::random(&mut random, id, expressions)).collect();
+        let mut asked = vec![Asked::random(&mut random)];
+        for _ in 0..random.below(REQUESTS_MAX) {
+            let another = random.pick(&asked);
+            asked.push(match random.below(6) {
+                0 => Asked::random(&mut random),
+                1 => another,
+                _ => similar(another, &mut random),
+            });
+        }
+        let entries_max = random.pick(&[0, 1, 3, 16, 1_000]);
+        let case = Case { routes, asked, entries_max, bytes_max: random.pick(&[0, 100, 1_000, 4_000, 1 << 20]) };
+        check_and_shrink(seed, &case, Case::smaller, Case::check);
+    }
+}
+
+/// A request that a key which is put together carelessly takes for another: values cut elsewhere, joined, moved, gone.
+fn similar(mut asked: Asked, random: &mut Random) -> Asked {
+    let separator = random.pick(&["|", ",", ", ", "=", "&", "\0", ""]);
+    let lines = asked.headers.len();
+    match random.below(10) {
+        0 if lines > 1 => {
+            let (_, second) = asked.headers.remove(1);
+            asked.headers[0].1.extend_from_slice(separator.as_bytes());
+            asked.headers[0].1.extend_from_slice(&second);
+        }
+        1 if lines > 0 => {
+            let (name, value) = asked.headers[0].clone();
+            let at = random.below(value.len() + 1);
+            // Only where it leaves two texts, which the reference asks for.
+            if let (Ok(_), Ok(_)) = (std::str::from_utf8(&value[..at]), std::str::from_utf8(&value[at..])) {
+                asked.headers[0].1.truncate(at);
+                asked.headers.insert(1, (name, value[at..].to_vec()));
+            }
+        }
+        2 if lines > 1 => asked.headers.rotate_left(1),
+        3 if lines > 0 => asked.headers[0].1.clear(),
+        4 if lines > 0 => drop(asked.headers.remove(0)),
+        5 if lines > 1 => {
+            let name = asked.headers[0].0.clone();
+            asked.headers[1].0 = name;
+        }
+        6 => {
+            let other = Asked::random(random);
+            asked.query = other.query;
+        }
+        7 => {
+            let query = asked.query.get_or_insert_default();
+            query.extend_from_slice(random.pick(&["&a=b", "&a", "&a=", "%00", "&v=1", "%7c", "|"]).as_bytes());
+        }
+        8 => asked.query = asked.query.map_or(Some(Vec::new()), |_| None),
+        _ => {
+            let other = Asked::random(random);
+            match random.below(5) {
+                0 => asked.path = other.path,
+                1 => asked.host = other.host,
+                2 => asked.client = other.client,
+                3 => asked.method = other.method,
+                _ => {
+                    (asked.source_port, asked.destination, asked.sni) =
+                        (other.source_port, other.destination, other.sni)
+                }
+            }
+        }
+    }
+    asked
+}
+
+type Answer = Result<Option<Match>, PathError>;
+
+impl Case {
+    fn check(&self) -> Result<(), String> {
+        let matcher = routes::compile(&self.routes);
+        let mut cache = RouteCache::new(self.entries_max, self.bytes_max, 1);
+        let mut scratch = Scratch::default();
+        let mut answers: HashMap<Vec<u8>, (usize, Answer)> = HashMap::new();
+        for (at, asked) in self.asked.iter().enumerate() {
+            asked.with_request(|request| {
+                let answer = matcher.find(request, &mut scratch);
+                let Some(key) = matcher.cache_key(request, &mut scratch).map(<[u8]>::to_vec) else { return Ok(()) };
+                let (before, same) = *answers.entry(key.clone()).or_insert((at, answer));
+                if same != answer {
+                    return Err(format!("requests {before} and {at} have one key, but {same:?} and {answer:?}"));
+                }
+                through(&mut cache, &matcher, request, &key, &mut scratch)?;
+                if cache.len() > self.entries_max || cache.bytes() > self.bytes_max {
+                    return Err(format!("{} entries, {} bytes", cache.len(), cache.bytes()));
+                }
+                Ok(())
+            })?;
+        }
+        self.check_that_only_what_is_read_counts(&matcher, &mut scratch)
+    }
+
+    /// Of sets of expressions the reference knows which fields they read.
+    fn check_that_only_what_is_read_counts(&self, matcher: &Matcher, scratch: &mut Scratch) -> Result<(), String> {
+        let texts = self.routes.iter().map(|route| match &route.asks {
+            Asks::Expression(chain) => Some(chain.text()),
+            Asks::Uri(_) => None,
+        });
+        let texts: Option<Vec<String>> = texts.collect();
+        let Some(texts) = texts else { return Ok(()) };
+        let reference = Reference::new(texts.iter().map(|text| (0, text.as_str()))).unwrap();
+        let mut read = HashMap::new();
+        for (at, asked) in self.asked.iter().enumerate() {
+            asked.with_request(|request| {
+                let path = std::str::from_utf8(request.path.bytes()).unwrap();
+                let values: Vec<_> = reference.fields().map(|field| asked.values(field, path)).collect();
+                let key = matcher.cache_key(request, scratch).map(<[u8]>::to_vec);
+                let (before, same) = read.entry(format!("{values:?}")).or_insert_with(|| (at, key.clone()));
+                if *same != key && !path.contains("%2F") {
+                    return Err(format!("nothing that is read differs in requests {before} and {at}, but their keys"));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn smaller(&self) -> Vec<Case> {
+        let with_asked = |asked: Vec<Asked>| Case { asked, ..self.clone() };
+        let mut smaller: Vec<Case> = without_one(&self.asked).into_iter().map(with_asked).collect();
+        smaller.extend(routes::smaller(&self.routes).into_iter().map(|routes| Case { routes, ..self.clone() }));
+        for (at, asked) in self.asked.iter().enumerate() {
+            smaller.extend(asked.smaller().into_iter().map(|less| {
+                let mut asked = self.asked.clone();
+                asked[at] = less;
+                with_asked(asked)
+            }));
+        }
+        smaller
+    }
+}
+
+/// Asks the cache first and the matcher then, as a worker does, and compares.
+fn through(
+    cache: &mut RouteCache,
+    matcher: &Matcher,
+    request: &Request<'_>,
+    key: &[u8],
+    scratch: &mut Scratch,
+) -> Result<(), String> {
+    let expected = matcher.find(request, scratch);
+    match cache.get(key) {
+        Some(found) if Ok(found) != expected => Err(format!("cached {found:?}, found {expected:?}")),
+        Some(_) => Ok(()),
+        None => {
+            if let Ok(found) = expected {
+                cache.put(key, found);
+                // It may have been too small for the key; what it has is right, no route included.
+                if cache.get(key).is_some_and(|cached| cached != found) {
+                    return Err(format!("put {found:?}, got {:?}", cache.get(key)));
+                }
+            }
+            Ok(())
+        }
+    }
+}

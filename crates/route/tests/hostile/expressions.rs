@@ -1,0 +1,242 @@
+//! Expressions and requests that are large in every way they can be.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_route::path::normalise;
+use stillgate_route::{
+    Expression, ExpressionErrorKind, Lookup, Matcher, Method, Request, RouteSpec, Scratch, Takes, Variable,
+};
+
+/// A request's header fields and query, handed over without being put together.
+#[derive(Default)]
+struct Wire {
+    headers: Vec<(String, String)>,
+    query: Vec<u8>,
+}
+
+impl Lookup for Wire {
+    fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        match variable {
+            Variable::Args => Some(&self.query),
+            Variable::Scheme => Some(b"https"),
+            Variable::RemotePort => Some(b"54321"),
+            _ => None,
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.headers.iter().for_each(|(name, value)| visit(name.as_bytes(), value.as_bytes()));
+    }
+}
+
+impl Wire {
+    fn headers(headers: impl IntoIterator<Item = (String, String)>) -> Wire {
+        Wire { headers: headers.into_iter().collect(), ..Wire::default() }
+    }
+
+    fn query(query: impl Into<Vec<u8>>) -> Wire {
+        Wire { query: query.into(), ..Wire::default() }
+    }
+}
+
+fn compile<T: AsRef<str>>(expressions: impl IntoIterator<Item = T>) -> Matcher {
+    let spec = |(position, text): (usize, T)| {
+        let expression = Expression::parse(text.as_ref()).unwrap_or_else(|errors| panic!("{}", errors[0]));
+        Arc::new(RouteSpec { id: position.to_string(), priority: 0, takes: Takes::Expression(expression) })
+    };
+    Matcher::compile(expressions.into_iter().enumerate().map(spec).collect()).unwrap()
+}
+
+fn find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Option<usize> {
+    let mut buffer = Vec::new();
+    let request = Request {
+        method: Method::Get,
+        host: b"www.example.com",
+        path: normalise(path.as_bytes(), &mut buffer).unwrap(),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        vars: wire,
+    };
+    matcher.find(&request, scratch).unwrap().map(|found| found.route)
+}
+
+/// Takes no more than the work that grew, several times over: what is sixteen times as much may not cost what its square
+/// would (256 times).
+fn grows_evenly(mut timed: impl FnMut(usize) -> Duration) {
+    const FACTOR: usize = 16;
+    const RATIO_MAX: f64 = 100.0;
+    const ROUNDS: usize = 5;
+    let mut best = |size: usize| (0..ROUNDS).map(|_| timed(size)).min().unwrap().as_secs_f64();
+    let (small, large) = (best(625), best(625 * FACTOR));
+    assert!(large < small * RATIO_MAX, "{large} s is {} times {small} s", large / small);
+}
+
+fn timed<R: PartialEq + std::fmt::Debug>(expected: R, work: impl FnOnce() -> R) -> Duration {
+    let start = Instant::now();
+    let got = work();
+    let took = start.elapsed();
+    assert_eq!(got, expected);
+    took
+}
+
+#[test]
+fn ten_thousand_header_fields() {
+    let matcher = compile([
+        r#"http.headers.x_last == "1" && any(http.headers.many) == "9999x""#,
+        r#"http.headers.many ^= "v" && http.headers.x_last == "2""#,
+        r#"any(lower(http.headers.many)) == "v7""#,
+    ]);
+    let distinct = |count: usize, last: &str| {
+        let many = (0..count).map(|n| (format!("X-Name-{n}"), n.to_string()));
+        Wire::headers(many.chain([("X-Last".to_owned(), last.to_owned())]))
+    };
+    let same = |count: usize, last: &str| {
+        let many = (0..count).map(|n| ("MANY".to_owned(), format!("v{n}")));
+        Wire::headers(many.chain([("x-last".to_owned(), last.to_owned())]))
+    };
+    let mut scratch = Scratch::default();
+    assert_eq!(find(&matcher, &mut scratch, "/", &distinct(10_000, "1")), None);
+    assert_eq!(find(&matcher, &mut scratch, "/", &same(10_000, "2")), Some(1));
+    grows_evenly(|size| {
+        let wire = same(size, "1");
+        timed(Some(2), || find(&matcher, &mut scratch, "/", &wire))
+    });
+}
+
+#[test]
+fn ten_thousand_arguments_and_long_queries() {
+    let matcher = compile([
+        r#"http.queries.last == "1" && any(http.queries.a) == "9999""#,
+        r#"http.queries.last == "2" && http.queries.a != "9999""#,
+        r#"http.queries.long =^ "end""#,
+        r#"any(http.queries.a) ~ "^77+$""#,
+    ]);
+    let mut scratch = Scratch::default();
+    let mut check = |query: String, expected: Option<usize>| {
+        assert_eq!(find(&matcher, &mut scratch, "/", &Wire::query(query)), expected);
+    };
+    let mib = 1 << 20;
+    let same = |count: usize, last: &str| (0..count).map(|n| format!("a={n}&")).collect::<String>() + last;
+    check(same(10_000, "last=1"), Some(0));
+    check(same(10_000, "last=2"), Some(3));
+    check(same(9_999, "last=2"), Some(1));
+    check((0..10_000).map(|n| format!("b{n}={n}&")).collect(), None);
+    check("&".repeat(mib), None);
+    check("=".repeat(mib), None);
+    check("%".repeat(mib), None);
+    check("a".repeat(mib), None);
+    check("a&".repeat(mib / 2), None);
+    check(format!("long={}end", "%41".repeat(mib / 3)), Some(2));
+    check(format!("{}=1&last=1", "%61".repeat(mib / 3)), None);
+    grows_evenly(|size| {
+        let wire = Wire::query(same(size, "last=3"));
+        timed(Some(3), || find(&matcher, &mut scratch, "/", &wire))
+    });
+}
+
+#[test]
+fn ten_thousand_routes_that_cannot_be_told_apart() {
+    // The same condition; and the same but for what cannot be looked up.
+    let same = compile((0..10_000).map(|_| r#"http.path ^= "/a" && http.method == "GET""#));
+    assert_eq!(find(&same, &mut Scratch::default(), "/ab", &Wire::default()), Some(0));
+    let contains = compile((0..10_000).map(|n| format!(r#"http.path ^= "/a" && http.path contains "-{n}-""#)));
+    assert_eq!(find(&contains, &mut Scratch::default(), "/a-9999-", &Wire::default()), Some(9_999));
+    let not = compile((0..10_000).map(|n| format!(r#"!(http.headers.x_a == "{n}") && http.headers.x_a =^ "{n}""#)));
+    let wire = Wire::headers([("x-a".to_owned(), "09999".to_owned())]);
+    assert_eq!(find(&not, &mut Scratch::default(), "/", &wire), Some(9));
+}
+
+#[test]
+fn ten_thousand_names() {
+    let matcher = compile((0..10_000).map(|n| match n % 2 {
+        0 => format!(r#"http.headers.h_{n} == "1""#),
+        _ => format!(r#"any(http.queries.q_{n}) ^= "1""#),
+    }));
+    let mut scratch = Scratch::default();
+    let last = Wire::headers([("H-9998".to_owned(), "1".to_owned())]);
+    assert_eq!(find(&matcher, &mut scratch, "/", &last), Some(9_998));
+    assert_eq!(find(&matcher, &mut scratch, "/", &Wire::query("q_9999=0&q_9999=1&q_9999=12")), Some(9_999));
+    let all = Wire::headers((0..10_000).map(|n| (format!("h-{n}"), "2".to_owned())));
+    assert_eq!(find(&matcher, &mut scratch, "/", &all), None);
+}
+
+#[test]
+fn wide_alternatives_of_conjunctions() {
+    // Multiplied out, one of them would be 2^64 conjunctions.
+    let wide = |route: usize| {
+        let pair = |n: usize| format!(r#"(http.headers.a_{n} == "{route}" || http.headers.b_{n} == "{route}")"#);
+        (0..64).map(pair).collect::<Vec<_>>().join(" && ")
+    };
+    let deep = |route: usize| {
+        let pair = |n: usize| format!(r#"(http.headers.a_{n} == "{route}" && http.queries.q_{n} == "{route}")"#);
+        (0..64).map(pair).collect::<Vec<_>>().join(" || ")
+    };
+    let matcher = compile((0..200).map(|route| if route % 2 == 0 { wide(route) } else { deep(route) }));
+    let mut scratch = Scratch::default();
+    let half = |value: &str| Wire::headers((0..64).map(|n| (format!("{}-{n}", ["a", "b"][n % 2]), value.to_owned())));
+    assert_eq!(find(&matcher, &mut scratch, "/", &half("198")), Some(198));
+    assert_eq!(find(&matcher, &mut scratch, "/", &half("199")), None);
+    let both = Wire { query: b"q_62=199".to_vec(), ..half("199") };
+    assert_eq!(find(&matcher, &mut scratch, "/", &both), Some(199));
+}
+
+#[test]
+fn regexes_that_are_slow_elsewhere() {
+    let regexes =
+        [r"^(a*)*b$", r"^(a|aa)+$c", r"(x+x+)+y", r"^(([a-z])+.)+[A-Z]([a-z])+$", r".*.*.*=.*;", r"(.*)+z{3}"];
+    let routes = regexes.iter().flat_map(|regex| {
+        [format!(r##"http.headers.x_a ~ r#"{regex}"#"##), format!(r##"any(lower(http.queries.q)) ~ r#"{regex}"#"##)]
+    });
+    let matcher = compile(routes);
+    let mut scratch = Scratch::default();
+    grows_evenly(|size| {
+        let value = "a".repeat(size);
+        let wire = Wire { query: format!("q={value}&q={value}").into(), ..Wire::headers([("X-A".to_owned(), value)]) };
+        timed(None, || find(&matcher, &mut scratch, "/", &wire))
+    });
+    let wire = Wire::query(format!("q={}b&q=x", "A".repeat(10_000)));
+    assert_eq!(find(&matcher, &mut scratch, "/", &wire), Some(1));
+}
+
+#[test]
+fn regexes_that_are_too_large_are_refused() {
+    let check = |regex: &str| {
+        let errors = Expression::parse(&format!("http.path ~ r#\"{regex}\"#")).unwrap_err();
+        assert!(matches!(errors[0].kind, ExpressionErrorKind::Regex { .. }), "{errors:?}");
+    };
+    check(r"((\w{100}){100}){100}");
+    check(r"\pL{1000}");
+    check(&"(".repeat(30_000));
+    check(&format!("{}a{}", "(".repeat(20_000), ")".repeat(20_000)));
+}
+
+#[test]
+fn matching_expressions_allocates_nothing() {
+    let matcher = compile([
+        r##"http.path ~ r#"^/users/(?<id>\d+)/(?<rest>.*)$"# && http.headers.x_none == "1""##,
+        r##"any(lower(http.headers.x_many)) == "straße" && http.queries.b != "1""##,
+        r##"http.headers.x_many ~ r#"^\pL+$"# || any(http.queries.a) ~ "b{2,}""##,
+        r##"http.path.segments.1_2 == "b/c" && net.src.ip not in 10.0.0.0/8 && net.src.port > 0xff"##,
+        r##"any(http.queries.a) == "a b" && http.path.segments.len < 3 && net.protocol == "https""##,
+        r##"!(http.host =^ ".com") || http.path contains "needle""##,
+    ]);
+    let headers = [("Accept", "*/*"), ("X-Many", "STRASSE"), ("x-many", "Straße"), ("X-MANY", "ÄÖÜ")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let wire = |query: &str| Wire { query: query.into(), ..Wire::headers(headers.clone()) };
+    let other = |query: &str| Wire { query: query.into(), ..Wire::headers([("x-many".to_owned(), "7".to_owned())]) };
+    let mut scratch = Scratch::default();
+    let mut check = |path: &str, wire: &Wire, expected: Option<usize>| {
+        // Memory grows with the first request of its kind, and lazily built automata with what they first see.
+        find(&matcher, &mut scratch, path, wire);
+        let mut found = None;
+        let counted = allocation_counter::measure(|| found = find(&matcher, &mut scratch, path, wire));
+        assert_eq!((found, counted.count_total), (expected, 0), "{path}");
+    };
+    check("/users/42/x", &wire("b=2"), Some(1));
+    check("/users/42/x", &wire("b=1"), Some(2));
+    check("/", &other("a=1&a=%62bb"), Some(2));
+    check("/a/b/c", &other(""), Some(3));
+    check("/a/b", &other("a=1&a=a+b&a=%C3%A4"), Some(4));
+    check("/a/needle", &other("a=1"), Some(5));
+    check("/a/b", &other("a=1&c=2"), None);
+}

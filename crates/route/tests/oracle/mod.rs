@@ -1,0 +1,14 @@
+//! What the property tests share: random routes and requests, and two oracles that scan.
+//!
+//! Nothing here shares code with the matcher beyond the types it is handed. Every test target takes what it needs.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub(crate) mod asked;
+pub(crate) mod expressions;
+pub(crate) mod fuzzed;
+pub(crate) mod kong;
+pub(crate) mod random;
+pub(crate) mod routes;
+pub(crate) mod scan;
+pub(crate) mod vars;
