@@ -78,14 +78,7 @@ fn show_route(route: &Route, line: u32) -> String {
     format!(
         "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
          remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n",
-        spec.id,
-        line,
-        route.upstream,
-        route.service_id,
-        uri.methods,
-        uri.remote_addrs,
-        spec.priority,
-        route.timeout,
+        spec.id, line, route.upstream, route.service_id, uri.methods, uri.remote_addrs, spec.priority, route.timeout,
     )
 }
 

@@ -59,10 +59,10 @@ const GOOD: &[&[&str]] = &[
     &["desc: ${UNSET:-none}"],
     &["labels:", "  a: b # - c"],
     &["name: \u{e9}\u{2028}"],
-    &["methods: [GET,", "  POST]"],
-    &["methods:", "- GET", "- POST"],
+    &["labels: {a: [b,", "  - c]}"],
+    &["labels: {a: b,", "  c: d}"],
+    &["upstream_id:", "  u"],
     &["priority: 5", "\t"],
-    &["vars: [[arg_a, \"==\", \"1\"]]"],
 ];
 
 /// And such as are wrong.
@@ -102,9 +102,12 @@ fn route() -> impl Strategy<Value = Vec<String>> {
         &["upstream: {key: useless, nodes: {\"c:80\": 1}}"],
     ]);
     let more = prop_oneof![20 => Just(&[][..]), 20 => select(GOOD), 1 => select(BAD)];
-    (id, upstream, 0..20u32, more).prop_map(|(id, upstream, uri, more)| {
+    (id, upstream, 0..20u32, any::<bool>(), more).prop_map(|(id, upstream, path, is_uri, more)| {
         let mut lines: Vec<String> = id.into_iter().collect();
-        lines.push(format!("uri: /{uri}"));
+        match is_uri {
+            true => lines.push(format!("uri: /{path}")),
+            false => lines.extend(["expression: >-".to_owned(), format!("  http.path == \"/{path}\"")]),
+        }
         lines.extend(upstream.iter().chain(more).map(|line| (*line).to_owned()));
         lines
     })

@@ -1,9 +1,13 @@
-//! The admin API's server: `GET /v1/status`, `/v1/health` and `/v1/metrics/cardinality`, on the control thread.
+//! The admin API's server: `GET /v1/status`, `/v1/health`, `/v1/metrics/cardinality` and `/v1/explain`, on the control
+//! thread; what takes long is done on another.
 //!
 //! It owns no state: what it answers is asked of the control loop, which owns everything there is to know. Everything is
 //! bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
 
 use crate::cardinality::Cardinality;
+use crate::explain_query::ExplainQuery;
+use crate::explanation::Answer;
+use crate::reload::Served;
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -14,6 +18,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
+use serde_json::json;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -21,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
 use tracing::{debug, warn};
 
 /// Connections served at once; further ones wait in the kernel's queue.
@@ -46,6 +53,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Questions to the control loop that may wait at once; more connections than this there are not.
 pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
+/// Requests explained at once; more wait. One takes up to a second where there are very many routes.
+pub(crate) const EXPLAINED_MAX: usize = 1;
+
 const API_KEY: &str = "x-api-key";
 
 /// What is asked of the control loop.
@@ -54,6 +64,8 @@ pub(crate) enum Question {
     Status(oneshot::Sender<Status>),
     /// How many series there are of what; `None`: nothing is measured.
     Cardinality(oneshot::Sender<Option<Cardinality>>),
+    /// What it serves.
+    Served(oneshot::Sender<Served>),
 }
 
 /// What every connection needs.
@@ -61,6 +73,8 @@ struct Api {
     /// Changes with the configuration.
     key: watch::Receiver<Option<String>>,
     questions: mpsc::Sender<Question>,
+    /// [`EXPLAINED_MAX`] places.
+    explaining: Arc<Semaphore>,
 }
 
 /// Serves until the task is dropped with its runtime.
@@ -69,7 +83,7 @@ pub(crate) async fn serve(
     key: watch::Receiver<Option<String>>,
     questions: mpsc::Sender<Question>,
 ) {
-    let api = Arc::new(Api { key, questions });
+    let api = Arc::new(Api { key, questions, explaining: Arc::new(Semaphore::new(EXPLAINED_MAX)) });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut failures = 0u64;
     loop {
@@ -129,6 +143,9 @@ async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Respons
         Ok(endpoint) => endpoint,
         Err(refusal) => return refuse(refusal),
     };
+    if endpoint == Endpoint::Explain {
+        return explain(request.uri().query().unwrap_or_default(), api).await;
+    }
     if endpoint == Endpoint::Cardinality {
         return match ask(api, Question::Cardinality).await {
             Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
@@ -144,6 +161,32 @@ async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Respons
     }
 }
 
+/// Which route a request takes of those that are served now.
+async fn explain(query: &str, api: &Api) -> Response<Full<Bytes>> {
+    let asked = match ExplainQuery::parse(query) {
+        Ok(asked) => asked,
+        Err(wrong) => return error(StatusCode::BAD_REQUEST, Cow::Owned(wrong)),
+    };
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some(Served { plan, loaded }) = ask(api, Question::Served).await else {
+        return refuse(Refusal::Ending);
+    };
+    // The place is kept until it is done, even where whoever asked has gone.
+    let explained = spawn_blocking(move || {
+        let mut answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref()).json();
+        answer["generation"] = json!(plan.generation);
+        drop(place);
+        answer
+    });
+    match explained.await {
+        Ok(answer) => json(StatusCode::OK, &answer),
+        Err(error) => {
+            warn!(%error, "admin API: explaining failed, which is a bug");
+            refuse(Refusal::Failed)
+        }
+    }
+}
+
 /// `None`: the gateway is ending.
 async fn ask<T>(api: &Api, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
     let (answer, answered) = oneshot::channel();
@@ -156,6 +199,7 @@ enum Endpoint {
     Status,
     Health,
     Cardinality,
+    Explain,
 }
 
 /// Why a request is not answered with what it asks for.
@@ -168,11 +212,12 @@ enum Refusal {
     NoMetrics,
     MethodNotAllowed,
     Ending,
+    Failed,
 }
 
 #[derive(Serialize)]
 struct ErrorBody {
-    error_msg: &'static str,
+    error_msg: Cow<'static, str>,
 }
 
 /// Loopback is trusted; everybody else needs the key, and where there is none, nobody else is served.
@@ -199,6 +244,7 @@ fn find(method: &Method, path: &str) -> Result<Endpoint, Refusal> {
         "/v1/status" => Endpoint::Status,
         "/v1/health" => Endpoint::Health,
         "/v1/metrics/cardinality" => Endpoint::Cardinality,
+        "/v1/explain" => Endpoint::Explain,
         _ => return Err(Refusal::NoSuchPath),
     };
     match *method {
@@ -215,16 +261,18 @@ fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
         ),
         Refusal::KeyMissing => (StatusCode::UNAUTHORIZED, "send the admin key in the header X-API-KEY"),
         Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key"),
-        Refusal::NoSuchPath => {
-            (StatusCode::NOT_FOUND, "404 Not Found: there are /v1/status, /v1/health and /v1/metrics/cardinality")
-        }
+        Refusal::NoSuchPath => (
+            StatusCode::NOT_FOUND,
+            "404 Not Found: there are /v1/status, /v1/health, /v1/metrics/cardinality and /v1/explain",
+        ),
         Refusal::NoMetrics => {
             (StatusCode::NOT_FOUND, "404 Not Found: nothing is measured; add gateway.metrics to the configuration")
         }
         Refusal::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed: use GET"),
         Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is ending"),
+        Refusal::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log"),
     };
-    let mut response = json(status, &ErrorBody { error_msg });
+    let mut response = error(status, Cow::Borrowed(error_msg));
     match refusal {
         Refusal::MethodNotAllowed => {
             let methods = HeaderValue::from_static("GET, HEAD");
@@ -237,6 +285,10 @@ fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
         _ => {}
     }
     response
+}
+
+fn error(status: StatusCode, error_msg: Cow<'static, str>) -> Response<Full<Bytes>> {
+    json(status, &ErrorBody { error_msg })
 }
 
 fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
@@ -281,6 +333,7 @@ mod tests {
         check(Method::GET, "/v1/status", Ok(Endpoint::Status));
         check(Method::HEAD, "/v1/health", Ok(Endpoint::Health));
         check(Method::GET, "/v1/metrics/cardinality", Ok(Endpoint::Cardinality));
+        check(Method::GET, "/v1/explain", Ok(Endpoint::Explain));
         check(Method::GET, "/v1/metrics", Err(Refusal::NoSuchPath));
         check(Method::GET, "/v1/status/", Err(Refusal::NoSuchPath));
         check(Method::GET, "/", Err(Refusal::NoSuchPath));

@@ -128,8 +128,18 @@ impl std::str::FromStr for RequestLine {
         let (Some(method), Some(url), None) = (words.next(), words.next(), words.next()) else {
             return Err(format!("a method and a URL are needed; {SHAPE}"));
         };
-        if !method.bytes().all(is_token_byte) {
-            return Err(format!("\"{method}\" is not a method; {SHAPE}"));
+        RequestLine::new(method, url).map_err(|what| format!("{what}; {SHAPE}"))
+    }
+}
+
+impl RequestLine {
+    /// Of a method and an absolute URL, or a path; else says what is wrong.
+    pub(crate) fn new(method: &str, url: &str) -> Result<RequestLine, String> {
+        if method.is_empty() || !method.bytes().all(is_token_byte) {
+            return Err(format!("\"{method}\" is not a method"));
+        }
+        if let Some(wrong) = url.chars().find(|c| c.is_whitespace() || c.is_control()) {
+            return Err(format!("\"{}\" holds {wrong:?}, which no request line does", url.escape_debug()));
         }
         if url.starts_with('/') {
             return Ok(RequestLine {
@@ -140,12 +150,12 @@ impl std::str::FromStr for RequestLine {
             });
         }
         let Some((scheme @ ("http" | "https"), rest)) = url.split_once("://") else {
-            return Err(format!("\"{url}\" is not an http or https URL; {SHAPE}"));
+            return Err(format!("\"{url}\" is not an http or https URL"));
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, target) = rest.split_at(end);
         if authority.is_empty() {
-            return Err(format!("\"{url}\" has no host; {SHAPE}"));
+            return Err(format!("\"{url}\" has no host"));
         }
         // A fragment never reaches a server.
         let target = target.split('#').next().unwrap_or_default();

@@ -245,6 +245,7 @@ impl Control {
                 }
                 None => drop(answer.send(None)),
             },
+            Question::Served(answer) => drop(answer.send(self.reloader.served())),
         }
     }
 

@@ -13,6 +13,7 @@ mod control;
 mod demo;
 mod demo_upstream;
 mod explain;
+mod explain_query;
 mod explanation;
 mod exporter;
 mod leaving;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Metrics, Reader, Route, Text};
-use stillgate_proxy::{Plan, PlanCell, PlanError};
+use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -76,6 +76,12 @@ pub(crate) struct Reloader {
 struct Garbage {
     plans: Vec<Arc<Plan>>,
     configs: Vec<Arc<Loaded>>,
+}
+
+/// A Plan and what it was built from.
+pub(crate) struct Served {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) loaded: Arc<Loaded>,
 }
 
 /// What is under way.
@@ -157,6 +163,11 @@ impl Reloader {
     /// The `gateway:` section that holds now.
     pub(crate) fn gateway(&self) -> &Gateway {
         &self.served.config.gateway
+    }
+
+    /// What is served right now.
+    pub(crate) fn served(&self) -> Served {
+        Served { plan: self.plans.load(), loaded: self.served.clone() }
     }
 
     /// For the status page.
@@ -297,8 +308,12 @@ impl Reloader {
         let garbage = std::mem::take(&mut self.garbage);
         let task = spawn_blocking(move || {
             let plan = background::run(is_short, || {
+                let began = Instant::now();
                 drop(garbage);
-                Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded)
+                let free_ms = millis(began);
+                let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded);
+                debug!(free_ms, build_ms = millis(began) - free_ms, is_short, "plan built");
+                plan
             });
             (loaded, plan)
         });
@@ -315,6 +330,9 @@ impl Reloader {
                 let reloaded = plan.generation != self.plans.load().generation;
                 let plan = Arc::new(plan);
                 let replaced = self.plans.publish(plan.clone());
+                if plan.has_route_cache() != replaced.has_route_cache() {
+                    tell_route_cache(&plan);
+                }
                 if let Some((metering, next)) = self.live.metering.as_mut().zip(next)
                     && let Err(error) = metering.published(next, &plan, &replaced, self.published)
                 {
@@ -403,6 +421,23 @@ impl Reloader {
     }
 }
 
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Tells whether routes are cached, and why.
+pub(crate) fn tell_route_cache(plan: &Plan) {
+    let cost = plan.match_cost();
+    let ns = |of: fn(&MatchCost) -> f64| cost.map(|cost| of(cost).round() as u64);
+    info!(
+        used = plan.has_route_cache(),
+        match_ns = ns(|cost| cost.matcher_ns),
+        hit_ns = ns(|cost| cost.hit_ns),
+        miss_ns = ns(|cost| cost.miss_ns),
+        "route cache"
+    );
+}
+
 /// From the first to the last route that is not the one it was.
 fn changed_routes(old: &Config, new: &Config) -> usize {
     let is_same = |(old, new): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(old, new);
@@ -423,17 +458,24 @@ pub(crate) fn lines(errors: &Errors) -> Vec<String> {
 }
 
 fn read(source: &Source, reader: &mut Reader, unless: Option<&str>) -> Read {
+    let began = Instant::now();
     let text = match source.read() {
-        Ok(text) => Text::new(text),
+        Ok(text) => text,
         Err(error) => {
             return Read::Refused { digest: None, errors: vec![error.to_string()] };
         }
     };
+    let (bytes, read_ms) = (text.len(), millis(began));
+    let text = Text::new(text);
     let digest = text.digest().to_owned();
     if unless == Some(&digest) {
         return Read::Unchanged;
     }
-    match source.parse_next(reader, text) {
+    let (digest_ms, was_incremental) = (millis(began) - read_ms, reader.is_incremental());
+    let parsed = source.parse_next(reader, text);
+    let parse_ms = millis(began) - read_ms - digest_ms;
+    debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
+    match parsed {
         Ok(loaded) => Read::Good(loaded),
         Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
     }

@@ -12,7 +12,7 @@ use crate::logging::{LevelError, Logging};
 use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
 use crate::own_metrics::Facts;
-use crate::reload::{Live, NAMES_TIMEOUT, Reloader};
+use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
 use crate::watch::FileWatch;
 use std::fmt;
@@ -29,8 +29,8 @@ use tracing::{info, warn};
 /// The control thread's niceness: a reload must not take a core from a worker.
 pub(crate) const CONTROL_NICE: i32 = 10;
 
-/// Reloading is one step at a time; the other is for the workers' end.
-const BLOCKING_THREADS_MAX: usize = 2;
+/// Reloading is one step at a time; another is for the workers' end, the rest for explaining.
+const BLOCKING_THREADS_MAX: usize = 2 + admin::EXPLAINED_MAX;
 
 /// Where the gateway is found, once it is up.
 pub(crate) struct Up<'a> {
@@ -169,6 +169,7 @@ async fn start(
     let prepared = gateway.metrics.as_ref().map(Prepared::new).transpose().map_err(RunError::Metrics)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded).map_err(RunError::Plan)?);
+    tell_route_cache(&plan);
     let plans = Arc::new(PlanCell::new(plan.clone()));
 
     let admin = match &gateway.admin {

@@ -87,14 +87,14 @@ fn check_tells_good_from_bad() {
     folder.check(
         &["check", "bad.yaml"],
         expect![[r#"
-        exit 1
-        bad.yaml:2:12: gateway.workers: expected auto or a number from 1 to 256, found the text "many"
-        bad.yaml:4:5: routes[0]: nothing says which paths the route takes; add uri or uris
-        bad.yaml:5:5: routes[0].ur: unknown key "ur"; did you mean "uri"?
-        bad.yaml:6:18: routes[0].upstream_id: there is no upstream with the id "nowhere"; add it to `upstreams`
-        bad.yaml:7:5: routes[1]: nothing says where requests go; add upstream, upstream_id or service_id
-        bad.yaml: refused (5 errors)
-    "#]],
+            exit 1
+            bad.yaml:2:12: gateway.workers: expected auto or a number from 1 to 256, found the text "many"
+            bad.yaml:4:5: routes[0]: nothing says which requests the route takes; add uri, uris or expression
+            bad.yaml:5:5: routes[0].ur: unknown key "ur"; did you mean "uri"?
+            bad.yaml:6:18: routes[0].upstream_id: there is no upstream with the id "nowhere"; add it to `upstreams`
+            bad.yaml:7:5: routes[1]: nothing says where requests go; add upstream, upstream_id or service_id
+            bad.yaml: refused (5 errors)
+        "#]],
     );
     folder.check(
         &["check", "missing.yaml"],
@@ -128,59 +128,59 @@ fn check_for_programs() {
     folder.check(
         &["check", "bad.yaml", "--format", "json"],
         expect![[r#"
-        exit 1
-        {
-          "valid": false,
-          "file": "bad.yaml",
-          "routes": null,
-          "upstreams": null,
-          "errors": 5,
-          "warnings": 0,
-          "diagnostics": [
+            exit 1
             {
-              "severity": "error",
-              "path": "gateway.workers",
-              "line": 2,
-              "column": 12,
-              "message": "expected auto or a number from 1 to 256, found the text \"many\"",
-              "hint": null
-            },
-            {
-              "severity": "error",
-              "path": "routes[0]",
-              "line": 4,
-              "column": 5,
-              "message": "nothing says which paths the route takes",
-              "hint": "add uri or uris"
-            },
-            {
-              "severity": "error",
-              "path": "routes[0].ur",
-              "line": 5,
-              "column": 5,
-              "message": "unknown key \"ur\"",
-              "hint": "did you mean \"uri\"?"
-            },
-            {
-              "severity": "error",
-              "path": "routes[0].upstream_id",
-              "line": 6,
-              "column": 18,
-              "message": "there is no upstream with the id \"nowhere\"",
-              "hint": "add it to `upstreams`"
-            },
-            {
-              "severity": "error",
-              "path": "routes[1]",
-              "line": 7,
-              "column": 5,
-              "message": "nothing says where requests go",
-              "hint": "add upstream, upstream_id or service_id"
+              "valid": false,
+              "file": "bad.yaml",
+              "routes": null,
+              "upstreams": null,
+              "errors": 5,
+              "warnings": 0,
+              "diagnostics": [
+                {
+                  "severity": "error",
+                  "path": "gateway.workers",
+                  "line": 2,
+                  "column": 12,
+                  "message": "expected auto or a number from 1 to 256, found the text \"many\"",
+                  "hint": null
+                },
+                {
+                  "severity": "error",
+                  "path": "routes[0]",
+                  "line": 4,
+                  "column": 5,
+                  "message": "nothing says which requests the route takes",
+                  "hint": "add uri, uris or expression"
+                },
+                {
+                  "severity": "error",
+                  "path": "routes[0].ur",
+                  "line": 5,
+                  "column": 5,
+                  "message": "unknown key \"ur\"",
+                  "hint": "did you mean \"uri\"?"
+                },
+                {
+                  "severity": "error",
+                  "path": "routes[0].upstream_id",
+                  "line": 6,
+                  "column": 18,
+                  "message": "there is no upstream with the id \"nowhere\"",
+                  "hint": "add it to `upstreams`"
+                },
+                {
+                  "severity": "error",
+                  "path": "routes[1]",
+                  "line": 7,
+                  "column": 5,
+                  "message": "nothing says where requests go",
+                  "hint": "add upstream, upstream_id or service_id"
+                }
+              ],
+              "omitted": 0
             }
-          ],
-          "omitted": 0
-        }
-    "#]],
+        "#]],
     );
 }
 
@@ -291,37 +291,48 @@ fn explain_for_programs() {
     folder.check(
         &[&["explain", "shop.yaml"], &request[..]].concat(),
         expect![[r#"
-        exit 0
-        {
-          "status": null,
-          "route": {
-            "id": "orders",
-            "line": 9,
-            "host": null,
-            "path": "/orders/*"
-          },
-          "params": {},
-          "upstream": {
-            "id": "shop",
-            "nodes": [
-              "10.0.0.1:8080",
-              "backend.internal:8080"
-            ]
-          },
-          "ruled_out": [
+            exit 0
             {
+              "status": null,
               "route": {
-                "id": "order",
-                "line": 13,
+                "id": "orders",
+                "line": 9,
                 "host": null,
-                "path": "/orders/:number"
+                "path": "/orders/*"
               },
-              "reason": "vars: [\"http_x_beta\",\"==\",\"1\"]: http_x_beta is absent"
+              "params": {},
+              "upstream": {
+                "id": "shop",
+                "nodes": [
+                  "10.0.0.1:8080",
+                  "backend.internal:8080"
+                ]
+              },
+              "ruled_out": [
+                {
+                  "route": {
+                    "id": "order",
+                    "line": 13,
+                    "host": null,
+                    "path": "/orders/:number"
+                  },
+                  "reason": "vars: [\"http_x_beta\",\"==\",\"1\"]: http_x_beta is absent",
+                  "predicates": [
+                    {
+                      "line": null,
+                      "column": null,
+                      "predicate": "[\"http_x_beta\",\"==\",\"1\"]",
+                      "field": "http_x_beta",
+                      "values": [],
+                      "holds": false
+                    }
+                  ]
+                }
+              ],
+              "omitted": 0,
+              "asked": null
             }
-          ],
-          "asked": null
-        }
-    "#]],
+        "#]],
     );
     assert_eq!(folder.run(&[&["explain", "bad.yaml"], &request[..]].concat()).status.code(), Some(1));
 }
@@ -332,14 +343,14 @@ fn run_says_what_it_needs() {
     folder.check(
         &["run", "-c", "bad.yaml"],
         expect![[r#"
-        exit 1
-        stillgate: the configuration is refused
-        bad.yaml:2:12: gateway.workers: expected auto or a number from 1 to 256, found the text "many"
-        bad.yaml:4:5: routes[0]: nothing says which paths the route takes; add uri or uris
-        bad.yaml:5:5: routes[0].ur: unknown key "ur"; did you mean "uri"?
-        bad.yaml:6:18: routes[0].upstream_id: there is no upstream with the id "nowhere"; add it to `upstreams`
-        bad.yaml:7:5: routes[1]: nothing says where requests go; add upstream, upstream_id or service_id
-    "#]],
+            exit 1
+            stillgate: the configuration is refused
+            bad.yaml:2:12: gateway.workers: expected auto or a number from 1 to 256, found the text "many"
+            bad.yaml:4:5: routes[0]: nothing says which requests the route takes; add uri, uris or expression
+            bad.yaml:5:5: routes[0].ur: unknown key "ur"; did you mean "uri"?
+            bad.yaml:6:18: routes[0].upstream_id: there is no upstream with the id "nowhere"; add it to `upstreams`
+            bad.yaml:7:5: routes[1]: nothing says where requests go; add upstream, upstream_id or service_id
+        "#]],
     );
     folder.check(
         &["run", "-c", "missing.yaml"],

@@ -21,10 +21,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillgate_config::{Balance, CacheMode, Config, Gateway, Host, Route, Upstream, UpstreamTimeouts};
+use std::time::Instant;
+use stillgate_config::{Balance, Config, Gateway, Host, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_upstream::{Endpoint, expand};
 use stillgate_wire::HeadLimits;
+use tracing::debug;
 
 /// Everything a worker needs to know to serve.
 #[derive(Debug)]
@@ -112,7 +114,9 @@ impl Plan {
         previous: Option<&Plan>,
         metrics: Option<Arc<MetricsPlan>>,
     ) -> Result<Plan, PlanError> {
+        let began = Instant::now();
         let matcher = matcher(config, previous)?;
+        let matcher_ms = millis_since(began);
         let (routes, difference) = Routes::new(&config.routes, previous.map(|previous| &previous.routes));
         let upstreams = upstreams(config, addresses, previous);
         let is_same = |previous: &&Plan| {
@@ -127,6 +131,7 @@ impl Plan {
             None => 1,
         };
         let uses_latency = upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
+        let routes_ms = millis_since(began) - matcher_ms;
         let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
         let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
         let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
@@ -145,7 +150,10 @@ impl Plan {
             numbering,
             changes: Changes::default(),
         };
+        let measure_ms = millis_since(began) - matcher_ms - routes_ms;
         plan.changes = Changes::new(&plan, previous, &difference);
+        let changes_ms = millis_since(began) - matcher_ms - routes_ms - measure_ms;
+        debug!(matcher_ms, routes_ms, measure_ms, changes_ms, "plan compiled");
         Ok(plan)
     }
 
@@ -177,10 +185,8 @@ impl Plan {
     /// A route's own timeouts, or else those of its upstream.
     #[inline]
     pub(crate) fn timeouts(&self, route: &PlanRoute) -> TimeoutsMs {
-        match route.route.timeout {
-            Some(timeout) => timeout.into(),
-            None => self.upstreams[route.route.upstream].timeouts,
-        }
+        let own = if route.has_timeout { route.route.timeout } else { None };
+        own.map_or(self.upstreams[route.upstream()].timeouts, TimeoutsMs::from)
     }
 }
 
@@ -251,10 +257,10 @@ fn caching(
     const HOLDS_FOR_SHARE: usize = 8;
     let stillgate_config::RouteCache { mode, entries: entries_max, bytes: bytes_max } = gateway.route_cache;
     match mode {
-        CacheMode::Off => return (Caching::Off, None),
-        CacheMode::On => return (Caching::On { entries_max, bytes_max, hits_min: 0.0 }, None),
-        CacheMode::Auto if matcher.reads_unique_values() => return (Caching::Off, None),
-        CacheMode::Auto => {}
+        RouteCacheMode::Off => return (Caching::Off, None),
+        RouteCacheMode::On => return (Caching::On { entries_max, bytes_max, hits_min: 0.0 }, None),
+        RouteCacheMode::Auto if matcher.reads_unique_values() => return (Caching::Off, None),
+        RouteCacheMode::Auto => {}
     }
     let routes = matcher.specs().len();
     let holds = |old: &Measured| {
@@ -264,6 +270,10 @@ fn caching(
     let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| Measured { cost, matching, routes }));
     let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max));
     (caching, measured)
+}
+
+fn millis_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

@@ -5,7 +5,7 @@
 use crate::Variable;
 use crate::condition::Field;
 use foldhash::fast::FixedState;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// Number of a [`Slot`].
 pub(crate) type SlotId = u32;
@@ -63,6 +63,17 @@ impl Fields {
 
     pub(crate) fn get(&self, id: SlotId) -> &Slot {
         &self.slots[id as usize]
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        // A name is kept by its slot, by the map of fields and by that of names.
+        const COPIES: usize = 3;
+        let names: usize = self.slots.iter().map(|slot| slot.field.name_bytes()).sum();
+        self.slots.capacity() * size_of::<Slot>()
+            + self.ids.allocation_size()
+            + self.headers.ids.allocation_size()
+            + self.arguments.ids.allocation_size()
+            + names * COPIES
     }
 
     /// The slot of a header field by its name on the wire.

@@ -1,8 +1,9 @@
 //! Predicates evaluated one by one, without an index: for whoever explains, and for captures.
 //!
-//! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate.
+//! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate. Regexes that it had to
+//! compile are not kept: of a hundred thousand routes they would take more memory than the routes.
 
-use crate::condition::{Field, FieldKind, Predicate, Value};
+use crate::condition::{Field, FieldKind, Predicate, Test, Value};
 use crate::fields::Fields;
 use crate::layer::passes;
 use crate::matcher::Request;
@@ -40,6 +41,10 @@ impl<'p, 'r> Plain<'p, 'r> {
     /// Whether a predicate holds.
     pub(crate) fn holds(&mut self, predicate: &Predicate, pattern: Option<&PathPattern>) -> bool {
         let texts = self.values(predicate, pattern);
+        if let Test::Regex(regex) = &predicate.test {
+            let mut results = texts.iter().map(|text| regex.is_match_once(text));
+            return if predicate.any { results.any(|is| is) } else { !texts.is_empty() && results.all(|is| is) };
+        }
         let typed = |text: &'_ Vec<u8>| match predicate.field.kind() {
             FieldKind::Text => None,
             FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(Value::Int),

@@ -20,7 +20,7 @@ pub(crate) struct Values {
     kept: Kept,
     /// For look-ups that put a value together, and for decoding.
     buffer: Vec<u8>,
-    lent: Vec<u8>,
+    lent: Vec<Vec<u8>>,
     headers: Present,
     arguments: Present,
 }
@@ -95,7 +95,7 @@ impl Values {
 
     /// A value on its own, for as long as other values may have to be looked up. To be given back.
     pub(crate) fn lend(&mut self, entry: u32) -> Vec<u8> {
-        let mut lent = std::mem::take(&mut self.lent);
+        let mut lent = self.lent.pop().unwrap_or_default();
         lent.clear();
         lent.extend_from_slice(self.text(entry));
         lent
@@ -103,7 +103,7 @@ impl Values {
 
     /// Takes back what was lent, for its memory.
     pub(crate) fn take_back(&mut self, lent: Vec<u8>) {
-        self.lent = lent;
+        self.lent.push(lent);
     }
 
     /// How many of the header fields that some predicate reads the request has.

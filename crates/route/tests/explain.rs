@@ -278,61 +278,94 @@ fn expressions_tell_the_predicate_and_where_it_stands() {
               "asked" (http.host == "shop.com" && http.headers.x_beta == "yes" && http.path == "/a"): at 2:3, http.headers.x_beta == "yes": http.headers.x_beta is "no"
         "#]],
     );
-    ask_of("http.headers.x_gone != \"a\"", expect![[r#"
+    ask_of(
+        "http.headers.x_gone != \"a\"",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (http.headers.x_gone != "a"): at 1:1, http.headers.x_gone != "a": http.headers.x_gone is absent
-    "#]]);
-    ask_of("lower(http.path) ^= \"/order/\"", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "lower(http.path) ^= \"/order/\"",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (lower(http.path) ^= "/order/"): at 1:1, lower(http.path) ^= "/order/": lower(http.path) is "/orders/7/items"
-    "#]]);
-    ask_of("http.headers.x_many == \"1\"", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "http.headers.x_many == \"1\"",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (http.headers.x_many == "1"): at 1:1, http.headers.x_many == "1": http.headers.x_many is "1", "2", "1", "4" and 1 more; not all pass
-    "#]]);
-    ask_of("any(http.headers.x_many) == \"3\"", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "any(http.headers.x_many) == \"3\"",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (any(http.headers.x_many) == "3"): at 1:1, any(http.headers.x_many) == "3": http.headers.x_many is "1", "2", "1", "4" and 1 more; none passes
-    "#]]);
-    ask_of("any(lower(http.queries.tag)) == \"c\" || any(http.queries.page) ~ r#\"^\\D$\"#", expect![[r##"
+    "#]],
+    );
+    ask_of(
+        "any(lower(http.queries.tag)) == \"c\" || any(http.queries.page) ~ r#\"^\\D$\"#",
+        expect![[r##"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (any(lower(http.queries.tag)) == "c" || any(http.queries.page) ~ r#"^\D$"#): none holds: at 1:1, any(lower(http.queries.tag)) == "c": lower(http.queries.tag) is "a", "b"; none passes; at 1:40, any(http.queries.page) ~ r#"^\D$"#: http.queries.page is "7"
-    "##]]);
-    ask_of("http.path == \"/a\" || http.path == \"/b\" || (net.dst.port < 80 && http.method == \"PUT\")", expect![[r#"
+    "##]],
+    );
+    ask_of(
+        "http.path == \"/a\" || http.path == \"/b\" || (net.dst.port < 80 && http.method == \"PUT\")",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (http.path == "/a" || http.path == "/b" || (net.dst.port < 80 && http.method == "…): none holds: at 1:1, http.path == "/a", at 1:22, http.path == "/b": http.path is "/Orders/7/items"; at 1:44, net.dst.port < 80: net.dst.port is 8080
-    "#]]);
-    ask_of("!(http.host == \"shop.com\")", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "!(http.host == \"shop.com\")",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (!(http.host == "shop.com")): at 1:3, http.host == "shop.com" holds: http.host is "shop.com"
-    "#]]);
-    ask_of("http.host == \"shop.com\" && !(http.path == \"/\" || http.method == \"GET\")", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "http.host == \"shop.com\" && !(http.path == \"/\" || http.method == \"GET\")",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (http.host == "shop.com" && !(http.path == "/" || http.method == "GET")): at 1:50, http.method == "GET" holds: http.method is "GET"
-    "#]]);
-    ask_of("!(http.path ^= \"/Orders\" && http.method == \"GET\")", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "!(http.path ^= \"/Orders\" && http.method == \"GET\")",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (!(http.path ^= "/Orders" && http.method == "GET")): all hold: at 1:3, http.path ^= "/Orders" holds: http.path is "/Orders/7/items"; at 1:29, http.method == "GET" holds: http.method is "GET"
-    "#]]);
-    ask_of("!(any(http.headers.x_many) == \"1\") || http.path.segments.len == 2", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "!(any(http.headers.x_many) == \"1\") || http.path.segments.len == 2",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (!(any(http.headers.x_many) == "1") || http.path.segments.len == 2): none holds: at 1:3, any(http.headers.x_many) == "1" holds: http.headers.x_many is "1", "2", "1", "4" and 1 more; at 1:39, http.path.segments.len == 2: http.path.segments.len is 3
-    "#]]);
-    ask_of("net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.7", expect![[r#"
+    "#]],
+    );
+    ask_of(
+        "net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.7",
+        expect![[r#"
         route "all" (http.path ^= "/") takes the request
         better placed, but ruled out:
           "asked" (net.src.ip in 10.0.0.0/8 || net.src.ip == 192.0.2.7): none holds: at 1:1, net.src.ip in 10.0.0.0/8, at 1:29, net.src.ip == 192.0.2.7: net.src.ip is 192.0.2.1
-    "#]]);
+    "#]],
+    );
     ask_of(
         &(0..40).map(|n| format!("http.path == \"/{n}\"")).collect::<Vec<_>>().join(" || "),
         expect![[r#"
@@ -347,60 +380,91 @@ fn expressions_tell_the_predicate_and_where_it_stands() {
 fn vars_are_told_as_they_were_written() {
     let ask_of = |rule: serde_json::Value, expected: Expect| {
         let vars = Some(vars::Expr::parse(&rule).unwrap());
-        let routes = vec![route("asked", 1, UriRoute { vars, ..uri(&[], &["/*rest"]) }), route("all", 0, uri(&[], &["/*"]))];
+        let routes =
+            vec![route("asked", 1, UriRoute { vars, ..uri(&[], &["/*rest"]) }), route("all", 0, uri(&[], &["/*"]))];
         let path = normalise(b"/a/b", &mut Vec::new()).unwrap().bytes().to_vec();
         ask(routes, std::str::from_utf8(&path).unwrap(), &Head(None, &[]), None, expected);
     };
-    ask_of(serde_json::json!([["http_x", "==", "1"], ["http_y", "==", "1"]]), expect![[r#"
+    ask_of(
+        serde_json::json!([["http_x", "==", "1"], ["http_y", "==", "1"]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["http_x","==","1"]: http_x is absent
-    "#]]);
-    ask_of(serde_json::json!([["server_port", "~=", "8080"]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["server_port", "~=", "8080"]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["server_port","~=","8080"]: server_port is "8080"
-    "#]]);
-    ask_of(serde_json::json!([["server_port", "!", ">", 80]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["server_port", "!", ">", 80]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["server_port","!",">",80]: server_port is "8080"
-    "#]]);
-    ask_of(serde_json::json!([["server_port", "==", null]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["server_port", "==", null]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["server_port","==",null]: server_port is "8080"
-    "#]]);
-    ask_of(serde_json::json!([["http_x", "~=", null]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["http_x", "~=", null]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["http_x","~=",null]: http_x is absent
-    "#]]);
-    ask_of(serde_json::json!([["server_port", "in", [80, 443, "8443"]]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["server_port", "in", [80, 443, "8443"]]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: none holds: ["server_port","in",[80]], ["server_port","in",[443]], ["server_port","in",["8443"]]: server_port is "8080"
-    "#]]);
-    ask_of(serde_json::json!([["server_port", "!", "in", [80, 8080]]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["server_port", "!", "in", [80, 8080]]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["server_port","in",[8080]] holds: server_port is "8080"
-    "#]]);
-    ask_of(serde_json::json!(["!OR", ["http_x", "~=", "1"], ["http_y", "==", "1"]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!(["!OR", ["http_x", "~=", "1"], ["http_y", "==", "1"]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["http_x","~=","1"] holds: http_x is absent
-    "#]]);
-    ask_of(serde_json::json!(["!AND", ["server_port", ">", 1], ["http_x", "~=", "1"]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!(["!AND", ["server_port", ">", 1], ["http_x", "~=", "1"]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: all hold: ["server_port",">",1] holds: server_port is "8080"; ["http_x","~=","1"] holds: http_x is absent
-    "#]]);
-    ask_of(serde_json::json!([["uri_param_rest", "==", "a"]]), expect![[r#"
+    "#]],
+    );
+    ask_of(
+        serde_json::json!([["uri_param_rest", "==", "a"]]),
+        expect![[r#"
         route "all" (any host, /*) takes the request
         better placed, but ruled out:
           "asked" (any host, /*rest): vars: ["uri_param_rest","==","a"]: uri_param_rest is "a/b"
-    "#]]);
+    "#]],
+    );
 }
 
 /// Every kind of route, with captures.
@@ -417,44 +481,74 @@ fn mixed() -> Vec<Arc<RouteSpec>> {
 #[test]
 fn the_order_of_both_kinds_is_told() {
     const BETA: Head = Head(None, &[("x-beta", "1")]);
-    ask(mixed(), "/orders/7", &BETA, Some("uri"), expect![[r##"
+    ask(
+        mixed(),
+        "/orders/7",
+        &BETA,
+        Some("uri"),
+        expect![[r##"
         route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
         route "uri" could take it, but comes later: expression routes come before URI routes
-    "##]]);
-    ask(mixed(), "/orders/7", &BETA, Some("low"), expect![[r##"
+    "##]],
+    );
+    ask(
+        mixed(),
+        "/orders/7",
+        &BETA,
+        Some("low"),
+        expect![[r##"
         route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
         route "low" could take it, but comes later: priority 0 is above -1
-    "##]]);
-    ask(mixed(), "/orders/7", &BETA, Some("same"), expect![[r##"
+    "##]],
+    );
+    ask(
+        mixed(),
+        "/orders/7",
+        &BETA,
+        Some("same"),
+        expect![[r##"
         route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
         route "same" could take it, but comes later: of the same priority, "item" stands first
-    "##]]);
-    ask(mixed(), "/orders/7", &BETA, Some("high"), expect![[r##"
+    "##]],
+    );
+    ask(
+        mixed(),
+        "/orders/7",
+        &BETA,
+        Some("high"),
+        expect![[r##"
         route "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1") takes the request
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
         route "high" cannot take it: at 1:1, http.method == "PUT": http.method is "GET"
-    "##]]);
+    "##]],
+    );
     let mut without_low = mixed();
     without_low.remove(1);
-    ask(without_low, "/orders/7", &Head(None, &[]), None, expect![[r##"
+    ask(
+        without_low,
+        "/orders/7",
+        &Head(None, &[]),
+        None,
+        expect![[r##"
         route "uri" (shop.com, /orders/:id) takes the request
           id is "7"
         better placed, but ruled out:
           "high" (http.method == "PUT"): at 1:1, http.method == "PUT": http.method is "GET"
           "item" (http.path ~ r#"^/orders/(?<id>\d+)$"# && http.headers.x_beta == "1"): at 1:42, http.headers.x_beta == "1": http.headers.x_beta is absent
           "same" (http.path ^= "/orders/" && http.headers.x_beta == "1"): at 1:28, http.headers.x_beta == "1": http.headers.x_beta is absent
-    "##]]);
+    "##]],
+    );
 }
 
 #[test]
@@ -478,8 +572,11 @@ fn of_many_routes_the_nearest_are_told() {
     assert!(matches!(&explanation.ruled_out[98].0.stand, Stand::Expression { text } if text.contains("PUT")));
     let (_, near) = &explanation.ruled_out[98];
     assert_eq!(near.predicates.len(), 1);
-    assert_eq!(near.predicates[0].at, Some((1, 51)));
-    assert_eq!((near.predicates[0].field.as_str(), &near.predicates[0].values[..]), ("http.method", &["GET".to_owned()][..]));
+    assert_eq!(near.predicates[0].at, Some((1, 48)));
+    assert_eq!(
+        (near.predicates[0].field.as_str(), &near.predicates[0].values[..]),
+        ("http.method", &["GET".to_owned()][..])
+    );
     assert!(matches!(&explanation.asked, Some((_, Verdict::RuledOut(reason))) if reason.text.contains("5000.com")));
 }
 

@@ -27,7 +27,7 @@ fn check(file: ExpectFile) {
     }
     assert!(!expressions.is_empty(), "the file has no expressions");
     let blocks = expressions.iter().map(|expression| {
-        let quoted = expression.lines().fold(String::new(), |all, line| all + &format!("> {line}").trim_end() + "\n");
+        let quoted = expression.lines().fold(String::new(), |all, line| all + format!("> {line}").trim_end() + "\n");
         format!("{}{}", if quoted.is_empty() { ">\n" } else { &quoted }, rendered(expression))
     });
     file.assert_eq(&blocks.collect::<Vec<_>>().join("\n"));

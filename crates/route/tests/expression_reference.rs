@@ -58,7 +58,7 @@ fn reference(text: &str) -> Reference {
     }
 }
 
-/// `None` where ours is meant to differ. `Some(ours)` else.
+/// Whether ours is meant to differ from the reference here.
 fn is_deviation(
     text: &str,
     ours: &Result<Expression, Vec<stillgate_route::ExpressionError>>,

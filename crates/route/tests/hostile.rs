@@ -55,7 +55,7 @@ fn find(matcher: &Matcher, scratch: &mut Scratch, host: &str, path: &str) -> Res
         method: Method::Get,
         host: host.as_bytes(),
         path: normalise(path.as_bytes(), &mut buffer)?,
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        client: IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)),
         vars: &Values,
     };
     Ok(matcher.find(&request, scratch)?.map(|found| found.route))
@@ -155,7 +155,7 @@ fn matching_allocates_nothing() {
         ["http_none", "!", "has", "x"],
     ]);
     guarded.vars = Some(vars::Expr::parse(&json).unwrap());
-    guarded.remote_addrs = vec!["127.0.0.0/8".parse().unwrap()];
+    guarded.remote_addrs = vec!["10.1.0.0/16".parse().unwrap()];
     routes.push(route("guarded", guarded));
     let matcher = Matcher::compile(routes).unwrap();
     let mut scratch = Scratch::default();

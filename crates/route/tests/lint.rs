@@ -40,17 +40,17 @@ fn findings_beyond_the_bound_are_counted() {
 
 #[test]
 fn long_expressions_and_many_places_are_borne() {
-    let chain = |operator: &str, negation: &str| {
-        let part = |n: usize| format!("{negation}http.path == \"/{n}\"");
-        (0..2000).map(part).collect::<Vec<_>>().join(operator)
+    let chain = |operator: &str, compared: &str| {
+        let part = |n: usize| format!("http.{compared}{n}\"");
+        (0..1200).map(part).collect::<Vec<_>>().join(operator)
     };
     let paths = (0..300).map(|n| format!(" /{n}")).collect::<String>();
     let hosts = (0..300).map(|n| format!("h{n}")).collect::<Vec<_>>().join(",");
-    let both = format!("({}) && ({})", chain(" || ", ""), chain(" || ", "").replace("path", "host").replace("\"/", "\""));
+    let both = format!("({}) && ({})", chain(" || ", "path == \"/"), chain(" || ", "host == \"h"));
     let routes = [
-        format!("a 0 {}", chain(" || ", "")),
-        format!("b 0 {}", chain(" && ", "!").replace("!http.path == ", "http.path != ")),
-        format!("c 0 {}", chain(" || ", "")),
+        format!("a 0 {}", chain(" || ", "path == \"/")),
+        format!("b 0 {}", chain(" && ", "path != \"/")),
+        format!("c 0 {}", chain(" || ", "path == \"/")),
         format!("d 0 {both}"),
         format!("e 0 {both}"),
         format!("f 0 uri{paths} hosts={hosts}"),

@@ -41,14 +41,20 @@ enum Edit {
 }
 
 #[test]
-fn small_lists_that_change_much() {
-    check(2_000, |random| sequence(random, 12, 12, 4));
+fn short_lists() {
+    check(200, |random| sequence(random, 12, 12, 4));
+}
+
+/// Of these a change is compiled on its own, and a few more are put together with the rest.
+#[test]
+fn middling_lists() {
+    check(60, |random| sequence(random, 80, 24, 4));
 }
 
 /// So many that what changed is put together with the rest again and again.
 #[test]
 fn long_lists_that_change_often() {
-    check(3, |random| sequence(random, 400, 250, 3));
+    check(2, |random| sequence(random, 400, 200, 3));
 }
 
 fn check(sequences: u64, sequence: impl Fn(&mut Random) -> Case) {

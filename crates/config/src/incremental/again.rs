@@ -293,3 +293,22 @@ impl<'a> Assembly<'a> {
         Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_ends_are_found_in_and_between_blocks() {
+        let long: Vec<u8> = (0..3 * BLOCK_BYTES + 100).map(|n| n as u8).collect();
+        let places = [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES + 7, 3 * BLOCK_BYTES + 99];
+        for place in places {
+            let mut other = long.clone();
+            other[place] ^= 1;
+            assert_eq!(common_prefix(&long, &other), place);
+            assert_eq!(common_suffix(&long, &other), long.len() - 1 - place);
+            assert_eq!(common_prefix(&long, &long[..place]), place);
+            assert_eq!(common_suffix(&long[place..], &long), long.len() - place);
+        }
+    }
+}

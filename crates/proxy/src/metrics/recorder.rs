@@ -129,7 +129,7 @@ impl Recorder {
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
         let found = x.outcome.route;
-        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].route.upstream]);
+        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]);
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = x.outcome.asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);

@@ -10,12 +10,15 @@
 use std::collections::HashMap;
 use std::ops::Index;
 use std::sync::Arc;
-use stillgate_config::Route;
+use stillgate_config::{FILE_BYTES_MAX, Route};
 
 /// Routes of a piece.
 const PIECE: usize = 256;
 /// Numbers of series that are given before they begin anew.
 const MATCHES_MAX: u64 = 1 << 32;
+
+// An upstream takes more than a byte.
+const _: () = assert!(FILE_BYTES_MAX <= u32::MAX as usize);
 
 /// All routes, in the order of the configuration, which is that of the matcher.
 #[derive(Debug)]
@@ -25,10 +28,13 @@ pub(crate) struct Routes {
     next_match: u64,
 }
 
-/// A route, and its numbers.
+/// A route, and its numbers. What every request asks for stands here, so that the route itself need not be fetched.
 #[derive(Debug, Clone)]
 pub(crate) struct PlanRoute {
     pub(crate) route: Arc<Route>,
+    upstream: u32,
+    /// Whether it has timeouts of its own.
+    pub(crate) has_timeout: bool,
     /// The number of its first combination of a path and a host; no other route has one of its numbers.
     pub(crate) first_match: u64,
 }
@@ -88,7 +94,8 @@ impl Routes {
                     next_match += combinations(route);
                     first
                 });
-                PlanRoute { route: route.clone(), first_match }
+                let upstream = u32::try_from(route.upstream).expect("a file of this size has fewer upstreams");
+                PlanRoute { route: route.clone(), upstream, has_timeout: route.timeout.is_some(), first_match }
             });
             pieces.push(numbered.collect());
         }
@@ -111,6 +118,12 @@ impl Index<usize> for Routes {
 }
 
 impl PlanRoute {
+    /// Index of its upstream.
+    #[inline]
+    pub(crate) fn upstream(&self) -> usize {
+        self.upstream as usize
+    }
+
     /// Its service's id, or empty.
     pub(crate) fn service(&self) -> &str {
         self.route.service_id.as_deref().unwrap_or_default()

@@ -162,7 +162,7 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
     if (literal.begins && text[0] != b'[') || (literal.ends && !text.ends_with(b"]")) {
         let end = if text[0] == b'[' { memchr::memrchr(b':', text)? } else { colon };
         let write = String::from_utf8_lossy(&text[..end]);
-        return Some(format!("hosts are compared without port; write {write:?}"));
+        return Some(format!("hosts are compared without port{}", suggest(Some(write.into_owned()))));
     }
     None
 }
@@ -171,7 +171,8 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
 fn path_flaw(literal: Literal<'_>, lower: bool) -> Option<String> {
     let text = literal.text;
     if literal.begins && text.first().map_or(literal.ends, |first| *first != b'/') {
-        let write = normal_form(&[b"/", text].concat(), lower);
+        let write = [b"/", text].concat();
+        let write = normal_form(&write, lower).or_else(|| String::from_utf8(write).ok());
         return Some(format!("paths begin with \"/\"{}", suggest(write)));
     }
     flaw_inside(literal, lower)
@@ -187,15 +188,16 @@ fn segment_flaw(field: &Field, literal: Literal<'_>, lower: bool) -> Option<Stri
         Field::Segments(first, last) => usize::from(last - first),
         _ => 0,
     };
+    let shape = || match slashes_max {
+        0 => format!("{field} is one segment, without \"/\""),
+        more => format!("{field} is {} segments, joined by \"/\"", more + 1),
+    };
     if slashes > slashes_max {
-        return Some(format!("{field} holds {slashes_max} slashes"));
+        return Some(shape());
     }
     let outer = (literal.begins && text.starts_with(b"/")) || (literal.ends && text.ends_with(b"/"));
-    if outer {
-        return Some(format!("{field} neither begins nor ends with \"/\""));
-    }
-    if literal.begins && literal.ends && slashes < slashes_max {
-        return Some(format!("{field} holds {slashes_max} slashes"));
+    if outer || literal.begins && literal.ends && slashes < slashes_max {
+        return Some(shape());
     }
     if literal.begins && (text.starts_with(b"./") || text.starts_with(b"../") || literal.ends && is_dots(text)) {
         return Some("paths are compared without dot segments".to_owned());
@@ -256,7 +258,7 @@ fn may_be_escape(after: &[u8], ends: bool, lower: bool) -> bool {
 }
 
 fn suggest(write: Option<String>) -> String {
-    write.map_or_else(String::new, |write| format!("; write {write:?}"))
+    write.filter(|write| !write.is_empty()).map_or_else(String::new, |write| format!("; write {write:?}"))
 }
 
 fn normal_form(text: &[u8], lower: bool) -> Option<String> {

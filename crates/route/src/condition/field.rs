@@ -128,6 +128,15 @@ impl Field {
         matches!(self, Field::Method | Field::Path | Field::SegmentCount | Field::SourceIp | Field::Protocol)
     }
 
+    /// Length of the name part of a header field or argument.
+    pub(crate) fn name_bytes(&self) -> usize {
+        match self {
+            Field::Header(name) => name.as_str().len(),
+            Field::Query(name) => name.len(),
+            _ => 0,
+        }
+    }
+
     /// Whether nearly every request or connection has another value of it.
     pub(crate) fn is_nearly_unique(&self) -> bool {
         matches!(self, Field::SourcePort | Field::Variable(Variable::RemotePort))

@@ -5,8 +5,9 @@
 //! none.
 
 use crate::condition::decided::{finite_domain, int_domain, int_range};
+use crate::condition::path_sets::{every_path_from, every_path_of, some_path_from, some_path_of_both};
 use crate::condition::{NumberTest, Predicate, Test, Value};
-use crate::pattern::{PARAM, STAR};
+use crate::pattern::PARAM;
 use crate::values::lower_case;
 use crate::{HostPattern, Method};
 use memchr::memmem;
@@ -242,95 +243,6 @@ fn path_subset(key: &[u8], b: &Test) -> bool {
     }
 }
 
-/// What of a key or path stands before the next slash.
-fn segment(text: &[u8]) -> usize {
-    memchr::memchr(b'/', text).unwrap_or(text.len())
-}
-
-/// Whether every path that begins with `text` matches a pattern.
-fn every_path_from(text: &[u8], key: &[u8]) -> bool {
-    let mut at = 0;
-    for &byte in key {
-        match byte {
-            STAR => return true,
-            PARAM => {
-                let len = segment(&text[at..]);
-                // The segment may go on behind the text.
-                if len == 0 || at + len == text.len() {
-                    return false;
-                }
-                at += len;
-            }
-            literal if text.get(at) == Some(&literal) => at += 1,
-            _ => return false,
-        }
-    }
-    false
-}
-
-/// Whether a path that begins with `text` might match a pattern.
-fn some_path_from(text: &[u8], key: &[u8]) -> bool {
-    let mut at = 0;
-    for &byte in key {
-        match byte {
-            _ if at == text.len() => return true,
-            STAR => return true,
-            PARAM => match segment(&text[at..]) {
-                0 => return false,
-                len => at += len,
-            },
-            literal if text[at] == literal => at += 1,
-            _ => return false,
-        }
-    }
-    at == text.len()
-}
-
-/// Whether every path that matches a pattern matches another.
-fn every_path_of(key: &[u8], other: &[u8]) -> bool {
-    let mut at = 0;
-    for &byte in other {
-        match (byte, key.get(at)) {
-            (STAR, _) => return true,
-            (PARAM, Some(_)) => {
-                let len = segment(&key[at..]);
-                if len == 0 || key[at..][..len].contains(&STAR) {
-                    return false;
-                }
-                at += len;
-            }
-            (literal, Some(own)) if literal == *own => at += 1,
-            _ => return false,
-        }
-    }
-    at == key.len()
-}
-
-/// Whether some path might match both patterns.
-fn some_path_of_both(key: &[u8], other: &[u8]) -> bool {
-    let (mut at, mut there) = (0, 0);
-    loop {
-        match (key.get(at), other.get(there)) {
-            (Some(&STAR), _) | (_, Some(&STAR)) => return true,
-            (None, None) => return true,
-            (None, _) | (_, None) => return false,
-            (Some(&PARAM), _) | (_, Some(&PARAM)) => {
-                let (own, its) = (segment(&key[at..]), segment(&other[there..]));
-                if own == 0 || its == 0 {
-                    return false;
-                }
-                // One is a parameter; the other is not empty, or might go on beyond slashes.
-                if key[at..][..own].contains(&STAR) || other[there..][..its].contains(&STAR) {
-                    return true;
-                }
-                (at, there) = (at + own, there + its);
-            }
-            (own, its) if own == its => (at, there) = (at + 1, there + 1),
-            _ => return false,
-        }
-    }
-}
-
 /// An end of a range of numbers, and whether it is in it.
 type Bound = (f64, bool);
 
@@ -350,4 +262,62 @@ fn number_subset(a: (NumberTest, f64), b: (NumberTest, f64)) -> bool {
     let is_at_least = |low: Bound, from: Bound| low.0 > from.0 || low.0 == from.0 && (from.1 || !low.1);
     let is_at_most = |high: Bound, to: Bound| high.0 < to.0 || high.0 == to.0 && (to.1 || !high.1);
     is_at_least(low, from) && is_at_most(high, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Expression;
+    use crate::condition::simplify::as_literal;
+
+    #[test]
+    fn what_follows_from_what() {
+        let check = |p: &str, q: &str, expected: bool| {
+            let [a, b] = [p, q].map(|text| Expression::parse(text).unwrap());
+            let [(a, not_a), (b, not_b)] = [&a, &b].map(|expression| as_literal(expression.condition()).unwrap());
+            assert_eq!(implies(a, not_a, b, not_b), expected, "{p} => {q}");
+        };
+        check(r#"http.path == "/a/b""#, r#"http.path ^= "/a""#, true);
+        check(r#"http.path == "/a/b""#, r#"http.path ~ "b$""#, true);
+        check(r#"http.path == "/a/b""#, r#"http.path != "/a""#, true);
+        check(r#"http.path ^= "/a/b""#, r#"http.path ^= "/a/bc""#, false);
+        check(r#"http.path ^= "/a/b""#, r#"http.path contains "a/""#, true);
+        check(r#"http.path =^ "/a/b""#, r#"http.path =^ "b""#, true);
+        check(r#"http.path ^= "/a""#, r#"http.path != "/b""#, true);
+        check(r#"http.path ^= "/a""#, r#"!(http.path ^= "/b")"#, true);
+        check(r#"!(http.path ^= "/a")"#, r#"!(http.path ^= "/ab")"#, true);
+        check(r#"!(http.path ^= "/a")"#, r#"http.path != "/a""#, true);
+        // Without host neither holds.
+        check(r#"!(http.host == "a")"#, r#"http.host != "a""#, false);
+        check(r#"http.host != "a""#, r#"!(http.host == "a")"#, true);
+        check("net.src.ip in 10.1.0.0/16", "net.src.ip in 10.0.0.0/8", true);
+        check("net.src.ip in 10.0.0.0/8", "net.src.ip in 10.1.0.0/16", false);
+        check("net.src.ip in 10.0.0.0/8", "net.src.ip not in 11.0.0.0/8", true);
+        check("!(net.src.ip in 10.0.0.0/8)", "net.src.ip not in 10.1.0.0/16", true);
+        check("net.dst.port > 5", "net.dst.port >= 5", true);
+        check("net.dst.port > 5", "net.dst.port >= 7", false);
+        check("!(net.dst.port > 5)", "net.dst.port <= 5", false);
+        check("!(http.path.segments.len > 5)", "http.path.segments.len <= 5", true);
+        check(r#"net.protocol != "http""#, r#"net.protocol == "https""#, false);
+        check(r#"!(net.protocol == "http")"#, r#"net.protocol == "https""#, true);
+        check(r#"http.headers.x == "a""#, r#"any(http.headers.x) == "a""#, true);
+        check(r#"any(http.headers.x) == "a""#, r#"http.headers.x == "a""#, false);
+        check(r#"any(http.headers.x) == "a""#, r#"!(any(http.headers.x) == "b")"#, false);
+        check(r#"any(http.headers.x) == "a""#, r#"!(http.headers.x == "b")"#, true);
+        check(r#"http.headers.x ^= "Ab""#, r#"lower(http.headers.x) ^= "a""#, true);
+        check(r#"lower(http.headers.x) ^= "ab""#, r#"http.headers.x ^= "ab""#, false);
+        check(r#"http.path == "/a""#, r#"http.host == "/a""#, false);
+    }
+
+    #[test]
+    fn patterns_of_hosts_follow_from_each_other() {
+        let check = |p: &str, q: &str, expected: bool| {
+            let [p, q] = [p, q].map(|text| Test::Host(HostPattern::parse(text).unwrap()));
+            assert_eq!(subset(&p, &q), expected, "{p:?} {q:?}");
+        };
+        check("b.a.com", "*.a.com", true);
+        check("*.b.a.com", "*.a.com", true);
+        check("a.com", "*.a.com", false);
+        check("*.a.com", "*.b.a.com", false);
+    }
 }

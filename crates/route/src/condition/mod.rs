@@ -7,6 +7,7 @@
 pub(crate) mod decided;
 mod field;
 pub(crate) mod implies;
+mod path_sets;
 mod predicate;
 pub(crate) mod simplify;
 #[cfg(test)]

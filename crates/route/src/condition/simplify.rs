@@ -243,7 +243,11 @@ enum Known<'a> {
 impl<'a> Known<'a> {
     fn with_capacity(count: usize) -> Known<'a> {
         const FEW_MAX: usize = 8;
-        if count <= FEW_MAX { Known::Few(Vec::with_capacity(count)) } else { Known::Many(HashMap::with_capacity(count)) }
+        if count <= FEW_MAX {
+            Known::Few(Vec::with_capacity(count))
+        } else {
+            Known::Many(HashMap::with_capacity(count))
+        }
     }
 
     fn insert(&mut self, predicate: &'a Predicate, value: bool) {
@@ -305,4 +309,73 @@ fn substitute_chain(parts: &[Condition], kind: Kind, known: &Known<'_>) -> Optio
         }
     }
     Some(kind.join(simpler))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Expression;
+
+    fn parse(text: &str) -> Condition {
+        match text {
+            "true" => Condition::True,
+            "false" => Condition::False,
+            text => Expression::parse(text).unwrap().condition().clone(),
+        }
+    }
+
+    #[test]
+    fn simplest_forms() {
+        let check = |text: &str, expected: &str| assert_eq!(parse(text).simplified(), parse(expected), "{text}");
+        let [get, put, a] = [r#"http.method == "GET""#, r#"http.method == "PUT""#, r#"http.headers.a == "1""#];
+        // Negations end at predicates, which stay as they are.
+        check(&format!("!({get} && {a})"), &format!("!({get}) || !({a})"));
+        check(&format!("!({get} || {a})"), &format!("!({get}) && !({a})"));
+        check(&format!("!(!({a}))"), a);
+        check(&format!("!({a})"), &format!("!({a})"));
+        // Chains in chains, and what stands in them twice.
+        check(&format!("{get} && ({a} && {get})"), &format!("{get} && {a}"));
+        check(&format!("{get} && ({a} || {get})"), get);
+        check(&format!("{get} || ({a} && {get})"), get);
+        check(&format!("{get} && (!({get}) || {a})"), &format!("{get} && {a}"));
+        check(&format!("({get} || {a}) && ({get} || {a})"), &format!("{get} || {a}"));
+        // What excludes and what completes each other.
+        check(&format!("{get} && {put}"), "false");
+        check(&format!("{a} && !({a})"), "false");
+        check(&format!("{a} || !({a})"), "true");
+        check(r#"http.method == "GET" || http.method != "GET""#, "true");
+        check(r#"http.headers.a == "1" || http.headers.a != "1""#, r#"http.headers.a == "1" || http.headers.a != "1""#);
+        check(
+            r#"any(http.headers.a) == "1" && any(http.headers.a) == "2""#,
+            r#"any(http.headers.a) == "1" && any(http.headers.a) == "2""#,
+        );
+        // What follows from its siblings.
+        check(r#"http.path ^= "/a" && http.path == "/ab""#, r#"http.path == "/ab""#);
+        check(r#"http.path ^= "/a" || http.path == "/ab""#, r#"http.path ^= "/a""#);
+        // What the field decides.
+        check(&format!(r#"http.path ^= "/" && {a}"#), a);
+        check(&format!(r#"http.host == "A" || {a}"#), a);
+        check("net.src.ip in 0.0.0.0/0", "net.src.ip in 0.0.0.0/0");
+    }
+
+    #[test]
+    fn what_is_known_goes() {
+        let check = |text: &str, known: &str, expected: &str| {
+            let (condition, known) = (parse(text), parse(known));
+            let mut literals: Vec<&Predicate> = Vec::new();
+            known.each_predicate(&mut |predicate| literals.push(predicate));
+            assert_eq!(condition.assuming(&literals), parse(expected), "{text} where {known:?}");
+        };
+        let [a, b, c] = [r#"http.headers.a == "1""#, r#"http.headers.b == "1""#, r#"http.headers.c == "1""#];
+        check(a, a, "true");
+        check(&format!("!({a})"), a, "false");
+        check(&format!("{a} && {b}"), a, b);
+        check(&format!("{a} && {b}"), b, a);
+        check(&format!("{a} && {b}"), &format!("{a} && {b}"), "true");
+        check(&format!("{a} && {b} && {c}"), b, &format!("{a} && {c}"));
+        check(&format!("{a} || {b} && {c}"), a, c);
+        check(&format!("({a} && {b}) || {c}"), c, "true");
+        check(&format!("({a} && {b}) || {c}"), a, &format!("{b} || {c}"));
+        check(&format!("{a} && {b}"), c, &format!("{a} && {b}"));
+    }
 }

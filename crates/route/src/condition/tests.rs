@@ -77,8 +77,22 @@ impl World {
     }
 }
 
-const TEXTS: [&[u8]; 14] =
-    [b"", b"a", b"ab", b"b", b"ba", b"A", b"aB", "Ä".as_bytes(), "ä".as_bytes(), b"5", b"7", b"a, b", b"\xffA", b"10.0.0.1"];
+const TEXTS: [&[u8]; 14] = [
+    b"",
+    b"a",
+    b"ab",
+    b"b",
+    b"ba",
+    b"A",
+    b"aB",
+    "Ä".as_bytes(),
+    "ä".as_bytes(),
+    b"5",
+    b"7",
+    b"a, b",
+    b"\xffA",
+    b"10.0.0.1",
+];
 const HOSTS: [&str; 9] = ["a.b", "x.a.b", "y.x.a.b", "b", "xa.b", "[::1]", "10.0.0.1", ".a.b", "b.a"];
 const METHODS: [&str; 4] = ["GET", "POST", "get", "BREW"];
 const ADDRESSES: [&str; 5] = ["10.0.0.1", "10.1.0.1", "11.0.0.1", "::1", "fd00::1"];
@@ -132,7 +146,8 @@ fn int_test() -> BoxedStrategy<Test> {
 }
 
 fn ip_test() -> BoxedStrategy<Test> {
-    let networks = || select(vec!["0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/16", "10.0.0.1/32", "::/0", "fd00::/8", "11.0.0.0/8"]);
+    let networks =
+        || select(vec!["0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/16", "10.0.0.1/32", "::/0", "fd00::/8", "11.0.0.0/8"]);
     prop_oneof![
         select(ADDRESSES.to_vec()).prop_map(|address| Test::IpEqual(address.parse().unwrap())),
         select(ADDRESSES.to_vec()).prop_map(|address| Test::IpNotEqual(address.parse().unwrap())),
@@ -183,7 +198,8 @@ fn test_of(field: &Field) -> BoxedStrategy<Test> {
         }
         Field::Path => {
             let patterns = select(vec![
-                "/*", "/a", "/a*", "/a/*", "/:x", "/:x/b", "/:x/*", "/a/:x", "/a/:x/*", "/b/*", "/b:/:y", "/:x/:y", "/ab*",
+                "/*", "/a", "/a*", "/a/*", "/:x", "/:x/b", "/:x/*", "/a/:x", "/a/:x/*", "/b/*", "/b:/:y", "/:x/:y",
+                "/ab*",
             ]);
             let path = patterns.prop_map(|pattern| Test::Path(PathPattern::parse(pattern).unwrap()));
             prop_oneof![text_test(PATHS.to_vec()), path].boxed()
@@ -199,8 +215,18 @@ fn test_of(field: &Field) -> BoxedStrategy<Test> {
 
 fn fields() -> Vec<Field> {
     let names = [
-        "http.method", "http.host", "http.path", "http.path", "http.path.segments.0", "http.path.segments.0_1",
-        "http.path.segments.len", "http.headers.x", "http.queries.a", "net.src.ip", "net.src.port", "net.protocol",
+        "http.method",
+        "http.host",
+        "http.path",
+        "http.path",
+        "http.path.segments.0",
+        "http.path.segments.0_1",
+        "http.path.segments.len",
+        "http.headers.x",
+        "http.queries.a",
+        "net.src.ip",
+        "net.src.port",
+        "net.protocol",
     ];
     names.iter().map(|name| Field::parse(name).unwrap()).collect()
 }

@@ -64,10 +64,8 @@ impl Matcher {
         debug_assert_eq!(found.is_some(), chosen.is_some(), "what was found is at one of its route's places");
         debug_assert!(chosen.is_none_or(|chosen| teller.distance(chosen).is_none()), "what was found holds");
         let (kept, omitted) = teller.ruled_out(chosen);
-        let ruled_out = kept
-            .into_iter()
-            .filter_map(|place| Some((teller.candidate(place), teller.why_not(place)?)))
-            .collect();
+        let ruled_out =
+            kept.into_iter().filter_map(|place| Some((teller.candidate(place), teller.why_not(place)?))).collect();
         let params = found.map_or_else(Vec::new, |found| {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             self.params(found, request).into_iter().map(|(name, value)| (name, text(&value))).collect()

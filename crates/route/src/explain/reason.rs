@@ -4,7 +4,7 @@
 //! what is negated, what holds inside. All of it is bounded.
 
 use super::list;
-use crate::condition::{Condition, Field, FieldKind, Predicate};
+use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
 use crate::plain::Plain;
 use crate::{AddressSet, PathPattern, Request, RouteSpec, Takes, UriRoute};
 use std::fmt;
@@ -69,9 +69,8 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             Takes::Uri(uri) => {
                 let methods = u32::from(!uri.methods.admits(self.request.method));
                 let addresses = u32::from(!self.is_admitted(uri));
-                let vars = uri.vars.as_ref().map_or((0, 0), |vars| {
-                    self.count(vars.condition(), uri.paths.get(path as usize))
-                });
+                let vars =
+                    uri.vars.as_ref().map_or((0, 0), |vars| self.count(vars.condition(), uri.paths.get(path as usize)));
                 // Its host and its path hold.
                 (methods + addresses + vars.0, 4 + vars.1)
             }
@@ -115,9 +114,13 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     /// Of the parts that must all hold, how many don't, and how many there are.
     fn count(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> (u32, u32) {
         match condition {
-            Condition::All(parts) => parts.iter().fold((0, 0), |(failing, all), part| {
-                let (more_failing, more) = self.count(part, pattern);
-                (failing + more_failing, all + more)
+            Condition::All(parts) => parts.iter().fold((0, 0), |(failing, all), part| match failing > 0 && is_costly(part) {
+                // How near it is does not matter so much.
+                true => (failing + 1, all + 1),
+                false => {
+                    let (more_failing, more) = self.count(part, pattern);
+                    (failing + more_failing, all + more)
+                }
             }),
             part => (u32::from(!self.holds(part, pattern)), 1),
         }
@@ -194,6 +197,13 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         self.told.push(Told { predicate: source, at: predicate.source.at, field, values, holds });
         Line { what, fact }
     }
+}
+
+/// Whether it takes a regex, which may have to be compiled, to evaluate it.
+fn is_costly(condition: &Condition) -> bool {
+    let mut has_regex = false;
+    condition.each_predicate(&mut |predicate| has_regex |= matches!(predicate.test, Test::Regex(_)));
+    has_regex
 }
 
 /// The predicate of a negation that belongs to what was written: the `~=` and `!` of `vars`.

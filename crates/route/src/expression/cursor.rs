@@ -83,6 +83,36 @@ impl<'t> Cursor<'t> {
         self.text[..self.at].trim_end_matches(is_blank).len()
     }
 
+    /// Goes to the next place where a condition can end: over texts, and over parentheses that open and close. So many,
+    /// `depth`, have been opened before.
+    pub(super) fn skip_condition(&mut self, mut depth: usize) {
+        let (text, bytes) = (self.text, self.text.as_bytes());
+        let mut at = self.at;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'r' if text[at..].starts_with("r#\"") => {
+                    at = text[at + 3..].find("\"#").map_or(bytes.len(), |length| at + 3 + length + 2);
+                    continue;
+                }
+                b'"' => {
+                    at += 1;
+                    while at < bytes.len() && bytes[at] != b'"' {
+                        at += if bytes[at] == b'\\' { 2 } else { 1 };
+                    }
+                }
+                b'(' => depth += 1,
+                b')' if depth == 0 => break,
+                b')' => depth -= 1,
+                b'&' | b'|' if depth == 0 && bytes.get(at + 1) == Some(&bytes[at]) => break,
+                _ => {}
+            }
+            at += 1;
+        }
+        // A backslash may have skipped half of a character, or what is behind the end.
+        let at = (at.min(bytes.len())..=bytes.len()).find(|at| text.is_char_boundary(*at));
+        self.at = at.unwrap_or(bytes.len());
+    }
+
     /// Line and column of a place, from 1 and in characters.
     pub(super) fn locate(&mut self, at: usize) -> (u32, u32) {
         if at < self.located.0 {

@@ -34,7 +34,7 @@ pub const EXPRESSION_BYTES_MAX: usize = 64 << 10;
 pub const NESTING_MAX: usize = 64;
 /// Most predicates of one expression.
 pub const PREDICATES_MAX: usize = 4096;
-/// Most errors reported of one expression.
+/// Most errors reported of one expression, but for one that says there may be more.
 pub const ERRORS_MAX: usize = 16;
 
 /// An expression that is understood in full.
@@ -46,7 +46,8 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Parses an expression. All errors of it are reported, in the order of the text, but no more than [`ERRORS_MAX`].
+    /// Parses an expression. All errors of it are reported, in the order of the text, but no more than [`ERRORS_MAX`]
+    /// and one that says so.
     pub fn parse(text: &str) -> Result<Expression, Vec<ExpressionError>> {
         parse::parse(text)
     }

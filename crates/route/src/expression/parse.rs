@@ -152,7 +152,7 @@ impl Parser<'_> {
                 // A parenthesis was opened.
                 Ok(None) => continue,
                 Err(Lost::Condition) => {
-                    self.skip_condition();
+                    self.cursor.skip_condition(std::mem::take(&mut self.calls));
                     self.group().any.push(Condition::False);
                 }
                 Err(Lost::Rest) => return Err(Lost::Rest),
@@ -344,7 +344,7 @@ impl Parser<'_> {
                 self.unopened(at);
                 // Whatever it closes where it was meant to stand, it is not this.
                 if !self.condition_ends() {
-                    self.skip_condition();
+                    self.cursor.skip_condition(std::mem::take(&mut self.calls));
                 }
             }
             return Ok(None);
@@ -352,7 +352,7 @@ impl Parser<'_> {
         let hint = foreign::no_joint(self.cursor.text(), self.literal.clone(), at);
         let expected = if inside { Expected::JointOrClosing } else { Expected::JointOrEnd };
         let _reported = self.expected(expected, hint);
-        self.skip_condition();
+        self.cursor.skip_condition(std::mem::take(&mut self.calls));
         Ok(None)
     }
 
@@ -361,36 +361,6 @@ impl Parser<'_> {
         if !self.errors.iter().any(|error| error.kind == Kind::Unopened) {
             self.report(at..at + 1, Kind::Unopened, Some("leave it out, or open it before".to_owned()));
         }
-    }
-
-    /// Goes to the next place where a condition can end: over texts, and over parentheses that open and close.
-    fn skip_condition(&mut self) {
-        let (text, bytes) = (self.cursor.text(), self.cursor.text().as_bytes());
-        let mut at = self.cursor.at();
-        let mut depth = std::mem::take(&mut self.calls);
-        while at < bytes.len() {
-            match bytes[at] {
-                b'r' if text[at..].starts_with("r#\"") => {
-                    at = text[at + 3..].find("\"#").map_or(bytes.len(), |length| at + 3 + length + 2);
-                    continue;
-                }
-                b'"' => {
-                    at += 1;
-                    while at < bytes.len() && bytes[at] != b'"' {
-                        at += if bytes[at] == b'\\' { 2 } else { 1 };
-                    }
-                }
-                b'(' => depth += 1,
-                b')' if depth == 0 => break,
-                b')' => depth -= 1,
-                b'&' | b'|' if depth == 0 && bytes.get(at + 1) == Some(&bytes[at]) => break,
-                _ => {}
-            }
-            at += 1;
-        }
-        // A backslash may have skipped half of a character, or what is behind the end.
-        let at = (at.min(bytes.len())..=bytes.len()).find(|at| text.is_char_boundary(*at));
-        self.cursor.go_to(at.unwrap_or(bytes.len()));
     }
 }
 

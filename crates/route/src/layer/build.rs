@@ -13,7 +13,7 @@ use crate::condition::{Condition, Field, Predicate, Source, Test};
 use crate::fields::{Fields, SlotId};
 use crate::pattern::PARAM;
 use crate::table::Table;
-use crate::tree::Forest;
+use crate::tree::{Forest, Root};
 use crate::{AddressSet, RouteSpec, Takes, UriRoute};
 use foldhash::fast::FixedState;
 use std::collections::{BTreeSet, HashMap};
@@ -51,6 +51,7 @@ struct Parts {
     nodes: Vec<Node>,
     dispatches: Vec<Dispatch>,
     spaces: Vec<Space>,
+    prefixes: Vec<(u8, u8)>,
     space_count: u32,
     table: Table,
     forest: Forest,
@@ -81,6 +82,7 @@ impl Layer {
         out.nodes.shrink_to_fit();
         out.dispatches.shrink_to_fit();
         out.spaces.shrink_to_fit();
+        out.prefixes.shrink_to_fit();
         out.places.shrink_to_fit();
         out.table.shrink_to_fit();
         out.forest.shrink_to_fit();
@@ -91,6 +93,7 @@ impl Layer {
             nodes: out.nodes,
             dispatches: out.dispatches,
             spaces: out.spaces,
+            prefixes: out.prefixes,
             table: out.table,
             forest: out.forest,
             places: out.places,
@@ -289,7 +292,9 @@ impl<'a> Builder<'a> {
         let probe = match dimension {
             Dimension::Path(slot) => self.path_probe(slot, &groups),
             Dimension::Host => self.host_probe(&groups),
+            Dimension::Prefix(slot, any) => Probe::Prefix { tree: self.plant(&groups), slot, any },
             Dimension::Equal(of) => self.equal_probe(of, &groups),
+            Dimension::Network(slot) => self.network_probe(slot, &groups),
             Dimension::Regex(group) => {
                 let space = self.out.new_space();
                 self.insert_all(space, &groups);
@@ -306,10 +311,29 @@ impl<'a> Builder<'a> {
         if let Some(space) = space {
             self.insert_all(space, &exact);
         }
-        let patterns: Vec<(&[u8], u32)> =
-            patterns.iter().map(|(atom, child)| (&*self.atoms[*atom as usize].key, child.0)).collect();
-        let tree = (!patterns.is_empty()).then(|| self.out.forest.plant(&patterns));
+        let tree = (!patterns.is_empty()).then(|| self.plant(&patterns));
         Probe::Path { space, tree, slot }
+    }
+
+    /// A tree of keys, which are sorted.
+    fn plant(&mut self, groups: &[(u32, Child)]) -> Root {
+        let key = |(atom, child): &(u32, Child)| (&*self.atoms[*atom as usize].key, child.0);
+        let keys: Vec<(&[u8], u32)> = groups.iter().map(key).collect();
+        self.out.forest.plant(&keys)
+    }
+
+    /// The lengths that networks have are kept, so that only those are looked up.
+    fn network_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
+        let space = self.out.new_space();
+        self.insert_all(space, groups);
+        let first = self.out.prefixes.len() as u32;
+        let prefixes = groups.iter().filter_map(|(atom, _)| match *self.atoms[*atom as usize].key {
+            [family, bits, ..] => Some((family, bits)),
+            _ => None,
+        });
+        let prefixes: BTreeSet<(u8, u8)> = prefixes.collect();
+        self.out.prefixes.extend(prefixes);
+        Probe::Network { slot, space, first, count: self.out.prefixes.len() as u32 - first }
     }
 
     fn host_probe(&mut self, groups: &[(u32, Child)]) -> Probe {

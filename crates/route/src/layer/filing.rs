@@ -11,6 +11,7 @@ use crate::fields::{Fields, SlotId};
 use crate::pattern::STAR;
 use crate::{Method, UriRoute};
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Most alternatives of one place; each takes a place in the index.
@@ -35,8 +36,12 @@ pub(super) enum Dimension {
     Path(Option<SlotId>),
     /// The host: a name, or a suffix with its dot.
     Host,
-    /// Equality of a field. `field` is not part of the question for families that are asked as a whole.
+    /// What a text begins with; of several values all must, or with the flag any.
+    Prefix(SlotId, bool),
+    /// Equality of a field.
     Equal(Family),
+    /// The network that an address is in: the client's, or that of a slot. Keys are made by [`network_key`].
+    Network(Option<SlotId>),
     /// A regex of the group of that number; the key is its number there.
     Regex(u32),
 }
@@ -142,7 +147,7 @@ fn multiply<'a>(product: Vec<Alternative<'a>>, by: Vec<Alternative<'a>>) -> Vec<
 fn may_be_atom(predicate: &Predicate) -> bool {
     match (&predicate.field, &predicate.test) {
         (Field::Variable(crate::Variable::PathParam(_)), _) => false,
-        (Field::Path, Test::Prefix(_)) => true,
+        (_, Test::Prefix(_) | Test::InNetwork(_)) => true,
         (Field::Host, Test::Suffix(suffix)) => suffix.first() == Some(&b'.'),
         // In the table of hosts what begins with a dot is a suffix.
         (Field::Host, Test::Equal(name)) => name.first() != Some(&b'.'),
@@ -179,6 +184,15 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
             let key = pattern.anchored_literal().map_or_else(|| prefix(text), Cow::Borrowed);
             (path(fields), key)
         }
+        (field, Test::Prefix(text)) => {
+            // What all values begin with the first does; that the others do too is asked later.
+            proves = predicate.any || !field.is_multiple();
+            (Dimension::Prefix(fields.slot(field, lower), predicate.any), prefix(text))
+        }
+        (field, Test::InNetwork(network)) => {
+            let slot = (*field != Field::SourceIp).then(|| fields.slot(field, false));
+            (Dimension::Network(slot), Cow::Owned(network_key(network.network(), network.prefix_len()).to_vec()))
+        }
         (Field::Host, Test::Equal(text) | Test::Suffix(text)) => (Dimension::Host, Cow::Borrowed(&**text)),
         (Field::Host, Test::Host(pattern)) => (Dimension::Host, Cow::Borrowed(pattern.key())),
         (_, Test::Equal(text)) => (equal(fields, lower), Cow::Borrowed(&**text)),
@@ -190,8 +204,8 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
         }
         _ => return None,
     };
-    // A literal with bytes that stand for something in a key of the tree: no path holds them.
-    if matches!(dimension, Dimension::Path(_)) && !matches!(predicate.test, Test::Path(_)) {
+    // Bytes that stand for something in a key of the tree. No path holds them, and no text that is UTF-8.
+    if matches!(dimension, Dimension::Path(_) | Dimension::Prefix(..)) && !matches!(predicate.test, Test::Path(_)) {
         let literal = key.strip_suffix(&[STAR]).unwrap_or(&key);
         if literal.iter().any(|byte| *byte >= crate::pattern::PARAM) {
             return None;
@@ -202,4 +216,25 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
 
 fn written(value: impl std::fmt::Display) -> Cow<'static, [u8]> {
     Cow::Owned(value.to_string().into_bytes())
+}
+
+/// How long a [`network_key`] is.
+pub(super) const NETWORK_KEY_BYTES: usize = 18;
+
+/// A network as a key: its family, the length of its prefix, and the address, of which the prefix is kept.
+pub(super) fn network_key(address: IpAddr, prefix_bits: u8) -> [u8; NETWORK_KEY_BYTES] {
+    let mut key = [0; NETWORK_KEY_BYTES];
+    key[1] = prefix_bits;
+    match address {
+        IpAddr::V4(address) => {
+            let kept = u32::MAX.checked_shl(32 - u32::from(prefix_bits)).unwrap_or(0);
+            key[2..6].copy_from_slice(&(address.to_bits() & kept).to_be_bytes());
+        }
+        IpAddr::V6(address) => {
+            let kept = u128::MAX.checked_shl(128 - u32::from(prefix_bits)).unwrap_or(0);
+            key[0] = 1;
+            key[2..].copy_from_slice(&(address.to_bits() & kept).to_be_bytes());
+        }
+    }
+    key
 }

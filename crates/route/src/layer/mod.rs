@@ -43,6 +43,8 @@ pub(crate) struct Layer {
     dispatches: Vec<Dispatch>,
     /// For [`Probe::Equal`], sorted within each dispatch.
     spaces: Vec<Space>,
+    /// For [`Probe::Network`]: families (0 or 1) and lengths.
+    prefixes: Vec<(u8, u8)>,
     table: Table,
     forest: Forest,
     /// In runs, each in the order of ranks.
@@ -81,6 +83,10 @@ enum Probe {
     Host { space: u32, suffix_bytes_max: u32 },
     /// Equality of fields, each in a space of its own; a range of [`Layer::spaces`].
     Equal { of: Family, first: u32, count: u32 },
+    /// What a text begins with.
+    Prefix { tree: Root, slot: SlotId, any: bool },
+    /// The networks of an address, the client's where there is no slot; a range of [`Layer::prefixes`].
+    Network { slot: Option<SlotId>, space: u32, first: u32, count: u32 },
     /// Which regexes of a group match; children by the pattern's number, from that entry of [`Layer::spaces`] on.
     Regex { group: u32, space: u32 },
 }
@@ -154,5 +160,8 @@ impl Layer {
             + self.table.memory_bytes()
             + self.forest.memory_bytes()
             + self.program.memory_bytes()
+            + self.fields.memory_bytes()
+            + size_of_val(&*self.reads)
+            + size_of_val(&*self.routes)
     }
 }

@@ -4,6 +4,7 @@
 //! evaluated are only places whose keys the request has, each run best first and no further than its first that holds.
 
 use super::assemble::regex_key;
+use super::filing::network_key;
 use super::program::Read;
 use super::{Child, Family, Layer, NONE, Place, PlaceId, Probe, RouteSlot, Space};
 use crate::Variable;
@@ -12,7 +13,7 @@ use crate::fields::{Fields, SlotId};
 use crate::matcher::Request;
 use crate::regex::RegexMemory;
 use crate::table::TextHash;
-use crate::values::{self, Values};
+use crate::values::{self, Values, parse_address};
 use std::net::IpAddr;
 
 /// A request with what has been looked up of it; for all layers of a matcher.
@@ -118,7 +119,10 @@ impl Search<'_, '_> {
                 return;
             }
             let is_dead = self.positions.is_some_and(|positions| positions[place.route as usize] == NONE);
-            if !is_dead && !self.is_beside(place) && (place.check == NONE || layer.program.holds(place.check, self, place)) {
+            if !is_dead
+                && !self.is_beside(place)
+                && (place.check == NONE || layer.program.holds(place.check, self, place))
+            {
                 self.best = place.rank;
                 self.found = Some(*place);
                 return;
@@ -149,6 +153,11 @@ impl Search<'_, '_> {
                 let layer = self.layer;
                 self.equal(of, &layer.spaces[first as usize..][..count as usize]);
             }
+            Probe::Prefix { tree, slot, any } => self.prefix(tree, slot, any),
+            Probe::Network { slot, space, first, count } => {
+                let layer = self.layer;
+                self.network(slot, space, &layer.prefixes[first as usize..][..count as usize]);
+            }
             Probe::Regex { group, space } => self.regex(group, space),
         }
     }
@@ -175,6 +184,35 @@ impl Search<'_, '_> {
         let text = self.values.lend(first);
         self.path(space, tree, &text);
         self.values.take_back(text);
+    }
+
+    fn prefix(&mut self, tree: crate::tree::Root, slot: SlotId, any: bool) {
+        let mut entry = self.values.first(slot, self.fields, self.request);
+        while entry != values::NONE {
+            let text = self.values.lend(entry);
+            self.path(None, Some(tree), &text);
+            self.values.take_back(text);
+            // What all must begin with the first does.
+            entry = if any { self.values.next(entry) } else { values::NONE };
+        }
+    }
+
+    fn network(&mut self, slot: Option<SlotId>, space: u32, prefixes: &[(u8, u8)]) {
+        let layer = self.layer;
+        let address = match slot {
+            None => Some(self.client),
+            Some(slot) => {
+                let first = self.values.first(slot, self.fields, self.request);
+                if first == values::NONE { None } else { parse_address(self.values.text(first)) }
+            }
+        };
+        let Some(address) = address else { return };
+        for &(_, bits) in prefixes.iter().filter(|(family, _)| *family == u8::from(address.is_ipv6())) {
+            let key = network_key(address, bits);
+            if let Some(child) = layer.table.get(space, &key, TextHash::new(&key)) {
+                self.child(Child(child));
+            }
+        }
     }
 
     #[inline]

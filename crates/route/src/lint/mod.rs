@@ -11,7 +11,7 @@ mod shadow;
 
 use crate::condition::Condition;
 use crate::layer::condition_of;
-use crate::{RouteSpec, Takes};
+use crate::{PathPattern, RouteSpec, Takes, UriRoute};
 use shadow::Shadow;
 use std::fmt;
 use std::sync::Arc;
@@ -120,6 +120,8 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
         };
         match (condition, written) {
             (Condition::False, Some(written)) => add(FindingKind::NeverMatches { reason: parts::why_never(written) }),
+            // One predicate that always holds is how a route for all requests is written.
+            (Condition::True, Some(Condition::Is(_))) => {}
             (_, Some(written)) => parts::find(written, &mut add),
             _ => {}
         }
@@ -148,7 +150,7 @@ fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> Fin
 fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     match (&first.takes, &then.takes) {
         (Takes::Expression(_), Takes::Uri(_)) => return "expressions come before uris".to_owned(),
-        (Takes::Uri(_), Takes::Uri(_)) if !same => {
+        (Takes::Uri(first), Takes::Uri(then)) if !same && !has_all_pairs(first, then) => {
             return "the more specific host and path come first, then the higher priority, then the list".to_owned();
         }
         _ => {}
@@ -159,6 +161,14 @@ fn why_first(first: &RouteSpec, then: &RouteSpec, same: bool) -> String {
     }
 }
 
+/// Whether one route stands at all hosts and paths of another.
+fn has_all_pairs(one: &UriRoute, other: &UriRoute) -> bool {
+    let has_path = |path: &PathPattern| one.paths.iter().any(|own| own.key() == path.key());
+    one.hosts.is_empty() == other.hosts.is_empty()
+        && other.hosts.iter().all(|host| one.hosts.contains(host))
+        && other.paths.iter().all(has_path)
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use FindingKind as Kind;
@@ -166,9 +176,9 @@ impl fmt::Display for Finding {
         match &self.kind {
             Kind::NeverMatches { reason } => write!(f, "takes no request: {reason}"),
             Kind::Shadowed { by, reason } => {
-                write!(f, "takes no request, since all it asks for go to ")?;
+                write!(f, "takes no request, since ")?;
                 write_ids(by, f)?;
-                write!(f, " ({reason})")
+                write!(f, " all of them first ({reason})")
             }
             Kind::SameButOrder { by: (_, by), reason } => {
                 write!(f, "takes no request, since it asks for the same as route \"{by}\" ({reason})")
@@ -186,7 +196,7 @@ impl fmt::Display for Finding {
             Kind::PartAlways { at, text, reason } => {
                 write!(f, "`{text}`")?;
                 write_at(" at ", *at, f)?;
-                write!(f, " always holds: {reason}; leave it out")
+                write!(f, " always holds: {reason}")
             }
             Kind::Mixed { at, reading } => {
                 write_at("at ", Some(*at), f)?;
@@ -207,7 +217,8 @@ fn write_ids(by: &[(usize, String)], f: &mut fmt::Formatter<'_>) -> fmt::Result 
         write!(f, "{}\"{id}\"", if index == 0 { "" } else { ", " })?;
     }
     match by.len().saturating_sub(SHOWN_MAX) {
-        0 => Ok(()),
-        more => write!(f, " and {more} others"),
+        0 if by.len() == 1 => write!(f, " takes"),
+        0 => write!(f, " take"),
+        more => write!(f, " and {more} others take"),
     }
 }

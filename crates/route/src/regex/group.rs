@@ -16,15 +16,26 @@ use regex_automata::{Input, MatchKind, hybrid};
 use regex_syntax::hir::{Hir, Look};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most memory of the states that one worker builds for one group, in bytes; where the group had to be split, up to as
-/// much for each part.
-pub(crate) const GROUP_CACHE_BYTES_MAX: usize = 8 << 20;
-/// Most memory of what such states are built from, in bytes; a larger group is split.
-const NFA_BYTES_MAX: usize = 16 << 20;
-/// Up to which size of that a whole automaton is tried, in bytes.
-const TABLE_NFA_BYTES_MAX: usize = 48 << 10;
-/// Most memory of a whole automaton, in bytes.
-const TABLE_BYTES_MAX: usize = 256 << 10;
+/// How large the automata of a group may become, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Of what states are built from; a larger group is split.
+    pub(super) nfa_bytes_max: usize,
+    /// Up to which size of that the whole automaton is tried.
+    pub(super) table_nfa_bytes_max: usize,
+    /// Of a whole automaton.
+    pub(super) table_bytes_max: usize,
+    /// Of the states that one worker builds for a group; where the group had to be split, up to as much for each part.
+    pub(super) cache_bytes_max: usize,
+}
+
+pub(super) const BOUNDS: Bounds = Bounds {
+    nfa_bytes_max: 16 << 20,
+    table_nfa_bytes_max: 48 << 10,
+    table_bytes_max: 256 << 10,
+    cache_bytes_max: 8 << 20,
+};
+
 /// A cache has room for so many times what one search needs at least.
 const CACHE_SLACK: usize = 2;
 
@@ -63,6 +74,10 @@ struct GaveUp;
 impl RegexGroup {
     /// `ascii`: all values will be.
     pub(crate) fn compile(patterns: &[Pattern], ascii: bool) -> RegexGroup {
+        RegexGroup::compile_within(BOUNDS, patterns, ascii)
+    }
+
+    pub(super) fn compile_within(bounds: Bounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
         for (index, pattern) in (0u32..).zip(patterns) {
@@ -72,9 +87,9 @@ impl RegexGroup {
             kinds[usize::from(gives_up) * 2 + usize::from(anchored)].push((index, hir));
         }
         let mut pieces = Vec::new();
-        kinds.iter().filter(|kind| !kind.is_empty()).for_each(|kind| build(kind, &mut pieces));
-        let cache_bytes = GROUP_CACHE_BYTES_MAX / pieces.len().max(1);
-        let parts = pieces.into_iter().map(|(nfa, indices)| Part::new(nfa, indices, patterns, cache_bytes)).collect();
+        kinds.iter().filter(|kind| !kind.is_empty()).for_each(|kind| build(bounds, kind, &mut pieces));
+        let bounds = Bounds { cache_bytes_max: bounds.cache_bytes_max / pieces.len().max(1), ..bounds };
+        let parts = pieces.into_iter().map(|(nfa, indices)| Part::new(bounds, nfa, indices, patterns)).collect();
         RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
     }
 
@@ -114,18 +129,20 @@ impl RegexGroup {
 }
 
 /// Builds what the automata are made from, in as few pieces as the bounds allow; `None` where one pattern exceeds them.
-fn build(hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
-    let nfa = Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(NFA_BYTES_MAX));
+fn build(bounds: Bounds, hirs: &[(u32, Hir)], pieces: &mut Vec<(Option<NFA>, Box<[u32]>)>) {
+    let bytes_max = bounds.nfa_bytes_max;
+    let nfa = Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(bytes_max));
     let nfa = Compiler::new().configure(nfa).build_many_from_hir(&hirs.iter().map(|(_, hir)| hir).collect::<Vec<_>>());
     let fits = |nfa: &NFA| {
         let least = lazy_config().get_minimum_cache_capacity(nfa);
-        least.is_ok_and(|bytes| bytes.saturating_mul(CACHE_SLACK) <= GROUP_CACHE_BYTES_MAX)
+        least.is_ok_and(|bytes| bytes.saturating_mul(CACHE_SLACK) <= bounds.cache_bytes_max)
     };
-    let nfa = nfa.ok().map(|nfa| share_beginnings(&nfa, 2 * NFA_BYTES_MAX).unwrap_or(nfa)).filter(fits);
+    // While the beginnings are put together both forms are there.
+    let nfa = nfa.ok().map(|nfa| share_beginnings(&nfa, 2 * bytes_max).unwrap_or(nfa)).filter(fits);
     if nfa.is_none() && hirs.len() > 1 {
         let (left, right) = hirs.split_at(hirs.len() / 2);
-        build(left, pieces);
-        build(right, pieces);
+        build(bounds, left, pieces);
+        build(bounds, right, pieces);
     } else {
         pieces.push((nfa, hirs.iter().map(|(index, _)| *index).collect()));
     }
@@ -136,9 +153,10 @@ fn lazy_config() -> hybrid::dfa::Config {
 }
 
 impl Part {
-    fn new(nfa: Option<NFA>, indices: Box<[u32]>, patterns: &[Pattern], cache_bytes: usize) -> Part {
-        let gives_up = nfa.as_ref().is_none_or(|nfa| nfa.look_set_any().contains_word_unicode());
-        let alone: Box<[Pattern]> = match gives_up {
+    fn new(bounds: Bounds, nfa: Option<NFA>, indices: Box<[u32]>, patterns: &[Pattern]) -> Part {
+        let gives_up = nfa.as_ref().is_some_and(|nfa| nfa.look_set_any().contains_word_unicode());
+        let automaton = nfa.map_or(Automaton::None, |nfa| Automaton::new(bounds, nfa));
+        let alone: Box<[Pattern]> = match gives_up || matches!(automaton, Automaton::None) {
             true => indices.iter().map(|index| patterns[*index as usize].clone()).collect(),
             false => Box::default(),
         };
@@ -146,7 +164,6 @@ impl Part {
         for pattern in &alone {
             pattern.regex();
         }
-        let automaton = nfa.map_or(Automaton::None, |nfa| Automaton::new(nfa, cache_bytes));
         Part { automaton, patterns: indices, alone }
     }
 
@@ -172,21 +189,21 @@ impl Part {
 }
 
 impl Automaton {
-    fn new(nfa: NFA, cache_bytes: usize) -> Automaton {
-        if nfa.memory_usage() <= TABLE_NFA_BYTES_MAX {
+    fn new(bounds: Bounds, nfa: NFA) -> Automaton {
+        if nfa.memory_usage() <= bounds.table_nfa_bytes_max {
             let config = dense::Config::new()
                 .start_kind(StartKind::Unanchored)
                 .match_kind(MatchKind::All)
                 .accelerate(false)
                 .unicode_word_boundary(true)
-                .dfa_size_limit(Some(TABLE_BYTES_MAX))
-                .determinize_size_limit(Some(TABLE_BYTES_MAX));
+                .dfa_size_limit(Some(bounds.table_bytes_max))
+                .determinize_size_limit(Some(bounds.table_bytes_max));
             if let Ok(dfa) = dense::Builder::new().configure(config).build_from_nfa(&nfa) {
                 return Automaton::Table(dfa);
             }
         }
         let least = lazy_config().get_minimum_cache_capacity(&nfa).unwrap_or(0);
-        let config = lazy_config().cache_capacity(cache_bytes.max(least.saturating_mul(CACHE_SLACK)));
+        let config = lazy_config().cache_capacity(bounds.cache_bytes_max.max(least.saturating_mul(CACHE_SLACK)));
         hybrid::dfa::Builder::new().configure(config).build_from_nfa(nfa).map_or(Automaton::None, Automaton::Lazy)
     }
 }

@@ -119,6 +119,16 @@ impl Pattern {
         self.regex().is_match(value)
     }
 
+    /// As [`Pattern::is_match`], but nothing that had to be compiled for it stays: for whoever asks very many regexes once.
+    pub(crate) fn is_match_once(&self, value: &[u8]) -> bool {
+        match (self.anchored_prefix(), self.0.regex.get()) {
+            (Some((prefix, _)), _) if !value.starts_with(prefix) => false,
+            (Some((_, None)), _) => true,
+            (_, Some(regex)) => regex.is_match(value),
+            (_, None) => self.compiled().is_match(value),
+        }
+    }
+
     /// Its named groups, in the order of their opening brackets.
     pub fn names(&self) -> &[Box<str>] {
         &self.0.names
@@ -162,17 +172,19 @@ impl Pattern {
     }
 
     fn regex(&self) -> &Regex {
-        self.0.regex.get_or_init(|| {
-            let Dialect { unicode, any_case } = self.0.dialect;
-            RegexBuilder::new(&self.0.source)
-                .unicode(unicode)
-                .case_insensitive(any_case)
-                // The forward automaton was found to be small; the reverse one, which is made too, may be a little larger.
-                .size_limit(usize::MAX)
-                .dfa_size_limit(REGEX_BYTES_MAX)
-                .build()
-                .expect("it was parsed by the same rules before, and there is no limit")
-        })
+        self.0.regex.get_or_init(|| self.compiled())
+    }
+
+    fn compiled(&self) -> Regex {
+        let Dialect { unicode, any_case } = self.0.dialect;
+        RegexBuilder::new(&self.0.source)
+            .unicode(unicode)
+            .case_insensitive(any_case)
+            // The forward automaton was found to be small; the reverse one, which is made too, may be a little larger.
+            .size_limit(usize::MAX)
+            .dfa_size_limit(REGEX_BYTES_MAX)
+            .build()
+            .expect("it was parsed by the same rules before, and there is no limit")
     }
 }
 

@@ -1,6 +1,7 @@
 //! What holds for every regex: however it is taken apart, restricted or put together with others, it matches what the
 //! `regex` crate says it matches.
 
+use super::group::{BOUNDS, Bounds};
 use super::{Pattern, REGEX_TEXT_BYTES_MAX, RegexError, RegexGroup, RegexMemory, TailEngine};
 use ::regex::bytes::RegexBuilder;
 use proptest::prelude::*;
@@ -131,7 +132,7 @@ fn large_groups_stay_within_their_bounds() {
         let value = format!("äök{}77 {} ßxyz-{}", round, "nkä".repeat(round), round);
         group.search(std::iter::once(value.as_bytes()), &mut memory);
         assert!(memory.any(round));
-        assert!(memory.memory_bytes() < 2 * super::group::GROUP_CACHE_BYTES_MAX, "{}", memory.memory_bytes());
+        assert!(memory.memory_bytes() < 2 * BOUNDS.cache_bytes_max, "{}", memory.memory_bytes());
     }
 }
 
@@ -193,7 +194,7 @@ fn by_parts(pattern: &Pattern, ascii: bool, value: &[u8]) -> Option<bool> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn parts_say_what_the_whole_says(
@@ -232,19 +233,48 @@ proptest! {
     fn a_group_says_what_each_of_it_says(
         texts in prop::collection::vec((pattern(), any::<bool>(), any::<bool>()), 1..12),
         searches in prop::collection::vec(prop::collection::vec(value(false), 0..4), 1..6),
+        bounds in bounds(),
     ) {
         let patterns: Vec<_> = texts.iter().filter_map(|(text, unicode, case)| parse(text, *unicode, *case)).collect();
-        let group = RegexGroup::compile(&patterns, false);
-        let mut memory = RegexMemory::default();
-        for values in searches {
-            group.search(values.iter().map(|value| &**value), &mut memory);
-            for (index, pattern) in patterns.iter().enumerate() {
-                let source = pattern.source();
-                let any = values.iter().any(|value| pattern.is_match(value));
-                let all = !values.is_empty() && values.iter().all(|value| pattern.is_match(value));
-                prop_assert_eq!((memory.any(index), memory.all(index)), (any, all), "{}: {:?}", source, values);
-                prop_assert_eq!(memory.hits_any().contains(&(index as u32)), any);
-            }
+        check_group(bounds, &patterns, &searches)?;
+    }
+
+    #[test]
+    fn patterns_with_equal_beginnings_are_told_apart(
+        texts in prop::collection::vec(
+            r"(\^|\(\?i\))?[ab]{0,3}(b|\^|\[ab\]|\\b|c\*|c\+|d|\$|\[a-c\]d)[cd]{0,2}\$?", 2..20),
+        values in prop::collection::vec("[abcdB]{0,6}", 1..6),
+        bounds in bounds(),
+    ) {
+        let patterns: Vec<_> = texts.iter().filter_map(|text| parse(text, true, false)).collect();
+        let searches: Vec<_> = values.into_iter().map(|value| vec![value.into_bytes()]).collect();
+        check_group(bounds, &patterns, &searches)?;
+    }
+}
+
+/// Those in use, and such that automata are not built whole, or groups are split, or nothing fits.
+fn bounds() -> impl Strategy<Value = Bounds> {
+    prop_oneof![
+        Just(BOUNDS),
+        Just(Bounds { table_nfa_bytes_max: 0, ..BOUNDS }),
+        Just(Bounds { table_nfa_bytes_max: 0, nfa_bytes_max: 4000, ..BOUNDS }),
+        Just(Bounds { table_nfa_bytes_max: 0, cache_bytes_max: 30_000, ..BOUNDS }),
+        Just(Bounds { nfa_bytes_max: 0, ..BOUNDS }),
+    ]
+}
+
+fn check_group(bounds: Bounds, patterns: &[Pattern], searches: &[Vec<Vec<u8>>]) -> Result<(), TestCaseError> {
+    let group = RegexGroup::compile_within(bounds, patterns, false);
+    let mut memory = RegexMemory::default();
+    for values in searches {
+        group.search(values.iter().map(|value| &**value), &mut memory);
+        for (index, pattern) in patterns.iter().enumerate() {
+            let any = values.iter().any(|value| pattern.is_match(value));
+            let all = !values.is_empty() && values.iter().all(|value| pattern.is_match(value));
+            let found = (memory.any(index), memory.all(index));
+            prop_assert_eq!(found, (any, all), "{}: {:?}", pattern.source(), values);
+            prop_assert_eq!(memory.hits_any().contains(&(index as u32)), any);
         }
     }
+    Ok(())
 }

@@ -6,13 +6,6 @@
 use crate::Variable;
 use crate::condition::{Field, Test};
 
-/// The value of a rule that a variable is compared with.
-pub(super) enum Operand {
-    Null,
-    Number(f64),
-    Text(Box<str>),
-}
-
 /// The field on which `test` says what it says of the variable.
 pub(super) fn field(variable: &Variable, test: &Test) -> Field {
     match (variable, test) {

@@ -4,7 +4,7 @@
 //! caller's, who maps [`VarsError::path`] to them.
 
 use super::Expr;
-use super::fields::{self, Operand};
+use super::fields;
 use crate::condition::{Condition, Field, NumberTest, Predicate, Source, Test, parse_number};
 use crate::regex::{Pattern, RegexError};
 use crate::{AddressSet, Variable};
@@ -250,6 +250,13 @@ impl Parser {
         });
         parsed.map_or_else(|| self.fail(format!("{value}: expected an address or network, as \"10.0.0.0/8\"")), Ok)
     }
+}
+
+/// The value of a rule that a variable is compared with.
+enum Operand {
+    Null,
+    Number(f64),
+    Text(Box<str>),
 }
 
 /// What is tested, and how that was written.

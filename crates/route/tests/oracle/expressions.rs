@@ -35,6 +35,11 @@ impl Chain {
         Chain { first, rest: (0..random.below(3) + 1).map(|_| (" && ", term(random, 1))).collect() }
     }
 
+    /// A single predicate.
+    pub(crate) fn of(predicate: &str) -> Chain {
+        Chain { first: Term::Predicate(predicate.to_owned()), rest: Vec::new() }
+    }
+
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         self.write(&mut text);

@@ -1,0 +1,131 @@
+//! What the admin API says of the routes that are served.
+
+use expect_test::expect;
+use serde_json::{Value, json};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+const RESOURCES: &str = r#"upstreams:
+  - id: shop
+    type: roundrobin
+    nodes: {"127.0.0.1:1": 1}
+routes:
+  - id: orders
+    uri: /orders/:id
+    upstream_id: shop
+  - id: beta
+    expression: |
+      http.path ^= "/orders/"
+        && http.headers.x_beta == "1"
+    upstream_id: shop
+"#;
+
+fn explain(gateway: &Gateway, query: &str) -> (u16, Value) {
+    let response = Client::connect(gateway.admin_addr()).get(&format!("/v1/explain{query}"));
+    (response.head.status(), serde_json::from_slice(&response.body).expect("JSON"))
+}
+
+#[test]
+fn what_is_served_is_explained() {
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
+    let (status, answer) = explain(&gateway, "?url=http://shop.example.com/orders/7&header=X-Beta:+2&route=nowhere");
+    assert_eq!(status, 200);
+    expect![[r#"
+        {
+          "status": null,
+          "route": {
+            "id": "orders",
+            "line": 12,
+            "host": null,
+            "path": "/orders/:id"
+          },
+          "params": {
+            "id": "7"
+          },
+          "upstream": {
+            "id": "shop",
+            "nodes": [
+              "127.0.0.1:1"
+            ]
+          },
+          "ruled_out": [
+            {
+              "route": {
+                "id": "beta",
+                "line": 15,
+                "expression": "http.path ^= \"/orders/\"\n  && http.headers.x_beta == \"1\"\n"
+              },
+              "reason": "at 2:6, http.headers.x_beta == \"1\": http.headers.x_beta is \"2\"",
+              "predicates": [
+                {
+                  "line": 2,
+                  "column": 6,
+                  "predicate": "http.headers.x_beta == \"1\"",
+                  "field": "http.headers.x_beta",
+                  "values": [
+                    "2"
+                  ],
+                  "holds": false
+                }
+              ]
+            }
+          ],
+          "omitted": 0,
+          "asked": {
+            "id": "nowhere",
+            "verdict": "does not exist, or has `status: 0`",
+            "predicates": []
+          },
+          "generation": 1
+        }
+    "#]].assert_eq(&format!("{answer:#}\n"));
+    let (status, answer) = explain(&gateway, "?url=/orders/7&host=shop.example.com&header=x-beta:1&method=PUT");
+    assert_eq!((status, &answer["route"]["id"]), (200, &json!("beta")));
+    let (status, answer) = explain(&gateway, "?url=/../x");
+    assert_eq!((status, &answer["status"], &answer["generation"]), (200, &json!(400), &json!(1)));
+    let (status, answer) = explain(&gateway, "?url=/else");
+    assert_eq!((status, &answer["status"]), (200, &json!(404)));
+
+    // Of the next configuration as soon as it is served.
+    let changed = RESOURCES.replace("x_beta == \"1\"", "x_beta == \"2\"");
+    gateway.reload(&Setup::resources(changed));
+    let (_, answer) = explain(&gateway, "?url=/orders/7&header=X-Beta:2");
+    assert_eq!((&answer["route"]["id"], &answer["generation"]), (&json!("beta"), &json!(2)));
+}
+
+#[test]
+fn wrong_questions_are_answered_400_with_what_to_write() {
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
+    for (query, told) in [
+        ("", "url is missing; write url=http://host/path, or url=/path&host=HOST"),
+        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client and route"),
+        ("?url=/&client=%ff", "client: \"\u{fffd}\" is not an address; write it as 192.0.2.1 or 2001:db8::1"),
+    ] {
+        let (status, answer) = explain(&gateway, query);
+        assert_eq!((status, &answer), (400, &json!({"error_msg": told})), "{query}");
+    }
+    let response = Client::connect(gateway.admin_addr()).request("POST", "/v1/explain?url=/", b"");
+    assert_eq!(response.head.status(), 405);
+}
+
+#[test]
+fn many_questions_at_once_hold_up_neither_requests_nor_the_status() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let admin = gateway.admin_addr();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(move || {
+                let mut client = Client::connect(admin);
+                for _ in 0..20 {
+                    assert_eq!(client.get("/v1/explain?url=/&route=x").head.status(), 200);
+                }
+            });
+        }
+        for _ in 0..20 {
+            assert_eq!(gateway.get("/").head.status(), 200);
+            gateway.status();
+        }
+    });
+}
