@@ -20,10 +20,15 @@ struct Operation {
     package: &'static str,
     example: &'static str,
     case: &'static str,
+    iterations: u64,
 }
 
 const fn wire(name: &'static str, case: &'static str) -> Operation {
-    Operation { name, package: "stillgate-wire", example: "icount", case }
+    Operation { name, package: "stillgate-wire", example: "icount", case, iterations: ITERATIONS }
+}
+
+const fn route(name: &'static str, case: &'static str) -> Operation {
+    Operation { name, package: "stillgate-route", example: "icount_match", case, iterations: ITERATIONS }
 }
 
 const OPERATIONS: &[Operation] = &[
@@ -33,7 +38,17 @@ const OPERATIONS: &[Operation] = &[
     wire("serialise request, 3 fields", "serialise-request-small"),
     wire("serialise request, 16 fields", "serialise-request-16"),
     wire("serialise response, 7 fields", "serialise-response"),
-    Operation { name: "match, 1,000 routes", package: "stillgate-route", example: "icount_match", case: "1000" },
+    route("match, 1,000 routes", "uris"),
+    route("match, 1,000 routes, half expressions", "both"),
+    route("match path and method, 10,000 expressions", "paths"),
+    route("match header, 10,000 expressions", "header"),
+    route("match query, 10,000 expressions", "query"),
+    route("match regex, 10,000 mixed expressions", "regex"),
+    route("match nothing, 10,000 mixed expressions", "miss"),
+    route("match cached, 10,000 expressions", "cached"),
+    route("parse expression", "parse"),
+    // Some hundred thousand instructions each.
+    Operation { iterations: 20, ..route("change 1 of 10,000 expressions", "update") },
 ];
 
 /// Enough that what is left of start-up is far below the slack.
@@ -67,9 +82,9 @@ pub(crate) fn check(update: bool) -> Result {
     let mut counted = Vec::new();
     for operation in OPERATIONS {
         let binary = build(operation)?;
-        let once = instructions(&binary, operation, ITERATIONS)?;
-        let twice = instructions(&binary, operation, 2 * ITERATIONS)?;
-        let each = (twice as f64 - once as f64) / ITERATIONS as f64;
+        let once = instructions(&binary, operation, operation.iterations)?;
+        let twice = instructions(&binary, operation, 2 * operation.iterations)?;
+        let each = (twice as f64 - once as f64) / operation.iterations as f64;
         counted.push((operation.name, each));
     }
     if update {
@@ -87,7 +102,7 @@ fn compare(rustc: &str, counted: &[(&str, f64)], committed: &Committed) -> Resul
             return Err(format!("{FIGURES} has no {name:?}; run `cargo xtask icount --update`").into());
         };
         let percent = (each / before - 1.0) * 100.0;
-        println!("{name:32} {each:8.1} instructions, committed {before:8.1} ({percent:+.2}%)");
+        println!("{name:42} {each:9.1} instructions, committed {before:9.1} ({percent:+.2}%)");
         worse += usize::from(percent > SLACK_PERCENT);
         better += usize::from(percent < -SLACK_PERCENT);
     }
@@ -159,7 +174,7 @@ fn write(rustc: &str, counted: &[(&str, f64)]) -> Result {
          rustc = \"{rustc}\"\n\n[instructions]\n"
     );
     for (name, each) in counted {
-        println!("{name:32} {each:8.1} instructions");
+        println!("{name:42} {each:9.1} instructions");
         writeln!(text, "\"{name}\" = {each:.1}")?;
     }
     fs::write(root().join(FIGURES), text)?;

@@ -9,8 +9,13 @@ const ROUNDS: usize = 21;
 
 fn main() {
     let routes = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(50_000);
-    for (name, inline) in [("shared upstream", false), ("inline upstreams", true)] {
-        let before = file(routes, inline, None);
+    for (name, kind) in [
+        ("URI routes, one upstream", Kind::Shared),
+        ("URI routes, each with its upstream", Kind::Inline),
+        ("expressions", Kind::Expression),
+        ("URI routes without ids", Kind::Unnamed),
+    ] {
+        let before = file(routes, kind, None);
         println!("{name}: {routes} routes, {:.1} MB", before.len() as f64 / 1e6);
         report("digest alone", || drop(digest(before.as_bytes())));
         report("load", || drop(load(&before, &|_| None).expect("the file is valid")));
@@ -26,8 +31,7 @@ fn main() {
             ("a route put in before all", Edit::Insert),
             ("first and last route changed", Edit::Both),
         ] {
-            let texts: Vec<Vec<u8>> =
-                (0..=ROUNDS).map(|n| file(routes, inline, Some((edit, n))).into_bytes()).collect();
+            let texts: Vec<Vec<u8>> = (0..=ROUNDS).map(|n| file(routes, kind, Some((edit, n))).into_bytes()).collect();
             let mut texts = texts.into_iter();
             let mut served =
                 reader.load(Text::new(texts.next().expect("there is one")), &|_| None).expect("it is valid");
@@ -56,6 +60,14 @@ fn report(what: &str, mut run: impl FnMut()) {
 }
 
 #[derive(Clone, Copy)]
+enum Kind {
+    Shared,
+    Inline,
+    Expression,
+    Unnamed,
+}
+
+#[derive(Clone, Copy)]
 enum Edit {
     Change,
     Line,
@@ -63,10 +75,10 @@ enum Edit {
     Both,
 }
 
-fn file(routes: usize, inline: bool, edit: Option<(Edit, usize)>) -> String {
+fn file(routes: usize, kind: Kind, edit: Option<(Edit, usize)>) -> String {
     let mut text = "gateway: {}\nupstreams:\n  - {id: u, nodes: {\"10.0.0.1:80\": 1}}\nroutes:\n".to_owned();
     match edit {
-        Some((Edit::Insert, n)) => push(&mut text, inline, &format!("first-{n}"), n),
+        Some((Edit::Insert, n)) if n % 2 == 1 => push(&mut text, kind, &format!("first-{n}"), n),
         Some((Edit::Line, n)) => text.extend(std::iter::repeat_n("# line\n", n % 2)),
         _ => {}
     }
@@ -76,21 +88,28 @@ fn file(routes: usize, inline: bool, edit: Option<(Edit, usize)>) -> String {
             Some((Edit::Both, n)) if route == 0 || route == routes - 1 => route + routes * (n + 1),
             _ => route,
         };
-        push(&mut text, inline, &format!("route-{route}"), path);
+        push(&mut text, kind, &format!("route-{route}"), path);
     }
     text
 }
 
-fn push(text: &mut String, inline: bool, id: &str, path: usize) {
-    let upstream = match inline {
-        true => format!("upstream: {{nodes: {{\"10.0.0.{}:80\": 1}}}}", path % 250 + 1),
-        false => "upstream_id: u".to_owned(),
+fn push(text: &mut String, kind: Kind, id: &str, path: usize) {
+    let name = match kind {
+        Kind::Unnamed => String::new(),
+        _ => format!("id: {id}\n    "),
     };
+    let takes = match kind {
+        Kind::Expression => format!("expression: http.path ^= \"/v1/things/{path}/\" && http.method == \"GET\""),
+        _ => format!("uri: /v1/things/{path}/*\n    methods: [GET, POST]"),
+    };
+    let upstream = match kind {
+        Kind::Inline => format!("upstream: {{nodes: {{\"10.0.0.{}:80\": 1}}}}", path % 250 + 1),
+        _ => "upstream_id: u".to_owned(),
+    };
+    let priority = path % 7;
     write!(
         text,
-        "  - id: {id}\n    name: a route of which somebody wrote what it is for\n    uri: /v1/things/{path}/*\n    \
-         methods: [GET, POST]\n    {upstream}\n    priority: {}\n",
-        path % 7
+        "  - {name}desc: a route of which somebody wrote what it is for\n    {takes}\n    {upstream}\n    priority: {priority}\n",
     )
     .expect("a String takes everything");
 }

@@ -31,6 +31,7 @@ mod resolve;
 mod resources;
 mod scalar;
 mod schema;
+mod takes;
 mod tree;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
@@ -110,7 +111,7 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
         }
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let tree = tree::parse(text, environment, sink)?;
+    let tree = tree::parse(0, text, environment, sink)?;
     let file = kind::read(&object::map::<resources::File>(), &tree.root, &Path::Root, sink)?;
     Some(Written { tree, file })
 }

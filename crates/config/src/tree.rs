@@ -86,13 +86,8 @@ pub(crate) struct Tree {
     pub(crate) nodes: usize,
 }
 
-/// The root of the text's one document. `None`, with an error, where there is none or it is no YAML.
-pub(crate) fn parse(text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
-    parse_behind(0, text, environment, sink)
-}
-
-/// The same, of a text that stands behind so many lines.
-pub(crate) fn parse_behind(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
+/// The text's one document. `None`, with an error, where there is none or it is no YAML. `lines_before`: above the text.
+pub(crate) fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
     let (open, anchors) = (Vec::new(), HashMap::new());
     let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
     let mut source = Source::new(text);

@@ -59,7 +59,6 @@ const GOOD: &[&[&str]] = &[
     &["desc: ${UNSET:-none}"],
     &["labels:", "  a: b # - c"],
     &["name: \u{e9}\u{2028}"],
-    &["labels: {a: [b,", "  - c]}"],
     &["labels: {a: b,", "  c: d}"],
     &["upstream_id:", "  u"],
     &["priority: 5", "\t"],
@@ -81,6 +80,8 @@ const BAD: &[&[&str]] = &[
     &["name: a\rdesc: b"],
     &["name: a\0b"],
     &["{"],
+    &["labels: {a: [b,", "- c]}"],
+    &["labels: {a: b", "- c: d}"],
 ];
 
 /// Lines of one route.

@@ -7,7 +7,6 @@
 use crate::cardinality::Cardinality;
 use crate::explain_query::ExplainQuery;
 use crate::explanation::Answer;
-use crate::reload::Served;
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -25,6 +24,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_config::Loaded;
+use stillgate_proxy::Plan;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -66,6 +67,12 @@ pub(crate) enum Question {
     Cardinality(oneshot::Sender<Option<Cardinality>>),
     /// What it serves.
     Served(oneshot::Sender<Served>),
+}
+
+/// A Plan and what it was built from.
+pub(crate) struct Served {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) loaded: Arc<Loaded>,
 }
 
 /// What every connection needs.

@@ -1,15 +1,19 @@
-//! `stillgate check`: everything that is wrong with a configuration file, for people or programs.
+//! `stillgate check`: everything that is wrong with a configuration file, or probably not meant, for people or programs.
 //!
-//! It looks at the file only. Whether its addresses are free and its names resolve is seen when it runs.
+//! It looks at the file only. Whether its addresses are free and its names resolve is seen when it runs. With `--against`
+//! and `--requests` it also tells which requests of a log would change route (`replay`).
 
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
-use crate::source::Source;
+use crate::replay;
+use crate::source::{ReadError, Source};
 use crate::stdout::show;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_proxy::Plan;
+use stillgate_route::lint::{self, Finding, FindingKind};
 
 /// What was found, as `--format json` prints it.
 #[derive(Debug, Serialize)]
@@ -24,9 +28,35 @@ struct Report {
     errors: usize,
     warnings: usize,
     /// In the order of the file.
-    diagnostics: Vec<Diagnostic>,
-    /// Findings beyond the loader's bound.
+    diagnostics: Vec<Found>,
+    /// Findings beyond the loader's bound, or lint's.
     omitted: usize,
+    /// What a log's requests come to; absent where none is asked about, or the file is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<replay::Report>,
+}
+
+/// One finding.
+#[derive(Debug, Serialize)]
+struct Found {
+    #[serde(flatten)]
+    diagnostic: Diagnostic,
+    /// The route it is about, where it is about what routes take; then those that take its requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteAt>,
+}
+
+/// A route of the file.
+#[derive(Debug, Clone, Serialize)]
+struct RouteAt {
+    id: String,
+    line: u32,
+}
+
+/// A file that the gateway would take.
+pub(crate) struct Compiled {
+    pub(crate) config: Config,
+    pub(crate) plan: Plan,
 }
 
 /// Runs the command; returns the exit code.
@@ -35,50 +65,88 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         show(format_args!("{:#}\n", stillgate_config::schema()));
         return EXIT_GOOD;
     };
-    let report = match look_at(file) {
-        Ok(report) => report,
+    let (mut report, new) = match look_at(file, true) {
+        Ok(looked_at) => looked_at,
         Err(unreadable) => {
             eprintln!("stillgate: {unreadable}");
             return EXIT_UNUSABLE;
         }
     };
+    if let (Some(old), Some(log), Some(new)) = (&arguments.against, &arguments.requests, new) {
+        match replayed(old, log, &new) {
+            Ok(requests) => report.requests = Some(requests),
+            Err(unusable) => {
+                eprintln!("stillgate: {unusable}");
+                return EXIT_UNUSABLE;
+            }
+        }
+    }
     match arguments.format {
         Format::Json => show(format_args!("{:#}\n", serde_json::json!(report))),
-        Format::Text => show(text(&report)),
+        Format::Text => {
+            show(text(&report));
+            if let Some(requests) = &report.requests {
+                show(requests.text());
+            }
+        }
     }
-    if report.valid { EXIT_GOOD } else { EXIT_ERRORS }
+    let changes_nothing = report.requests.as_ref().is_none_or(replay::Report::changes_nothing);
+    if report.valid && changes_nothing { EXIT_GOOD } else { EXIT_ERRORS }
 }
 
-fn look_at(file: &Path) -> Result<Report, crate::source::ReadError> {
+fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
+    let (report, compiled) = look_at(old, false).map_err(|unreadable| unreadable.to_string())?;
+    let Some(compiled) = compiled else {
+        return Err(format!("--against: {}", text(&report).trim_end()));
+    };
+    replay::run(log, (old, &compiled), new).map_err(|error| error.to_string())
+}
+
+/// With `lint` also what is probably not meant.
+fn look_at(file: &Path, lint: bool) -> Result<(Report, Option<Compiled>), ReadError> {
     let source = Source::File(file.to_owned());
     let text = source.read()?;
-    let (config, diagnostics, omitted) = match source.parse(&text) {
+    let (config, diagnostics, mut omitted) = match source.parse(&text) {
         Ok(loaded) => (Some(loaded.config), loaded.warnings, 0),
         Err(errors) => (None, errors.diagnostics, errors.omitted),
     };
+    let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
+    let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
     // Compiling finds what reading cannot: bounds of the whole table of routes.
-    let (config, diagnostics) = match config.map(compile) {
-        Some(Ok(config)) => (Some(config), diagnostics),
-        Some(Err(found)) => (None, [diagnostics, found].concat()),
-        None => (None, diagnostics),
+    let compiled = match config.map(compile) {
+        Some(Ok(compiled)) => Some(compiled),
+        Some(Err(found)) => {
+            diagnostics.push(plain(found));
+            None
+        }
+        None => None,
     };
-    let count = |severity| diagnostics.iter().filter(|d| d.severity == severity).count();
-    Ok(Report {
-        valid: config.is_some(),
+    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| lint) {
+        let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
+        let linted = lint::lint(&specs);
+        diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
+        diagnostics.sort_by_key(|found| found.diagnostic.line);
+        omitted += linted.omitted;
+    }
+    let count = |severity| diagnostics.iter().filter(|found| found.diagnostic.severity == severity).count();
+    let report = Report {
+        valid: compiled.is_some(),
         file: file.display().to_string(),
-        routes: config.as_ref().map(|config| config.routes.len()),
-        upstreams: config.as_ref().map(|config| config.upstreams.len()),
+        routes: compiled.as_ref().map(|compiled| compiled.config.routes.len()),
+        upstreams: compiled.as_ref().map(|compiled| compiled.config.upstreams.len()),
         errors: count(Severity::Error),
         warnings: count(Severity::Warning),
         diagnostics,
         omitted,
-    })
+        requests: None,
+    };
+    Ok((report, compiled))
 }
 
-fn compile(config: Config) -> Result<Config, Vec<Diagnostic>> {
+fn compile(config: Config) -> Result<Compiled, Diagnostic> {
     match Plan::build(1, &config, &HashMap::new(), None, None) {
-        Ok(_) => Ok(config),
-        Err(error) => Err(vec![Diagnostic {
+        Ok(plan) => Ok(Compiled { config, plan }),
+        Err(error) => Err(Diagnostic {
             severity: Severity::Error,
             path: "routes".to_owned(),
             line: 0,
@@ -86,14 +154,52 @@ fn compile(config: Config) -> Result<Config, Vec<Diagnostic>> {
             message: error.to_string(),
             hint: None,
             excerpt: None,
-        }]),
+        }),
     }
+}
+
+/// A finding about what routes take. It has a line, that of its route, and no column.
+fn lint_found(finding: &Finding, config: &Config) -> Found {
+    let at = |route: usize, id: &str| RouteAt { id: id.to_owned(), line: config.route_lines[route] };
+    let others: Vec<RouteAt> = match &finding.kind {
+        FindingKind::Shadowed { by, .. } => by.iter().map(|(route, id)| at(*route, id)).collect(),
+        FindingKind::SameButOrder { by: (route, id), .. } => vec![at(*route, id)],
+        _ => Vec::new(),
+    };
+    let hint = (!others.is_empty()).then(|| see(&others));
+    let mut routes = vec![at(finding.route, &finding.id)];
+    routes.extend(others);
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: routes[0].line,
+        column: 0,
+        message: finding.to_string(),
+        hint,
+        excerpt: None,
+    };
+    Found { diagnostic, routes }
+}
+
+fn see(routes: &[RouteAt]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let lines: Vec<String> = routes.iter().take(SHOWN_MAX).map(|route| route.line.to_string()).collect();
+    let more = routes.len().saturating_sub(SHOWN_MAX);
+    let word = if routes.len() == 1 { "line" } else { "lines" };
+    let others = if more == 0 { String::new() } else { format!(" and {more} others") };
+    format!("see {word} {}{others}", lines.join(", "))
 }
 
 fn text(report: &Report) -> String {
     let mut out = String::new();
-    for diagnostic in &report.diagnostics {
-        out.push_str(&diagnostic.in_file(Some(&report.file)));
+    for Found { diagnostic, .. } in &report.diagnostics {
+        match (diagnostic.line, diagnostic.column) {
+            (line @ 1.., 0) => {
+                let nowhere = Diagnostic { line: 0, ..diagnostic.clone() };
+                out.push_str(&format!("{}:{line}: {nowhere}", report.file));
+            }
+            _ => out.push_str(&diagnostic.in_file(Some(&report.file))),
+        }
         out.push('\n');
     }
     if report.omitted > 0 {
@@ -122,7 +228,7 @@ fn text(report: &Report) -> String {
     out
 }
 
-fn counted(count: usize, what: &str) -> Option<String> {
+pub(crate) fn counted(count: usize, what: &str) -> Option<String> {
     match count {
         0 => None,
         1 => Some(format!("1 {what}")),

@@ -55,8 +55,14 @@ pub(crate) struct Check {
     /// How findings are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
+    /// The configuration that is served now: tell which of the --requests would take another route
+    #[arg(long, value_name = "OLD", requires = "requests")]
+    pub(crate) against: Option<PathBuf>,
+    /// Recorded requests, one JSON object a line, as the access log has them with `format: json`
+    #[arg(long, value_name = "LOG", requires = "against")]
+    pub(crate) requests: Option<PathBuf>,
     /// Print the JSON Schema of the configuration instead
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with_all = ["file", "against", "requests"])]
     pub(crate) schema: bool,
 }
 
@@ -75,6 +81,9 @@ pub(crate) struct Explain {
     /// The client's address
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) client: IpAddr,
+    /// Our address of the connection, for routes that read net.dst.ip or net.dst.port
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) server: Option<SocketAddr>,
     /// A route to tell about in any case
     #[arg(long, value_name = "ID")]
     pub(crate) route: Option<String>,
@@ -251,6 +260,11 @@ mod tests {
         assert!(parse("stillgate check --schema").is_ok());
         assert!(parse("stillgate check --schema f.yaml").is_err());
         assert!(parse("stillgate check f.yaml --format json").is_ok());
+        assert!(parse("stillgate check f.yaml --against g.yaml --requests l.json").is_ok());
+        assert!(parse("stillgate check f.yaml --against g.yaml").is_err());
+        assert!(parse("stillgate check f.yaml --requests l.json").is_err());
+        assert!(parse("stillgate check --against g.yaml --requests l.json").is_err());
+        assert!(parse("stillgate check --schema --against g.yaml --requests l.json").is_err());
         assert!(parse("stillgate explain f.yaml").is_err());
         assert!(parse("stillgate run --config f.yaml").is_ok());
         assert!(parse("stillgate exporter").is_err());

@@ -39,7 +39,7 @@ enum Event {
     /// The admin API wants to know how things are.
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
-    Reload(Step),
+    Reload(Box<Step>),
     /// A second has passed.
     Second,
     /// All workers have ended, as they were told to.
@@ -157,7 +157,7 @@ impl Control {
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             () = touched => Event::FileTouched,
-            step = self.reloader.next() => Event::Reload(step),
+            step = self.reloader.next() => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
     }
@@ -171,7 +171,7 @@ impl Control {
                 self.reloader.request(true);
             }
             Event::FileTouched => self.reloader.request(false),
-            Event::Reload(step) => self.reloader.handle(step),
+            Event::Reload(step) => self.reloader.handle(*step),
             Event::ReopenLogs => match &self.access_log {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),

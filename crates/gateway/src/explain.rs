@@ -48,6 +48,7 @@ fn head_of(arguments: &Explain) -> RequestHead {
     let RequestLine { method, scheme, authority, target } = arguments.request.clone();
     let mut head = RequestHead { method, scheme, target, ..RequestHead::new(arguments.client) };
     head.authority = authority.unwrap_or_default();
+    arguments.server.into_iter().for_each(|server| head.set_server(server));
     head.add_headers(arguments.headers.iter().map(|header| (header.name.clone(), header.value.clone())));
     head
 }

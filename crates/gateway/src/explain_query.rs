@@ -4,7 +4,7 @@
 
 use crate::cli::{Header, RequestLine};
 use crate::request_head::RequestHead;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A request to be explained.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,12 +16,13 @@ pub(crate) struct ExplainQuery {
 }
 
 /// What a query may hold. Each once, but for `header`.
-const PARAMETERS: &str = "url, host, method, header, client and route";
+const PARAMETERS: &str = "url, host, method, header, client, server and route";
 
 impl ExplainQuery {
     /// Of a query as it came; an error is a sentence for whoever asked.
     pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
-        let (mut url, mut host, mut method, mut client, mut route) = (None, None, None, None, None);
+        let (mut url, mut host, mut method) = (None, None, None);
+        let (mut client, mut server, mut route) = (None, None, None);
         let mut headers = Vec::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let once = match &*name {
@@ -29,6 +30,7 @@ impl ExplainQuery {
                 "host" => &mut host,
                 "method" => &mut method,
                 "client" => &mut client,
+                "server" => &mut server,
                 "route" => &mut route,
                 "header" => {
                     let header: Header = value.parse().map_err(|error| format!("header: {error}"))?;
@@ -57,6 +59,14 @@ impl ExplainQuery {
         let RequestLine { method, scheme, authority, target } = line;
         let mut head = RequestHead { method, scheme, target, ..RequestHead::new(client) };
         head.authority = authority.or(host).unwrap_or_default();
+        if let Some(server) = server {
+            let server: SocketAddr = server.parse().map_err(|_| {
+                format!(
+                    "server: {server:?} is not an address with a port; write it as 192.0.2.1:80 or [2001:db8::1]:80"
+                )
+            })?;
+            head.set_server(server);
+        }
         head.add_headers(headers);
         Ok(ExplainQuery { head, route })
     }
@@ -77,6 +87,7 @@ mod tests {
         assert_eq!((found.authority.as_str(), found.target.as_str()), ("a.example:81", "/p?q=1&r=%2F"));
         assert_eq!(found.client.to_string(), "::1");
         assert_eq!(found.headers, [("X-A", "1"), ("x-a", "2")].map(|(n, v)| (n.to_owned(), v.to_owned())));
+        assert_eq!(head("url=/p&server=[::1]:81").known.len(), 2);
         assert_eq!(head("url=/p&host=h").authority, "h");
         assert_eq!(head("url=/p&header=Host:h").authority, "h");
         assert_eq!((head("url=/p").method.as_str(), head("url=/p").authority.as_str()), ("GET", ""));
@@ -101,6 +112,7 @@ mod tests {
         check("url=/&method=", "\"\" is not a method");
         check("url=/&header=a", "header: \"a\" is not a header field; write");
         check("url=/&client=me", "client: \"me\" is not an address; write");
+        check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
         check("url=http://h/&host=i", "host: the url has one already");
     }
 }

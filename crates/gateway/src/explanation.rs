@@ -134,6 +134,7 @@ fn predicates_json(reason: &Reason) -> Vec<Value> {
             "predicate": told.predicate,
             "field": told.field,
             "values": told.values,
+            "omitted": told.omitted,
             "holds": told.holds,
         })
     };

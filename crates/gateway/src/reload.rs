@@ -12,16 +12,18 @@
 //!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
 //! ```
 
+use crate::admin::Served;
 use crate::background::{self, SHORT_ROUTES_MAX, SHORT_TEXT_BYTES_MAX};
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
 use crate::names;
+use crate::restart::needs_restart;
+use crate::retired::{Garbage, Retired};
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded, Metrics, Reader, Route, Text};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Route, Text};
 use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -31,10 +33,6 @@ use tracing::{debug, error, info, warn};
 
 /// What new names get to be resolved in before a configuration is published without their addresses.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Replaced Plans watched for the end of the requests that hold them; beyond it the oldest is left to the worker that holds
-/// it. It is those requests that keep their memory, so this bounds a list of pointers, and how long looking through it takes.
-const RETIRED_MAX: usize = 1 << 16;
 
 /// What of the process follows a reload besides the Plan.
 pub(crate) struct Live {
@@ -54,7 +52,7 @@ pub(crate) struct Reloader {
     live: Live,
     served: Arc<Loaded>,
     /// `None`: it is at work.
-    reader: Option<Reader>,
+    reader: Option<Box<Reader>>,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
     loaded_at: String,
@@ -63,37 +61,21 @@ pub(crate) struct Reloader {
     looked_at: Option<String>,
     work: Work,
     wanted: Wanted,
-    /// Replaced Plans with their numbers, the oldest first.
-    retired: VecDeque<(u64, Arc<Plan>)>,
-    /// Plans published so far.
-    published: u64,
+    retired: Retired,
     /// What nobody uses any more, to be freed where that takes no time from anybody.
     garbage: Garbage,
-}
-
-/// Freeing a Plan or a configuration of many routes takes milliseconds.
-#[derive(Default)]
-struct Garbage {
-    plans: Vec<Arc<Plan>>,
-    configs: Vec<Arc<Loaded>>,
-}
-
-/// A Plan and what it was built from.
-pub(crate) struct Served {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) loaded: Arc<Loaded>,
 }
 
 /// What is under way.
 enum Work {
     Idle,
-    Reading(JoinHandle<(Reader, Read)>),
+    Reading(JoinHandle<(Box<Reader>, Read)>),
     Resolving { next: Arc<Loaded>, until: Instant },
     Building(JoinHandle<Built>, Option<Next>),
 }
 
 /// What building comes to.
-type Built = (Arc<Loaded>, Result<Plan, PlanError>);
+type Built = (Arc<Loaded>, Result<Arc<Plan>, PlanError>);
 
 /// What is to be done after that.
 #[derive(Default)]
@@ -122,7 +104,7 @@ pub(crate) enum Read {
 /// What can happen to a [`Reloader`].
 pub(crate) enum Step {
     /// Reading has ended.
-    Read(Result<(Reader, Read), JoinError>),
+    Read(Result<(Box<Reader>, Read), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
@@ -149,13 +131,12 @@ impl Reloader {
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
             served,
-            reader: Some(reader),
+            reader: Some(Box::new(reader)),
             loaded_at: now_rfc3339(),
             last_error: None,
             work: Work::Idle,
             wanted: Wanted::default(),
-            retired: VecDeque::new(),
-            published: 1,
+            retired: Retired::default(),
             garbage: Garbage::default(),
         }
     }
@@ -243,7 +224,7 @@ impl Reloader {
                 self.wanted.addresses = true;
             }
         }
-        self.sort_out();
+        self.retired.sort_out(&mut self.garbage);
         self.begin();
     }
 
@@ -315,12 +296,12 @@ impl Reloader {
                 debug!(free_ms, build_ms = millis(began) - free_ms, is_short, "plan built");
                 plan
             });
-            (loaded, plan)
+            (loaded, plan.map(Arc::new))
         });
         self.work = Work::Building(task, next);
     }
 
-    fn take_built(&mut self, loaded: Arc<Loaded>, built: Result<Plan, PlanError>) {
+    fn take_built(&mut self, loaded: Arc<Loaded>, built: Result<Arc<Plan>, PlanError>) {
         let next = match std::mem::replace(&mut self.work, Work::Idle) {
             Work::Building(_, next) => next,
             _ => None,
@@ -328,18 +309,16 @@ impl Reloader {
         match built {
             Ok(plan) => {
                 let reloaded = plan.generation != self.plans.load().generation;
-                let plan = Arc::new(plan);
                 let replaced = self.plans.publish(plan.clone());
                 if plan.has_route_cache() != replaced.has_route_cache() {
                     tell_route_cache(&plan);
                 }
+                let number = self.retired.push(replaced.clone());
                 if let Some((metering, next)) = self.live.metering.as_mut().zip(next)
-                    && let Err(error) = metering.published(next, &plan, &replaced, self.published)
+                    && let Err(error) = metering.published(next, &plan, &replaced, number)
                 {
                     warn!("gateway.metrics: {error}");
                 }
-                self.retired.push_back((self.published, replaced));
-                self.published += 1;
                 if reloaded {
                     self.take_over(loaded);
                 }
@@ -394,29 +373,13 @@ impl Reloader {
     /// Frees Plans that no worker holds any more, here and not in the worker that was the last, and ends the series of what
     /// only they had; to be called now and then.
     pub(crate) fn sweep(&mut self) {
-        self.sort_out();
+        self.retired.sort_out(&mut self.garbage);
         // Otherwise the next build frees it, on its thread.
         if matches!(self.work, Work::Idle) {
             drop(std::mem::take(&mut self.garbage));
         }
-        let oldest = self.retired.front().map(|(number, _)| *number);
         if let Some(metering) = &mut self.live.metering {
-            metering.settle(oldest);
-        }
-    }
-
-    /// Finds the Plans that no worker holds any more.
-    fn sort_out(&mut self) {
-        let garbage = &mut self.garbage.plans;
-        self.retired.retain(|(_, plan)| {
-            let is_held = Arc::strong_count(plan) > 1;
-            if !is_held {
-                garbage.push(plan.clone());
-            }
-            is_held
-        });
-        while self.retired.len() > RETIRED_MAX {
-            self.retired.pop_front();
+            metering.settle(self.retired.oldest());
         }
     }
 }
@@ -478,63 +441,5 @@ fn read(source: &Source, reader: &mut Reader, unless: Option<&str>) -> Read {
     match parsed {
         Ok(loaded) => Read::Good(loaded),
         Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
-    }
-}
-
-/// The keys that differ and cannot be changed in a running process.
-fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static str> {
-    let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
-    [
-        ("gateway.workers", started.workers != new.workers),
-        ("gateway.listeners", started.listeners != new.listeners),
-        ("gateway.admin.address", admin(started) != admin(new)),
-        ("gateway.access_log", started.access_log != new.access_log),
-        ("gateway.log.format", started.log.format != new.log.format),
-        ("gateway.metrics", started.metrics.is_some() != new.metrics.is_some()),
-        ("gateway.metrics.address", differs(started, new, |metrics| metrics.address)),
-        ("gateway.metrics.memory", differs(started, new, |metrics| metrics.memory_bytes)),
-        ("gateway.metrics.series_per_family", differs(started, new, |metrics| metrics.series_per_family)),
-        ("gateway.metrics.shared", differs(started, new, |metrics| metrics.shared.clone())),
-    ]
-    .into_iter()
-    .filter_map(|(key, differs)| differs.then_some(key))
-    .collect()
-}
-
-/// Whether both have metrics that are not alike in this.
-fn differs<T: PartialEq>(a: &Gateway, b: &Gateway, of: impl Fn(&Metrics) -> T) -> bool {
-    a.metrics.as_ref().zip(b.metrics.as_ref()).is_some_and(|(a, b)| of(a) != of(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_needs_a_restart_is_named() {
-        let gateway = |keys: &str| {
-            let text = format!("gateway:\n  {keys}\nroutes: []\n");
-            Source::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway
-        };
-        let started = gateway("workers: 2");
-        let check =
-            |keys: &str, expected: &[&str]| assert_eq!(needs_restart(&started, &gateway(keys)), expected, "{keys}");
-        check("workers: 2", &[]);
-        check("workers: 3", &["gateway.workers"]);
-        check("workers: auto", &["gateway.workers"]);
-        check("workers: 2\n  timeouts: {drain: 1s}\n  log: {level: debug}\n  server_header: false", &[]);
-        check(
-            "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
-            &["gateway.listeners", "gateway.admin.address", "gateway.access_log", "gateway.log.format"],
-        );
-        check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
-        let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
-        let changed = gateway(
-            "metrics: {address: \"127.0.0.1:4\", memory: 8MiB, series_per_family: 1000, shared: /s, path: /m, expire: 1m, \
-             dialect: apisix, native_histograms: true, created: false, disable: {labels: [node]}}",
-        );
-        let expected = ["address", "memory", "series_per_family", "shared"].map(|key| format!("gateway.metrics.{key}"));
-        assert_eq!(needs_restart(&measured, &changed), expected);
-        assert_eq!(needs_restart(&measured, &gateway("log: {}")), ["gateway.metrics"]);
     }
 }

@@ -4,7 +4,7 @@
 //! Nothing is sent anywhere.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::{PathError, normalise, target_path};
 use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
 
@@ -60,6 +60,12 @@ impl RequestHead {
         }
     }
 
+    /// Our address of the connection.
+    pub(crate) fn set_server(&mut self, server: SocketAddr) {
+        self.known.push((Variable::ServerAddr, server.ip().to_string()));
+        self.known.push((Variable::ServerPort, server.port().to_string()));
+    }
+
     /// Calls `then` with what routes are matched against; fails where the path has no normal form.
     pub(crate) fn with_request<R>(
         &self,
@@ -103,7 +109,10 @@ impl RequestHead {
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
         let pairs = self.lines("cookie").flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-        pairs.map(|pair| split_once(pair.trim_ascii(), b'=')).find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
+        pairs
+            .map(|pair| split_once(pair.trim_ascii(), b'='))
+            .find(|(key, _)| *key == name.as_bytes())
+            .map(|(_, value)| value)
     }
 
     fn known(&self, variable: &Variable) -> Option<&[u8]> {

@@ -69,6 +69,8 @@ impl FileWatch {
             }
         };
         tokio::time::sleep_until(due).await;
+        // What happened meanwhile is told of by this notice too: a change is mostly several events.
+        let _ = tokio::time::timeout(Duration::ZERO, self.touched.notified()).await;
         self.due = None;
         self.watch_folders();
     }

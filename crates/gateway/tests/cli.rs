@@ -1,10 +1,9 @@
 //! What the commands print and how they end: the contract of scripts outside the project.
 
-use expect_test::{Expect, expect};
-use std::path::Path;
-use std::process::{Command, Output};
+mod folder;
 
-const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+use expect_test::{Expect, expect};
+use folder::Folder;
 
 const SHOP: &str = r#"gateway:
   listeners:
@@ -39,40 +38,6 @@ routes:
     uri: /b
     plugins: {}
 "#;
-
-/// A folder with these files, and the commands run in it, so that names are short and the same everywhere.
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn with(files: &[(&str, &str)]) -> Folder {
-        let folder = tempfile::tempdir().expect("a folder");
-        for (name, text) in files {
-            std::fs::write(folder.path().join(name), text).expect("write a file");
-        }
-        Folder(folder)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(STILLGATE).current_dir(self.path()).args(arguments).output().expect("run stillgate")
-    }
-
-    /// Exit code and both outputs.
-    #[track_caller]
-    fn check(&self, arguments: &[&str], expected: Expect) {
-        let output = self.run(arguments);
-        let shown = format!(
-            "exit {}\n{}{}",
-            output.status.code().expect("an exit code"),
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        expected.assert_eq(&shown);
-    }
-}
 
 #[test]
 fn check_tells_good_from_bad() {
@@ -184,9 +149,214 @@ fn check_for_programs() {
     );
 }
 
+/// Routes of both kinds.
+const KINDS: &str = r#"gateway:
+  listeners:
+    - address: "127.0.0.1:0"
+upstreams:
+  - id: shop
+    type: roundrobin
+    nodes: {"10.0.0.1:8080": 1}
+routes:
+  - id: all
+    uri: /*
+    upstream_id: shop
+  - id: beta
+    expression: |
+      http.path ^= "/orders/"
+        && any(http.headers.x_beta) == "1"
+    upstream_id: shop
+  - id: beta-again
+    expression: http.path ^= "/orders/7" && any(http.headers.x_beta) == "1"
+    upstream_id: shop
+  - id: mixed
+    expression: http.method == "PUT" && http.path == "/a" || http.path == "/b"
+    priority: 3
+    upstream_id: shop
+"#;
+
+#[test]
+fn check_warns_of_what_is_probably_not_meant() {
+    let folder = Folder::with(&[("kinds.yaml", KINDS)]);
+    folder.check(&["check", "kinds.yaml"], expect![[r#"
+        exit 0
+        kinds.yaml:17: warning: route "beta-again": takes no request, since route "beta" takes all of them first (of the same priority the earlier in the list comes first); see line 12
+        kinds.yaml:20: warning: route "mixed": at 1:43 && and || are mixed, and || binds tighter; if this is meant, write `http.method == "PUT" && (http.path == "/a" || http.path == "/b")`
+        kinds.yaml: good (4 routes, 1 upstream; 2 warnings)
+    "#]]);
+    folder.check(&["check", "kinds.yaml", "--format", "json"], expect![[r#"
+        exit 0
+        {
+          "valid": true,
+          "file": "kinds.yaml",
+          "routes": 4,
+          "upstreams": 1,
+          "errors": 0,
+          "warnings": 2,
+          "diagnostics": [
+            {
+              "severity": "warning",
+              "path": "",
+              "line": 17,
+              "column": 0,
+              "message": "route \"beta-again\": takes no request, since route \"beta\" takes all of them first (of the same priority the earlier in the list comes first)",
+              "hint": "see line 12",
+              "routes": [
+                {
+                  "id": "beta-again",
+                  "line": 17
+                },
+                {
+                  "id": "beta",
+                  "line": 12
+                }
+              ]
+            },
+            {
+              "severity": "warning",
+              "path": "",
+              "line": 20,
+              "column": 0,
+              "message": "route \"mixed\": at 1:43 && and || are mixed, and || binds tighter; if this is meant, write `http.method == \"PUT\" && (http.path == \"/a\" || http.path == \"/b\")`",
+              "hint": null,
+              "routes": [
+                {
+                  "id": "mixed",
+                  "line": 20
+                }
+              ]
+            }
+          ],
+          "omitted": 0
+        }
+    "#]]);
+}
+
+#[test]
+fn explain_points_into_expressions() {
+    let folder = Folder::with(&[("kinds.yaml", KINDS)]);
+    let request = ["explain", "kinds.yaml", "--request", "GET http://h/orders/7", "-H", "x-beta: 2", "-H", "X-Beta: 3"];
+    folder.check(&request, expect![[r#"
+        exit 0
+        route "all" (line 9; any host, /*) takes the request
+        it goes to upstream "shop": 10.0.0.1:8080
+        better placed, but ruled out:
+          "mixed" (line 20; http.method == "PUT" && http.path == "/a" || http.path == "/b"): at 1:1, http.method == "PUT": http.method is "GET"
+          "beta" (line 12; http.path ^= "/orders/" && any(http.headers.x_beta) == "1"): at 2:6, any(http.headers.x_beta) == "1": http.headers.x_beta is "2", "3"; none passes
+          "beta-again" (line 17; http.path ^= "/orders/7" && any(http.headers.x_beta) == "1"): at 1:29, any(http.headers.x_beta) == "1": http.headers.x_beta is "2", "3"; none passes
+    "#]]);
+    folder.check(
+        &[&request[..], &["--format", "json", "--route", "mixed"]].concat(),
+        expect![[r#"
+            exit 0
+            {
+              "status": null,
+              "route": {
+                "id": "all",
+                "line": 9,
+                "host": null,
+                "path": "/*"
+              },
+              "params": {},
+              "upstream": {
+                "id": "shop",
+                "nodes": [
+                  "10.0.0.1:8080"
+                ]
+              },
+              "ruled_out": [
+                {
+                  "route": {
+                    "id": "mixed",
+                    "line": 20,
+                    "expression": "http.method == \"PUT\" && http.path == \"/a\" || http.path == \"/b\""
+                  },
+                  "reason": "at 1:1, http.method == \"PUT\": http.method is \"GET\"",
+                  "predicates": [
+                    {
+                      "line": 1,
+                      "column": 1,
+                      "predicate": "http.method == \"PUT\"",
+                      "field": "http.method",
+                      "values": [
+                        "GET"
+                      ],
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                },
+                {
+                  "route": {
+                    "id": "beta",
+                    "line": 12,
+                    "expression": "http.path ^= \"/orders/\"\n  && any(http.headers.x_beta) == \"1\"\n"
+                  },
+                  "reason": "at 2:6, any(http.headers.x_beta) == \"1\": http.headers.x_beta is \"2\", \"3\"; none passes",
+                  "predicates": [
+                    {
+                      "line": 2,
+                      "column": 6,
+                      "predicate": "any(http.headers.x_beta) == \"1\"",
+                      "field": "http.headers.x_beta",
+                      "values": [
+                        "2",
+                        "3"
+                      ],
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                },
+                {
+                  "route": {
+                    "id": "beta-again",
+                    "line": 17,
+                    "expression": "http.path ^= \"/orders/7\" && any(http.headers.x_beta) == \"1\""
+                  },
+                  "reason": "at 1:29, any(http.headers.x_beta) == \"1\": http.headers.x_beta is \"2\", \"3\"; none passes",
+                  "predicates": [
+                    {
+                      "line": 1,
+                      "column": 29,
+                      "predicate": "any(http.headers.x_beta) == \"1\"",
+                      "field": "http.headers.x_beta",
+                      "values": [
+                        "2",
+                        "3"
+                      ],
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                }
+              ],
+              "omitted": 0,
+              "asked": {
+                "id": "mixed",
+                "verdict": "cannot take it: at 1:1, http.method == \"PUT\": http.method is \"GET\"",
+                "predicates": [
+                  {
+                    "line": 1,
+                    "column": 1,
+                    "predicate": "http.method == \"PUT\"",
+                    "field": "http.method",
+                    "values": [
+                      "GET"
+                    ],
+                    "omitted": 0,
+                    "holds": false
+                  }
+                ]
+              }
+            }
+        "#]],
+    );
+}
+
 #[test]
 fn the_schema_is_json() {
-    let output = Folder::with(&[]).run(&["check", "--schema"]);
+    let output = Folder::with::<&str>(&[]).run(&["check", "--schema"]);
     assert!(output.status.success());
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(schema["properties"]["routes"].is_object(), "{schema:#}");
@@ -214,7 +384,7 @@ fn unusable_arguments_end_with_2() {
 #[test]
 fn the_version_is_the_packages() {
     let expected = format!("exit 0\nstillgate {}\n", env!("CARGO_PKG_VERSION"));
-    let output = Folder::with(&[]).run(&["--version"]);
+    let output = Folder::with::<&str>(&[]).run(&["--version"]);
     assert_eq!(format!("exit 0\n{}", String::from_utf8_lossy(&output.stdout)), expected);
 }
 
@@ -324,6 +494,7 @@ fn explain_for_programs() {
                       "predicate": "[\"http_x_beta\",\"==\",\"1\"]",
                       "field": "http_x_beta",
                       "values": [],
+                      "omitted": 0,
                       "holds": false
                     }
                   ]

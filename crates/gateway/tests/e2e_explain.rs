@@ -19,6 +19,10 @@ routes:
       http.path ^= "/orders/"
         && http.headers.x_beta == "1"
     upstream_id: shop
+  - id: port
+    expression: net.dst.port == 81
+    priority: -1
+    upstream_id: shop
 "#;
 
 fn explain(gateway: &Gateway, query: &str) -> (u16, Value) {
@@ -66,6 +70,26 @@ fn what_is_served_is_explained() {
                   "values": [
                     "2"
                   ],
+                  "omitted": 0,
+                  "holds": false
+                }
+              ]
+            },
+            {
+              "route": {
+                "id": "port",
+                "line": 20,
+                "expression": "net.dst.port == 81"
+              },
+              "reason": "at 1:1, net.dst.port == 81: net.dst.port is absent",
+              "predicates": [
+                {
+                  "line": 1,
+                  "column": 1,
+                  "predicate": "net.dst.port == 81",
+                  "field": "net.dst.port",
+                  "values": [],
+                  "omitted": 0,
                   "holds": false
                 }
               ]
@@ -79,9 +103,12 @@ fn what_is_served_is_explained() {
           },
           "generation": 1
         }
-    "#]].assert_eq(&format!("{answer:#}\n"));
+    "#]]
+    .assert_eq(&format!("{answer:#}\n"));
     let (status, answer) = explain(&gateway, "?url=/orders/7&host=shop.example.com&header=x-beta:1&method=PUT");
     assert_eq!((status, &answer["route"]["id"]), (200, &json!("beta")));
+    let (_, answer) = explain(&gateway, "?url=/port&server=127.0.0.1:81");
+    assert_eq!(answer["route"]["id"], json!("port"));
     let (status, answer) = explain(&gateway, "?url=/../x");
     assert_eq!((status, &answer["status"], &answer["generation"]), (200, &json!(400), &json!(1)));
     let (status, answer) = explain(&gateway, "?url=/else");
@@ -99,7 +126,7 @@ fn wrong_questions_are_answered_400_with_what_to_write() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
     for (query, told) in [
         ("", "url is missing; write url=http://host/path, or url=/path&host=HOST"),
-        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client and route"),
+        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client, server and route"),
         ("?url=/&client=%ff", "client: \"\u{fffd}\" is not an address; write it as 192.0.2.1 or 2001:db8::1"),
     ] {
         let (status, answer) = explain(&gateway, query);

@@ -225,3 +225,26 @@ fn one_expression_changes_while_requests_run() {
     others.into_iter().for_each(|other| other.join().expect("every answer is right"));
     assert_eq!(gateway.status()["config"]["generation"], CHANGES + 1);
 }
+
+#[test]
+fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
+    const CHANGES: usize = 200;
+    let node = node();
+    let setup = |version: usize| {
+        let versioned = format!("expression: 'http.path == \"/at\" && http.queries.v == \"{version}\"'");
+        let id = format!("v{version}");
+        let metrics = "metrics: {address: \"127.0.0.1:0\"}";
+        resources(&node, &[("stays", "uri: /stays"), (&*id, &*versioned)]).gateway(metrics)
+    };
+    let gateway = Gateway::start(STILLGATE, &setup(0));
+    let mut client = gateway.client();
+    for version in 1..=CHANGES {
+        gateway.write_config(&setup(version));
+        assert_eq!(ask(&mut client, &["GET /stays HTTP/1.1", "Host: a"]), "stays");
+    }
+    let last = format!("GET /at?v={CHANGES} HTTP/1.1");
+    eventually("the last change", || ask(&mut client, &[&last, "Host: a"]) == format!("v{CHANGES}"));
+    // They were not done one by one.
+    let generation = gateway.status()["config"]["generation"].as_u64().expect("a number");
+    assert!(generation <= CHANGES as u64, "{generation}");
+}

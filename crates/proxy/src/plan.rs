@@ -243,7 +243,11 @@ fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, Pla
         }
     }
     let specs: Vec<Arc<RouteSpec>> = config.routes.iter().map(|route| route.spec.clone()).collect();
-    Ok(Arc::new(Matcher::compile(specs).map_err(PlanError)?))
+    let matcher = match previous {
+        Some(previous) => previous.matcher.update(specs),
+        None => Matcher::compile(specs),
+    };
+    Ok(Arc::new(matcher.map_err(PlanError)?))
 }
 
 /// Whether there are route caches. What was measured holds for a while: a change of a few routes changes little.
@@ -335,5 +339,55 @@ impl PlanCell {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(routes: &str, weight: u32, mode: &str) -> Config {
+        let text = format!(
+            "gateway: {{route_cache: {{mode: {mode}}}}}\n\
+             upstreams: [{{id: u, type: roundrobin, nodes: {{\"10.0.0.1:81\": {weight}}}}}]\n\
+             routes: [{routes}]\n"
+        );
+        stillgate_config::load(text, &|_| None).unwrap().config
+    }
+
+    fn next(config: &Config, previous: Option<&Plan>) -> Plan {
+        Plan::build(1, config, &HashMap::new(), previous, None).unwrap()
+    }
+
+    #[test]
+    fn what_did_not_change_is_shared_and_keeps_its_numbers() {
+        let a = "{id: a, uri: /a, upstream_id: u}";
+        let both = format!("{a}, {{id: b, expression: 'http.path == \"/b\"', upstream_id: u}}");
+        let first = next(&config(a, 1, "auto"), None);
+        let check = |plan: &Plan, routes: bool, upstreams: bool| {
+            assert_eq!(Arc::ptr_eq(&plan.matcher, &first.matcher), routes);
+            assert_eq!(plan.matching == first.matching, routes);
+            assert_eq!(Arc::ptr_eq(&plan.upstreams, &first.upstreams), upstreams);
+            assert_eq!(plan.numbering == first.numbering, upstreams);
+            assert_eq!(plan.routes[0].first_match, first.routes[0].first_match);
+        };
+        check(&next(&config(a, 1, "auto"), Some(&first)), true, true);
+        check(&next(&config(&both, 1, "auto"), Some(&first)), false, true);
+        check(&next(&config(a, 2, "auto"), Some(&first)), true, false);
+    }
+
+    #[test]
+    fn route_caches_are_as_configured() {
+        let check = |mode: &str, route: &str, expected: &[bool]| {
+            let plan = next(&config(&format!("{{id: a, {route}, upstream_id: u}}"), 1, mode), None);
+            assert!(expected.contains(&plan.has_route_cache()), "{mode} {route}");
+            plan.match_cost().is_some()
+        };
+        assert!(!check("on", "uri: /a", &[true]));
+        assert!(!check("off", "uri: /a", &[false]));
+        // Whatever comes of it.
+        assert!(check("auto", "uri: /a", &[true, false]));
+        // Each connection has another port.
+        assert!(!check("auto", "expression: 'net.src.port == 7'", &[false]));
     }
 }

@@ -1,104 +1,187 @@
-//! Matches a given number of requests against 1,000 routes, for counting instructions.
+//! Does one thing of the router a given number of times, for counting instructions.
 //!
-//! `icount_match N`, run under callgrind with two values of N: the difference divided by that of N is one match. It
-//! prints nothing, and does the same on every run.
+//! `icount_match N CASE`, run under callgrind with two values of N: the difference divided by that of N is one of it. It
+//! prints nothing, and does the same on every run. Expression routes are those of `cargo bench`.
 
+#[path = "../benches/route/families.rs"]
+mod families;
+
+use families::{FAMILIES, Family, Sample};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, HostPattern, Lookup, Matcher, Method, MethodSet, PathPattern, Request, RouteSpec, Scratch, Takes,
-    UriRoute, Variable,
+    Expression, HostPattern, Matcher, Method, MethodSet, PathPattern, Request, RouteCache, RouteSpec, Scratch, Takes,
+    UriRoute,
 };
 
-/// A request with one header field and one argument.
-struct Values;
+/// Routes of the cases with expressions.
+const ROUTES: usize = 10_000;
+/// Of the others.
+const FEW_ROUTES: usize = 1_000;
 
-impl Lookup for Values {
-    fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-        match variable {
-            Variable::Args => Some(b"page=2&tenant=t-507"),
-            _ => None,
-        }
+/// What is parsed.
+const TYPICAL: &str = r#"http.method == "GET" && http.path ^= "/api/v1/orders/" && (http.host == "api.example.com" || http.headers.x_tenant == "acme")"#;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [count, case] = &arguments[..] else { return usage() };
+    let Ok(count) = count.parse() else { return usage() };
+    match &**case {
+        "uris" => find_uri(count),
+        "both" => find_both(count),
+        "paths" => find("paths × methods", ROUTES / 2, true, count),
+        "header" => find("headers, queries", ROUTES / 2, true, count),
+        "query" => find("headers, queries", ROUTES / 2 + 1, true, count),
+        // Every hundredth route has a regex without a prefix; this is another one.
+        "regex" => find("mixed", ROUTES / 2 + 20, true, count),
+        "miss" => find("mixed", ROUTES / 2, false, count),
+        "cached" => find_cached(count),
+        "parse" => (0..count).for_each(|_| {
+            black_box(Expression::parse(black_box(TYPICAL)).expect("an expression of ours"));
+        }),
+        "update" => update(count),
+        _ => return usage(),
     }
+    ExitCode::SUCCESS
+}
 
-    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        visit(b"Accept", b"*/*");
-        visit(b"X-Tenant", b"t-509");
+fn usage() -> ExitCode {
+    eprintln!("usage: icount_match COUNT uris|both|paths|header|query|regex|miss|cached|parse|update");
+    ExitCode::from(2)
+}
+
+fn family(name: &str) -> &'static Family {
+    FAMILIES.iter().find(|family| family.name == name).expect("a family of the benches")
+}
+
+/// Matches the request of one route again and again, or one that no route takes.
+fn find(name: &str, n: usize, is_hit: bool, count: usize) {
+    let family = family(name);
+    let matcher = Matcher::compile(specs(family)).expect("routes of ours");
+    let mut sample = (family.request)(n);
+    if !is_hit {
+        (family.spoil)(&mut sample);
+    }
+    let method = Method::from_bytes(family.method(n).as_bytes());
+    let (mut scratch, mut buffer) = (Scratch::default(), Vec::new());
+    for _ in 0..count {
+        let request = Request { method, ..request(&sample, &mut buffer) };
+        let found = matcher.find(&request, &mut scratch).expect("no encoded slash");
+        assert_eq!(black_box(found).is_some(), is_hit, "{} {}", sample.host, sample.path);
     }
 }
 
-/// One route of each kind in turn: exact path, prefix, parameter, host; then expressions on path, header field, regex and
-/// argument, which alone would come first and so stand for what URI routes pay beside them.
-fn spec(n: usize) -> Option<Arc<RouteSpec>> {
-    let expression = match n % 8 {
-        4 => format!("http.method == \"GET\" && http.path ^= \"/shop/v1/service-{n}\""),
-        5 => format!("http.headers.x_tenant == \"t-{n}\" && http.path ^= \"/by-header\""),
-        6 => format!("http.host == \"regex-{n}.example.com\" && http.path ~ \"^/[a-z]+/[0-9]+$\""),
-        7 => format!("any(http.queries.tenant) == \"t-{n}\" || http.path == \"/only/{n}\""),
-        _ => String::new(),
-    };
-    let takes = if expression.is_empty() {
-        Takes::Uri(uri(n)?)
-    } else {
-        Takes::Expression(Expression::parse(&expression).ok()?)
-    };
-    Some(Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes }))
+/// Matches with a cache that knows the request.
+fn find_cached(count: usize) {
+    let family = family("paths × methods");
+    let matcher = Matcher::compile(specs(family)).expect("routes of ours");
+    let sample = (family.request)(ROUTES / 2);
+    let (mut scratch, mut buffer) = (Scratch::default(), Vec::new());
+    let mut cache = RouteCache::new(8192, 4 << 20, 0);
+    for _ in 0..count {
+        let found = matcher.find_cached(&request(&sample, &mut buffer), &mut scratch, &mut cache);
+        black_box(found).expect("no encoded slash").expect("a request of ours");
+    }
 }
 
-fn uri(n: usize) -> Option<UriRoute> {
+/// Host and path: one hit of each kind of URI route, and a miss.
+const URI_REQUESTS: [(&str, &str); 5] = [
+    ("www.example.com", "/api/v1/service-504/items"),
+    ("www.example.com", "/api/v1/service-505/items/4711"),
+    ("www.example.com", "/tenants/acme/apps/506"),
+    ("shop-507.example.com", "/cart/items"),
+    ("www.example.com", "/api/v2/nothing/here"),
+];
+
+/// Matches URI routes.
+fn find_uri(count: usize) {
+    find_in_turn((0..FEW_ROUTES).map(uri_route).collect(), &URI_REQUESTS, count);
+}
+
+/// Matches among as many routes, half of which have an expression: what URI routes pay beside those.
+fn find_both(count: usize) {
+    let expressions = [
+        ("www.example.com", "/shop/v1/service-508/items"),
+        ("www.example.com", "/by-header/x"),
+        ("regex-510.example.com", "/orders/17"),
+        ("www.example.com", "/only/511"),
+    ];
+    let spec = |n| if n % 8 < 4 { uri_route(n) } else { expression_route(n) };
+    find_in_turn((0..FEW_ROUTES).map(spec).collect(), &[&URI_REQUESTS[..], &expressions].concat(), count);
+}
+
+fn find_in_turn(specs: Vec<Arc<RouteSpec>>, requests: &[(&str, &str)], count: usize) {
+    let matcher = Matcher::compile(specs).expect("routes of ours");
+    let (mut scratch, mut buffer) = (Scratch::default(), Vec::new());
+    let sample = |(host, path): &(&str, &str)| Sample {
+        host: (*host).to_owned(),
+        path: (*path).to_owned(),
+        query: "page=2&tenant=t-507".to_owned(),
+        headers: [("accept", "*/*"), ("x-tenant", "t-509")].map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec(),
+    };
+    let samples: Vec<Sample> = requests.iter().map(sample).collect();
+    for sample in samples.iter().cycle().take(count) {
+        black_box(matcher.find(&request(sample, &mut buffer), &mut scratch)).expect("no encoded slash");
+    }
+}
+
+/// Changes one route of many, each time anew.
+fn update(count: usize) {
+    let family = family("paths × methods");
+    let specs = specs(family);
+    let matcher = Matcher::compile(specs.clone()).expect("routes of ours");
+    let mut changed = specs;
+    let middle = &mut changed[ROUTES / 2];
+    *middle = Arc::new(RouteSpec { id: middle.id.clone(), ..(*family.spec(ROUTES)).clone() });
+    for _ in 0..count {
+        black_box(matcher.update(black_box(&changed).clone()).expect("routes of ours"));
+    }
+}
+
+fn specs(family: &Family) -> Vec<Arc<RouteSpec>> {
+    (0..ROUTES).map(|n| family.spec(n)).collect()
+}
+
+/// One of each kind in turn: exact path, prefix, parameter, host.
+fn uri_route(n: usize) -> Arc<RouteSpec> {
     let path = match n % 4 {
         0 => format!("/api/v1/service-{n}/items"),
         1 => format!("/api/v1/service-{n}/*"),
         2 => format!("/tenants/:tenant/apps/{n}"),
         _ => "/*".to_owned(),
     };
-    let hosts = if n % 4 == 3 { vec![HostPattern::parse(&format!("shop-{n}.example.com")).ok()?] } else { Vec::new() };
-    Some(UriRoute {
-        hosts,
-        paths: vec![PathPattern::parse(&path).ok()?],
+    let host = (n % 4 == 3).then(|| format!("shop-{n}.example.com"));
+    let takes = Takes::Uri(UriRoute {
+        hosts: host.iter().map(|host| HostPattern::parse(host).expect("a host of ours")).collect(),
+        paths: vec![PathPattern::parse(&path).expect("a path of ours")],
         methods: [Method::Get, Method::Post].into_iter().collect::<MethodSet>(),
         remote_addrs: Vec::new(),
         vars: None,
-    })
+    });
+    Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
 }
 
-fn main() -> ExitCode {
-    const ROUTES: usize = 1_000;
-    /// Host and path: one hit of each kind, and a miss.
-    const REQUESTS: [(&str, &str); 9] = [
-        ("www.example.com", "/api/v1/service-504/items"),
-        ("www.example.com", "/api/v1/service-505/items/4711"),
-        ("www.example.com", "/tenants/acme/apps/506"),
-        ("shop-507.example.com", "/cart/items"),
-        ("www.example.com", "/shop/v1/service-508/items"),
-        ("www.example.com", "/by-header/x"),
-        ("regex-510.example.com", "/orders/17"),
-        ("www.example.com", "/only/511"),
-        ("www.example.com", "/api/v2/nothing/here"),
-    ];
-    let count = std::env::args().nth(1).and_then(|count| count.parse::<usize>().ok());
-    let specs = (0..ROUTES).map(spec).collect::<Option<Vec<_>>>();
-    let (Some(count), Some(Ok(matcher))) = (count, specs.map(Matcher::compile)) else {
-        eprintln!("usage: icount_match COUNT");
-        return ExitCode::from(2);
+/// One of each kind in turn: path, header field, regex, argument.
+fn expression_route(n: usize) -> Arc<RouteSpec> {
+    let text = match n % 4 {
+        0 => format!(r#"http.method == "GET" && http.path ^= "/shop/v1/service-{n}""#),
+        1 => format!(r#"http.headers.x_tenant == "t-{n}" && http.path ^= "/by-header""#),
+        2 => format!(r#"http.host == "regex-{n}.example.com" && http.path ~ "^/[a-z]+/[0-9]+$""#),
+        _ => format!(r#"any(http.queries.tenant) == "t-{n}" || http.path == "/only/{n}""#),
     };
-    let mut scratch = Scratch::default();
-    let mut buffer = Vec::new();
-    for (host, path) in REQUESTS.iter().cycle().take(count) {
-        let Ok(path) = normalise(black_box(path.as_bytes()), &mut buffer) else {
-            return ExitCode::FAILURE;
-        };
-        let request = Request {
-            method: Method::Get,
-            host: black_box(host.as_bytes()),
-            path,
-            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            vars: &Values,
-        };
-        black_box(matcher.find(&request, &mut scratch)).ok();
+    let takes = Takes::Expression(Expression::parse(&text).expect("an expression of ours"));
+    Arc::new(RouteSpec { id: n.to_string(), priority: 0, takes })
+}
+
+fn request<'a>(sample: &'a Sample, buffer: &'a mut Vec<u8>) -> Request<'a> {
+    Request {
+        method: Method::Get,
+        host: black_box(sample.host.as_bytes()),
+        path: normalise(black_box(sample.path.as_bytes()), buffer).expect("a path of ours"),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        vars: sample,
     }
-    ExitCode::SUCCESS
 }

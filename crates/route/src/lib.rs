@@ -46,4 +46,5 @@ pub use pattern::{PARAMS_MAX, PATTERN_BYTES_MAX, PathPattern, PatternError, Patt
 pub use sample::Sample;
 pub use spec::{RouteSpec, Takes, UriRoute};
 pub use stillgate_wire::Method;
+pub use values::ARGUMENTS_MAX;
 pub use variable::{HeaderName, Lookup, Variable, VariableError, VariableErrorKind};

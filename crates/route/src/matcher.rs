@@ -91,9 +91,10 @@ impl Matcher {
     /// The route that takes a request, or `None`.
     ///
     /// Fails with [`PathError::EncodedSlash`] where the path holds `%2F` and another route, or none, would be found if it
-    /// held a slash there: whoever serves the request may read it either way.
+    /// held a slash there: whoever serves the request may read it either way. Fails with [`PathError::TooManyArguments`]
+    /// where the search had to read more arguments than [`crate::ARGUMENTS_MAX`].
     pub fn find(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
-        let found = self.find_as_read(request, scratch);
+        let found = self.find_as_read(request, scratch)?;
         if request.path.has_encoded_slash() {
             self.check_other_reading(request, found, scratch)?;
         }
@@ -119,16 +120,21 @@ impl Matcher {
         self.delta.as_ref().unwrap_or(&self.base)
     }
 
-    /// As [`Matcher::find`], after [`Values::begin`] and for a path without `%2F`.
+    /// As [`Matcher::find`], after [`Values::begin`], for a path without `%2F` and a query with few enough arguments.
     pub(crate) fn find_as_begun(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<Match> {
         let found = self.search(request, scratch);
         found.map(|(route, place)| Match { route, path: place.path as usize })
     }
 
     #[inline]
-    fn find_as_read(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<(usize, PlaceId)> {
+    fn find_as_read(
+        &self,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<Option<(usize, PlaceId)>, PathError> {
         scratch.values.begin(&self.newest().layer.fields);
-        self.search(request, scratch)
+        let found = self.search(request, scratch);
+        if scratch.values.has_too_many_arguments() { Err(PathError::TooManyArguments) } else { Ok(found) }
     }
 
     /// The route's position and place.
@@ -158,7 +164,7 @@ impl Matcher {
         let (mut decoded, mut normal) =
             (std::mem::take(&mut scratch.decoded), std::mem::take(&mut scratch.decoded_normal));
         let other = path::decode_slashes(request.path, &mut decoded, &mut normal)
-            .map(|path| self.find_as_read(&Request { path, ..*request }, scratch));
+            .and_then(|path| self.find_as_read(&Request { path, ..*request }, scratch));
         (scratch.decoded, scratch.decoded_normal) = (decoded, normal);
         if other?.map(|(route, _)| route) == found.map(|(route, _)| route) {
             Ok(())

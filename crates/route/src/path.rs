@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// A path no route may be chosen by; answered with 400.
+/// A request target that no route may be chosen by; answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathError {
     /// It does not begin with a slash.
@@ -20,6 +20,8 @@ pub enum PathError {
     Percent,
     /// Which route takes the request depends on whether `%2F` is a slash.
     EncodedSlash,
+    /// It has more than [`crate::ARGUMENTS_MAX`] arguments that routes read.
+    TooManyArguments,
 }
 
 impl fmt::Display for PathError {
@@ -30,6 +32,7 @@ impl fmt::Display for PathError {
             PathError::Nul => "the path holds a NUL byte",
             PathError::Percent => "the path holds a '%' without two hexadecimal digits",
             PathError::EncodedSlash => "the route depends on whether %2F in the path is a slash",
+            PathError::TooManyArguments => "the query has more than 1000 arguments that routes are chosen by",
         })
     }
 }

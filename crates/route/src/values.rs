@@ -11,6 +11,10 @@ use crate::variable::Variable;
 use std::io::Write;
 use std::net::IpAddr;
 
+/// Most values of arguments that routes read. What one value leads to may ask for all values of another argument, so this
+/// bounds what a query can cost; OpenResty, on which Kong stands, reads no more either.
+pub const ARGUMENTS_MAX: usize = 1000;
+
 /// No entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -23,6 +27,7 @@ pub(crate) struct Values {
     lent: Vec<Vec<u8>>,
     headers: Present,
     arguments: Present,
+    has_too_many_arguments: bool,
 }
 
 /// The slots of those header fields or arguments that a request has, and some predicate reads.
@@ -60,6 +65,7 @@ impl Values {
     /// Forgets the request before.
     pub(crate) fn begin(&mut self, fields: &Fields) {
         self.kept.begin(fields.len());
+        self.has_too_many_arguments = false;
         for present in [&mut self.headers, &mut self.arguments] {
             present.is_read = false;
             present.slots.clear();
@@ -104,6 +110,11 @@ impl Values {
     /// Takes back what was lent, for its memory.
     pub(crate) fn take_back(&mut self, lent: Vec<u8>) {
         self.lent.push(lent);
+    }
+
+    /// Whether a look-up since [`Values::begin`] met more than [`ARGUMENTS_MAX`].
+    pub(crate) fn has_too_many_arguments(&self) -> bool {
+        self.has_too_many_arguments
     }
 
     /// How many of the header fields that some predicate reads the request has.
@@ -205,7 +216,8 @@ impl Values {
         if std::mem::replace(&mut self.arguments.is_read, true) {
             return;
         }
-        let Values { kept, arguments, buffer, .. } = self;
+        let Values { kept, arguments, buffer, has_too_many_arguments, .. } = self;
+        let mut count = 0;
         // The query stands in the request, so that nothing has to be put together.
         let Some(query) = request.vars.value(&Variable::Args, buffer) else { return };
         // Decoded behind what is kept, one after the other.
@@ -223,6 +235,11 @@ impl Values {
                 slot
             };
             if let Some(slot) = slot {
+                count += 1;
+                if count > ARGUMENTS_MAX {
+                    *has_too_many_arguments = true;
+                    return;
+                }
                 if is_plain(value) {
                     arguments.add(slot, value, kept);
                 } else {

@@ -8,7 +8,7 @@
 mod oracle;
 
 use oracle::asked::Asked;
-use oracle::expressions::Chain;
+use oracle::expressions::{Chain, Expressions};
 use oracle::kong::Reference;
 use oracle::random::{Random, check_and_shrink, from_environment, without_one};
 use oracle::routes::{self, Asks, Route};
@@ -32,8 +32,10 @@ fn cached_is_uncached() {
     for seed in first_seed..first_seed + SETS * from_environment("STILLGATE_FACTOR", 1) {
         let mut random = Random::new(seed.wrapping_mul(0x6a09_e667_f3bc_c909));
         // Some sets have expressions only, some read little.
-        let (expressions, count) = (random.pick(&[1, 1, 3]), random.pick(&[1, 2, ROUTES_MAX]));
-        let routes: Vec<Route> = (0..count).map(|id| Route::random(&mut random, id, expressions)).collect();
+        let (one_in, count) = (random.pick(&[1, 1, 3]), random.pick(&[1, 2, ROUTES_MAX]));
+        let expressions = Expressions::random(&mut random);
+        let route = |id| Route::random(&mut random, id, one_in, &expressions);
+        let routes: Vec<Route> = (0..count).map(route).collect();
         let mut asked = vec![Asked::random(&mut random)];
         for _ in 0..random.below(REQUESTS_MAX) {
             let another = random.pick(&asked);
@@ -168,6 +170,61 @@ impl Case {
         }
         smaller
     }
+}
+
+/// Two fields with up to two values each of those that run into each other, in all ways; and a route for every set of values.
+#[test]
+fn values_do_not_run_into_each_other() {
+    const VALUES: [&str; 6] = ["", "a", "b", "ab", "a|b", "\0"];
+    let mut lists: Vec<Vec<&str>> = vec![Vec::new()];
+    lists.extend(VALUES.map(|value| vec![value]));
+    lists.extend(VALUES.iter().flat_map(|first| VALUES.map(|second| vec![*first, second])));
+    let asks_for = |field: &str, list: &[&str]| {
+        let has = |value: &&str| format!("any({field}) == \"{value}\"");
+        let lacks = |value: &&str| format!("!({})", has(value));
+        VALUES
+            .iter()
+            .map(|value| if list.contains(value) { has(value) } else { lacks(value) })
+            .collect::<Vec<_>>()
+            .join(" && ")
+    };
+    for fields in [["http.headers.x_a", "http.headers.x_b"], ["http.queries.a", "http.headers.x_a"]] {
+        let both = lists.iter().flat_map(|first| lists.iter().map(move |second| (first, second)));
+        let one_of_a_kind = both.clone().filter(|(first, second)| first.is_sorted() && second.is_sorted());
+        let route = |(id, (first, second)): (usize, (&Vec<&str>, &Vec<&str>))| {
+            let text = format!("{} && {}", asks_for(fields[0], first), asks_for(fields[1], second));
+            Route { id, priority: 0, asks: Asks::Expression(Chain::of(&text)) }
+        };
+        let matcher = routes::compile(&one_of_a_kind.enumerate().map(route).collect::<Vec<_>>());
+        let (mut cache, mut scratch) = (RouteCache::new(10_000, 16 << 20, 1), Scratch::default());
+        for (first, second) in both {
+            let asked = with_values([(fields[0], first), (fields[1], second)]);
+            let expected = asked.with_request(|request| matcher.find(request, &mut scratch));
+            let found = asked.with_request(|request| matcher.find_cached(request, &mut scratch, &mut cache));
+            assert_eq!(found, expected, "{fields:?}: {first:?} and {second:?}");
+            assert!(found.is_ok_and(|found| found.is_some()), "{fields:?}: {first:?} and {second:?}");
+        }
+        // A few displace each other.
+        assert!(cache.len() * 10 > lists.len() * lists.len() * 9, "{}", cache.len());
+    }
+}
+
+/// A request with these values of header fields and arguments only.
+fn with_values(fields: [(&str, &Vec<&str>); 2]) -> Asked {
+    let mut asked =
+        Asked { headers: Vec::new(), query: None, path: "/".to_owned(), ..Asked::random(&mut Random::new(1)) };
+    for (field, values) in fields {
+        for value in values {
+            match field.strip_prefix("http.headers.") {
+                Some(name) => asked.headers.push((name.replace('_', "-"), value.as_bytes().to_vec())),
+                None => {
+                    let name = field.strip_prefix("http.queries.").unwrap();
+                    asked.query.get_or_insert_default().extend_from_slice(format!("{name}={value}&").as_bytes());
+                }
+            }
+        }
+    }
+    asked
 }
 
 #[test]

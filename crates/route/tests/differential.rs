@@ -10,14 +10,15 @@
 mod oracle;
 
 use oracle::asked::{Asked, Value};
-use oracle::expressions::Chain;
+use oracle::expressions::{Chain, Expressions};
 use oracle::kong::{Reference, Silence, Taken};
 use oracle::random::{Random, check_and_shrink, from_environment, halves, without_one};
 use oracle::scan::{Ambiguous, by_both_readings};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteSpec, Scratch, Takes, condition};
+use stillgate_route::condition::{self, Condition};
+use stillgate_route::{Expression, Match, Matcher, PathError, Request, RouteSpec, Scratch, Takes};
 
 /// A set of routes, and one request of it.
 #[derive(Debug, Clone)]
@@ -66,8 +67,10 @@ fn expressions_mean_what_they_mean_to_kong() {
             break;
         }
         let mut random = Random::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
+        let expressions = Expressions::random(&mut random);
         let routes_max = if seed % 64 == 0 { MANY_ROUTES_MAX } else { ROUTES_MAX };
-        let routes = (0..random.below(routes_max) + 1).map(|_| Route::random(&mut random)).collect::<Vec<_>>();
+        let routes =
+            (0..random.below(routes_max) + 1).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
         let mut asked = (0..REQUESTS).map(|_| Asked::random(&mut random)).collect::<Vec<_>>();
         let compiled = std::panic::catch_unwind(|| Compiled::new(&routes));
         let wrong = match compiled {
@@ -86,7 +89,57 @@ fn expressions_mean_what_they_mean_to_kong() {
     assert!(held * 20 > pairs && won * 4 > whole && captured * 100 > whole, "the generator hits too seldom");
 }
 
+/// The reference holds no such values; what a predicate comes to is read off its definition instead.
+#[test]
+fn values_that_are_no_text_are_matched_as_bytes() {
+    const SETS: u64 = 600;
+    let first_seed = from_environment("STILLGATE_SEED", 1);
+    for seed in first_seed..first_seed + SETS * from_environment("STILLGATE_FACTOR", 1) {
+        let mut random = Random::new(seed.wrapping_mul(0x3c6e_f372_fe94_f82b));
+        let expressions = Expressions::random(&mut random);
+        let routes = (0..random.below(4) + 1).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
+        for _ in 0..8 {
+            let mut asked = Asked::random(&mut random);
+            spoil(&mut asked, &mut random);
+            check_and_shrink(seed, &Case { routes: routes.clone(), asked }, Case::smaller, Case::check_bytes);
+        }
+    }
+}
+
+/// Cuts values within characters, and adds bytes that none has.
+fn spoil(asked: &mut Asked, random: &mut Random) {
+    let Asked { headers, query, .. } = asked;
+    for value in headers.iter_mut().map(|(_, value)| value).chain(query) {
+        let at = random.below(value.len() + 1);
+        match random.below(4) {
+            0 => value.insert(at, random.pick(&[0xff, 0xc3, 0x80, 0xe6])),
+            1 => value.truncate(at),
+            2 => drop(value.drain(..at)),
+            _ => {}
+        }
+    }
+}
+
 impl Case {
+    fn check_bytes(&self) -> Result<(), String> {
+        for route in &self.routes {
+            let text = route.chain.text();
+            let expression = Expression::parse(&text).map_err(|errors| format!("{errors:?}"))?;
+            let condition = expression.condition().clone();
+            let spec = RouteSpec { id: String::new(), priority: 0, takes: Takes::Expression(expression) };
+            let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
+            self.asked.with_request(|request| {
+                let path = std::str::from_utf8(request.path.bytes()).unwrap();
+                let holds = |path: &str| holds(&condition, &self.asked, path);
+                let expected =
+                    by_both_readings(path, holds, |a, b| a == b).map_err(|Ambiguous| PathError::EncodedSlash);
+                let found = matcher.find(request, &mut Scratch::default()).map(|found| found.is_some());
+                if found == expected { Ok(()) } else { Err(format!("{text:?}: {found:?}, by definition {expected:?}")) }
+            })?;
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), String> {
         let mut compiled = Compiled::new(&self.routes)?;
         compiled.check(&self.asked, &mut Counts::default())
@@ -167,13 +220,8 @@ impl Compiled {
     fn check_alone(&mut self, at: usize, asked: &Asked, request: &Request<'_>, path: &str) -> Result<bool, String> {
         let text = &self.texts[at];
         let takes = |path: &str| self.reference_alone[at].find(asked, path).expect("texts are UTF-8").is_some();
-        let holds = |path: &str| {
-            self.expressions[at]
-                .condition()
-                .holds(&mut |predicate| passes(predicate, &asked.values(&predicate.field.to_string(), path)))
-        };
         let as_read = takes(path);
-        if holds(path) != as_read {
+        if holds(self.expressions[at].condition(), asked, path) != as_read {
             return Err(format!("the condition of {text:?} says {}, the reference {as_read}", !as_read));
         }
         let expected = by_both_readings(path, takes, |a, b| a == b).map_err(|Ambiguous| PathError::EncodedSlash);
@@ -201,10 +249,16 @@ impl Compiled {
     }
 }
 
+/// Whether a condition holds, evaluated without an index.
+fn holds(condition: &Condition, asked: &Asked, path: &str) -> bool {
+    condition.holds(&mut |predicate| passes(predicate, &asked.values(&predicate.field.to_string(), path)))
+}
+
 /// What a predicate comes to, read off its definition.
 fn passes(predicate: &condition::Predicate, values: &[Value]) -> bool {
     let lower = |text: &[u8]| match std::str::from_utf8(text) {
         Ok(text) if predicate.lower => text.to_lowercase().into_bytes(),
+        Err(_) if predicate.lower => text.to_ascii_lowercase(),
         _ => text.to_vec(),
     };
     let mut passing = values.iter().map(|value| match value {
@@ -216,8 +270,8 @@ fn passes(predicate: &condition::Predicate, values: &[Value]) -> bool {
 }
 
 impl Route {
-    fn random(random: &mut Random) -> Route {
-        Route { priority: random.below(4) as i64, chain: Chain::random(random) }
+    fn random(random: &mut Random, expressions: &Expressions) -> Route {
+        Route { priority: random.below(4) as i64, chain: expressions.chain(random) }
     }
 }
 

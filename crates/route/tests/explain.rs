@@ -261,6 +261,7 @@ fn ask(routes: Vec<Arc<RouteSpec>>, path: &str, head: &Head, asked: Option<&str>
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn expressions_tell_the_predicate_and_where_it_stands() {
     let ask_of = |text: &str, expected: Expect| {
         let head = Head(
@@ -578,6 +579,62 @@ fn of_many_routes_the_nearest_are_told() {
         ("http.method", &["GET".to_owned()][..])
     );
     assert!(matches!(&explanation.asked, Some((_, Verdict::RuledOut(reason))) if reason.text.contains("5000.com")));
+}
+
+#[test]
+fn what_is_told_is_bounded() {
+    struct Many;
+    impl Lookup for Many {
+        fn value<'a>(&'a self, _: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            None
+        }
+
+        fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+            let value = "ä".repeat(1 << 12);
+            visit(b"x", value.as_bytes());
+            (0..1_000).for_each(|n| visit(b"x", n.to_string().as_bytes()));
+        }
+    }
+    let text = format!("http.headers.x == \"{}\"", "y".repeat(10_000));
+    let many = (0..1000).map(|n| format!("any(http.headers.x) == \"z{n}\"")).collect::<Vec<_>>().join(" || ");
+    let deep = format!("{}http.path ^= \"/\"{}", "!(".repeat(63), ")".repeat(63));
+    let routes = vec![expression("long", 0, &text), expression("many", 0, &many), expression("deep", 0, &deep)];
+    let mut buffer = Vec::new();
+    let path = normalise(b"/", &mut buffer).unwrap();
+    let client = "192.0.2.1".parse().unwrap();
+    let request = Request { method: Method::Get, host: b"", path, client, vars: &Many };
+    let explanation = Matcher::compile(routes).unwrap().explain(&request, Some("many")).unwrap();
+    assert_eq!(explanation.ruled_out.len(), 3);
+    for (candidate, reason) in &explanation.ruled_out {
+        assert!(reason.text.len() < 2_000, "{}: {}", candidate.id, reason.text);
+        assert!(reason.predicates.len() <= 8);
+    }
+    let long = &explanation.ruled_out[0].1.predicates[0];
+    assert_eq!((long.values.len(), long.omitted), (4, 997));
+    assert!(explanation.ruled_out[1].1.text.ends_with("; and 992 more"));
+    assert!(explanation.to_string().len() < 6_000);
+}
+
+#[test]
+fn an_updated_matcher_is_explained_as_one() {
+    let before = Matcher::compile(mixed()).unwrap();
+    let mut after = mixed();
+    after[2] = expression("item", 8, "http.path ~ r#\"^/orders/(?<number>\\d+)$\"#");
+    after.remove(0);
+    let matcher = before.update(after.clone()).unwrap();
+    let mut buffer = Vec::new();
+    let request = Request {
+        method: Method::Get,
+        host: b"shop.com",
+        path: normalise(b"/orders/7", &mut buffer).unwrap(),
+        client: "192.0.2.1".parse().unwrap(),
+        vars: &Head(None, &[]),
+    };
+    for asked in ["item", "same", "low", "uri"] {
+        let expected = Matcher::compile(after.clone()).unwrap().explain(&request, Some(asked)).unwrap();
+        assert_eq!(matcher.explain(&request, Some(asked)).unwrap(), expected);
+        assert_eq!(expected.params, [("number".to_owned(), "7".to_owned())]);
+    }
 }
 
 #[test]

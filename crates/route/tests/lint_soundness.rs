@@ -6,6 +6,7 @@
 mod oracle;
 
 use oracle::asked::Asked;
+use oracle::expressions::Expressions;
 use oracle::random::{Random, check_and_shrink, from_environment};
 use oracle::routes::{self, Route};
 use oracle::scan;
@@ -26,9 +27,11 @@ fn routes_that_take_no_request_take_none() {
     let mut told = 0;
     for seed in first_seed..first_seed + SETS {
         let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let expressions = Expressions::random(&mut random);
         let mut routes: Vec<Route> = Vec::new();
         for id in 0..random.below(ROUTES_MAX) + 2 {
-            let route = relative(&routes, &mut random, id).unwrap_or_else(|| Route::random(&mut random, id, 2));
+            let route =
+                relative(&routes, &mut random, id).unwrap_or_else(|| Route::random(&mut random, id, 2, &expressions));
             routes.push(route);
         }
         let asked = (0..REQUESTS).map(|_| Asked::random(&mut random)).collect();

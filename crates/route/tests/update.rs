@@ -6,6 +6,7 @@
 mod oracle;
 
 use oracle::asked::Asked;
+use oracle::expressions::Expressions;
 use oracle::random::{Random, check_and_shrink, from_environment, halves, without_one};
 use oracle::routes::{self, Route};
 use std::sync::Arc;
@@ -67,10 +68,11 @@ fn check(sequences: u64, sequence: impl Fn(&mut Random) -> Case) {
 }
 
 fn sequence(random: &mut Random, routes: usize, steps: usize, requests: usize) -> Case {
+    let expressions = Expressions::random(random);
     let mut next_id = 0;
     let mut route = |random: &mut Random| {
         next_id += 1;
-        Route::random(random, next_id, 3)
+        Route::random(random, next_id, 3, &expressions)
     };
     let routes = (0..random.below(routes) + 1).map(|_| route(random)).collect();
     let mut edit = |random: &mut Random| {

@@ -61,8 +61,21 @@ impl Method {
     }
 
     /// Its name; `None` for [`Method::Other`], of which only the request knows it.
+    #[inline]
     pub fn name(self) -> Option<&'static str> {
-        Method::NAMED.iter().find(|(method, _)| *method == self).map(|(_, name)| *name)
+        Some(match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Patch => "PATCH",
+            Method::Head => "HEAD",
+            Method::Options => "OPTIONS",
+            Method::Connect => "CONNECT",
+            Method::Trace => "TRACE",
+            Method::Purge => "PURGE",
+            Method::Other => return None,
+        })
     }
 
     /// Whether sending it twice means the same as once (RFC 9110 section 9.2.2).
@@ -73,14 +86,21 @@ impl Method {
 
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named = Method::NAMED.iter().find(|(method, _)| method == self);
-        f.write_str(named.map_or("another", |(_, name)| name))
+        f.write_str(self.name().unwrap_or("another"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_those_of_the_list() {
+        for (method, name) in Method::NAMED {
+            assert_eq!((method.name(), Method::from_bytes(name.as_bytes())), (Some(name), method));
+        }
+        assert_eq!(Method::Other.name(), None);
+    }
 
     #[test]
     fn idempotent_methods() {

@@ -7,6 +7,7 @@ use crate::args::Args;
 use crate::step;
 use std::path::PathBuf;
 
+mod changing_file;
 mod closed_loop;
 mod explosion;
 mod idle;
@@ -16,8 +17,11 @@ mod peers;
 mod process;
 mod proxy;
 mod reload;
+mod route_sets;
+mod routes;
 mod schedule;
 mod scraper;
+mod served;
 mod soak;
 mod statistics;
 mod syscalls;
@@ -34,10 +38,11 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("proxy") => proxy::run(args),
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
+        Some("routes") => routes::run(args),
         Some("soak") => soak::run(args),
         Some("tail") => tail::run(args),
         Some("explosion") => explosion::run(args),
-        _ => Err("bench what? proxy, idle, reload, soak, tail or explosion; see `cargo xtask help`".into()),
+        _ => Err("bench what? proxy, idle, reload, routes, soak, tail or explosion; see `cargo xtask help`".into()),
     }
 }
 

@@ -92,16 +92,28 @@ pub(super) fn stillgate_config(
     routes: usize,
     extra: &str,
 ) -> String {
+    let mut text = stillgate_head(address, admin, upstream, extra);
+    for route in 0..routes.saturating_sub(1) {
+        // A `String` takes every write.
+        let _ = write!(text, "  - id: r{route}\n    uri: /service-{route}/v1/*\n    upstream_id: u\n");
+    }
+    text.push_str("  - id: all\n    uri: /*\n    upstream_id: u\n");
+    text
+}
+
+/// The same as far as the list of routes, which takes `upstream_id: u`.
+pub(super) fn stillgate_head(
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    upstream: SocketAddr,
+    extra: &str,
+) -> String {
     let mut text = format!("gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n{extra}");
     // A `String` takes every write.
     if let Some(admin) = admin {
         let _ = writeln!(text, "  admin:\n    address: \"{admin}\"");
     }
     let _ = write!(text, "upstreams:\n  - id: u\n    type: roundrobin\n    nodes: {{\"{upstream}\": 1}}\nroutes:\n");
-    for route in 0..routes.saturating_sub(1) {
-        let _ = write!(text, "  - id: r{route}\n    uri: /service-{route}/v1/*\n    upstream_id: u\n");
-    }
-    text.push_str("  - id: all\n    uri: /*\n    upstream_id: u\n");
     text
 }
 

@@ -34,6 +34,13 @@ pub(super) struct Memory {
     pub(super) pss_kib: u64,
 }
 
+impl CpuTime {
+    /// In µs.
+    pub(super) fn us(self) -> f64 {
+        (self.user_ticks + self.system_ticks) as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64
+    }
+}
+
 impl Running {
     /// Starts `words`, on one CPU where one is given.
     pub(super) fn spawn(words: &[String], cpu: Option<usize>, log: &Path) -> Result<Self> {
@@ -102,16 +109,39 @@ impl Running {
         let mut sum = CpuTime::default();
         for pid in self.tree()? {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-            // The command's name may hold anything but ends at the last bracket; then come fields 3 and up.
-            let fields = stat.rsplit(')').next().unwrap_or_default();
-            let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
-            let (Some(user), Some(system)) = (field(14), field(15)) else {
-                return Err(format!("/proc/{pid}/stat: not as proc(5) has it").into());
-            };
-            sum.user_ticks += user;
-            sum.system_ticks += system;
+            let own = ticks(&stat).ok_or_else(|| format!("/proc/{pid}/stat: not as proc(5) has it"))?;
+            sum.user_ticks += own.user_ticks;
+            sum.system_ticks += own.system_ticks;
         }
         Ok(sum)
+    }
+
+    /// CPU time in µs of the process's own threads that run now and whose names begin so. Exact where the kernel keeps
+    /// `schedstat`, else to the clock tick.
+    pub(super) fn threads_cpu_us(&self, name: &str) -> Result<f64> {
+        let mut sum = 0.0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let thread = thread?.path();
+            // A thread may end while we look.
+            let Ok(own) = fs::read_to_string(thread.join("comm")) else { continue };
+            if !own.starts_with(name) {
+                continue;
+            }
+            let exact = fs::read_to_string(thread.join("schedstat")).ok();
+            let exact = exact.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+            sum += match exact {
+                Some(nanoseconds) => nanoseconds / 1e3,
+                None => {
+                    fs::read_to_string(thread.join("stat")).map_or(0.0, |stat| ticks(&stat).unwrap_or_default().us())
+                }
+            };
+        }
+        Ok(sum)
+    }
+
+    /// What it has printed.
+    pub(super) fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
     }
 
     /// Memory of the process itself.
@@ -151,6 +181,14 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The CPU time in a `stat` file.
+fn ticks(stat: &str) -> Option<CpuTime> {
+    // The command's name may hold anything but ends at the last bracket; then come fields 3 and up.
+    let fields = stat.rsplit(')').next()?;
+    let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse().ok();
+    Some(CpuTime { user_ticks: field(14)?, system_ticks: field(15)? })
 }
 
 /// The process and all its descendants.

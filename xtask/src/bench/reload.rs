@@ -1,198 +1,346 @@
-//! `cargo xtask bench reload`: latency while the config file changes many times a second, against the same without.
+//! `cargo xtask bench reload`: latency while routes of the config file change many times a second, against the same without.
 //!
 //! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. In a
-//! block without, the same file is written as often, but where the gateway does not look: what writing takes from the load
-//! generator beside it is not the gateway's doing. The load is open-loop: a pause for a reload would show in full.
+//! block without, the same changes are written, but where the gateway does not look: what writing takes is not the
+//! gateway's doing. The load is open-loop: a pause for a reload would show in full. The gateway is free to use both CPUs, for
+//! reading a file while serving is what the second one is for; load and upstream go before all else on theirs.
+//!
+//! How long a change takes to be served is found out afterwards, under the same load and storm, since asking is a load too.
 
+use super::changing_file::{ChangingFile, Template};
 use super::open_loop::{self, Load, Outcome};
 use super::process::{Running, free_port};
-use super::statistics::{median, percentile};
-use super::{OTHER_CPU, peers, schedule};
+use super::schedule::{self, Policy};
+use super::served::{Asker, Written};
+use super::statistics::{median, percentile, quartiles};
+use super::{OTHER_CPU, peers};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-const RELOADS_PER_SECOND: u32 = 10;
 const CONNECTIONS: u32 = 16;
 const WARM_UP: Duration = Duration::from_secs(3);
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Before each block, unmeasured: what was written in the one before is served by then.
+const LEAD_IN: Duration = Duration::from_millis(500);
+/// How long changes are followed, at most.
+const FOLLOW_MAX: Duration = Duration::from_secs(10);
 
-/// Percentiles shown; 1 is the maximum.
-const SHOWN: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
-
-/// The file that changes and what it is made of.
-struct Storm {
-    config: PathBuf,
-    /// A file the gateway does not know of.
-    decoy: PathBuf,
-    fixed: String,
+struct Options {
+    block: Duration,
+    pairs: u64,
+    rate: f64,
+    routes: usize,
+    changes: u32,
+    expressions: bool,
 }
 
-/// One block's sorted latencies.
+/// The gateway, what it reads and what it is asked.
+struct Bench<'t> {
+    gateway: Running,
+    template: &'t Template,
+    config: ChangingFile<'t>,
+    /// Nobody reads it.
+    decoy: ChangingFile<'t>,
+    load: Load,
+    changes: u32,
+    admin: SocketAddr,
+}
+
+/// What one block gave.
 struct Block {
     storm: bool,
     sorted_us: Vec<u32>,
+    late_sorted_us: Vec<u32>,
+    /// All threads but the workers.
+    control_us: f64,
+    took_us: f64,
+    worker_us: f64,
+    writes: u64,
+    reloads: u64,
 }
+
+/// One line of the table.
+struct Measure {
+    name: &'static str,
+    of: fn(&Block) -> f64,
+}
+
+const MEASURES: &[Measure] = &[
+    Measure { name: "p50, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.5)) },
+    Measure { name: "p99, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.99)) },
+    Measure { name: "p99.9, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.999)) },
+    Measure { name: "max, µs", of: |block| f64::from(percentile(&block.sorted_us, 1.0)) },
+    Measure { name: "load late p99.9, µs", of: |block| f64::from(percentile(&block.late_sorted_us, 0.999)) },
+    Measure { name: "worker CPU a request, µs", of: |block| block.worker_us },
+];
 
 pub(super) fn run(mut args: Args) -> Result {
     let seconds: u64 = args.value("--seconds")?.unwrap_or(60);
-    let rate: f64 = args.value("--rate")?.unwrap_or(2000.0);
-    let routes: usize = args.value("--routes")?.unwrap_or(1000);
     let pairs: u64 = args.value("--blocks")?.unwrap_or(6).max(1);
+    let options = Options {
+        // So long is the storm in all.
+        block: Duration::from_secs(seconds) / u32::try_from(pairs)?,
+        pairs,
+        rate: args.value("--rate")?.unwrap_or(2000.0),
+        routes: args.value("--routes")?.unwrap_or(1000),
+        changes: args.value("--changes")?.unwrap_or(10).max(1),
+        expressions: args.flag("--expressions"),
+    };
+    if options.routes < 10 {
+        return Err("--routes: at least 10, of which two change".into());
+    }
     let json: Option<String> = args.value("--json")?;
     let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX])?;
     let binary = binary.path()?;
-    let dir = tempfile::tempdir()?;
-    let (_upstream, upstream) = peers::start_upstream(dir.path())?;
+    let dir = dir_in_memory()?;
+    let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
     let (address, admin) = (free_port()?, free_port()?);
-    let storm = Storm {
-        config: dir.path().join("stillgate.yaml"),
-        decoy: dir.path().join("decoy/stillgate.yaml"),
-        fixed: peers::stillgate_config(address, Some(admin), upstream, routes, ""),
-    };
-    fs::create_dir(dir.path().join("decoy"))?;
-    storm.write(&storm.config, 0)?;
-    // Free to use both CPUs: reading a config while serving is what the second one is for.
-    let words = peers::stillgate_command(&binary, &storm.config);
-    let mut gateway = Running::spawn(&words, None, &dir.path().join("log"))?;
-    gateway.wait_for(address)?;
+    let head = peers::stillgate_head(address, Some(admin), upstream, "");
+    let template = Template::new(head, upstream, options.routes, options.expressions);
+    let mut bench = Bench::start(&binary, dir.path(), (address, admin), &template, &options)?;
     schedule::pin(OTHER_CPU)?;
-
-    let load = Load {
-        address,
-        rate,
-        connections: CONNECTIONS,
-        paths: (0..routes.saturating_sub(1))
-            .map(|route| format!("/service-{route}/v1/x"))
-            .chain(["/".to_owned()])
-            .collect(),
-        lead_in: Duration::ZERO,
-    };
-    let block = Duration::from_secs(seconds) / u32::try_from(pairs)?;
-    println!(
-        "{rate} requests/s open loop, {routes} routes, {pairs} pairs of blocks of {:.0} s, {RELOADS_PER_SECOND} reloads/s in every second one\n",
-        block.as_secs_f64()
-    );
-    open_loop::run(&load, WARM_UP)?;
-    let generation = generation(admin)?;
-    let mut blocks = Vec::new();
-    let mut total = Outcome::default();
-    let mut written = 0;
-    for pair in 0..pairs {
-        for storming in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-            let file = if storming { &storm.config } else { &storm.decoy };
-            let (mut outcome, writes) = one_block(&load, block, &storm, file, written)?;
-            written += if storming { writes } else { 0 };
-            gateway.check_alive()?;
-            outcome.latencies_us.sort_unstable();
-            blocks.push(Block { storm: storming, sorted_us: outcome.latencies_us.clone() });
-            total.merge(outcome);
-        }
-    }
-    let reloads = reloads_after(admin, generation, written)?;
-    let result = report(&blocks, &total, written, reloads);
+    schedule::put_first(&upstream_process.tree()?);
+    introduce(&options, &template);
+    open_loop::run(&bench.load, WARM_UP)?;
+    let (blocks, total) = bench.blocks(&options)?;
+    let followed = bench.follow(options.block.min(FOLLOW_MAX))?;
+    schedule::set_own(Policy::Normal)?;
+    let result = report(&blocks, &total, &followed);
     if let Some(path) = json {
         fs::write(&path, serde_json::to_string_pretty(&result)?)?;
+        println!("written to {path}");
     }
-    if total.failed > 0 {
-        return Err(format!("{} requests failed:\n{}", total.failed, total.failures.join("\n")).into());
+    let failed = total.failed + followed.outcome.failed;
+    if failed > 0 {
+        let failures = [total.failures, followed.outcome.failures].concat();
+        return Err(format!("{failed} requests failed:\n{}", failures.join("\n")).into());
     }
     Ok(())
 }
 
-impl Storm {
-    /// Replaces the file at once, with one route that differs from the last time.
-    fn write(&self, file: &Path, number: u64) -> Result {
-        let next = file.with_extension("next");
-        let changed = format!("  - id: changed\n    uri: /changed/{number}\n    upstream_id: u\n");
-        fs::write(&next, format!("{}{changed}", self.fixed))?;
-        Ok(fs::rename(&next, file)?)
+/// A folder in memory, where the system has one.
+fn dir_in_memory() -> Result<tempfile::TempDir> {
+    Ok(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?)
+}
+
+fn introduce(options: &Options, template: &Template) {
+    let Options { block, pairs, rate, routes, changes, expressions } = options;
+    println!(
+        "{rate} requests/s open loop on {CONNECTIONS} connections, {pairs} pairs of blocks of {:.0} s",
+        block.as_secs_f64()
+    );
+    println!(
+        "{routes} routes{} in {:.1} MB, {changes} changes a second in every second block\n",
+        if *expressions { ", half of them expressions," } else { "" },
+        template.bytes() as f64 / 1e6
+    );
+}
+
+impl<'t> Bench<'t> {
+    fn start(
+        binary: &Path,
+        dir: &Path,
+        (address, admin): (SocketAddr, SocketAddr),
+        template: &'t Template,
+        options: &Options,
+    ) -> Result<Self> {
+        let config = ChangingFile::create(template, &dir.join("config"))?;
+        let decoy = ChangingFile::create(template, &dir.join("decoy"))?;
+        let words = peers::stillgate_command(binary, config.path());
+        let mut gateway = Running::spawn(&words, None, &dir.join("log"))?;
+        gateway.wait_for(address)?;
+        let paths = template.fixed_paths.clone();
+        let load = Load { address, rate: options.rate, connections: CONNECTIONS, paths, lead_in: LEAD_IN };
+        Ok(Self { gateway, template, config, decoy, load, changes: options.changes, admin })
+    }
+
+    /// All blocks, and their sum.
+    fn blocks(&mut self, options: &Options) -> Result<(Vec<Block>, Outcome)> {
+        let mut blocks = Vec::new();
+        let mut total = Outcome::default();
+        for pair in 0..options.pairs {
+            for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
+                let (block, outcome) = self.block(storm, options.block)?;
+                blocks.push(block);
+                total.merge(outcome);
+            }
+        }
+        Ok((blocks, total))
+    }
+
+    /// One block; at its end everything that was written is served.
+    fn block(&mut self, storm: bool, duration: Duration) -> Result<(Block, Outcome)> {
+        let generation = self.generation()?;
+        let (cpu_us, worker_us) = self.cpu_us()?;
+        let begin = Instant::now();
+        let file = if storm { &mut self.config } else { &mut self.decoy };
+        let before = file.written();
+        let mut outcome = storm_and_load(file, self.template, &self.load, duration, self.changes, None)?;
+        let took_us = begin.elapsed().as_micros() as f64;
+        let after = self.cpu_us()?;
+        self.gateway.check_alive()?;
+        if storm {
+            self.wait_for_last()?;
+        }
+        let (mut sorted_us, mut late_sorted_us) = (outcome.latencies_us.clone(), std::mem::take(&mut outcome.late_us));
+        sorted_us.sort_unstable();
+        late_sorted_us.sort_unstable();
+        let workers_us = after.1 - worker_us;
+        let block = Block {
+            storm,
+            sorted_us,
+            late_sorted_us,
+            control_us: (after.0 - cpu_us - workers_us).max(0.0),
+            took_us,
+            worker_us: workers_us / outcome.sent as f64,
+            writes: if storm { self.config.written() - before } else { 0 },
+            reloads: self.generation()? - generation,
+        };
+        Ok((block, outcome))
+    }
+
+    /// Waits until the last change is served; adds one where that could not be seen.
+    fn wait_for_last(&mut self) -> Result {
+        let path = loop {
+            match self.template.path_of(self.config.written()) {
+                Some(path) => break path,
+                None => self.config.change()?,
+            };
+        };
+        Asker::connect(self.load.address)?.wait_for(&path)
+    }
+
+    /// The CPU time of the process and of its workers so far.
+    fn cpu_us(&self) -> Result<(f64, f64)> {
+        Ok((self.gateway.cpu_time()?.us(), self.gateway.threads_cpu_us("worker-")?))
+    }
+
+    /// The generation that is served; an error where a file was refused, which none should be.
+    fn generation(&self) -> Result<u64> {
+        // It does not keep connections for long.
+        let served = Asker::connect(self.admin)?.served()?;
+        match served.error {
+            None => Ok(served.generation),
+            Some(error) => Err(format!("the gateway refused a file: {error}").into()),
+        }
+    }
+
+    /// Goes on with load and storm, and sees how long changes take.
+    fn follow(&mut self, duration: Duration) -> Result<Followed> {
+        let mut asker = Asker::connect(self.load.address)?;
+        // Whoever waits for one change does not hear of the next.
+        let (tell, told) = sync_channel(0);
+        thread::scope(|scope| {
+            let following = scope.spawn(move || asker.follow(&told).map_err(|error| error.to_string()));
+            let outcome =
+                storm_and_load(&mut self.config, self.template, &self.load, duration, self.changes, Some(tell));
+            let mut took_us = following.join().map_err(|_| "following the changes panicked")??;
+            took_us.sort_unstable();
+            Ok(Followed { outcome: outcome?, took_us })
+        })
     }
 }
 
-/// Runs the load for one block while `file` is written again and again; how often it was.
-fn one_block(load: &Load, duration: Duration, storm: &Storm, file: &Path, before: u64) -> Result<(Outcome, u64)> {
+/// What following the changes gave.
+struct Followed {
+    outcome: Outcome,
+    /// Sorted.
+    took_us: Vec<u32>,
+}
+
+/// Runs the load for one block while the file changes again and again.
+fn storm_and_load(
+    file: &mut ChangingFile<'_>,
+    template: &Template,
+    load: &Load,
+    duration: Duration,
+    changes: u32,
+    tell: Option<SyncSender<Written>>,
+) -> Result<Outcome> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let writer = scope.spawn(|| -> std::result::Result<u64, String> {
+        let over = &over;
+        let writer = scope.spawn(move || -> std::result::Result<(), String> {
+            // What it does must not take from the load beside it.
+            schedule::set_own(Policy::Idle).map_err(|error| error.to_string())?;
             let mut next = Instant::now();
-            let mut writes = 0;
             while !over.load(Ordering::Relaxed) {
-                writes += 1;
-                storm.write(file, before + writes).map_err(|error| error.to_string())?;
-                next += Duration::from_secs(1) / RELOADS_PER_SECOND;
+                let number = file.change().map_err(|error| error.to_string())?;
+                let at = Instant::now();
+                if let Some((tell, path)) = tell.as_ref().zip(template.path_of(number)) {
+                    // Nobody waits for it: then it is not followed.
+                    let _ = tell.try_send(Written { at, path });
+                }
+                next += Duration::from_secs(1) / changes;
                 sleep(next.saturating_duration_since(Instant::now()));
             }
-            Ok(writes)
+            Ok(())
         });
         let outcome = open_loop::run(load, duration);
         over.store(true, Ordering::Relaxed);
-        let writes = writer.join().map_err(|_| "the writer panicked")??;
-        Ok((outcome?, writes))
+        writer.join().map_err(|_| "the writer panicked")??;
+        outcome
     })
 }
 
-/// Prints the table and the paired ratios.
-fn report(blocks: &[Block], total: &Outcome, written: u64, reloads: u64) -> Value {
-    println!("{:8} {:>12} {:>12} {:>8}   ratio of each pair", "", "idle µs", "storm µs", "ratio");
+/// Prints the table and what else there is to say.
+fn report(blocks: &[Block], total: &Outcome, followed: &Followed) -> Value {
+    println!("{:26} {:>10} {:>10} {:>8} {:>16}   ratio of each pair", "", "idle", "storm", "ratio", "quartiles");
     let mut rows = Vec::new();
-    for (name, part) in SHOWN {
-        let of = |storm: bool| -> Vec<f64> {
-            let chosen = blocks.iter().filter(|block| block.storm == storm);
-            chosen.map(|block| f64::from(percentile(&block.sorted_us, part))).collect()
-        };
-        let (idle, storm) = (of(false), of(true));
-        let ratios: Vec<f64> = storm.iter().zip(&idle).map(|(storm, idle)| storm / idle).collect();
+    for Measure { name, of } in MEASURES {
+        let values = |storm| blocks.iter().filter(move |block| block.storm == storm).map(of);
+        let ratios: Vec<f64> = values(true).zip(values(false)).map(|(storm, idle)| storm / idle).collect();
         let each: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
-        let ratio = median(ratios.iter().copied());
-        let (idle_us, storm_us) = (median(idle), median(storm));
-        println!("{name:8} {idle_us:12.0} {storm_us:12.0} {ratio:8.3}   {}", each.join(" "));
-        rows.push(
-            json!({ "percentile": name, "idle_us": idle_us, "storm_us": storm_us, "ratio": ratio, "ratios": ratios }),
-        );
+        let (ratio, (low, high)) = (median(ratios.iter().copied()), quartiles(&ratios));
+        let (idle, storm) = (median(values(false)), median(values(true)));
+        let spread = format!("{low:.3} to {high:.3}");
+        println!("{name:26} {idle:10.1} {storm:10.1} {ratio:8.3} {spread:>16}   {}", each.join(" "));
+        rows.push(json!({ "measure": name, "idle": idle, "storm": storm, "ratio": ratio, "ratios": ratios }));
     }
+    let storms = || blocks.iter().filter(|block| block.storm);
+    let (written, reloads): (u64, u64) = storms().fold((0, 0), |sum, b| (sum.0 + b.writes, sum.1 + b.reloads));
+    let requests = total.latencies_us.len() as u64 + total.failed;
     println!(
         "\n(medians over the blocks; a ratio is the median of the pairs' ratios)\n\
-         {} requests, {} failed; the file changed {written} times, {reloads} configs were loaded",
-        total.latencies_us.len() as u64 + total.failed,
-        total.failed
+         {requests} requests, {} failed; {written} changes were written and are all served; {reloads} configs were loaded, so {} \
+         changes went with a later one",
+        total.failed,
+        written.saturating_sub(reloads)
+    );
+    let control = |storm: bool| {
+        let of = blocks.iter().filter(|block| block.storm == storm);
+        of.fold((0.0, 0.0), |sum, block| (sum.0 + block.control_us, sum.1 + block.took_us))
+    };
+    let (idle, storm) = (control(false), control(true));
+    let (idle_percent, storm_percent) = (idle.0 / idle.1 * 100.0, storm.0 / storm.1 * 100.0);
+    let config_ms = storm.0 / 1e3 / reloads as f64;
+    println!(
+        "threads that are no workers took {storm_percent:.1}% of a CPU in storms, {idle_percent:.1}% without: {config_ms:.1} ms a \
+         config"
+    );
+    let took = |part: f64| f64::from(percentile(&followed.took_us, part)) / 1e3;
+    println!(
+        "from written to served, {} changes: median {:.1} ms, p90 {:.1} ms, longest {:.1} ms; {} requests meanwhile, {} failed",
+        followed.took_us.len(),
+        took(0.5),
+        took(0.9),
+        took(1.0),
+        followed.outcome.sent,
+        followed.outcome.failed
     );
     json!({
-        "rows": rows, "requests": total.latencies_us.len(), "failed": total.failed,
-        "changes": written, "reloads": reloads,
+        "rows": rows, "requests": requests, "failed": total.failed + followed.outcome.failed,
+        "changes": written, "reloads": reloads, "served_us": followed.took_us, "control_percent": storm_percent,
+        "control_idle_percent": idle_percent, "control_ms_per_config": config_ms,
     })
-}
-
-/// How many configs were loaded since `before`, once the last change is.
-fn reloads_after(admin: SocketAddr, before: u64, written: u64) -> Result<u64> {
-    let begin = Instant::now();
-    let mut last = generation(admin)?;
-    while last < before + written && begin.elapsed() < ADMIN_TIMEOUT {
-        sleep(Duration::from_millis(100));
-        last = generation(admin)?;
-    }
-    Ok(last - before)
-}
-
-/// `config.generation` of the admin address's status.
-fn generation(admin: SocketAddr) -> Result<u64> {
-    let mut stream = TcpStream::connect(admin)?;
-    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-    stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (_, body) = text.split_once("\r\n\r\n").ok_or("the admin address gave no answer")?;
-    let status: Value = serde_json::from_str(body.trim())?;
-    let generation = status["config"]["generation"].as_u64();
-    generation.ok_or_else(|| format!("no config.generation in {body}").into())
 }

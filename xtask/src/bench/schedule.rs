@@ -27,6 +27,14 @@ pub(super) fn pin(cpu: usize) -> Result {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Puts the load, which this thread makes, and the upstream before all else on their CPU; says so where it may not.
+pub(super) fn put_first(upstream: &[u32]) {
+    let upstream = upstream.iter().map(|&pid| set(Policy::RealTime, pid));
+    if let Some(error) = upstream.chain([set_own(Policy::RealTime)]).find_map(Result::err) {
+        println!("(load and upstream do not go before other programs; run as root. {error})");
+    }
+}
+
 /// Sets the policy of this thread.
 pub(super) fn set_own(policy: Policy) -> Result {
     set(policy, gettid().as_raw_nonzero().get().cast_unsigned())

@@ -12,6 +12,14 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
+/// The medians of the lower and the upper half; the middle value belongs to both.
+pub(super) fn quartiles(values: &[f64]) -> (f64, f64) {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let half = values.len().div_ceil(2);
+    (median(values[..half].iter().copied()), median(values[values.len() - half..].iter().copied()))
+}
+
 /// The smallest value that at least `part` (0 to 1) of the sorted values do not exceed; 0 if there is none.
 pub(super) fn percentile(sorted: &[u32], part: f64) -> u32 {
     let rank = (part * sorted.len() as f64).ceil() as usize;
@@ -28,6 +36,13 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn quartiles_of_odd_even_and_none() {
+        assert_eq!(quartiles(&[5.0, 1.0, 2.0, 3.0, 4.0]), (2.0, 4.0));
+        assert_eq!(quartiles(&[4.0, 1.0, 2.0, 3.0]), (1.5, 3.5));
+        assert!(quartiles(&[]).0.is_nan());
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub(super) fn run(mut args: Args) -> Result {
         subject.make_series()?;
     }
     // Only now: at full speed they would starve whatever else runs on that CPU.
-    put_first(&upstream_process)?;
+    schedule::put_first(&upstream_process.tree()?);
     for pair in 0..options.pairs {
         for subject in &mut subjects {
             for scraped in if pair % 2 == 0 { [false, true] } else { [true, false] } {
@@ -148,15 +148,6 @@ pub(super) fn run(mut args: Args) -> Result {
     }
     let failures: Vec<_> = subjects.iter().flat_map(|subject| &subject.failures).map(String::as_str).collect();
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
-}
-
-/// Puts the load, which this thread makes, and the upstream before all else on their CPU.
-fn put_first(upstream: &Running) -> Result {
-    let upstream = upstream.tree()?.into_iter().map(|pid| schedule::set(Policy::RealTime, pid));
-    if let Some(error) = upstream.chain([schedule::set_own(Policy::RealTime)]).find_map(Result::err) {
-        println!("(load and upstream do not go before other programs; run as root. {error})");
-    }
-    Ok(())
 }
 
 fn introduce(options: &Options) {

@@ -9,8 +9,9 @@ use crate::model::{Config, Route};
 use crate::object::map;
 use crate::resolve::{Placed, route_id};
 use crate::resources::{Resource, RouteKeys};
-use crate::tree::{NODES_MAX, Value, parse_behind};
+use crate::tree::{NODES_MAX, Value, parse};
 use crate::{FILE_BYTES_MAX, Loaded, kind};
+use foldhash::quality::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -122,7 +123,7 @@ struct Known<'a> {
     first: usize,
     texts: Vec<&'a [u8]>,
     used: Vec<bool>,
-    by_text: HashMap<&'a [u8], usize>,
+    by_text: HashMap<&'a [u8], usize, RandomState>,
 }
 
 impl<'a> Known<'a> {
@@ -230,7 +231,7 @@ impl<'a> Assembly<'a> {
         const ABOVE: &str = "routes:\n";
         let text = std::str::from_utf8(&self.text[self.at..self.at + cut.bytes as usize]).ok()?;
         // `line` is not the first, since that is at most the one of `routes:`.
-        let tree = parse_behind(self.line - 2, &format!("{ABOVE}{text}"), self.environment, &mut self.sink)?;
+        let tree = parse(self.line - 2, &format!("{ABOVE}{text}"), self.environment, &mut self.sink)?;
         let Value::Map(entries) = &tree.root.value else { return None };
         let [entry] = &**entries else { return None };
         let Value::List(nodes) = &entry.value.value else { return None };

@@ -20,18 +20,19 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Of `plan`, whose routes are different by `difference`.
+    /// Of `plan`, whose routes are different by `difference`. With no Plan before there is nothing to tell: nothing has
+    /// been recorded.
     pub(super) fn new(plan: &Plan, previous: Option<&Plan>, difference: &Difference) -> Changes {
-        let (new, old) = (plan.metrics(), previous.and_then(Plan::metrics));
-        let Changes { mut arrived, mut left } = match (previous, new, old) {
-            (_, None, None) => Changes::default(),
-            (Some(previous), Some(new), Some(old)) if old.node_is_ip == new.node_is_ip => {
+        let Some(previous) = previous else { return Changes::default() };
+        let Changes { mut arrived, mut left } = match (plan.metrics(), previous.metrics()) {
+            (None, None) => Changes::default(),
+            (Some(new), Some(old)) if old.node_is_ip == new.node_is_ip => {
                 of_difference(plan, previous, new, difference)
             }
             // The labels themselves are other ones.
-            _ => Changes {
+            (new, old) => Changes {
                 arrived: new.map(|metrics| all(plan, metrics)).unwrap_or_default(),
-                left: previous.zip(old).map(|(previous, metrics)| all(previous, metrics)).unwrap_or_default(),
+                left: old.map(|metrics| all(previous, metrics)).unwrap_or_default(),
             },
         };
         let stay: Vec<_> = arrived.intersection(&left).cloned().collect();
@@ -39,9 +40,7 @@ impl Changes {
             arrived.remove(value);
             left.remove(value);
         }
-        if let Some(previous) = previous {
-            forget(&mut arrived, previous);
-        }
+        forget(&mut arrived, previous);
         forget(&mut left, plan);
         Changes { arrived, left }
     }

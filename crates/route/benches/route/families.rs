@@ -4,26 +4,26 @@ use std::sync::Arc;
 use stillgate_route::{Expression, HostPattern, Lookup, PathPattern, RouteSpec, Takes, UriRoute, Variable};
 
 /// A kind of route set. Everything goes by the route's number.
-pub struct Family {
-    pub name: &'static str,
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
     /// The route as an expression; `None`: it is a URI route.
-    pub expression: Option<fn(usize) -> String>,
+    pub(crate) expression: Option<fn(usize) -> String>,
     /// Host and path pattern of a URI route.
-    pub uri: fn(usize) -> (Option<String>, String),
+    pub(crate) uri: fn(usize) -> (Option<String>, String),
     /// A request that the route takes.
-    pub request: fn(usize) -> Sample,
+    pub(crate) request: fn(usize) -> Sample,
     /// Turns it into one that no route takes.
-    pub spoil: fn(&mut Sample),
+    pub(crate) spoil: fn(&mut Sample),
 }
 
 /// A request as text.
 #[derive(Clone, Default)]
-pub struct Sample {
-    pub host: String,
-    pub path: String,
-    pub query: String,
+pub(crate) struct Sample {
+    pub(crate) host: String,
+    pub(crate) path: String,
+    pub(crate) query: String,
     /// Names with dashes, in lower case.
-    pub headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 impl Lookup for Sample {
@@ -64,7 +64,7 @@ const METHODS: [&str; 4] = ["GET", "GET", "GET", "POST"];
 /// The fourth family: every twentieth route has a regex, every tenth an `||`; of the others each kind has its share.
 fn mixed(n: usize) -> String {
     match n % 20 {
-        0 if n % 100 == 0 => format!(r##"http.path ~ r#"/item-[0-9]+-{n}$"#"##),
+        0 if n.is_multiple_of(100) => format!(r##"http.path ~ r#"/item-[0-9]+-{n}$"#"##),
         0 => format!(r##"http.path ~ r#"^/svc-{n}/v[0-9]+/items/[0-9]+$"#"##),
         1 | 11 => format!(r#"(http.path ^= "/left-{n}/" || http.path ^= "/right-{n}/") && http.method == "GET""#),
         2..=6 => format!(r#"http.headers.x_tenant == "tenant-{n}" && http.method == "GET""#),
@@ -82,12 +82,14 @@ fn mixed(n: usize) -> String {
 fn mixed_request(n: usize) -> Sample {
     let path = |path: String| Sample { path, ..usual() };
     match n % 20 {
-        0 if n % 100 == 0 => path(format!("/item-4711-{n}")),
+        0 if n.is_multiple_of(100) => path(format!("/item-4711-{n}")),
         0 => path(format!("/svc-{n}/v2/items/4711")),
         1 | 11 => path(format!("/right-{n}/basket")),
         2..=6 => with_header(path("/orders/4711".to_owned()), n),
         7 | 8 => Sample { query: format!("page=2&tag=tag-{n}"), ..path("/search".to_owned()) },
-        9 | 10 | 12 => Sample { host: format!("shop-{}.example.com", n / 100), ..path(format!("/area-{}/cart", n % 100)) },
+        9 | 10 | 12 => {
+            Sample { host: format!("shop-{}.example.com", n / 100), ..path(format!("/area-{}/cart", n % 100)) }
+        }
         13 => path(format!("/Docs-{n}/Index.html")),
         14 => path(format!("/exact/{n}")),
         _ => path(format!("/api/v1/service-{n}/items/4711")),
@@ -100,7 +102,7 @@ fn with_header(mut sample: Sample, n: usize) -> Sample {
 }
 
 /// The families of expression routes, and after them those of URI routes.
-pub const FAMILIES: [Family; 8] = [
+pub(crate) const FAMILIES: [Family; 8] = [
     Family {
         name: "paths × methods",
         expression: Some(|n| {
@@ -187,7 +189,7 @@ pub const FAMILIES: [Family; 8] = [
 ];
 
 impl Family {
-    pub fn spec(&self, n: usize) -> Arc<RouteSpec> {
+    pub(crate) fn spec(&self, n: usize) -> Arc<RouteSpec> {
         let takes = match self.expression {
             Some(expression) => Takes::Expression(Expression::parse(&expression(n)).expect("an expression of ours")),
             None => {
@@ -205,7 +207,7 @@ impl Family {
     }
 
     /// The request of a route, and the method it takes.
-    pub fn method(&self, n: usize) -> &'static str {
+    pub(crate) fn method(&self, n: usize) -> &'static str {
         if self.name == "paths × methods" { ["GET", "POST"][n % 2] } else { "GET" }
     }
 }

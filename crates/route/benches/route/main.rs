@@ -24,10 +24,22 @@ fn main() {
     println!("ns per match; peer: atc-router for expressions, matchit for paths");
     println!(
         "{:17} {:>7} {:>6} {:>6} {:>6} {:>6} {:>7} | {:>10} {:>10} | {:>8} {:>10} {:>9} {:>7}",
-        "family", "routes", "first", "middle", "last", "miss", "spread", "peer mid", "peer miss", "parse ms", "compile ms",
-        "change ms", "B/route"
+        "family",
+        "routes",
+        "first",
+        "middle",
+        "last",
+        "miss",
+        "spread",
+        "peer mid",
+        "peer miss",
+        "parse ms",
+        "compile ms",
+        "change ms",
+        "B/route"
     );
-    for family in FAMILIES.iter().filter(|family| wanted.as_ref().is_none_or(|wanted| family.name.contains(&**wanted))) {
+    for family in FAMILIES.iter().filter(|family| wanted.as_ref().is_none_or(|wanted| family.name.contains(&**wanted)))
+    {
         for routes in [1, 100, 10_000, 100_000] {
             row(family, routes);
         }
@@ -127,7 +139,7 @@ fn peer(family: &Family, routes: usize, miss: &Sample) -> [String; 2] {
     let method = family.method(routes / 2);
     let schema = peers::schema();
     if let Some(router) = peers::reference(family, routes, &schema) {
-        let mut ask = |sample: &Sample, expected: bool| {
+        let ask = |sample: &Sample, expected: bool| {
             assert_eq!(peers::ask_reference(&router, &schema, sample, method), expected);
         };
         return [nanoseconds_of_slow(|| ask(&hit, true)), nanoseconds_of_slow(|| ask(miss, false))];

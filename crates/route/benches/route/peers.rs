@@ -9,7 +9,7 @@ use atc_router::schema::Schema;
 use uuid::Uuid;
 
 /// The fields of our families, as Kong declares them.
-pub fn schema() -> Schema {
+pub(crate) fn schema() -> Schema {
     let mut schema = Schema::default();
     for field in ["http.method", "http.host", "http.path", "http.headers.*", "http.queries.*"] {
         schema.add_field(field, Type::String);
@@ -19,7 +19,7 @@ pub fn schema() -> Schema {
 }
 
 /// The reference with the first routes of a family; `None` where they are no expressions.
-pub fn reference<'a>(family: &Family, routes: usize, schema: &'a Schema) -> Option<Router<'a>> {
+pub(crate) fn reference<'a>(family: &Family, routes: usize, schema: &'a Schema) -> Option<Router<'a>> {
     let expression = family.expression?;
     let mut router = Router::new(schema);
     for n in 0..routes {
@@ -31,7 +31,7 @@ pub fn reference<'a>(family: &Family, routes: usize, schema: &'a Schema) -> Opti
 }
 
 /// One request: its values are put into a context, as Kong does for every request, and matched.
-pub fn ask_reference(router: &Router<'_>, schema: &Schema, sample: &Sample, method: &str) -> bool {
+pub(crate) fn ask_reference(router: &Router<'_>, schema: &Schema, sample: &Sample, method: &str) -> bool {
     let mut context = Context::new(schema);
     context.add_value("http.method", Value::String(method.to_owned()));
     context.add_value("http.host", Value::String(sample.host.clone()));
@@ -51,7 +51,7 @@ pub fn ask_reference(router: &Router<'_>, schema: &Schema, sample: &Sample, meth
 }
 
 /// A tree of the paths alone; `None` where a family is not told apart by paths.
-pub fn tree(family: &Family, routes: usize) -> Option<matchit::Router<usize>> {
+pub(crate) fn tree(family: &Family, routes: usize) -> Option<matchit::Router<usize>> {
     if !matches!(family.name, "uri exact" | "uri prefix" | "uri params") {
         return None;
     }

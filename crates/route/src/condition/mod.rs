@@ -1,8 +1,8 @@
 //! What a route asks of a request: a boolean combination of predicates, whatever language it was written in.
 //!
 //! Kong's expressions, APISIX's `vars` and the parts of URI routes all become a [`Condition`]; the compiler, explain and lint
-//! know nothing else. Simplification is in [`simplify`], what a predicate means in [`predicate`], what it reads in
-//! [`field`].
+//! know nothing else. What a predicate means is in [`predicate`], what it reads in [`field`], what
+//! follows from it in [`implies`], when that needs no request in [`decided`]; [`simplify`] makes conditions short.
 
 pub(crate) mod decided;
 mod field;

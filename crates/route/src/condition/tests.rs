@@ -291,21 +291,6 @@ proptest! {
     }
 
     #[test]
-    fn what_is_assumed_changes_nothing_where_it_holds(
-        condition in condition(), worlds in proptest::collection::vec(world(), 24), picks in any::<u64>(),
-    ) {
-        let mut predicates = Vec::new();
-        condition.each_predicate(&mut |predicate| predicates.push(&**predicate));
-        let assumed = |at: &usize| picks >> (at % 64) & 3 == 0;
-        let literals: Vec<&Predicate> = (0..predicates.len()).filter(assumed).map(|at| predicates[at]).collect();
-        let rest = condition.assuming(&literals);
-        rest.each_predicate(&mut |predicate| assert!(!literals.contains(&&**predicate)));
-        for world in worlds.iter().filter(|world| literals.iter().all(|literal| world.satisfies(literal))) {
-            prop_assert_eq!(world.meets(&rest), world.meets(&condition), "{:?} {:?}", rest, world);
-        }
-    }
-
-    #[test]
     fn decided_predicates_are(predicate in predicate(), worlds in proptest::collection::vec(world(), 24)) {
         for world in &worlds {
             let holds = world.satisfies(&predicate);

@@ -37,6 +37,8 @@ pub struct Told {
     pub field: String,
     /// What the request has there, as the predicate sees it; empty: the field is absent.
     pub values: Vec<String>,
+    /// How many more values there are than are told.
+    pub omitted: usize,
     /// Whether it holds; such a one is negated.
     pub holds: bool,
 }
@@ -89,7 +91,14 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
         };
         let own = |predicate: String, field: Field, value: String, whose: &str| Reason {
             text: format!("{predicate}; {whose} {value}"),
-            predicates: vec![Told { predicate, at: None, field: field.to_string(), values: vec![value], holds: false }],
+            predicates: vec![Told {
+                predicate,
+                at: None,
+                field: field.to_string(),
+                values: vec![value],
+                omitted: 0,
+                holds: false,
+            }],
         };
         if !uri.methods.admits(self.request.method) {
             let method = self.request.method.to_string();
@@ -114,14 +123,16 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     /// Of the parts that must all hold, how many don't, and how many there are.
     fn count(&mut self, condition: &Condition, pattern: Option<&PathPattern>) -> (u32, u32) {
         match condition {
-            Condition::All(parts) => parts.iter().fold((0, 0), |(failing, all), part| match failing > 0 && is_costly(part) {
-                // How near it is does not matter so much.
-                true => (failing + 1, all + 1),
-                false => {
-                    let (more_failing, more) = self.count(part, pattern);
-                    (failing + more_failing, all + more)
-                }
-            }),
+            Condition::All(parts) => {
+                parts.iter().fold((0, 0), |(failing, all), part| match failing > 0 && is_costly(part) {
+                    // How near it is does not matter so much.
+                    true => (failing + 1, all + 1),
+                    false => {
+                        let (more_failing, more) = self.count(part, pattern);
+                        (failing + more_failing, all + more)
+                    }
+                })
+            }
             part => (u32::from(!self.holds(part, pattern)), 1),
         }
     }
@@ -180,7 +191,9 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     /// `holds` is about what was written, which may hold the negation itself.
     fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
-        let values: Vec<String> = self.plain.values(predicate, pattern).iter().map(text).collect();
+        let all = self.plain.values(predicate, pattern);
+        let values: Vec<String> = all.iter().take(VALUES_TOLD_MAX).map(text).collect();
+        let omitted = all.len() - values.len();
         let source = shortened(&predicate.source.text, PREDICATE_CHARS_MAX);
         let mut what = match predicate.source.at {
             Some((line, column)) => format!("at {line}:{column}, {source}"),
@@ -193,8 +206,8 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             true => format!("lower({})", predicate.field),
             false => predicate.field.to_string(),
         };
-        let fact = format!("{field} is {}", shown(&values, predicate, holds));
-        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, holds });
+        let fact = format!("{field} is {}", shown(&values, omitted, predicate, holds));
+        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, omitted, holds });
         Line { what, fact }
     }
 }
@@ -215,14 +228,14 @@ fn written_negation(condition: &Condition) -> Option<&Predicate> {
     }
 }
 
-fn shown(values: &[String], predicate: &Predicate, holds: bool) -> String {
+fn shown(values: &[String], omitted: usize, predicate: &Predicate, holds: bool) -> String {
     let quoted = |value: &String| match predicate.field.kind() {
         FieldKind::Text => format!("{value:?}"),
         FieldKind::Int | FieldKind::Ip => value.clone(),
     };
-    let mut shown = values.iter().take(VALUES_TOLD_MAX).map(quoted).collect::<Vec<_>>().join(", ");
-    if values.len() > VALUES_TOLD_MAX {
-        shown.push_str(&format!(" and {} more", values.len() - VALUES_TOLD_MAX));
+    let mut shown = values.iter().map(quoted).collect::<Vec<_>>().join(", ");
+    if omitted > 0 {
+        shown.push_str(&format!(" and {omitted} more"));
     }
     match (values.len(), holds, predicate.any) {
         (0, ..) => "absent".to_owned(),

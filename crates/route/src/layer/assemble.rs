@@ -13,6 +13,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// So many regexes of one literal beginning are tried one after the other; more are searched for together.
+const SHARED_PREFIX_MAX: u32 = 16;
+
 /// A program in the making.
 pub(super) struct Assembler {
     fields: Fields,
@@ -21,6 +24,8 @@ pub(super) struct Assembler {
     code: HashMap<Box<[u32]>, Item, FixedState>,
     tails: HashMap<(Tail, bool), u32, FixedState>,
     groups: Vec<Patterns>,
+    /// How many regexes of the path have each literal beginning.
+    beginnings: HashMap<Box<[u8]>, u32, FixedState>,
 }
 
 /// The regexes of a group.
@@ -39,8 +44,18 @@ enum Left {
 }
 
 impl Assembler {
-    pub(super) fn new(fields: Fields) -> Assembler {
+    /// Goes on from `fields`, for the predicates of `conditions`.
+    pub(super) fn new(fields: Fields, conditions: &[Condition]) -> Assembler {
+        let mut beginnings = HashMap::default();
+        for condition in conditions {
+            condition.each_predicate(&mut |predicate| {
+                if let Some(beginning) = beginning_of(predicate) {
+                    *beginnings.entry(beginning.into()).or_insert(0) += 1;
+                }
+            });
+        }
         Assembler {
+            beginnings,
             fields,
             program: Program::default(),
             predicates: HashMap::default(),
@@ -67,7 +82,7 @@ impl Assembler {
     /// The atom of a regex that is searched for in a group; `None` for other predicates.
     pub(super) fn regex_atom<'a>(&mut self, predicate: &'a Arc<Predicate>) -> Option<Atom<'a>> {
         let Test::Regex(pattern) = &predicate.test else { return None };
-        if has_prefix(predicate, pattern) {
+        if self.is_filed_by_prefix(predicate) {
             return None;
         }
         let (group, number) = self.group_of(predicate, pattern);
@@ -208,7 +223,7 @@ impl Assembler {
     }
 
     fn engine_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> Engine {
-        if !has_prefix(predicate, pattern) {
+        if !self.is_filed_by_prefix(predicate) {
             let (group, pattern) = self.group_of(predicate, pattern);
             return Engine::Group { group, pattern };
         }
@@ -224,6 +239,12 @@ impl Assembler {
         };
         program.prefixes.push(prefix.into());
         Engine::Tail { prefix: program.prefixes.len() as u32 - 1, tail }
+    }
+
+    /// Whether a regex is filed by its literal beginning, and tried by itself.
+    fn is_filed_by_prefix(&self, predicate: &Predicate) -> bool {
+        let count = beginning_of(predicate).and_then(|beginning| self.beginnings.get(beginning));
+        count.is_some_and(|count| *count <= SHARED_PREFIX_MAX)
     }
 
     /// The group that a regex is in, and its number there.
@@ -243,9 +264,14 @@ impl Assembler {
     }
 }
 
-/// Whether a regex begins with literal text at the start of the path, by which it is filed.
-fn has_prefix(predicate: &Predicate, pattern: &Pattern) -> bool {
-    predicate.field == Field::Path && !predicate.lower && pattern.anchored_prefix().is_some()
+/// The literal text that a regex over the path begins with.
+fn beginning_of(predicate: &Predicate) -> Option<&[u8]> {
+    match &predicate.test {
+        Test::Regex(pattern) if predicate.field == Field::Path && !predicate.lower => {
+            pattern.anchored_prefix().map(|(prefix, _)| prefix)
+        }
+        _ => None,
+    }
 }
 
 /// The key of a regex in its dimension.

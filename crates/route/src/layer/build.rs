@@ -70,7 +70,7 @@ impl Layer {
             places: &places,
             atoms: Vec::new(),
             filings: Vec::with_capacity(places.len()),
-            assembler: Assembler::new((**fields).clone()),
+            assembler: Assembler::new((**fields).clone(), &conditions),
             out: Parts::default(),
         };
         builder.file();

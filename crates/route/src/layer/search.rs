@@ -32,6 +32,8 @@ pub(crate) struct LayerScratch {
     generation: u32,
     /// By memo: the generation of its answer, and in the lowest bit the answer.
     memos: Vec<u32>,
+    /// By node, then by place: in which search one of several values led there. Grows when first needed.
+    followed: Vec<u32>,
     groups: Vec<GroupMemory>,
 }
 
@@ -90,6 +92,20 @@ impl Search<'_, '_> {
         match child.target() {
             Ok(run) => self.run(run),
             Err(node) => self.node(node),
+        }
+    }
+
+    /// Goes on with what another value may have led to already. The index is a tree, so a second time finds nothing new; and
+    /// a request of many values could make the times multiply from node to node.
+    fn child_once(&mut self, child: Child) {
+        let nodes = self.layer.nodes.len();
+        let index = child.target().map_or_else(|node| node as usize, |run| nodes + run as usize);
+        let LayerScratch { generation, followed, .. } = &mut *self.own;
+        if followed.len() <= index {
+            followed.resize(nodes + self.layer.places.len(), 0);
+        }
+        if std::mem::replace(&mut followed[index], *generation) != *generation {
+            self.child(child);
         }
     }
 
@@ -187,10 +203,15 @@ impl Search<'_, '_> {
     }
 
     fn prefix(&mut self, tree: crate::tree::Root, slot: SlotId, any: bool) {
+        let layer = self.layer;
         let mut entry = self.values.first(slot, self.fields, self.request);
+        let is_single = entry == values::NONE || self.values.next(entry) == values::NONE;
         while entry != values::NONE {
             let text = self.values.lend(entry);
-            self.path(None, Some(tree), &text);
+            layer.forest.search(tree, &text, |child| match is_single {
+                true => self.child(Child(child)),
+                false => self.child_once(Child(child)),
+            });
             self.values.take_back(text);
             // What all must begin with the first does.
             entry = if any { self.values.next(entry) } else { values::NONE };
@@ -279,11 +300,13 @@ impl Search<'_, '_> {
             }
             return;
         }
+        let is_single = self.values.next(entry) == values::NONE;
         while entry != values::NONE {
             let text = self.values.text(entry);
-            let child = layer.table.get(space, text, TextHash::new(text));
-            if let Some(child) = child {
-                self.child(Child(child));
+            match layer.table.get(space, text, TextHash::new(text)) {
+                Some(child) if is_single => self.child(Child(child)),
+                Some(child) => self.child_once(Child(child)),
+                None => {}
             }
             entry = self.values.next(entry);
         }

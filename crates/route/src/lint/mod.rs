@@ -125,8 +125,13 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
             (_, Some(written)) => parts::find(written, &mut add),
             _ => {}
         }
-        if let Some(Shadow { by, same }) = shadow {
-            add(told(specs, route, &by, same));
+        match shadow {
+            Some(Shadow { by, .. }) if by.is_empty() => {
+                let reason = "whichever alternatives are taken, two of its conditions exclude each other".to_owned();
+                add(FindingKind::NeverMatches { reason });
+            }
+            Some(Shadow { by, same }) => add(told(specs, route, &by, same)),
+            None => {}
         }
     }
     lint

@@ -51,3 +51,21 @@ fn push(condition: &Condition, inside: bool, out: &mut String) -> std::fmt::Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Expression;
+
+    #[test]
+    fn long_expressions_are_cut() {
+        let check = |part: &str| {
+            let text = [part; 100].join(" && ");
+            let shown = with_parentheses(Expression::parse(&text).unwrap().condition());
+            let inside = shown.strip_prefix('`').and_then(|shown| shown.strip_suffix("…`")).unwrap();
+            assert!(text.starts_with(inside) && inside.len() <= SHOWN_BYTES_MAX, "{shown}");
+        };
+        check(r#"http.headers.x == "1""#);
+        check(r#"http.headers.x == "ääääääääääääää""#);
+    }
+}

@@ -28,9 +28,12 @@ const CANDIDATES_MAX: usize = 256;
 /// Most candidates looked at for one route.
 const CANDIDATES_OF_ROUTE_MAX: usize = 8192;
 
+/// As how many candidates one with a regex counts.
+const COSTLY: usize = 8;
+
 /// What takes a route's requests.
 pub(super) struct Shadow {
-    /// Positions of routes, ascending; never empty.
+    /// Positions of routes, ascending. None: there is no such request.
     pub(super) by: Vec<usize>,
     /// Whether it is one that asks for the same.
     pub(super) same: bool,
@@ -65,7 +68,7 @@ pub(super) fn find(specs: &[Arc<RouteSpec>], conditions: &[Condition]) -> Vec<Op
         let mut by: Vec<usize> = cover.by.iter().map(|route| *route as usize).collect();
         by.sort_unstable();
         let same = matches!(&by[..], [only] if are_same((specs, conditions), *only, route));
-        (!cover.is_open && !by.is_empty()).then_some(Shadow { by, same })
+        (!cover.is_open).then_some(Shadow { by, same })
     };
     found.into_iter().enumerate().map(told).collect()
 }
@@ -97,8 +100,8 @@ impl Cover {
                 if left == 0 {
                     return true;
                 }
-                left -= 1;
                 let earlier = places.literals(&places.alternatives[candidate as usize]);
+                left = left.saturating_sub(if earlier.iter().any(is_costly) { COSTLY } else { 1 });
                 let follows = follows(alternative, earlier);
                 if follows {
                     taken_by = Some(candidate);
@@ -114,6 +117,11 @@ impl Cover {
         }
         true
     }
+}
+
+/// Whether it is a regex, which is matched against equal texts.
+fn is_costly(literal: &Literal<'_>) -> bool {
+    matches!(literal.predicate.test, Test::Regex(_))
 }
 
 /// Whether all of `then` follow from `literals`.

@@ -47,6 +47,8 @@ pub(crate) const TEXTS: &[&str] = &[
     "null",
     "long-value-that-goes-on-and-on-and-on-for-more-than-sixty-four-bytes-in-all",
 ];
+/// Those that are drawn half of the time, so that many meet.
+const FEW: &[&str] = &["a", "b", "A", "ab", "a b", "a|b", "", "1"];
 pub(crate) const HOSTS: &[&str] =
     &["a.com", "b.a.com", "c.b.a.com", "d.c.b.a.com", "com", "x.com", "other", "127.0.0.1"];
 pub(crate) const SEGMENTS: &[&str] =
@@ -97,7 +99,6 @@ pub(crate) enum Value {
 
 impl Asked {
     pub(crate) fn random(random: &mut Random) -> Asked {
-        let pick_text = |random: &mut Random| random.pick(TEXTS);
         let queries = match random.below(4) {
             0 => None,
             1 => Some(random.below(2)),
@@ -119,7 +120,7 @@ impl Asked {
                 2 => format!("{}{}", name[..1].to_uppercase(), &name[1..]),
                 _ => name.to_owned(),
             };
-            (name, pick_text(random).as_bytes().to_vec())
+            (name, text(random).as_bytes().to_vec())
         };
         let headers = if random.one_in(4) { 0 } else { random.below(6) };
         let address = |random: &mut Random| random.pick(ADDRESSES).parse::<IpAddr>().unwrap();
@@ -264,6 +265,10 @@ impl Lookup for Asked {
     }
 }
 
+pub(crate) fn text(random: &mut Random) -> &'static str {
+    if random.one_in(2) { random.pick(FEW) } else { random.pick(TEXTS) }
+}
+
 /// Appends a pair of name and value, encoded in one of the ways there are.
 fn argument(random: &mut Random, query: &mut Vec<u8>) {
     if !query.is_empty() || random.one_in(20) {
@@ -276,7 +281,7 @@ fn argument(random: &mut Random, query: &mut Vec<u8>) {
     let value = match random.below(8) {
         0 => None,
         1 => Some("a\0b"),
-        _ => Some(random.pick(TEXTS)),
+        _ => Some(text(random)),
     };
     let all = random.one_in(6);
     encode(random, name, all, query);

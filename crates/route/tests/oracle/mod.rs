@@ -8,6 +8,7 @@ pub(crate) mod asked;
 pub(crate) mod expressions;
 pub(crate) mod fuzzed;
 pub(crate) mod kong;
+pub(crate) mod predicates;
 pub(crate) mod random;
 pub(crate) mod routes;
 pub(crate) mod scan;

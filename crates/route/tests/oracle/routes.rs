@@ -1,7 +1,7 @@
 //! Random routes of both kinds, as texts.
 
 use super::asked::ADDRESSES;
-use super::expressions::Chain;
+use super::expressions::{Chain, Expressions};
 use super::random::{Random, without_one};
 use super::vars::Vars;
 use std::sync::Arc;
@@ -36,10 +36,10 @@ pub(crate) struct Uri {
 const HOSTS: &[&str] = &["a.com", "b.a.com", "c.b.a.com", "*.a.com", "*.b.a.com", "*.com"];
 
 impl Route {
-    /// One route in `expressions` is an expression.
-    pub(crate) fn random(random: &mut Random, id: usize, expressions: usize) -> Route {
-        let asks = match random.one_in(expressions) {
-            true => Asks::Expression(Chain::random(random)),
+    /// One route in `one_in` is an expression.
+    pub(crate) fn random(random: &mut Random, id: usize, one_in: usize, expressions: &Expressions) -> Route {
+        let asks = match random.one_in(one_in) {
+            true => Asks::Expression(expressions.chain(random)),
             false => Asks::Uri(uri(random)),
         };
         Route { id, priority: random.below(3) as i64 - 1, asks }
@@ -142,7 +142,7 @@ fn pattern(random: &mut Random) -> String {
     for _ in 0..random.below(4) {
         text.push('/');
         match random.below(5) {
-            0 | 1 => text.push_str("a"),
+            0 | 1 => text.push('a'),
             2 => text.push_str(random.pick(&["b", "ab", "v1", "users", "42"])),
             _ => {
                 text.push(':');

@@ -1,0 +1,90 @@
+//! The lines of a log, one at a time and bounded, whatever the file holds.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Longest line that is looked at. Longer ones are passed over, and told.
+pub(super) const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// Reads lines.
+pub(super) struct Lines<R = File> {
+    file: BufReader<R>,
+    line: Vec<u8>,
+    number: u64,
+    bytes: u64,
+}
+
+/// One line, without its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// Nothing but blanks.
+    Blank,
+    /// More than [`LINE_BYTES_MAX`] bytes.
+    TooLong,
+    /// Anything else.
+    Text(&'a [u8]),
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn new(file: R) -> Lines<R> {
+        Lines { file: BufReader::with_capacity(BUFFER_BYTES, file), line: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    /// The next line with its number, from 1.
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+        const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+        self.line.clear();
+        let read = self.file.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut self.line)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        self.bytes += read as u64;
+        let is_whole = self.line.ends_with(b"\n");
+        if read > LINE_BYTES_MAX && !is_whole {
+            self.bytes += self.file.skip_until(b'\n')? as u64;
+            return Ok(Some((self.number, Line::TooLong)));
+        }
+        let text = match self.number {
+            1 => self.line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.line),
+            _ => &self.line,
+        };
+        let text = text.trim_ascii();
+        Ok(Some((self.number, if text.is_empty() { Line::Blank } else { Line::Text(text) })))
+    }
+
+    /// How much has been read.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_any_file() {
+        let long = vec![b'x'; LINE_BYTES_MAX];
+        let longer = [&long[..], b"xx"].concat();
+        let file = [b"\xef\xbb\xbfa\r\n\r\n\nb\n", &long[..], b"\n", &longer, b"\nc\n", &longer].concat();
+        let mut lines = Lines::new(&file[..]);
+        let mut check = |expected: Line<'_>| {
+            let (number, line) = lines.next().unwrap().unwrap();
+            assert!(line == expected, "line {number}");
+        };
+        check(Line::Text(b"a"));
+        check(Line::Blank);
+        check(Line::Blank);
+        check(Line::Text(b"b"));
+        check(Line::Text(&long));
+        check(Line::TooLong);
+        check(Line::Text(b"c"));
+        check(Line::TooLong);
+        assert_eq!(lines.next().unwrap(), None);
+        assert_eq!(lines.bytes(), file.len() as u64);
+        assert_eq!(Lines::new(&b""[..]).next().unwrap(), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the gateway serves, asked from outside: the admin address's status, and when a change of the file is in force.
+
+use crate::Result;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::Receiver;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks; no figure is finer.
+const LOOK: Duration = Duration::from_millis(1);
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// A connection for one request after the other.
+pub(super) struct Asker {
+    address: SocketAddr,
+    stream: BufReader<TcpStream>,
+}
+
+/// What `GET /v1/status` says of the configuration.
+pub(super) struct Served {
+    pub(super) generation: u64,
+    /// Why the last one was refused.
+    pub(super) error: Option<String>,
+}
+
+/// A change of the file: when it was written, and a path that only it takes.
+pub(super) struct Written {
+    pub(super) at: Instant,
+    pub(super) path: String,
+}
+
+impl Asker {
+    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        Ok(Self { address, stream: BufReader::new(stream) })
+    }
+
+    /// The status and the body of an answer; both gateway and admin address give bodies a length.
+    fn ask(&mut self, path: &str) -> Result<(u16, Vec<u8>)> {
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: load.example\r\n\r\n")?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| format!("not a status line: {line:?}"))?;
+        let (mut length, mut closes) = (0, false);
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse()?;
+            }
+            closes |= name.eq_ignore_ascii_case("connection") && value.trim().eq_ignore_ascii_case("close");
+        }
+        if length > BODY_BYTES_MAX {
+            return Err(format!("a body of {length} bytes").into());
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body)?;
+        if closes {
+            *self = Self::connect(self.address)?;
+        }
+        Ok((status, body))
+    }
+
+    pub(super) fn served(&mut self) -> Result<Served> {
+        let (_, body) = self.ask("/v1/status")?;
+        let status: Value = serde_json::from_slice(&body)?;
+        let config = &status["config"];
+        let generation = config["generation"].as_u64().ok_or("the status has no config.generation")?;
+        let error = &config["last_error"];
+        Ok(Served { generation, error: (!error.is_null()).then(|| error.to_string()) })
+    }
+
+    /// Waits until a path is taken.
+    pub(super) fn wait_for(&mut self, path: &str) -> Result {
+        let begin = Instant::now();
+        while self.ask(path)?.0 != 200 {
+            if begin.elapsed() > ANSWER_TIMEOUT {
+                return Err(format!("{path} is not served after {ANSWER_TIMEOUT:?}").into());
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Waits for one change after the other to be served, till no more come; µs from written to served. Changes that come
+    /// meanwhile pass unseen.
+    pub(super) fn follow(&mut self, changes: &Receiver<Written>) -> Result<Vec<u32>> {
+        let mut took_us = Vec::new();
+        while let Ok(written) = changes.recv() {
+            self.wait_for(&written.path)?;
+            took_us.push(u32::try_from(written.at.elapsed().as_micros()).unwrap_or(u32::MAX));
+        }
+        Ok(took_us)
+    }
+}
