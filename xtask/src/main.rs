@@ -29,8 +29,11 @@ cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes 
                                       CPU per request beside nginx and HAProxy
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
-cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--blocks N] [--json FILE]
-                                      latency under a reload storm against none
+cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
+                         [--spread] [--json FILE]
+                                      CPU per request with N expression routes beside one; also with URI routes
+cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--changes N] [--expressions] [--blocks N] [--json FILE]
+                                      latency while N routes a second change against none
 cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
 cargo xtask bench tail   [--series N,N] [--seconds S] [--blocks N] [--rate R] [--connections N] [--plain] [--touched PERCENT]

@@ -401,9 +401,12 @@ pub(crate) fn tell_route_cache(plan: &Plan) {
     );
 }
 
-/// From the first to the last route that is not the one it was.
+/// How many routes are not what they were: where routes came or went, from the first to the last of them.
 fn changed_routes(old: &Config, new: &Config) -> usize {
     let is_same = |(old, new): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(old, new);
+    if old.routes.len() == new.routes.len() {
+        return old.routes.iter().zip(&new.routes).filter(|pair| !is_same(pair)).count();
+    }
     let before = old.routes.iter().zip(&new.routes).take_while(is_same).count();
     let (old, new) = (&old.routes[before..], &new.routes[before..]);
     let behind = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count();

@@ -31,6 +31,7 @@ fn explain(gateway: &Gateway, query: &str) -> (u16, Value) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_is_served_is_explained() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
     let (status, answer) = explain(&gateway, "?url=http://shop.example.com/orders/7&header=X-Beta:+2&route=nowhere");

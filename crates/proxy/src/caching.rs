@@ -175,6 +175,47 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
+    use std::net::{IpAddr, Ipv4Addr};
+    use stillgate_route::path::normalise;
+
+    #[test]
+    fn what_is_remembered_is_of_the_present_matcher() {
+        let plan = |mode: &str, uri: &str, previous: Option<&Plan>| {
+            let text = format!(
+                "gateway: {{route_cache: {{mode: {mode}}}}}\nupstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\n\
+                 routes: [{{id: a, uri: {uri}, upstream_id: u}}]\n"
+            );
+            let config = stillgate_config::load(text, &|_| None).unwrap().config;
+            Plan::build(1, &config, &HashMap::new(), previous, None).unwrap()
+        };
+        let first = plan("on", "/a", None);
+        let sample = first.matcher().samples(1).remove(0);
+        let mut normal = Vec::new();
+        let request = Request {
+            method: sample.method,
+            host: &sample.host,
+            path: normalise(&sample.path, &mut normal).unwrap(),
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            vars: &sample,
+        };
+        let (counters, mut memory) = (WorkerCounters::default(), RouteMemory::new(7));
+        let mut scratch = Scratch::default();
+        let mut check = |plan: &Plan, is_found: bool, hits: u64, misses: u64| {
+            let found = memory.find(plan, &request, &mut scratch, &counters).unwrap();
+            assert_eq!(found.is_some(), is_found);
+            memory.tick(plan, &counters);
+            assert_eq!((counters.route_cache_hits.get(), counters.route_cache_misses.get()), (hits, misses));
+            (counters.route_cache_entries.get(), counters.route_cache_bytes.get() > 0)
+        };
+        check(&first, true, 0, 1);
+        assert_eq!(check(&first, true, 1, 1), (1, true));
+        let second = plan("on", "/b", Some(&first));
+        check(&second, false, 1, 2);
+        // The same matcher in another Plan.
+        check(&plan("on", "/b", Some(&second)), false, 2, 2);
+        assert_eq!(check(&plan("off", "/b", Some(&second)), false, 2, 2), (0, false));
+    }
 
     #[test]
     fn a_cache_without_hits_rests_longer_each_time() {

@@ -1,6 +1,6 @@
 //! Requests that routes were made for, derived from the routes themselves, to measure a matcher on.
 
-use crate::condition::{Condition, Field, Predicate, Test};
+use crate::condition::{Condition, Field, NumberTest, Predicate, Test};
 use crate::layer::{condition_of, places_of};
 use crate::matcher::Matcher;
 use crate::variable::{Lookup, Variable};
@@ -29,6 +29,10 @@ impl Lookup for Sample {
             Variable::Header(name) => {
                 let header = self.headers.iter().find(|(known, _)| **known == *name.as_str());
                 header.map(|(_, value)| &**value)
+            }
+            Variable::Arg(name) => {
+                let pairs = self.query.split(|byte| *byte == b'&');
+                pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).next()
             }
             _ => None,
         }
@@ -86,7 +90,16 @@ impl Sample {
     fn pass(&mut self, predicate: &Predicate) {
         let text = match &predicate.test {
             Test::Equal(text) | Test::Prefix(text) | Test::Suffix(text) | Test::Contains(text) => text.to_vec(),
-            Test::Regex(pattern) => pattern.anchored_prefix().map_or_else(Vec::new, |(prefix, _)| prefix.to_vec()),
+            Test::Regex(pattern) => pattern.example(),
+            Test::Number(test, bound) => match test {
+                NumberTest::Less => (bound - 1.0).to_string().into_bytes(),
+                NumberTest::Greater => (bound + 1.0).to_string().into_bytes(),
+                NumberTest::Equal | NumberTest::LessOrEqual | NumberTest::GreaterOrEqual => {
+                    bound.to_string().into_bytes()
+                }
+            },
+            Test::HasElement(element) => element.as_bytes().to_vec(),
+            Test::Present => b"x".to_vec(),
             Test::Methods(methods) => {
                 let named = Method::NAMED.iter().find(|(method, _)| methods.admits(*method));
                 self.method = named.map_or(self.method, |(method, _)| *method);
@@ -95,12 +108,19 @@ impl Sample {
             _ => return,
         };
         match &predicate.field {
-            Field::Path if text.starts_with(b"/") => self.path = text,
+            Field::Path | Field::Variable(Variable::Uri) => match predicate.test {
+                // These may stand behind what another predicate asks for.
+                Test::Suffix(_) | Test::Contains(_) => self.path.extend_from_slice(&text),
+                _ if text.starts_with(b"/") => self.path = text,
+                _ => self.path = [b"/", &text[..]].concat(),
+            },
             Field::Host if matches!(predicate.test, Test::Suffix(_)) => self.host = [b"www", &text[..]].concat(),
             Field::Host => self.host = text,
             Field::Method => self.method = Method::from_bytes(&text),
-            Field::Header(name) => self.headers.push((name.as_str().into(), text.into())),
-            Field::Query(name) => {
+            Field::Header(name) | Field::Variable(Variable::Header(name)) => {
+                self.headers.push((name.as_str().into(), text.into()));
+            }
+            Field::Query(name) | Field::Variable(Variable::Arg(name)) => {
                 if !self.query.is_empty() {
                     self.query.push(b'&');
                 }
@@ -120,4 +140,36 @@ fn path_for(pattern: &PathPattern) -> Vec<u8> {
 fn host_for(pattern: &HostPattern) -> Vec<u8> {
     let www: &[u8] = if pattern.is_suffix() { b"www" } else { b"" };
     [www, pattern.key()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Expression, Request, RouteSpec, Scratch, Takes};
+    use std::sync::Arc;
+
+    #[test]
+    fn samples_are_taken_by_their_routes() {
+        let expressions = [
+            r#"http.path ^= "/a/" && http.path =^ ".png" && http.method == "PUT""#,
+            r##"http.path ~ r#"^/users/\d+$"# && http.headers.x_t contains "k""##,
+            r#"http.path ~ "v[0-9]+" && http.queries.q == "1""#,
+            r#"http.host =^ ".test" && (http.headers.x_a == "1" || http.headers.x_b == "2")"#,
+        ];
+        let spec = |(index, text): (usize, &&str)| {
+            let expression = Expression::parse(text).unwrap();
+            Arc::new(RouteSpec { id: format!("r{index}"), priority: 0, takes: Takes::Expression(expression) })
+        };
+        let matcher = Matcher::compile(expressions.iter().enumerate().map(spec).collect()).unwrap();
+        let samples = matcher.samples(10);
+        assert_eq!(samples.len(), expressions.len());
+        for (index, sample) in samples.iter().enumerate() {
+            let mut buffer = Vec::new();
+            let path = crate::path::normalise(&sample.path, &mut buffer).unwrap();
+            let client = std::net::IpAddr::from([127, 0, 0, 1]);
+            let request = Request { method: sample.method, host: &sample.host, path, client, vars: sample };
+            let found = matcher.find(&request, &mut Scratch::default()).unwrap();
+            assert_eq!(found.map(|found| found.route), Some(index), "{sample:?}");
+        }
+    }
 }

@@ -48,7 +48,7 @@ fn relative(routes: &[Route], random: &mut Random, id: usize) -> Option<Route> {
         return None;
     }
     let other = random.pick(routes);
-    let mut like: Vec<Route> = routes::smaller(&[other.clone()]).into_iter().flatten().collect();
+    let mut like: Vec<Route> = routes::smaller(std::slice::from_ref(&other)).into_iter().flatten().collect();
     like.push(other);
     Some(Route { id, priority: random.below(3) as i64 - 1, ..random.pick(&like) })
 }

@@ -17,7 +17,7 @@ pub(crate) fn never(predicate: &Predicate) -> Option<String> {
             _ => format!("{field} is from {first} to {last}"),
         });
     }
-    if let Some(values) = finite_domain(field) {
+    if let Some(values) = finite_domain(field).filter(|_| !matches!(predicate.test, Test::Regex(_))) {
         let passes = |value: &&[u8]| predicate.test.passes(Value::Text(value));
         return (!values.iter().any(passes)).then(|| format!("{field} is \"http\" or \"https\""));
     }
@@ -40,7 +40,7 @@ pub(crate) fn always(predicate: &Predicate) -> Option<String> {
         let (low, high) = int_range(&predicate.test)?;
         return (low <= first && high >= last).then(|| format!("{field} is never below 0"));
     }
-    if let Some(values) = finite_domain(field) {
+    if let Some(values) = finite_domain(field).filter(|_| !matches!(predicate.test, Test::Regex(_))) {
         let all = values.iter().all(|value| predicate.test.passes(Value::Text(value)));
         return all.then(|| format!("{field} is always \"http\" or \"https\""));
     }

@@ -7,7 +7,7 @@
 
 use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
-use crate::condition::{Condition, Predicate};
+use crate::condition::{Condition, Predicate, Test};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -142,10 +142,10 @@ fn compare(parts: &mut Vec<Condition>, kind: Kind) -> bool {
                 continue;
             }
             // Of `&&` they may contradict each other; of `||`, one may hold where the other does not.
-            if implies(p, not_p == kind.all, q, not_q != kind.all) {
+            if implies_at_once(p, not_p == kind.all, q, not_q != kind.all) {
                 return false;
             }
-            let (follows, leads) = (implies(p, not_p, q, not_q), implies(q, not_q, p, not_p));
+            let (follows, leads) = (implies_at_once(p, not_p, q, not_q), implies_at_once(q, not_q, p, not_p));
             let (later_goes, earlier_goes) = if kind.all { (follows, leads) } else { (leads, follows) };
             if later_goes {
                 drop_later = true;
@@ -261,9 +261,9 @@ impl<'a> Known<'a> {
         few.iter().filter(|(known, _)| known.field == predicate.field).find_map(|&(known, value)| {
             if std::ptr::eq(known, predicate) || known == predicate {
                 Some(value)
-            } else if implies(known, !value, predicate, false) {
+            } else if implies_at_once(known, !value, predicate, false) {
                 Some(true)
-            } else if implies(known, !value, predicate, true) {
+            } else if implies_at_once(known, !value, predicate, true) {
                 Some(false)
             } else {
                 None
@@ -311,6 +311,15 @@ fn substitute_chain(parts: &[Condition], kind: Kind, known: &Known<'_>) -> Optio
         }
     }
     Some(kind.join(simpler))
+}
+
+/// As [`implies`], but regexes are only compared: to run one it must be compiled, and would stay so in every route.
+fn implies_at_once(p: &Predicate, not_p: bool, q: &Predicate, not_q: bool) -> bool {
+    let is_regex = |predicate: &Predicate| matches!(predicate.test, Test::Regex(_));
+    if is_regex(p) || is_regex(q) {
+        return p == q && not_p == not_q;
+    }
+    implies(p, not_p, q, not_q)
 }
 
 #[cfg(test)]

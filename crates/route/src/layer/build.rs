@@ -16,6 +16,7 @@ use crate::table::Table;
 use crate::tree::{Forest, Root};
 use crate::{AddressSet, RouteSpec, Takes, UriRoute};
 use foldhash::fast::FixedState;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +24,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// So few are asked one after the other.
 const RUN_MAX: usize = 4;
+/// Fewer filings are not worth a question of their own.
+const KEYED_MIN: usize = 2;
+
+/// From so many filings on, a place gets one for its host and path, and none for alternatives of its condition.
+const FILINGS_MAX: usize = 1 << 22;
 
 /// A place under one alternative of its condition.
 struct Filing {
@@ -35,6 +41,9 @@ struct Filing {
 
 /// What a key in a dimension is told apart by.
 type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
+
+/// How many filings have each key.
+type Counts<'b> = HashMap<Key<'b>, u32, FixedState>;
 
 struct Builder<'a> {
     routes: &'a [Arc<RouteSpec>],
@@ -150,6 +159,7 @@ impl<'a> Builder<'a> {
             alternatives(
                 uri,
                 &conditions[slot as usize],
+                first < FILINGS_MAX,
                 |predicate| assembler.regex_atom(predicate).or_else(|| atom_of(predicate, assembler.fields())),
                 |found| {
                     let start = atoms.len() as u32;
@@ -187,12 +197,13 @@ impl<'a> Builder<'a> {
         let rank_min = filings.first().map_or(NONE, |filing| self.filings[*filing as usize].place);
         let mut rest = filings;
         let mut dispatches = Vec::new();
-        while rest.len() > RUN_MAX
-            && let Some(dimension) = self.best_dimension(&rest)
-        {
-            let (keyed, others) = self.split(&rest, dimension);
-            dispatches.push(self.dispatch(dimension, keyed));
+        while rest.len() > RUN_MAX {
+            let (keyed, others) = self.split(rest);
             rest = others;
+            if keyed.is_empty() {
+                break;
+            }
+            dispatches.extend(keyed.into_iter().map(|(dimension, keyed)| self.dispatch(dimension, keyed)));
         }
         if dispatches.is_empty() && !rest.is_empty() {
             return Child::run(self.run(&rest));
@@ -214,7 +225,7 @@ impl<'a> Builder<'a> {
     }
 
     /// How many filings have each key.
-    fn counts(&self, filings: &[u32]) -> HashMap<Key<'_>, u32, FixedState> {
+    fn counts(&self, filings: &[u32]) -> Counts<'_> {
         let mut counts = HashMap::with_capacity_and_hasher(filings.len(), FixedState::default());
         for &filing in filings {
             for (_, atom) in self.open_atoms(filing) {
@@ -224,12 +235,11 @@ impl<'a> Builder<'a> {
         counts
     }
 
-    /// The dimension that leaves the fewest candidates, if any is worth it.
+    /// The dimensions that are worth a question, the one that leaves the fewest candidates first.
     ///
     /// What is estimated for each is how many filings a request meets that was made for one of them: those without a key,
     /// and as many as share its key.
-    fn best_dimension(&self, filings: &[u32]) -> Option<Dimension> {
-        let counts = self.counts(filings);
+    fn telling_dimensions(&self, filings: &[u32], counts: &Counts<'_>) -> Vec<Dimension> {
         // For every dimension: filings with a key, and the sum of how many share it.
         let mut sums: HashMap<Dimension, (u64, u64), FixedState> = HashMap::default();
         let mut least: Vec<(Dimension, u32)> = Vec::new();
@@ -249,25 +259,44 @@ impl<'a> Builder<'a> {
         }
         let all = filings.len() as u64;
         let left = |(keyed, shared): (u64, u64)| all - keyed + shared.div_ceil(keyed);
-        let (dimension, left) =
-            sums.into_iter().map(|(dimension, sum)| (left(sum), dimension)).min().map(|(left, d)| (d, left))?;
         // A question costs about as much as one or two candidates.
-        (left + 2 <= all || left < all / 2).then_some(dimension)
+        let mut telling: Vec<(u64, Dimension)> = sums
+            .into_iter()
+            .map(|(dimension, sum)| (left(sum), dimension))
+            .filter(|(left, _)| left + 2 <= all || *left < all / 2)
+            .collect();
+        telling.sort_unstable();
+        telling.into_iter().map(|(_, dimension)| dimension).collect()
     }
 
-    /// Filings with a key in the dimension, each with its atom there, and the others.
-    fn split(&self, filings: &[u32], dimension: Dimension) -> (Vec<(u32, u32)>, Vec<u32>) {
-        let counts = self.counts(filings);
-        let (mut keyed, mut others) = (Vec::with_capacity(filings.len()), Vec::new());
-        for &filing in filings {
-            let own = self.open_atoms(filing).filter(|(_, atom)| atom.dimension == dimension);
-            // Of several the rarest, and of those the longest.
-            let telling = |(_, atom): &(u32, &Atom<'a>)| (counts[&atom.key()], std::cmp::Reverse(atom.key.len()));
-            match own.min_by_key(telling) {
-                Some((atom, _)) => keyed.push((filing, atom)),
+    /// Filings by the best dimension in which they have a key, each with its atom there; and the others.
+    ///
+    /// All dimensions are served at once, so that many small ones do not cost a pass each.
+    fn split(&self, filings: Vec<u32>) -> (Vec<(Dimension, Vec<(u32, u32)>)>, Vec<u32>) {
+        let counts = self.counts(&filings);
+        let telling = self.telling_dimensions(&filings, &counts);
+        let place: HashMap<Dimension, usize, FixedState> =
+            telling.iter().enumerate().map(|(place, dimension)| (*dimension, place)).collect();
+        let mut keyed: Vec<(Dimension, Vec<(u32, u32)>)> =
+            telling.into_iter().map(|dimension| (dimension, Vec::new())).collect();
+        let mut others = Vec::new();
+        for filing in filings {
+            let known =
+                self.open_atoms(filing).filter_map(|(index, atom)| Some((*place.get(&atom.dimension)?, index, atom)));
+            // Of several in the best dimension the rarest, and of those the longest.
+            let best = known.min_by_key(|(place, _, atom)| (*place, counts[&atom.key()], Reverse(atom.key.len())));
+            match best {
+                Some((place, index, _)) => keyed[place].1.push((filing, index)),
                 None => others.push(filing),
             }
         }
+        let is_worth_it = |filings: &[(u32, u32)]| filings.len() >= KEYED_MIN;
+        for (_, filings) in keyed.iter().filter(|(_, filings)| !is_worth_it(filings)) {
+            others.extend(filings.iter().map(|(filing, _)| *filing));
+        }
+        // Their numbers are in the order of ranks.
+        others.sort_unstable();
+        keyed.retain(|(_, filings)| is_worth_it(filings));
         (keyed, others)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A condition is turned into alternatives, each a conjunction of *atoms*: predicates that an index can answer. Whatever is
 //! no atom (a negation, a comparison, a regex's tail) is left out, which makes the alternative weaker, never
-//! wrong: it is asked when the place is met. Where alternatives would become too many, the least telling part is left out.
+//! wrong: it is asked when the place is met. Where alternatives would become too many, a part of the condition is left out.
 
 use super::Family;
 use super::place::PlaceId;
@@ -14,8 +14,11 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Most alternatives of one place; each takes a place in the index.
-const ALTERNATIVES_MAX: usize = 64;
+/// Most alternatives that a product of conditions may have; each takes a place in the index. A plain `||` may have as many as
+/// an expression has predicates.
+const PRODUCT_MAX: usize = 256;
+/// Most alternatives of all places of a URI route together, unless it has more places.
+const ROUTE_ALTERNATIVES_MAX: usize = 256;
 /// Most atoms kept of an alternative. They are used up on the way down the tree, so this bounds its depth.
 pub(super) const ATOMS_MAX: usize = 16;
 
@@ -62,14 +65,24 @@ pub(super) enum Origin<'a> {
 /// A conjunction of predicates that an index might answer.
 type Alternative<'a> = Vec<&'a Arc<Predicate>>;
 
-/// Hands the alternatives of a place to `file`, each as its atoms. None at all: the place takes no request.
+/// Hands the alternatives of a place to `file`, each as its atoms. None at all: the place takes no request. Where it is not
+/// `in_full`, one alternative with nothing of the condition does for all.
 pub(super) fn alternatives<'a>(
     uri: Option<(&'a UriRoute, PlaceId)>,
     condition: &'a Condition,
+    in_full: bool,
     mut atom: impl FnMut(&'a Arc<Predicate>) -> Option<Atom<'a>>,
     mut file: impl FnMut(Vec<Atom<'a>>),
 ) {
-    for predicates in of_condition(condition) {
+    let places = uri.map_or(1, |(uri, _)| uri.hosts.len().max(1) * uri.paths.len());
+    let mut found = match in_full && places <= ROUTE_ALTERNATIVES_MAX {
+        true => of_condition(condition),
+        false => vec![Vec::new()],
+    };
+    if uri.is_some() && found.len() * places > ROUTE_ALTERNATIVES_MAX {
+        found = vec![Vec::new()];
+    }
+    for predicates in found {
         let mut atoms: Vec<Atom<'a>> = Vec::with_capacity(predicates.len() + 2);
         if let Some((uri, place)) = uri {
             let path = &uri.paths[place.path as usize];
@@ -119,7 +132,8 @@ fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
             let mut sum = Vec::new();
             for condition in conditions {
                 sum.append(&mut of_condition(condition));
-                if sum.len() > ALTERNATIVES_MAX || sum.iter().any(Vec::is_empty) {
+                // One that says nothing comes alone.
+                if sum.last().is_some_and(Vec::is_empty) {
                     return vec![Vec::new()];
                 }
             }
@@ -136,7 +150,7 @@ fn multiply<'a>(product: Vec<Alternative<'a>>, by: Vec<Alternative<'a>>) -> Vec<
     if tells_nothing(&product) {
         return by;
     }
-    if product.len() * by.len() > ALTERNATIVES_MAX {
+    if product.len() * by.len() > PRODUCT_MAX {
         // Either is necessary by itself; the shorter list takes less room.
         return if by.len() < product.len() { by } else { product };
     }
@@ -190,14 +204,16 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
             (Dimension::Prefix(fields.slot(field, lower), predicate.any), prefix(text))
         }
         (field, Test::InNetwork(network)) => {
-            let slot = (*field != Field::SourceIp).then(|| fields.slot(field, false));
-            (Dimension::Network(slot), Cow::Owned(network_key(network.network(), network.prefix_len()).to_vec()))
+            (network_of(field, fields), Cow::Owned(network_key(network.network(), network.prefix_len()).to_vec()))
+        }
+        (field, Test::IpEqual(address)) => {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            (network_of(field, fields), Cow::Owned(network_key(*address, bits).to_vec()))
         }
         (Field::Host, Test::Equal(text) | Test::Suffix(text)) => (Dimension::Host, Cow::Borrowed(&**text)),
         (Field::Host, Test::Host(pattern)) => (Dimension::Host, Cow::Borrowed(pattern.key())),
         (_, Test::Equal(text)) => (equal(fields, lower), Cow::Borrowed(&**text)),
         (_, Test::IntEqual(number)) => (equal(fields, false), written(number)),
-        (_, Test::IpEqual(address)) => (equal(fields, false), written(address)),
         (_, Test::Methods(methods)) => {
             let name = methods.only().and_then(Method::name)?;
             (equal(fields, false), Cow::Borrowed(name.as_bytes()))
@@ -212,6 +228,10 @@ pub(super) fn atom_of<'a>(predicate: &'a Arc<Predicate>, fields: &mut Fields) ->
         }
     }
     Some(Atom { dimension, key, origin: Origin::Predicate { predicate, slot }, proves })
+}
+
+fn network_of(field: &Field, fields: &mut Fields) -> Dimension {
+    Dimension::Network((*field != Field::SourceIp).then(|| fields.slot(field, false)))
 }
 
 fn written(value: impl std::fmt::Display) -> Cow<'static, [u8]> {

@@ -6,6 +6,7 @@
 //! What matches many of them at once is in [`group`]; what matches a rest behind a literal, shared by all patterns with
 //! that rest, in [`tail`].
 
+mod example;
 mod group;
 mod memory;
 mod reduce;
@@ -165,6 +166,11 @@ impl Pattern {
     pub(crate) fn anchored_literal(&self) -> Option<&[u8]> {
         let split = self.0.split.as_ref()?;
         split.is_whole.then_some(&*split.prefix)
+    }
+
+    /// A value that is likely to match, for samples.
+    pub(crate) fn example(&self) -> Vec<u8> {
+        example::example(&self.hir())
     }
 
     fn hir(&self) -> Hir {

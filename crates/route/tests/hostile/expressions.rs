@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_route::path::normalise;
 use stillgate_route::{
-    Expression, ExpressionErrorKind, Lookup, Matcher, Method, Request, RouteSpec, Scratch, Takes, Variable,
+    ARGUMENTS_MAX, Expression, ExpressionErrorKind, Lookup, Matcher, Method, PathError, Request, RouteSpec, Scratch,
+    Takes, Variable,
 };
 
 /// A request's header fields and query, handed over without being put together.
@@ -49,6 +50,10 @@ fn compile<T: AsRef<str>>(expressions: impl IntoIterator<Item = T>) -> Matcher {
 }
 
 fn find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Option<usize> {
+    try_find(matcher, scratch, path, wire).unwrap()
+}
+
+fn try_find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Result<Option<usize>, PathError> {
     let mut buffer = Vec::new();
     let request = Request {
         method: Method::Get,
@@ -57,7 +62,7 @@ fn find(matcher: &Matcher, scratch: &mut Scratch, path: &str, wire: &Wire) -> Op
         client: IpAddr::V4(Ipv4Addr::LOCALHOST),
         vars: wire,
     };
-    matcher.find(&request, scratch).unwrap().map(|found| found.route)
+    Ok(matcher.find(&request, scratch)?.map(|found| found.route))
 }
 
 /// Takes no more than the work that grew, several times over: what is sixteen times as much may not cost what its square
@@ -104,33 +109,36 @@ fn ten_thousand_header_fields() {
 }
 
 #[test]
-fn ten_thousand_arguments_and_long_queries() {
+fn many_arguments_and_long_queries() {
     let matcher = compile([
-        r#"http.queries.last == "1" && any(http.queries.a) == "9999""#,
-        r#"http.queries.last == "2" && http.queries.a != "9999""#,
+        r#"http.queries.last == "1" && any(http.queries.a) == "998""#,
+        r#"http.queries.last == "2" && http.queries.a != "998""#,
         r#"http.queries.long =^ "end""#,
         r#"any(http.queries.a) ~ "^77+$""#,
     ]);
     let mut scratch = Scratch::default();
-    let mut check = |query: String, expected: Option<usize>| {
-        assert_eq!(find(&matcher, &mut scratch, "/", &Wire::query(query)), expected);
+    let mut check = |query: String, expected: Result<Option<usize>, PathError>| {
+        assert_eq!(try_find(&matcher, &mut scratch, "/", &Wire::query(query)), expected);
     };
     let mib = 1 << 20;
     let same = |count: usize, last: &str| (0..count).map(|n| format!("a={n}&")).collect::<String>() + last;
-    check(same(10_000, "last=1"), Some(0));
-    check(same(10_000, "last=2"), Some(3));
-    check(same(9_999, "last=2"), Some(1));
-    check((0..10_000).map(|n| format!("b{n}={n}&")).collect(), None);
-    check("&".repeat(mib), None);
-    check("=".repeat(mib), None);
-    check("%".repeat(mib), None);
-    check("a".repeat(mib), None);
-    check("a&".repeat(mib / 2), None);
-    check(format!("long={}end", "%41".repeat(mib / 3)), Some(2));
-    check(format!("{}=1&last=1", "%61".repeat(mib / 3)), None);
-    grows_evenly(625, |size| {
+    check(same(ARGUMENTS_MAX - 1, "last=1"), Ok(Some(0)));
+    check(same(ARGUMENTS_MAX - 1, "last=2"), Ok(Some(3)));
+    check(same(ARGUMENTS_MAX - 2, "last=2"), Ok(Some(1)));
+    check(same(ARGUMENTS_MAX, "last=1"), Err(PathError::TooManyArguments));
+    check(same(10_000, ""), Err(PathError::TooManyArguments));
+    check("a&".repeat(mib / 2), Err(PathError::TooManyArguments));
+    // What no route reads does not count.
+    check((0..10_000).map(|n| format!("b{n}={n}&")).collect::<String>() + "last=2&a=1", Ok(Some(1)));
+    check("&".repeat(mib), Ok(None));
+    check("=".repeat(mib), Ok(None));
+    check("%".repeat(mib), Ok(None));
+    check("a".repeat(mib), Ok(None));
+    check(format!("long={}end", "%41".repeat(mib / 3)), Ok(Some(2)));
+    check(format!("{}=1&last=1", "%61".repeat(mib / 3)), Ok(None));
+    grows_evenly(60, |size| {
         let wire = Wire::query(same(size, "last=3"));
-        timed(Some(3), || find(&matcher, &mut scratch, "/", &wire))
+        timed(size > 77, || find(&matcher, &mut scratch, "/", &wire).is_some())
     });
 }
 
@@ -192,7 +200,7 @@ fn repeated_values_are_not_followed_again_and_again() {
     for operator in ["==", "^="] {
         let matcher = compile((0..1_000).map(|n| digits(n, operator)));
         let mut scratch = Scratch::default();
-        grows_evenly(100, |size| {
+        grows_evenly(60, |size| {
             let wire = Wire::query((0..size / 3).map(|n| format!("a={0}&b={0}&c={0}&", n % 10)).collect::<String>());
             timed(None, || find(&matcher, &mut scratch, "/", &wire))
         });
