@@ -3,6 +3,7 @@
 //! Numbers are only ever added, so that a delta layer may go on from its base's and both read one set of values.
 
 use crate::Variable;
+use crate::variable::HEADER_NAME_BYTES_MAX;
 use crate::condition::Field;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -79,11 +80,10 @@ impl Fields {
     /// The slot of a header field by its name on the wire.
     #[inline]
     pub(crate) fn header(&self, name: &[u8]) -> Option<SlotId> {
-        const NAME_BYTES_MAX: usize = 256;
-        if !self.headers.may_have(name) || name.len() > NAME_BYTES_MAX {
+        if !self.headers.may_have(name) || name.len() > HEADER_NAME_BYTES_MAX {
             return None;
         }
-        let mut lower = [0; NAME_BYTES_MAX];
+        let mut lower = [0; HEADER_NAME_BYTES_MAX];
         let lower = &mut lower[..name.len()];
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();

@@ -17,6 +17,9 @@ const DELTA_SHARE: usize = 16;
 /// Where more than one in so many routes of the base is dead, it is compiled anew.
 const DEAD_SHARE: usize = 4;
 
+/// So many routes that differ at the same position are taken for changed, without a look whether they only moved.
+const IN_PLACE_MAX: usize = 64;
+
 impl Matcher {
     /// The matcher of a changed list of routes. What equals its former self, and stands in the same order, is shared.
     pub fn update(&self, specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
@@ -70,6 +73,18 @@ impl Matcher {
         let old_middle = start..old.len() - end;
         let new_middle = start..specs.len() - end;
 
+        let mut homes: Vec<Option<Home>> = Vec::with_capacity(specs.len());
+        homes.extend(self.homes[..start].iter().copied().map(Some));
+        if old_middle.len() == new_middle.len() {
+            // Changes in place, as most are. What differs is not looked for elsewhere, unless it is much.
+            homes
+                .extend(new_middle.clone().map(|index| same(&(&old[index], &specs[index])).then(|| self.homes[index])));
+            if homes.iter().filter(|home| home.is_none()).count() <= IN_PLACE_MAX {
+                homes.extend(self.homes[old_middle.end..].iter().copied().map(Some));
+                return homes;
+            }
+            homes.truncate(start);
+        }
         let by_id: HashMap<&str, usize> = old_middle.clone().map(|index| (old[index].id.as_str(), index)).collect();
         let kept: Vec<(usize, usize)> = new_middle
             .clone()
@@ -78,8 +93,6 @@ impl Matcher {
                 same(&(&old[was], &specs[index])).then_some((index, was))
             })
             .collect();
-        let mut homes: Vec<Option<Home>> = Vec::with_capacity(specs.len());
-        homes.extend(self.homes[..start].iter().copied().map(Some));
         homes.resize(new_middle.end, None);
         homes.extend(self.homes[old_middle.end..].iter().copied().map(Some));
         // Ranks in the base hold only among routes that stand in the same order as then.

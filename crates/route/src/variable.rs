@@ -48,6 +48,9 @@ pub enum Variable {
     PathParam(Box<str>),
 }
 
+/// Longest name of a header field that can be asked for.
+pub(crate) const HEADER_NAME_BYTES_MAX: usize = 256;
+
 /// A header field's name, in lower case, with dashes where the variable's name had underscores.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HeaderName(Box<str>);
@@ -55,7 +58,7 @@ pub struct HeaderName(Box<str>);
 impl HeaderName {
     /// Of a name as variables have it: in any case, with underscores for dashes. `None` where no field can have it.
     pub(crate) fn from_variable(name: &str) -> Option<HeaderName> {
-        let valid = !name.is_empty() && name.bytes().all(is_token);
+        let valid = !name.is_empty() && name.len() <= HEADER_NAME_BYTES_MAX && name.bytes().all(is_token);
         valid.then(|| HeaderName(name.to_ascii_lowercase().replace('_', "-").into()))
     }
 
@@ -139,7 +142,7 @@ pub enum VariableErrorKind {
         /// The nearest that there is.
         nearest: Option<&'static str>,
     },
-    /// The name part is missing or holds a character it cannot.
+    /// The name part is missing, too long or holds a character it cannot.
     Name {
         /// How it is written.
         example: &'static str,
@@ -165,7 +168,8 @@ impl Variable {
         };
         let part = &name[prefix.len()..];
         let valid = match *prefix {
-            "http_" | "cookie_" => part.bytes().all(is_token),
+            "http_" => part.len() <= HEADER_NAME_BYTES_MAX && part.bytes().all(is_token),
+            "cookie_" => part.bytes().all(is_token),
             "uri_param_" => part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'),
             _ => part.bytes().all(|b| !matches!(b, b'&' | b'=' | b' ' | b'#') && !b.is_ascii_control()),
         };
@@ -230,7 +234,7 @@ impl fmt::Display for VariableError {
                 write!(f, "content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME")
             }
             VariableErrorKind::Name { example } => {
-                write!(f, "\"{name}\": the name part is missing or holds a character it cannot; write {example}")
+                write!(f, "\"{name}\": the name part is missing, too long, or holds a character it cannot; write {example}")
             }
             VariableErrorKind::Later => {
                 write!(f, "\"{name}\": known only once there is a response; only the access log has it")
@@ -281,8 +285,8 @@ mod tests {
             "URI",
             "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
-        check("arg_", "\"arg_\": the name part is missing or holds a character it cannot; write arg_NAME");
-        check("http_a b", "\"http_a b\": the name part is missing or holds a character it cannot; write http_NAME");
+        check("arg_", "\"arg_\": the name part is missing, too long, or holds a character it cannot; write arg_NAME");
+        check("http_a b", "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME");
         check("status", "\"status\": known only once there is a response; only the access log has it");
     }
 }

@@ -89,6 +89,45 @@ fn expressions_mean_what_they_mean_to_kong() {
     assert!(held * 20 > pairs && won * 4 > whole && captured * 100 > whole, "the generator hits too seldom");
 }
 
+/// Sets of which every route asks the same of one field, in every way that an index may have for it.
+#[test]
+fn every_field_tells_routes_apart() {
+    const FIELDS: &[&str] = &[
+        "http.headers.x_a",
+        "http.queries.a",
+        "http.host",
+        "http.path",
+        "http.path.segments.0",
+        "http.path.segments.0_1",
+        "http.method",
+        "tls.sni",
+    ];
+    const ROUTES: usize = 16;
+    let first_seed = from_environment("STILLGATE_SEED", 1);
+    for seed in first_seed..first_seed + 4 * from_environment("STILLGATE_FACTOR", 1) {
+        for (field, operator) in
+            FIELDS.iter().flat_map(|field| ["==", "^=", "=^", "~"].map(|operator| (field, operator)))
+        {
+            for lhs in
+                [field.to_string(), format!("any({field})"), format!("lower({field})"), format!("lower(any({field}))")]
+            {
+                let mut random = Random::new(seed.wrapping_mul(0xbb67_ae85_84ca_a73b));
+                let expressions = Expressions::of_one(field, &lhs, operator);
+                let routes = (0..ROUTES).map(|_| Route::random(&mut random, &expressions)).collect::<Vec<_>>();
+                let mut compiled = Compiled::new(&routes).unwrap();
+                for _ in 0..24 {
+                    let mut asked = Asked::random(&mut random);
+                    // More of the one field that is read.
+                    asked.headers.iter_mut().for_each(|(name, _)| name.replace_range(.., "X-A"));
+                    if !compiled.agrees(&asked, &mut Counts::default()) {
+                        check_and_shrink(seed, &Case { routes: routes.clone(), asked }, Case::smaller, Case::check);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The reference holds no such values; what a predicate comes to is read off its definition instead.
 #[test]
 fn values_that_are_no_text_are_matched_as_bytes() {

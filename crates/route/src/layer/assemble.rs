@@ -211,8 +211,6 @@ impl Assembler {
         }
         let read = Read::of(predicate, &mut self.fields);
         let engine = match &predicate.test {
-            // Its value depends on the place, so that there is nothing to share.
-            Test::Regex(_) if read == Read::Param => Engine::Test,
             Test::Regex(pattern) => self.engine_of(predicate, pattern),
             _ => Engine::Test,
         };

@@ -42,6 +42,8 @@ struct Filing {
 /// What a key in a dimension is told apart by.
 type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
 
+/// Filings with a key in a dimension, each with its atom there.
+type Keyed = (Dimension, Vec<(u32, u32)>);
 /// How many filings have each key.
 type Counts<'b> = HashMap<Key<'b>, u32, FixedState>;
 
@@ -272,13 +274,12 @@ impl<'a> Builder<'a> {
     /// Filings by the best dimension in which they have a key, each with its atom there; and the others.
     ///
     /// All dimensions are served at once, so that many small ones do not cost a pass each.
-    fn split(&self, filings: Vec<u32>) -> (Vec<(Dimension, Vec<(u32, u32)>)>, Vec<u32>) {
+    fn split(&self, filings: Vec<u32>) -> (Vec<Keyed>, Vec<u32>) {
         let counts = self.counts(&filings);
         let telling = self.telling_dimensions(&filings, &counts);
         let place: HashMap<Dimension, usize, FixedState> =
             telling.iter().enumerate().map(|(place, dimension)| (*dimension, place)).collect();
-        let mut keyed: Vec<(Dimension, Vec<(u32, u32)>)> =
-            telling.into_iter().map(|dimension| (dimension, Vec::new())).collect();
+        let mut keyed: Vec<Keyed> = telling.into_iter().map(|dimension| (dimension, Vec::new())).collect();
         let mut others = Vec::new();
         for filing in filings {
             let known =

@@ -136,6 +136,7 @@ impl Program {
         let test = &predicate.test;
         let request = search.request;
         match (compiled.engine, compiled.read) {
+            (Engine::Group { group, pattern }, Read::Param) => search.param_matches(group, pattern, place, predicate),
             (Engine::Group { group, pattern }, _) => search.group_matches(group, pattern, predicate.any),
             (Engine::Tail { prefix, tail }, _) => {
                 let (path, prefix) = (request.path.bytes(), &*self.prefixes[prefix as usize]);
@@ -172,7 +173,8 @@ impl Compiled {
         );
         self.read != Read::Param
             && !matches!(self.engine, Engine::Group { .. })
-            && (is_slow || matches!(self.read, Read::Int(_) | Read::Ip(_)))
+            // A field that a client may repeat takes as long as it has values.
+            && (is_slow || self.predicate.field.is_multiple() || matches!(self.read, Read::Int(_) | Read::Ip(_)))
     }
 }
 

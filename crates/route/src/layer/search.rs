@@ -87,7 +87,7 @@ impl LayerScratch {
     }
 }
 
-impl Search<'_, '_> {
+impl<'s> Search<'s, '_> {
     fn child(&mut self, child: Child) {
         match child.target() {
             Ok(run) => self.run(run),
@@ -362,6 +362,14 @@ impl Search<'_, '_> {
         if any { memory.any(pattern as usize) } else { memory.all(pattern as usize) }
     }
 
+    /// As [`Search::group_matches`], for a parameter, whose value depends on the place.
+    pub(super) fn param_matches(&mut self, group: u32, pattern: u32, place: &Place, predicate: &Predicate) -> bool {
+        let value = self.param(place, predicate);
+        let memory = &mut self.own.groups[group as usize].regexes;
+        self.layer.program.groups[group as usize].regexes.search(value.into_iter(), memory);
+        memory.any(pattern as usize)
+    }
+
     pub(super) fn recall(&self, memo: u32) -> Option<bool> {
         let kept = self.own.memos[memo as usize];
         (kept >> 1 == self.own.generation).then_some(kept & 1 == 1)
@@ -385,11 +393,13 @@ impl Search<'_, '_> {
 
     /// Whether what a parameter of the place's path stands for passes a test.
     pub(super) fn param_passes(&self, place: &Place, predicate: &Predicate) -> bool {
-        let Field::Variable(Variable::PathParam(name)) = &predicate.field else { return false };
-        let route = &self.layer.routes[place.route as usize];
-        let Some(pattern) = route.uri().map(|uri| &uri.paths[place.path as usize]) else { return false };
-        let path = self.request.path.bytes();
-        pattern.param(name, path).is_some_and(|value| predicate.test.passes(Value::Text(value)))
+        self.param(place, predicate).is_some_and(|value| predicate.test.passes(Value::Text(value)))
+    }
+
+    fn param(&self, place: &Place, predicate: &Predicate) -> Option<&'s [u8]> {
+        let Field::Variable(Variable::PathParam(name)) = &predicate.field else { return None };
+        let uri = self.layer.routes[place.route as usize].uri()?;
+        uri.paths[place.path as usize].param(name, self.request.path.bytes())
     }
 }
 

@@ -116,12 +116,13 @@ fn split_hir(hir: Hir) -> Option<Split> {
     if prefix.is_empty() && !is_whole {
         return None;
     }
-    let tail = (!matches_empty(&rest)).then(|| Tail {
-        text: rest.to_string().into(),
-        // What the printer assumes; it writes flags where something else is meant.
-        dialect: Dialect { unicode: true, any_case: false },
-    });
-    Some(Split { prefix, tail, is_whole })
+    if matches_empty(&rest) {
+        return Some(Split { prefix, tail: None, is_whole });
+    }
+    // What the printer assumes; it writes flags where something else is meant.
+    let tail = Tail { text: rest.to_string().into(), dialect: Dialect { unicode: true, any_case: false } };
+    // The printed form nests deeper than what was written, at times too deep to be read again.
+    tail.dialect.parse(&tail.text).is_ok().then_some(Split { prefix, tail: Some(tail), is_whole })
 }
 
 fn matches_empty(hir: &Hir) -> bool {

@@ -34,6 +34,11 @@ impl Expressions {
         Expressions { families: (0..families).map(&mut family).collect() }
     }
 
+    /// All ask the same of one field, most of them nothing else.
+    pub(crate) fn of_one(field: &str, lhs: &str, operator: &'static str) -> Expressions {
+        Expressions { families: vec![vec![Likeness::of(field, lhs, operator)]] }
+    }
+
     pub(crate) fn chain(&self, random: &mut Random) -> Chain {
         if !self.families.is_empty() && !random.one_in(5) {
             let mut terms = Vec::new();

@@ -46,6 +46,11 @@ impl Likeness {
         Likeness { kind, operator, lhs }
     }
 
+    /// All ask the same of one field.
+    pub(super) fn of(field: &str, lhs: &str, operator: &'static str) -> Likeness {
+        Likeness { kind: "", operator, lhs: Some((field.to_owned(), lhs.to_owned())) }
+    }
+
     pub(super) fn predicate(&self, random: &mut Random) -> String {
         match (self.kind, self.operator, &self.lhs) {
             ("net.", "==", _) => int_predicate(random),
@@ -134,8 +139,11 @@ fn literal(random: &mut Random, field: &str) -> String {
     }
 }
 
-/// A start of a text; mostly a long one, since whoever asks for nothing leaves no request to the routes behind.
+/// A start of a text; hardly ever an empty one, since whoever asks for nothing leaves no request to the routes behind.
 fn prefix(random: &mut Random, text: &str) -> String {
+    if text.is_empty() && !random.one_in(8) {
+        return random.pick(&["a", "b", "A", "1"]).to_owned();
+    }
     let cut = random.pick(&[0, 0, 0, 1, 2, 8]);
     text.chars().take(text.chars().count().saturating_sub(cut).max(1)).collect()
 }
