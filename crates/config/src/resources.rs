@@ -25,7 +25,7 @@ pub const RETRIES_MAX: u32 = 100;
 pub const POOL_SIZE_MAX: usize = 65_536;
 /// The largest `keepalive_pool.requests`.
 pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
-/// The largest `priority` of a route: Kong's, which is what a double holds exactly and some.
+/// The largest `priority` of a route, as of Kong's expression routes.
 pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -411,14 +411,19 @@ fn what_a_gateway_logs_can_be_replayed() {
     let replay = |file: &str, expected: Expect| {
         folder.check(&["check", file, "--against", "old.yaml", "--requests", "log.json"], expected);
     };
-    replay("old.yaml", expect![[r#"
+    replay(
+        "old.yaml",
+        expect![[r#"
         exit 0
         old.yaml: good (2 routes, 1 upstream)
         log.json: 5 requests, each takes the route it takes with old.yaml
         log.json: 1 line cannot be read
           line 6: no request_uri
-    "#]]);
-    replay("new.yaml", expect![[r#"
+    "#]],
+    );
+    replay(
+        "new.yaml",
+        expect![[r#"
         exit 1
         new.yaml: good (2 routes, 1 upstream)
         log.json: of 5 requests, 2 other than with old.yaml: 2 changed
@@ -427,5 +432,6 @@ fn what_a_gateway_logs_can_be_replayed() {
             line 3: PUT http://test/a/%41%2e?x=%31&
         log.json: 1 line cannot be read
           line 6: no request_uri
-    "#]]);
+    "#]],
+    );
 }

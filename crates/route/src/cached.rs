@@ -14,7 +14,7 @@ impl Matcher {
     /// As [`Matcher::find`], but asks the cache first and tells it what was found. The cache must not have been used with
     /// another matcher since it was cleared.
     ///
-    /// A path with `%2F` bypasses it, and so does a query with too many arguments.
+    /// A path with `%2F` bypasses it.
     pub fn find_cached(
         &self,
         request: &Request<'_>,
@@ -24,14 +24,10 @@ impl Matcher {
         if request.path.has_encoded_slash() {
             return self.find(request, scratch);
         }
+        self.begin(request, scratch)?;
         let mut key = std::mem::take(&mut scratch.key);
         let newest = self.newest();
-        scratch.values.begin(&newest.layer.fields);
         self.write_key(&mut scratch.context(request, &newest.layer.fields), &mut key);
-        if scratch.values.has_too_many_arguments() {
-            scratch.key = key;
-            return self.find(request, scratch);
-        }
         let found = cache.get(&key).unwrap_or_else(|| {
             // What the key was made of has been read already.
             let found = self.find_as_begun(request, scratch);

@@ -60,12 +60,12 @@ impl Matcher {
     /// Compiles routes. Their positions are what [`crate::Match::route`] refers to.
     pub fn compile(specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         check(&specs)?;
-        Ok(Matcher::anew(specs.into()))
+        Ok(Matcher::anew(specs.into(), &[]))
     }
 
-    /// Everything in one layer; `specs` are checked.
-    pub(crate) fn anew(specs: Arc<[Arc<RouteSpec>]>) -> Matcher {
-        let layer = Arc::new(Layer::compile(&specs, &Arc::new(Fields::default())));
+    /// Everything in one layer; `specs` are checked. What is compiled in `known` layers is taken over.
+    pub(crate) fn anew(specs: Arc<[Arc<RouteSpec>]>, known: &[&Layer]) -> Matcher {
+        let layer = Arc::new(Layer::compile(&specs, &Arc::new(Fields::default()), known));
         let all = 0..specs.len() as u32;
         let base = Compiled { layer, positions: all.clone().collect(), has_dead: false };
         let reads = base.layer.reads.clone();

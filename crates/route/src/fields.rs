@@ -3,8 +3,8 @@
 //! Numbers are only ever added, so that a delta layer may go on from its base's and both read one set of values.
 
 use crate::Variable;
-use crate::variable::HEADER_NAME_BYTES_MAX;
 use crate::condition::Field;
+use crate::variable::HEADER_NAME_BYTES_MAX;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
@@ -88,6 +88,11 @@ impl Fields {
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         self.headers.ids.get(&*lower).copied()
+    }
+
+    /// Whether some predicate reads an argument.
+    pub(crate) fn has_arguments(&self) -> bool {
+        self.arguments.lengths != 0 || self.arguments.has_longer
     }
 
     /// The slot of an argument by its decoded name.

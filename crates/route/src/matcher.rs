@@ -42,7 +42,7 @@ pub struct Scratch {
     /// For the other reading of paths with `%2F`.
     decoded: Vec<u8>,
     decoded_normal: Vec<u8>,
-    /// For [`Matcher::cache_key`].
+    /// For [`Matcher::find_cached`].
     pub(crate) key: Vec<u8>,
 }
 
@@ -92,7 +92,7 @@ impl Matcher {
     ///
     /// Fails with [`PathError::EncodedSlash`] where the path holds `%2F` and another route, or none, would be found if it
     /// held a slash there: whoever serves the request may read it either way. Fails with [`PathError::TooManyArguments`]
-    /// where the search had to read more arguments than [`crate::ARGUMENTS_MAX`].
+    /// where the query has more than [`crate::ARGUMENTS_MAX`] arguments that routes read.
     pub fn find(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<Option<Match>, PathError> {
         let found = self.find_as_read(request, scratch)?;
         if request.path.has_encoded_slash() {
@@ -120,7 +120,19 @@ impl Matcher {
         self.delta.as_ref().unwrap_or(&self.base)
     }
 
-    /// As [`Matcher::find`], after [`Values::begin`], for a path without `%2F` and a query with few enough arguments.
+    /// Forgets the request before. Refuses one with too many arguments, whether the search would read them or not, so that
+    /// the answer does not depend on its way.
+    #[inline]
+    pub(crate) fn begin(&self, request: &Request<'_>, scratch: &mut Scratch) -> Result<(), PathError> {
+        let fields = &self.newest().layer.fields;
+        scratch.values.begin(fields);
+        if fields.has_arguments() && scratch.values.has_too_many_arguments(fields, request) {
+            return Err(PathError::TooManyArguments);
+        }
+        Ok(())
+    }
+
+    /// As [`Matcher::find`], after [`Matcher::begin`] and for a path without `%2F`.
     pub(crate) fn find_as_begun(&self, request: &Request<'_>, scratch: &mut Scratch) -> Option<Match> {
         let found = self.search(request, scratch);
         found.map(|(route, place)| Match { route, path: place.path as usize })
@@ -132,9 +144,8 @@ impl Matcher {
         request: &Request<'_>,
         scratch: &mut Scratch,
     ) -> Result<Option<(usize, PlaceId)>, PathError> {
-        scratch.values.begin(&self.newest().layer.fields);
-        let found = self.search(request, scratch);
-        if scratch.values.has_too_many_arguments() { Err(PathError::TooManyArguments) } else { Ok(found) }
+        self.begin(request, scratch)?;
+        Ok(self.search(request, scratch))
     }
 
     /// The route's position and place.

@@ -30,7 +30,7 @@ impl Matcher {
         let dead = self.base.positions.len() - (specs.len() - changed);
         let is_large = changed > DELTA_ROUTES_MAX.min(specs.len() / DELTA_SHARE);
         if is_large || dead > self.base.positions.len() / DEAD_SHARE {
-            return Ok(Matcher::anew(specs));
+            return Ok(Matcher::anew(specs, &self.layers()));
         }
         let mut positions = vec![DEAD; self.base.positions.len()];
         let (mut routes, mut of_delta) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ impl Matcher {
         }
         let base = Compiled { layer: self.base.layer.clone(), positions: positions.into(), has_dead: dead > 0 };
         let delta = (!routes.is_empty()).then(|| {
-            let layer = Arc::new(Layer::compile(&routes, &base.layer.fields));
+            let layer = Arc::new(Layer::compile(&routes, &base.layer.fields, &self.layers()));
             Compiled { layer, positions: of_delta.into(), has_dead: false }
         });
         let reads = match &delta {
@@ -61,6 +61,10 @@ impl Matcher {
             }
         };
         Ok(Matcher { specs, base, delta, homes: settled.into(), reads })
+    }
+
+    fn layers(&self) -> Vec<&Layer> {
+        std::iter::once(&self.base).chain(&self.delta).map(|compiled| &*compiled.layer).collect()
     }
 
     /// For every route of a new list, where the same route is compiled; `None`: it is new, changed or has moved.

@@ -112,8 +112,14 @@ impl Values {
         self.lent.push(lent);
     }
 
-    /// Whether a look-up since [`Values::begin`] met more than [`ARGUMENTS_MAX`].
-    pub(crate) fn has_too_many_arguments(&self) -> bool {
+    /// Whether the query has more than [`ARGUMENTS_MAX`] arguments that predicates read.
+    pub(crate) fn has_too_many_arguments(&mut self, fields: &Fields, request: &Request<'_>) -> bool {
+        // An argument takes two bytes at least, so that hardly any query has to be read for this.
+        let query = request.vars.value(&Variable::Args, &mut self.buffer);
+        if query.is_none_or(|query| query.len() <= 2 * ARGUMENTS_MAX) {
+            return false;
+        }
+        self.read_arguments(fields, request);
         self.has_too_many_arguments
     }
 

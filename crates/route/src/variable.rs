@@ -234,7 +234,10 @@ impl fmt::Display for VariableError {
                 write!(f, "content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME")
             }
             VariableErrorKind::Name { example } => {
-                write!(f, "\"{name}\": the name part is missing, too long, or holds a character it cannot; write {example}")
+                write!(
+                    f,
+                    "\"{name}\": the name part is missing, too long, or holds a character it cannot; write {example}"
+                )
             }
             VariableErrorKind::Later => {
                 write!(f, "\"{name}\": known only once there is a response; only the access log has it")
@@ -286,7 +289,10 @@ mod tests {
             "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
         check("arg_", "\"arg_\": the name part is missing, too long, or holds a character it cannot; write arg_NAME");
-        check("http_a b", "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME");
+        check(
+            "http_a b",
+            "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME",
+        );
         check("status", "\"status\": known only once there is a response; only the access log has it");
     }
 }

@@ -215,7 +215,11 @@ impl Hash for Predicate {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.field, self.lower, self.any, std::mem::discriminant(&self.test)).hash(state);
         match &self.test {
-            Test::Equal(text) | Test::NotEqual(text) | Test::Prefix(text) | Test::Suffix(text) | Test::Contains(text) => {
+            Test::Equal(text)
+            | Test::NotEqual(text)
+            | Test::Prefix(text)
+            | Test::Suffix(text)
+            | Test::Contains(text) => {
                 text.hash(state);
             }
             Test::Regex(pattern) => pattern.hash(state),

@@ -17,12 +17,13 @@ use std::sync::Arc;
 const SHARED_PREFIX_MAX: u32 = 16;
 
 /// A program in the making.
-pub(super) struct Assembler {
+pub(super) struct Assembler<'k> {
     fields: Fields,
     program: Program,
     predicates: HashMap<Arc<Predicate>, u32, FixedState>,
     code: HashMap<Box<[u32]>, Item, FixedState>,
-    tails: HashMap<(Tail, bool), u32, FixedState>,
+    /// Programs whose compiled tails can be taken over.
+    known: Vec<&'k Program>,
     groups: Vec<Patterns>,
     /// How many regexes of the path have each literal beginning.
     beginnings: HashMap<Box<[u8]>, u32, FixedState>,
@@ -43,9 +44,9 @@ enum Left {
     Asks(Item),
 }
 
-impl Assembler {
+impl<'k> Assembler<'k> {
     /// Goes on from `fields`, for the predicates of `conditions`.
-    pub(super) fn new(fields: Fields, conditions: &[Condition]) -> Assembler {
+    pub(super) fn new(fields: Fields, conditions: &[Condition], known: Vec<&'k Program>) -> Assembler<'k> {
         let mut beginnings = HashMap::default();
         for condition in conditions {
             condition.each_predicate(&mut |predicate| {
@@ -60,7 +61,7 @@ impl Assembler {
             program: Program::default(),
             predicates: HashMap::default(),
             code: HashMap::default(),
-            tails: HashMap::default(),
+            known,
             groups: Vec::new(),
         }
     }
@@ -126,10 +127,10 @@ impl Assembler {
     }
 
     fn left(&mut self, condition: &Condition, proven: &[Origin<'_>]) -> Left {
+        let is_same = |a: &Arc<Predicate>, b: &Arc<Predicate>| Arc::ptr_eq(a, b) || a == b;
         let is_proven = |predicate: &Arc<Predicate>| {
-            proven.iter().any(|origin| {
-                matches!(origin, Origin::Predicate { predicate: other, .. } if Arc::ptr_eq(predicate, other) || predicate == *other)
-            })
+            let proves = |origin: &Origin<'_>| matches!(origin, Origin::Predicate { predicate: it, .. } if is_same(it, predicate));
+            proven.iter().any(proves)
         };
         match condition {
             Condition::True => Left::Holds,
@@ -139,9 +140,8 @@ impl Assembler {
             Condition::Not(inner) => match self.left(inner, proven) {
                 Left::Holds => Left::Fails,
                 Left::Fails => Left::Holds,
-                // Simplified conditions negate predicates only; code is negated by one more level.
                 Left::Asks(item) if item & CODE == 0 => Left::Asks(item ^ NEGATED),
-                Left::Asks(item) => Left::Asks(self.negated_code(item)),
+                Left::Asks(_) => unreachable!("simplified conditions negate predicates only"),
             },
             Condition::All(all) => self.joined(all, proven, false),
             Condition::Any(any) => self.joined(any, proven, true),
@@ -164,19 +164,6 @@ impl Assembler {
             [item] => Left::Asks(item),
             _ => Left::Asks(self.code_of(if any { ANY } else { 0 }, &items)),
         }
-    }
-
-    /// De Morgan on finished code, which is a header and items.
-    fn negated_code(&mut self, item: Item) -> Item {
-        let at = (item & !CODE) as usize;
-        let header = self.program.code[at];
-        let count = (header & !ANY) as usize;
-        let items = self.program.code[at + 1..at + 1 + count].to_vec();
-        let negated: Vec<Item> = items
-            .into_iter()
-            .map(|item| if item & CODE == 0 { item ^ NEGATED } else { self.negated_code(item) })
-            .collect();
-        self.code_of(!header & ANY, &negated)
     }
 
     fn code_of(&mut self, any: u32, items: &[Item]) -> Item {
@@ -226,17 +213,35 @@ impl Assembler {
             return Engine::Group { group, pattern };
         }
         let Some((prefix, tail)) = pattern.anchored_prefix() else { return Engine::Test };
-        let is_ascii = predicate.field.is_ascii();
-        let program = &mut self.program;
-        let tail = match tail {
+        let tail = match tail.map(|tail| self.tail(tail)) {
             None => NONE,
-            Some(tail) => *self.tails.entry((tail.clone(), is_ascii)).or_insert_with_key(|(tail, is_ascii)| {
-                program.tails.push(TailEngine::compile(tail, *is_ascii));
-                program.tails.len() as u32 - 1
-            }),
+            Some(Some(tail)) => tail,
+            Some(None) => {
+                let (group, pattern) = self.group_of(predicate, pattern);
+                return Engine::Group { group, pattern };
+            }
         };
-        program.prefixes.push(prefix.into());
-        Engine::Tail { prefix: program.prefixes.len() as u32 - 1, tail }
+        self.program.prefixes.push(prefix.into());
+        Engine::Tail { prefix: self.program.prefixes.len() as u32 - 1, tail }
+    }
+
+    /// The number of a compiled tail; `None`: it has no small automaton.
+    fn tail(&mut self, tail: &Tail) -> Option<u32> {
+        if let Some(number) = self.program.tail_numbers.get(tail) {
+            return *number;
+        }
+        let engine = match self.known.iter().find_map(|program| program.known_tail(tail)) {
+            Some(engine) => engine,
+            // Only paths are filed by the beginnings of regexes, and they are ASCII.
+            None => TailEngine::compile(tail, true).map(Arc::new),
+        };
+        let Program { tails, tail_numbers, .. } = &mut self.program;
+        let number = engine.map(|engine| {
+            tails.push(engine);
+            tails.len() as u32 - 1
+        });
+        tail_numbers.insert(tail.clone(), number);
+        number
     }
 
     /// Whether a regex is filed by its literal beginning, and tried by itself.
@@ -248,7 +253,9 @@ impl Assembler {
     /// The group that a regex is in, and its number there.
     fn group_of(&mut self, predicate: &Predicate, pattern: &Pattern) -> (u32, u32) {
         let read = Read::of(predicate, &mut self.fields);
-        let index = self.groups.iter().position(|group| group.read == read).unwrap_or_else(|| {
+        // What a parameter stands for depends on the place, so such regexes have nothing in common.
+        let is_home = |group: &Patterns| group.read == read && (read != Read::Param || group.patterns[0] == *pattern);
+        let index = self.groups.iter().position(is_home).unwrap_or_else(|| {
             let is_ascii = predicate.field.is_ascii();
             self.groups.push(Patterns { read, is_ascii, patterns: Vec::new(), numbers: HashMap::default() });
             self.groups.len() - 1

@@ -5,7 +5,7 @@
 //! dimension. What cannot be told apart any more, or is not worth it, is a run.
 
 use super::assemble::Assembler;
-use super::filing::{Atom, Dimension, Origin, alternatives, atom_of};
+use super::filing::{Atom, Dimension, Origin, atom_of, parts};
 use super::place::{PlaceId, order, places_of};
 use super::program::Read;
 use super::{Child, Dispatch, Family, Layer, NONE, Node, Place, Probe, Space};
@@ -31,9 +31,11 @@ const KEYED_MIN: usize = 2;
 const FILINGS_MAX: usize = 1 << 22;
 
 /// A place under one alternative of its condition.
-struct Filing {
+struct Filing<'a> {
     /// Index of the place, which is its rank.
     place: u32,
+    /// What of its condition has to hold here.
+    condition: &'a Condition,
     atoms: Range<u32>,
     /// Bits of the atoms that the way through the tree has answered.
     used: u32,
@@ -52,8 +54,8 @@ struct Builder<'a> {
     conditions: &'a [Condition],
     places: &'a [(u32, PlaceId)],
     atoms: Vec<Atom<'a>>,
-    filings: Vec<Filing>,
-    assembler: Assembler,
+    filings: Vec<Filing<'a>>,
+    assembler: Assembler<'a>,
     out: Parts,
 }
 
@@ -70,8 +72,8 @@ struct Parts {
 }
 
 impl Layer {
-    /// Compiles routes. What has already a number in `fields` keeps it.
-    pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<Fields>) -> Layer {
+    /// Compiles routes. What has already a number in `fields` keeps it, and what is compiled in `known` layers is taken over.
+    pub(crate) fn compile(routes: &[Arc<RouteSpec>], fields: &Arc<Fields>, known: &[&Layer]) -> Layer {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let conditions: Vec<Condition> = routes.iter().map(|route| condition_of(route)).collect();
         let places = sorted_places(routes);
@@ -81,7 +83,11 @@ impl Layer {
             places: &places,
             atoms: Vec::new(),
             filings: Vec::with_capacity(places.len()),
-            assembler: Assembler::new((**fields).clone(), &conditions),
+            assembler: Assembler::new(
+                (**fields).clone(),
+                &conditions,
+                known.iter().map(|layer| &layer.program).collect(),
+            ),
             out: Parts::default(),
         };
         builder.file();
@@ -158,21 +164,18 @@ impl<'a> Builder<'a> {
         for (rank, &(slot, place)) in (0u32..).zip(*places) {
             let uri = routes[slot as usize].uri().map(|uri| (uri, place));
             let first = filings.len();
-            alternatives(
+            parts(
                 uri,
                 &conditions[slot as usize],
                 first < FILINGS_MAX,
                 |predicate| assembler.regex_atom(predicate).or_else(|| atom_of(predicate, assembler.fields())),
-                |found| {
+                |part| {
                     let start = atoms.len() as u32;
-                    atoms.extend(found);
-                    filings.push(Filing { place: rank, atoms: start..atoms.len() as u32, used: 0 });
+                    atoms.extend(part.atoms);
+                    let atoms = start..atoms.len() as u32;
+                    filings.push(Filing { place: rank, condition: part.condition, atoms, used: 0 });
                 },
             );
-            // Asked for by several alternatives alike, so that one filing does.
-            if filings.len() - first > 1 && filings[first..].iter().all(|filing| filing.atoms.is_empty()) {
-                filings.truncate(first + 1);
-            }
         }
     }
 
@@ -423,7 +426,7 @@ impl<'a> Builder<'a> {
             let proven = (0..).zip(&self.atoms[filing.atoms.start as usize..filing.atoms.end as usize]);
             let proven = proven.filter(|(index, atom)| is_used(*index) && atom.proves).map(|(_, atom)| atom.origin);
             let uri = self.routes[route as usize].uri().map(|uri| (uri, place));
-            let check = self.assembler.check(uri, &self.conditions[route as usize], &proven.collect::<Vec<_>>());
+            let check = self.assembler.check(uri, filing.condition, &proven.collect::<Vec<_>>());
             let PlaceId { host, path } = place;
             self.out.places.push(Place { rank, route, path, host, check, is_last: false });
         }

@@ -9,7 +9,7 @@ use super::place::PlaceId;
 use crate::condition::{Condition, Field, Predicate, Test};
 use crate::fields::{Fields, SlotId};
 use crate::pattern::STAR;
-use crate::{Method, UriRoute};
+use crate::{HOST_BYTES_MAX, Method, UriRoute};
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// Most alternatives that a product of conditions may have; each takes a place in the index. A plain `||` may have as many as
 /// an expression has predicates.
 const PRODUCT_MAX: usize = 256;
+/// Most alternatives of an expression.
+const ALTERNATIVES_MAX: usize = 4096;
 /// Most alternatives of all places of a URI route together, unless it has more places.
 const ROUTE_ALTERNATIVES_MAX: usize = 256;
 /// Most atoms kept of an alternative. They are used up on the way down the tree, so this bounds its depth.
@@ -65,46 +67,58 @@ pub(super) enum Origin<'a> {
 /// A conjunction of predicates that an index might answer.
 type Alternative<'a> = Vec<&'a Arc<Predicate>>;
 
-/// Hands the alternatives of a place to `file`, each as its atoms. None at all: the place takes no request. Where it is not
-/// `in_full`, one alternative with nothing of the condition does for all.
-pub(super) fn alternatives<'a>(
+/// A part of a place's condition that takes requests by itself, with the atoms of one of its alternatives.
+pub(super) struct Part<'a> {
+    pub(super) condition: &'a Condition,
+    pub(super) atoms: Vec<Atom<'a>>,
+}
+
+/// Hands the parts of a place to `file`. None at all: the place takes no request. Where it is not `in_full`, one part with
+/// nothing of the condition in its atoms does for all.
+pub(super) fn parts<'a>(
     uri: Option<(&'a UriRoute, PlaceId)>,
     condition: &'a Condition,
     in_full: bool,
     mut atom: impl FnMut(&'a Arc<Predicate>) -> Option<Atom<'a>>,
-    mut file: impl FnMut(Vec<Atom<'a>>),
+    mut file: impl FnMut(Part<'a>),
 ) {
     let places = uri.map_or(1, |(uri, _)| uri.hosts.len().max(1) * uri.paths.len());
-    let mut found = match in_full && places <= ROUTE_ALTERNATIVES_MAX {
-        true => of_condition(condition),
-        false => vec![Vec::new()],
-    };
-    if uri.is_some() && found.len() * places > ROUTE_ALTERNATIVES_MAX {
-        found = vec![Vec::new()];
-    }
-    for predicates in found {
-        let mut atoms: Vec<Atom<'a>> = Vec::with_capacity(predicates.len() + 2);
-        if let Some((uri, place)) = uri {
-            let path = &uri.paths[place.path as usize];
-            atoms.push(Atom {
-                dimension: Dimension::Path(None),
-                key: Cow::Borrowed(path.key()),
-                origin: Origin::Path,
-                proves: true,
-            });
-            if let Some(host) = uri.hosts.get(place.host as usize) {
-                atoms.push(Atom {
-                    dimension: Dimension::Host,
-                    key: Cow::Borrowed(host.key()),
-                    origin: Origin::Host,
-                    proves: true,
-                });
-            }
-        }
+    let alternatives_max = if uri.is_some() { ROUTE_ALTERNATIVES_MAX / places } else { ALTERNATIVES_MAX };
+    let found = if in_full && alternatives_max > 0 { branches(condition) } else { Vec::new() };
+    let mut add = |condition, predicates: Alternative<'a>| {
+        let mut atoms = uri.map_or_else(Vec::new, |(uri, place)| place_atoms(uri, place));
         atoms.extend(predicates.into_iter().filter_map(&mut atom));
         atoms.truncate(ATOMS_MAX);
-        file(atoms);
+        file(Part { condition, atoms });
+    };
+    let count: usize = found.iter().map(|(_, alternatives)| alternatives.len()).sum();
+    let tells_nothing = |(_, alternatives): &(&Condition, Vec<Alternative<'_>>)| alternatives.iter().any(Vec::is_empty);
+    if found.is_empty() && !matches!(condition, Condition::False)
+        || count > alternatives_max
+        || found.iter().any(tells_nothing)
+    {
+        return add(condition, Vec::new());
     }
+    for (condition, alternatives) in found {
+        alternatives.into_iter().for_each(|predicates| add(condition, predicates));
+    }
+}
+
+/// The conditions of which one must hold, each with its alternatives, so that under one of them nothing is asked that is
+/// about another.
+fn branches(condition: &Condition) -> Vec<(&Condition, Vec<Alternative<'_>>)> {
+    match condition {
+        Condition::Any(any) => any.iter().map(|branch| (branch, of_condition(branch))).collect(),
+        condition => vec![(condition, of_condition(condition))],
+    }
+}
+
+/// The path and host of a place.
+fn place_atoms(uri: &UriRoute, place: PlaceId) -> Vec<Atom<'_>> {
+    let atom = |dimension, key, origin| Atom { dimension, key: Cow::Borrowed(key), origin, proves: true };
+    let path = atom(Dimension::Path(None), uri.paths[place.path as usize].key(), Origin::Path);
+    let host = uri.hosts.get(place.host as usize);
+    std::iter::once(path).chain(host.map(|host| atom(Dimension::Host, host.key(), Origin::Host))).collect()
 }
 
 /// The alternatives of a condition in negation normal form. One without predicates is every request.
@@ -133,7 +147,7 @@ fn of_condition(condition: &Condition) -> Vec<Alternative<'_>> {
             for condition in conditions {
                 sum.append(&mut of_condition(condition));
                 // One that says nothing comes alone.
-                if sum.last().is_some_and(Vec::is_empty) {
+                if sum.last().is_some_and(Vec::is_empty) || sum.len() > ALTERNATIVES_MAX {
                     return vec![Vec::new()];
                 }
             }
@@ -162,7 +176,8 @@ fn may_be_atom(predicate: &Predicate) -> bool {
     match (&predicate.field, &predicate.test) {
         (Field::Variable(crate::Variable::PathParam(_)), _) => false,
         (_, Test::Prefix(_) | Test::InNetwork(_)) => true,
-        (Field::Host, Test::Suffix(suffix)) => suffix.first() == Some(&b'.'),
+        // No longer suffix is looked up.
+        (Field::Host, Test::Suffix(suffix)) => suffix.first() == Some(&b'.') && suffix.len() <= HOST_BYTES_MAX,
         // In the table of hosts what begins with a dot is a suffix.
         (Field::Host, Test::Equal(name)) => name.first() != Some(&b'.'),
         (_, Test::Equal(_) | Test::IntEqual(_) | Test::IpEqual(_) | Test::Regex(_) | Test::Host(_) | Test::Path(_)) => {

@@ -8,8 +8,10 @@ use super::NONE;
 use super::search::Search;
 use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::{Fields, SlotId};
-use crate::regex::{RegexGroup, TailEngine};
+use crate::regex::{RegexGroup, Tail, TailEngine};
 use crate::values::{parse_address, segment_count};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use std::sync::Arc;
 
 /// An item; see the file's head.
@@ -27,7 +29,9 @@ pub(super) struct Program {
     pub(super) predicates: Vec<Compiled>,
     pub(super) code: Vec<u32>,
     pub(super) prefixes: Vec<Box<[u8]>>,
-    pub(super) tails: Vec<TailEngine>,
+    pub(super) tails: Vec<Arc<TailEngine>>,
+    /// By what was compiled; `None` where that has no small automaton.
+    pub(super) tail_numbers: HashMap<Tail, Option<u32>, FixedState>,
     pub(super) groups: Vec<Group>,
     /// How many answers are remembered.
     pub(super) memos: u32,
@@ -186,9 +190,17 @@ impl Program {
         self.tails.shrink_to_fit();
     }
 
+    /// A tail that was compiled for it, or was found to have no small automaton; `None`: it was never asked for.
+    pub(super) fn known_tail(&self, tail: &Tail) -> Option<Option<Arc<TailEngine>>> {
+        let number = self.tail_numbers.get(tail)?;
+        Some(number.map(|number| self.tails[number as usize].clone()))
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         let prefixes: usize = self.prefixes.iter().map(|prefix| prefix.len() + size_of::<Box<[u8]>>()).sum();
-        let tails: usize = self.tails.iter().map(TailEngine::memory_bytes).sum();
+        let tails: usize = self.tails.iter().map(|tail| tail.memory_bytes() + size_of::<Arc<TailEngine>>()).sum();
+        let texts: usize = self.tail_numbers.keys().map(Tail::bytes).sum();
+        let tails = tails + texts + self.tail_numbers.allocation_size();
         let groups: usize = self.groups.iter().map(|group| group.regexes.memory_bytes()).sum();
         self.predicates.capacity() * size_of::<Compiled>() + self.code.capacity() * 4 + prefixes + tails + groups
     }

@@ -54,6 +54,8 @@ pub(super) struct Search<'s, 'r> {
     own: &'s mut LayerScratch,
     /// Where it has [`NONE`] for a route, that route is dead.
     positions: Option<&'s [u32]>,
+    /// Whether the request's host begins with a dot, so that the table of hosts takes it for a suffix.
+    host_is_suffix: bool,
     best: u32,
     found: Option<Place>,
 }
@@ -68,8 +70,18 @@ impl Layer {
     ) -> Option<(RouteSlot, PlaceId)> {
         own.begin(self);
         let Context { request, client, values, fields } = context;
-        let mut search =
-            Search { request, client: *client, layer: self, fields, values, own, positions, best: NONE, found: None };
+        let mut search = Search {
+            request,
+            client: *client,
+            layer: self,
+            fields,
+            values,
+            own,
+            positions,
+            host_is_suffix: request.host.first() == Some(&b'.'),
+            best: NONE,
+            found: None,
+        };
         search.child(self.root);
         search.found.map(|place| (place.route, PlaceId { host: place.host, path: place.path }))
     }
@@ -115,15 +127,19 @@ impl<'s> Search<'s, '_> {
         if node.rank_min >= self.best {
             return;
         }
-        if node.run != NONE {
-            self.run(node.run);
-        }
+        let mut run = node.run;
         for dispatch in &layer.dispatches[node.first as usize..][..node.count as usize] {
-            // They stand in the order of their best ranks.
+            // They stand in the order of their best ranks; the run comes where its own puts it.
+            if run != NONE && layer.places[run as usize].rank <= dispatch.rank_min {
+                self.run(std::mem::replace(&mut run, NONE));
+            }
             if dispatch.rank_min >= self.best {
                 return;
             }
             self.probe(dispatch.probe);
+        }
+        if run != NONE {
+            self.run(run);
         }
     }
 
@@ -136,7 +152,7 @@ impl<'s> Search<'s, '_> {
             }
             let is_dead = self.positions.is_some_and(|positions| positions[place.route as usize] == NONE);
             if !is_dead
-                && !self.is_beside(place)
+                && !(self.host_is_suffix && self.is_beside(place))
                 && (place.check == NONE || layer.program.holds(place.check, self, place))
             {
                 self.best = place.rank;
@@ -150,13 +166,10 @@ impl<'s> Search<'s, '_> {
     }
 
     /// Whether a place was met only because the request's host begins with a dot, as suffixes do: `*.a` wants a label there.
-    #[inline]
     fn is_beside(&self, place: &Place) -> bool {
-        let host = self.request.host;
-        host.first() == Some(&b'.') && {
-            let uri = self.layer.routes[place.route as usize].uri();
-            uri.and_then(|uri| uri.hosts.get(place.host as usize)).is_some_and(|pattern| !pattern.matches(host))
-        }
+        let uri = self.layer.routes[place.route as usize].uri();
+        let pattern = uri.and_then(|uri| uri.hosts.get(place.host as usize));
+        pattern.is_some_and(|pattern| !pattern.matches(self.request.host))
     }
 
     #[inline]

@@ -31,6 +31,11 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    /// How long its text is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
     pub(super) fn hir(&self) -> Hir {
         self.dialect.parse(&self.text).expect("a part of what was parsed, or its printed form").1
     }

@@ -189,7 +189,11 @@ fn by_parts(pattern: &Pattern, ascii: bool, value: &[u8]) -> Option<bool> {
         assert_eq!(pattern.is_match(value), value == literal, "{}", pattern.source());
     }
     let (prefix, tail) = pattern.anchored_prefix()?;
-    let goes_on = |tail| TailEngine::compile(tail, ascii).is_match(value, prefix.len());
+    // One that does not stay small is left to the group of the whole regex.
+    let goes_on = |tail| {
+        TailEngine::compile(tail, ascii)
+            .map_or_else(|| pattern.is_match(value), |engine| engine.is_match(value, prefix.len()))
+    };
     Some(value.starts_with(prefix) && tail.is_none_or(goes_on))
 }
 
