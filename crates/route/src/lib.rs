@@ -27,6 +27,7 @@ pub mod regex;
 mod sample;
 mod spec;
 mod table;
+mod text;
 mod tree;
 mod update;
 mod values;

@@ -17,7 +17,7 @@
 
 use crate::pattern::{PARAM, PARAMS_MAX, STAR};
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// No node, no leaf.
 const NONE: u32 = u32::MAX;
@@ -79,9 +79,9 @@ enum Step {
 }
 
 impl Forest {
-    /// Calls `visit` with the value of every pattern that matches `path`, best first.
+    /// Calls `visit` with the value of every pattern that matches `path`, best first, until it says to stop.
     #[inline]
-    pub(crate) fn search(&self, root: Root, path: &[u8], mut visit: impl FnMut(u32)) {
+    pub(crate) fn search(&self, root: Root, path: &[u8], mut visit: impl FnMut(u32) -> ControlFlow<()>) {
         let mut starts = Starts { len: 0, positions: [0; PARAMS_MAX] };
         let mut index = root.0;
         let Some(mut at) = self.skip_label(&self.nodes[index as usize], path, 0) else { return };
@@ -90,8 +90,8 @@ impl Forest {
             let node = &self.nodes[index as usize];
             step = match step {
                 Step::Enter if at == path.len() => {
-                    if node.leaf != NONE {
-                        visit(node.leaf);
+                    if node.leaf != NONE && visit(node.leaf).is_break() {
+                        return;
                     }
                     Step::Star
                 }
@@ -111,8 +111,8 @@ impl Forest {
                     None => Step::Star,
                 },
                 Step::Star => {
-                    if node.star != NONE {
-                        visit(node.star);
+                    if node.star != NONE && visit(node.star).is_break() {
+                        return;
                     }
                     Step::Leave
                 }
@@ -268,6 +268,7 @@ mod tests {
             let mut captured = Vec::new();
             assert!(parsed[value as usize].captures(path.as_bytes(), &mut |range| captured.push(&path[range])));
             found.push(format!("{} [{}]", patterns[value as usize], captured.join(",")));
+            ControlFlow::Continue(())
         });
         found
     }

@@ -8,7 +8,7 @@ use crate::condition::decided::{finite_domain, int_domain, int_range};
 use crate::condition::path_sets::{every_path_from, every_path_of, some_path_from, some_path_of_both};
 use crate::condition::{NumberTest, Predicate, Test, Value};
 use crate::pattern::PARAM;
-use crate::values::lower_case;
+use crate::text::lower_case;
 use crate::{HostPattern, Method};
 use memchr::memmem;
 

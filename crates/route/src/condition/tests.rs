@@ -4,7 +4,7 @@ use crate::condition::decided::{always, never};
 use crate::condition::implies::implies;
 use crate::condition::{Condition, Field, NumberTest, Predicate, Source, Test, Value};
 use crate::regex::Pattern;
-use crate::values::lower_case;
+use crate::text::lower_case;
 use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern, path};
 use proptest::prelude::*;
 use proptest::sample::select;

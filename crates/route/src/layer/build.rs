@@ -8,12 +8,11 @@ use super::assemble::Assembler;
 use super::filing::{Atom, Dimension, Origin, atom_of, parts};
 use super::place::{PlaceId, order, places_of};
 use super::program::Read;
-use super::{Child, Dispatch, Family, Layer, NONE, Node, Place, Probe, Space};
+use super::{Child, Dispatch, Layer, NONE, Node, Place, Probe, Space};
 use crate::condition::{Condition, Field, Predicate, Source, Test};
 use crate::fields::{Fields, SlotId};
-use crate::pattern::PARAM;
 use crate::table::Table;
-use crate::tree::{Forest, Root};
+use crate::tree::Forest;
 use crate::{AddressSet, RouteSpec, Takes, UriRoute};
 use foldhash::fast::FixedState;
 use std::cmp::Reverse;
@@ -36,39 +35,39 @@ struct Filing<'a> {
     place: u32,
     /// What of its condition has to hold here.
     condition: &'a Condition,
-    atoms: Range<u32>,
+    pub(super) atoms: Range<u32>,
     /// Bits of the atoms that the way through the tree has answered.
     used: u32,
 }
 
 /// What a key in a dimension is told apart by.
-type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
+pub(super) type Key<'b> = (Dimension, SlotId, bool, &'b [u8]);
 
 /// Filings with a key in a dimension, each with its atom there.
 type Keyed = (Dimension, Vec<(u32, u32)>);
 /// How many filings have each key.
 type Counts<'b> = HashMap<Key<'b>, u32, FixedState>;
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     routes: &'a [Arc<RouteSpec>],
     conditions: &'a [Condition],
     places: &'a [(u32, PlaceId)],
-    atoms: Vec<Atom<'a>>,
+    pub(super) atoms: Vec<Atom<'a>>,
     filings: Vec<Filing<'a>>,
     assembler: Assembler<'a>,
-    out: Parts,
+    pub(super) out: Parts,
 }
 
 #[derive(Default)]
-struct Parts {
-    nodes: Vec<Node>,
-    dispatches: Vec<Dispatch>,
-    spaces: Vec<Space>,
-    prefixes: Vec<(u8, u8)>,
-    space_count: u32,
-    table: Table,
-    forest: Forest,
-    places: Vec<Place>,
+pub(super) struct Parts {
+    pub(super) nodes: Vec<Node>,
+    pub(super) dispatches: Vec<Dispatch>,
+    pub(super) spaces: Vec<Space>,
+    pub(super) prefixes: Vec<(u8, u8)>,
+    pub(super) space_count: u32,
+    pub(super) table: Table,
+    pub(super) forest: Forest,
+    pub(super) places: Vec<Place>,
 }
 
 impl Layer {
@@ -323,7 +322,11 @@ impl<'a> Builder<'a> {
             groups.push((atom, child));
         }
         let probe = match dimension {
-            Dimension::Path(slot) => self.path_probe(slot, &groups),
+            Dimension::Path(slot) => {
+                // By key, which is how they are tried.
+                let is_ranked = keyed.is_sorted_by_key(|(filing, _)| self.filings[*filing as usize].place);
+                self.path_probe(slot, is_ranked, &groups)
+            }
             Dimension::Host => self.host_probe(&groups),
             Dimension::Prefix(slot, any) => Probe::Prefix { tree: self.plant(&groups), slot, any },
             Dimension::Equal(of) => self.equal_probe(of, &groups),
@@ -335,84 +338,6 @@ impl<'a> Builder<'a> {
             }
         };
         Dispatch { rank_min, probe }
-    }
-
-    fn path_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
-        let is_exact = |atom: u32| !self.atoms[atom as usize].key.iter().any(|byte| *byte >= PARAM);
-        let (exact, patterns): (Vec<_>, Vec<_>) = groups.iter().partition(|(atom, _)| is_exact(*atom));
-        let space = (!exact.is_empty()).then(|| self.out.new_space());
-        if let Some(space) = space {
-            self.insert_all(space, &exact);
-        }
-        let tree = (!patterns.is_empty()).then(|| self.plant(&patterns));
-        Probe::Path { space, tree, slot }
-    }
-
-    /// A tree of keys, which are sorted.
-    fn plant(&mut self, groups: &[(u32, Child)]) -> Root {
-        let key = |(atom, child): &(u32, Child)| (&*self.atoms[*atom as usize].key, child.0);
-        let keys: Vec<(&[u8], u32)> = groups.iter().map(key).collect();
-        self.out.forest.plant(&keys)
-    }
-
-    /// The lengths that networks have are kept, so that only those are looked up.
-    fn network_probe(&mut self, slot: Option<SlotId>, groups: &[(u32, Child)]) -> Probe {
-        let space = self.out.new_space();
-        self.insert_all(space, groups);
-        let first = self.out.prefixes.len() as u32;
-        let prefixes = groups.iter().filter_map(|(atom, _)| match *self.atoms[*atom as usize].key {
-            [family, bits, ..] => Some((family, bits)),
-            _ => None,
-        });
-        let prefixes: BTreeSet<(u8, u8)> = prefixes.collect();
-        self.out.prefixes.extend(prefixes);
-        Probe::Network { slot, space, first, count: self.out.prefixes.len() as u32 - first }
-    }
-
-    fn host_probe(&mut self, groups: &[(u32, Child)]) -> Probe {
-        let space = self.out.new_space();
-        self.insert_all(space, groups);
-        let suffixes =
-            groups.iter().map(|(atom, _)| &self.atoms[*atom as usize].key).filter(|key| key.starts_with(b"."));
-        let suffix_bytes_max = suffixes.map(|key| key.len()).max().unwrap_or(0) as u32;
-        Probe::Host { space, suffix_bytes_max }
-    }
-
-    /// Groups are sorted by their field, so each field's stand together.
-    fn equal_probe(&mut self, of: Family, groups: &[(u32, Child)]) -> Probe {
-        let mut spaces = Vec::new();
-        let field = |atom: u32| {
-            let (_, slot, any, _) = self.atoms[atom as usize].key();
-            (slot, any)
-        };
-        let runs: Vec<Range<usize>> = {
-            let mut at = 0;
-            groups
-                .chunk_by(|a, b| field(a.0) == field(b.0))
-                .map(|run| {
-                    at += run.len();
-                    at - run.len()..at
-                })
-                .collect()
-        };
-        for run in runs {
-            let (slot, any) = field(groups[run.start].0);
-            spaces.push((slot, any, run));
-        }
-        let first = self.out.spaces.len() as u32;
-        let count = spaces.len() as u32;
-        for (slot, any, run) in spaces {
-            let space = self.out.new_space();
-            self.out.spaces.push(Space { slot, any, space });
-            self.insert_all(space, &groups[run]);
-        }
-        Probe::Equal { of, first, count }
-    }
-
-    fn insert_all(&mut self, space: u32, groups: &[(u32, Child)]) {
-        for (atom, child) in groups {
-            self.out.table.insert(space, &self.atoms[*atom as usize].key, child.0);
-        }
     }
 
     /// Appends a run of places with what is left to ask of each.
@@ -438,14 +363,14 @@ impl<'a> Builder<'a> {
 }
 
 impl Parts {
-    fn new_space(&mut self) -> u32 {
+    pub(super) fn new_space(&mut self) -> u32 {
         self.space_count += 1;
         self.space_count - 1
     }
 }
 
 impl Atom<'_> {
-    fn key(&self) -> Key<'_> {
+    pub(super) fn key(&self) -> Key<'_> {
         let (slot, any) = match (self.dimension, self.origin) {
             (Dimension::Equal(_), Origin::Predicate { predicate, slot }) => (slot, predicate.any),
             _ => (0, false),

@@ -13,7 +13,9 @@
 mod assemble;
 mod build;
 mod filing;
+mod lookup;
 mod place;
+mod probes;
 mod program;
 mod search;
 
@@ -78,7 +80,8 @@ struct Dispatch {
 #[derive(Debug, Clone, Copy)]
 enum Probe {
     /// The path: exact ones in the table, patterns in a tree. Where there is a slot, its value is taken for the path.
-    Path { space: Option<u32>, tree: Option<Root>, slot: Option<SlotId> },
+    /// Where they are ranked, keys that are tried later lead to worse places only, so that the first hit is the best.
+    Path { space: Option<u32>, tree: Option<Root>, slot: Option<SlotId>, is_ranked: bool },
     /// The host: whole, and every suffix from a dot on that is at most that long.
     Host { space: u32, suffix_bytes_max: u32 },
     /// Equality of fields, each in a space of its own; a range of [`Layer::spaces`].

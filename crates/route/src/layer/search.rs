@@ -3,17 +3,14 @@
 //! The walk goes through every dispatch of a node that may still lead to something better than what was found, so what is
 //! evaluated are only places whose keys the request has, each run best first and no further than its first that holds.
 
-use super::assemble::regex_key;
-use super::filing::network_key;
 use super::program::Read;
-use super::{Child, Family, Layer, NONE, Place, PlaceId, Probe, RouteSlot, Space};
+use super::{Child, Layer, NONE, Place, PlaceId, Probe, RouteSlot};
 use crate::Variable;
 use crate::condition::{Field, Predicate, Value};
 use crate::fields::{Fields, SlotId};
 use crate::matcher::Request;
 use crate::regex::RegexMemory;
-use crate::table::TextHash;
-use crate::values::{self, Values, parse_address};
+use crate::values::{self, Values};
 use std::net::IpAddr;
 
 /// A request with what has been looked up of it; for all layers of a matcher.
@@ -34,29 +31,29 @@ pub(crate) struct LayerScratch {
     memos: Vec<u32>,
     /// By node, then by place: in which search one of several values led there. Grows when first needed.
     followed: Vec<u32>,
-    groups: Vec<GroupMemory>,
+    pub(super) groups: Vec<GroupMemory>,
 }
 
 #[derive(Debug, Default)]
-struct GroupMemory {
+pub(super) struct GroupMemory {
     /// When it was last searched.
     generation: u32,
-    regexes: RegexMemory,
+    pub(super) regexes: RegexMemory,
 }
 
 /// One search.
 pub(super) struct Search<'s, 'r> {
     pub(super) request: &'s Request<'r>,
     pub(super) client: IpAddr,
-    layer: &'s Layer,
-    fields: &'s Fields,
-    values: &'s mut Values,
-    own: &'s mut LayerScratch,
+    pub(super) layer: &'s Layer,
+    pub(super) fields: &'s Fields,
+    pub(super) values: &'s mut Values,
+    pub(super) own: &'s mut LayerScratch,
     /// Where it has [`NONE`] for a route, that route is dead.
     positions: Option<&'s [u32]>,
     /// Whether the request's host begins with a dot, so that the table of hosts takes it for a suffix.
     host_is_suffix: bool,
-    best: u32,
+    pub(super) best: u32,
     found: Option<Place>,
 }
 
@@ -100,7 +97,7 @@ impl LayerScratch {
 }
 
 impl<'s> Search<'s, '_> {
-    fn child(&mut self, child: Child) {
+    pub(super) fn child(&mut self, child: Child) {
         match child.target() {
             Ok(run) => self.run(run),
             Err(node) => self.node(node),
@@ -109,7 +106,7 @@ impl<'s> Search<'s, '_> {
 
     /// Goes on with what another value may have led to already. The index is a tree, so a second time finds nothing new; and
     /// a request of many values could make the times multiply from node to node.
-    fn child_once(&mut self, child: Child) {
+    pub(super) fn child_once(&mut self, child: Child) {
         let nodes = self.layer.nodes.len();
         let index = child.target().map_or_else(|node| node as usize, |run| nodes + run as usize);
         let LayerScratch { generation, followed, .. } = &mut *self.own;
@@ -175,8 +172,10 @@ impl<'s> Search<'s, '_> {
     #[inline]
     fn probe(&mut self, probe: Probe) {
         match probe {
-            Probe::Path { space, tree, slot: None } => self.path(space, tree, self.request.path.bytes()),
-            Probe::Path { space, tree, slot: Some(slot) } => self.slot_path(space, tree, slot),
+            Probe::Path { space, tree, slot: None, is_ranked } => {
+                self.path(space, tree, is_ranked, self.request.path.bytes());
+            }
+            Probe::Path { space, tree, slot: Some(slot), is_ranked } => self.slot_path(space, tree, is_ranked, slot),
             Probe::Host { space, suffix_bytes_max } => self.host(space, suffix_bytes_max as usize),
             Probe::Equal { of, first, count } => {
                 let layer = self.layer;
@@ -191,160 +190,8 @@ impl<'s> Search<'s, '_> {
         }
     }
 
-    #[inline]
-    fn path(&mut self, space: Option<u32>, tree: Option<crate::tree::Root>, path: &[u8]) {
-        let layer = self.layer;
-        if let Some(space) = space
-            && let Some(child) = layer.table.get(space, path, TextHash::new(path))
-        {
-            self.child(Child(child));
-        }
-        if let Some(tree) = tree {
-            layer.forest.search(tree, path, |child| self.child(Child(child)));
-        }
-    }
-
-    /// As [`Search::path`], for a path in lower case. Rare, so its text is copied to let the values go.
-    fn slot_path(&mut self, space: Option<u32>, tree: Option<crate::tree::Root>, slot: SlotId) {
-        let first = self.values.first(slot, self.fields, self.request);
-        if first == values::NONE {
-            return;
-        }
-        let text = self.values.lend(first);
-        self.path(space, tree, &text);
-        self.values.take_back(text);
-    }
-
-    fn prefix(&mut self, tree: crate::tree::Root, slot: SlotId, any: bool) {
-        let layer = self.layer;
-        let mut entry = self.values.first(slot, self.fields, self.request);
-        let is_single = entry == values::NONE || self.values.next(entry) == values::NONE;
-        while entry != values::NONE {
-            let text = self.values.lend(entry);
-            layer.forest.search(tree, &text, |child| match is_single {
-                true => self.child(Child(child)),
-                false => self.child_once(Child(child)),
-            });
-            self.values.take_back(text);
-            // What all must begin with the first does.
-            entry = if any { self.values.next(entry) } else { values::NONE };
-        }
-    }
-
-    fn network(&mut self, slot: Option<SlotId>, space: u32, prefixes: &[(u8, u8)]) {
-        let layer = self.layer;
-        let address = match slot {
-            None => Some(self.client),
-            Some(slot) => {
-                let first = self.values.first(slot, self.fields, self.request);
-                if first == values::NONE { None } else { parse_address(self.values.text(first)) }
-            }
-        };
-        let Some(address) = address else { return };
-        for &(_, bits) in prefixes.iter().filter(|(family, _)| *family == u8::from(address.is_ipv6())) {
-            let key = network_key(address, bits);
-            if let Some(child) = layer.table.get(space, &key, TextHash::new(&key)) {
-                self.child(Child(child));
-            }
-        }
-    }
-
-    #[inline]
-    fn host(&mut self, space: u32, suffix_bytes_max: usize) {
-        let (layer, host) = (self.layer, self.request.host);
-        if host.is_empty() {
-            return;
-        }
-        if let Some(child) = layer.table.get(space, host, TextHash::new(host)) {
-            self.child(Child(child));
-        }
-        // From the left; where none can be long enough nothing is looked up.
-        let start = host.len().saturating_sub(suffix_bytes_max).max(1);
-        for dot in memchr::memchr_iter(b'.', host.get(start..).unwrap_or_default()) {
-            let suffix = &host[start + dot..];
-            if let Some(child) = layer.table.get(space, suffix, TextHash::new(suffix)) {
-                self.child(Child(child));
-            }
-        }
-    }
-
-    fn equal(&mut self, of: Family, spaces: &[Space]) {
-        /// Up to so many fields are asked for one by one; for more, what the request has is walked.
-        const ONE_BY_ONE_MAX: usize = 4;
-        let present = match of {
-            _ if spaces.len() <= ONE_BY_ONE_MAX => None,
-            Family::Header => Some(self.values.headers_present(self.fields, self.request)),
-            Family::Argument => Some(self.values.arguments_present(self.fields, self.request)),
-            Family::Other(_) => None,
-        };
-        let Some(present) = present else {
-            spaces.iter().for_each(|space| self.equal_in(space));
-            return;
-        };
-        for index in 0..present {
-            let slot = match of {
-                Family::Header => self.values.header_present(index),
-                _ => self.values.argument_present(index),
-            };
-            let from = spaces.partition_point(|space| space.slot < slot);
-            for space in spaces[from..].iter().take_while(|space| space.slot == slot) {
-                self.equal_in(space);
-            }
-        }
-        // In lower case they are fields of their own.
-        for space in spaces.iter().filter(|space| self.fields.get(space.slot).lower_of.is_some()) {
-            self.equal_in(space);
-        }
-    }
-
-    fn equal_in(&mut self, &Space { slot, any, space }: &Space) {
-        let layer = self.layer;
-        let mut entry = self.values.first(slot, self.fields, self.request);
-        if entry == values::NONE {
-            return;
-        }
-        if !any {
-            // All must be equal to the one that is looked up.
-            let text = self.values.text(entry);
-            if self.values.chain(entry).all(|other| other == text)
-                && let Some(child) = layer.table.get(space, text, TextHash::new(text))
-            {
-                self.child(Child(child));
-            }
-            return;
-        }
-        let is_single = self.values.next(entry) == values::NONE;
-        while entry != values::NONE {
-            let text = self.values.text(entry);
-            match layer.table.get(space, text, TextHash::new(text)) {
-                Some(child) if is_single => self.child(Child(child)),
-                Some(child) => self.child_once(Child(child)),
-                None => {}
-            }
-            entry = self.values.next(entry);
-        }
-    }
-
-    fn regex(&mut self, group: u32, space: u32) {
-        let layer = self.layer;
-        self.search_group(group);
-        let mut index = 0;
-        while let Some(&pattern) = self.own.groups[group as usize].regexes.hits_any().get(index) {
-            index += 1;
-            let all = self.own.groups[group as usize].regexes.all(pattern as usize);
-            for any in [false, true] {
-                let key = regex_key(pattern, any);
-                if (any || all)
-                    && let Some(child) = layer.table.get(space, &key, TextHash::new(&key))
-                {
-                    self.child(Child(child));
-                }
-            }
-        }
-    }
-
     /// Makes sure that the answers of a group are those of this request.
-    fn search_group(&mut self, group: u32) {
+    pub(super) fn search_group(&mut self, group: u32) {
         let memory = &mut self.own.groups[group as usize];
         if memory.generation == self.own.generation {
             return;
