@@ -4,6 +4,7 @@ use crate::condition::Field;
 use crate::fields::Fields;
 use crate::layer::Layer;
 use crate::matcher::{Compiled, Home, Matcher};
+use crate::pieces::Pieces;
 use crate::{RouteSpec, Variable};
 use std::fmt;
 use std::sync::Arc;
@@ -60,16 +61,24 @@ impl Matcher {
     /// Compiles routes. Their positions are what [`crate::Match::route`] refers to.
     pub fn compile(specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         check(&specs)?;
-        Ok(Matcher::anew(specs.into(), &[]))
+        Ok(Matcher::anew(&specs, None))
     }
 
-    /// Everything in one layer; `specs` are checked. What is compiled in `known` layers is taken over.
-    pub(crate) fn anew(specs: Arc<[Arc<RouteSpec>]>, known: &[&Layer]) -> Matcher {
-        let layer = Arc::new(Layer::compile(&specs, &Arc::new(Fields::default()), known));
-        let all = 0..specs.len() as u32;
-        let base = Compiled { layer, positions: all.clone().collect(), has_dead: false };
-        let reads = base.layer.reads.clone();
-        Matcher { specs, base, delta: None, homes: all.map(Home::Base).collect(), reads }
+    /// Everything in one layer; `specs` are checked. What a matcher before has compiled is taken over where it is the same.
+    pub(crate) fn anew(specs: &[Arc<RouteSpec>], previous: Option<&Matcher>) -> Matcher {
+        let known = previous.map_or_else(Vec::new, Matcher::layers);
+        let layer = Arc::new(Layer::compile(specs, &Arc::new(Fields::default()), &known));
+        let all: Vec<u32> = (0..specs.len() as u32).collect();
+        let homes: Vec<Home> = all.iter().copied().map(Home::Base).collect();
+        let reads = layer.reads.clone();
+        let base = Compiled { layer, positions: Pieces::new(&all, None, |a, b| a == b), has_dead: false };
+        Matcher {
+            specs: Pieces::new(specs, previous.map(|previous| &previous.specs), Arc::ptr_eq),
+            base,
+            delta: None,
+            homes: Pieces::new(&homes, None, |a, b| a == b),
+            reads,
+        }
     }
 }
 

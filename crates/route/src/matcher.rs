@@ -12,6 +12,7 @@
 use crate::fields::Fields;
 use crate::layer::{Context, Layer, LayerScratch, PlaceId, Read, RouteSlot, order};
 use crate::path::{self, NormalPath, PathError};
+use crate::pieces::Pieces;
 use crate::values::Values;
 use crate::variable::Lookup;
 use crate::{Method, RouteSpec};
@@ -58,11 +59,11 @@ pub struct Match {
 /// An immutable set of compiled routes.
 #[derive(Debug, Clone)]
 pub struct Matcher {
-    pub(crate) specs: Arc<[Arc<RouteSpec>]>,
+    pub(crate) specs: Pieces<Arc<RouteSpec>>,
     pub(crate) base: Compiled,
     pub(crate) delta: Option<Compiled>,
     /// Where each route is, by its position.
-    pub(crate) homes: Arc<[Home]>,
+    pub(crate) homes: Pieces<Home>,
     /// What some route reads; each once, in a fixed order.
     pub(crate) reads: Arc<[Read]>,
 }
@@ -72,7 +73,7 @@ pub struct Matcher {
 pub(crate) struct Compiled {
     pub(crate) layer: Arc<Layer>,
     /// By slot: the position in the list of routes, or [`DEAD`].
-    pub(crate) positions: Arc<[u32]>,
+    pub(crate) positions: Pieces<u32>,
     /// Whether some are dead.
     pub(crate) has_dead: bool,
 }
@@ -102,17 +103,17 @@ impl Matcher {
     }
 
     /// The routes as they were handed to the compiler.
-    pub fn specs(&self) -> &[Arc<RouteSpec>] {
+    pub fn specs(&self) -> &Pieces<Arc<RouteSpec>> {
         &self.specs
     }
 
     /// Bytes of memory that the index takes, without the routes' own texts and conditions.
     pub fn index_bytes(&self) -> usize {
-        let compiled = |compiled: &Compiled| compiled.layer.memory_bytes() + size_of_val(&*compiled.positions);
+        let compiled = |compiled: &Compiled| compiled.layer.memory_bytes() + compiled.positions.memory_bytes();
         compiled(&self.base)
             + self.delta.as_ref().map_or(0, compiled)
-            + size_of_val(&*self.homes)
-            + size_of_val(&*self.specs)
+            + self.homes.memory_bytes()
+            + self.specs.memory_bytes()
     }
 
     /// The layer whose fields hold those of all others.
@@ -194,7 +195,7 @@ impl Scratch {
 impl Compiled {
     #[inline]
     fn search(&self, context: &mut Context<'_, '_>, scratch: &mut LayerScratch) -> Option<(usize, PlaceId)> {
-        let positions = self.has_dead.then_some(&*self.positions);
+        let positions = self.has_dead.then_some(&self.positions);
         let (slot, place) = self.layer.search(context, scratch, positions)?;
         Some((self.positions[slot as usize] as usize, place))
     }

@@ -7,6 +7,7 @@
 use crate::compile::check;
 use crate::layer::Layer;
 use crate::matcher::{Compiled, DEAD, Home, Matcher};
+use crate::pieces::Pieces;
 use crate::{CompileError, RouteSpec};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +25,12 @@ impl Matcher {
     /// The matcher of a changed list of routes. What equals its former self, and stands in the same order, is shared.
     pub fn update(&self, specs: Vec<Arc<RouteSpec>>) -> Result<Matcher, Vec<CompileError>> {
         check(&specs)?;
-        let specs: Arc<[Arc<RouteSpec>]> = specs.into();
         let homes = self.homes_of(&specs);
         let changed = homes.iter().filter(|home| !matches!(home, Some(Home::Base(_)))).count();
         let dead = self.base.positions.len() - (specs.len() - changed);
         let is_large = changed > DELTA_ROUTES_MAX.min(specs.len() / DELTA_SHARE);
         if is_large || dead > self.base.positions.len() / DEAD_SHARE {
-            return Ok(Matcher::anew(specs, &self.layers()));
+            return Ok(Matcher::anew(&specs, Some(self)));
         }
         let mut positions = vec![DEAD; self.base.positions.len()];
         let (mut routes, mut of_delta) = (Vec::new(), Vec::new());
@@ -48,10 +48,11 @@ impl Matcher {
                 }
             });
         }
-        let base = Compiled { layer: self.base.layer.clone(), positions: positions.into(), has_dead: dead > 0 };
+        let positions = Pieces::new(&positions, Some(&self.base.positions), |a, b| a == b);
+        let base = Compiled { layer: self.base.layer.clone(), positions, has_dead: dead > 0 };
         let delta = (!routes.is_empty()).then(|| {
             let layer = Arc::new(Layer::compile(&routes, &base.layer.fields, &self.layers()));
-            Compiled { layer, positions: of_delta.into(), has_dead: false }
+            Compiled { layer, positions: Pieces::new(&of_delta, None, |a, b| a == b), has_dead: false }
         });
         let reads = match &delta {
             None => base.layer.reads.clone(),
@@ -60,31 +61,33 @@ impl Matcher {
                 base.layer.reads.iter().chain(added).copied().collect()
             }
         };
-        Ok(Matcher { specs, base, delta, homes: settled.into(), reads })
+        let homes = Pieces::new(&settled, Some(&self.homes), |a, b| a == b);
+        Ok(Matcher { specs: Pieces::new(&specs, Some(&self.specs), Arc::ptr_eq), base, delta, homes, reads })
     }
 
-    fn layers(&self) -> Vec<&Layer> {
+    pub(crate) fn layers(&self) -> Vec<&Layer> {
         std::iter::once(&self.base).chain(&self.delta).map(|compiled| &*compiled.layer).collect()
     }
 
     /// For every route of a new list, where the same route is compiled; `None`: it is new, changed or has moved.
     fn homes_of(&self, specs: &[Arc<RouteSpec>]) -> Vec<Option<Home>> {
-        let old = &*self.specs;
+        let old = &self.specs;
         let same = |(a, b): &(&Arc<RouteSpec>, &Arc<RouteSpec>)| Arc::ptr_eq(a, b) || a == b;
         let start = old.iter().zip(specs).take_while(same).count();
-        let (old_rest, new_rest) = (&old[start..], &specs[start..]);
-        let end = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(same).count();
+        let longest_end = old.len().min(specs.len()) - start;
+        let end = old.iter().rev().zip(specs.iter().rev()).take(longest_end).take_while(same).count();
         let old_middle = start..old.len() - end;
         let new_middle = start..specs.len() - end;
 
+        let at = |index: usize| Some(self.homes[index]);
         let mut homes: Vec<Option<Home>> = Vec::with_capacity(specs.len());
-        homes.extend(self.homes[..start].iter().copied().map(Some));
+        homes.extend((0..start).map(at));
         if old_middle.len() == new_middle.len() {
             // Changes in place, as most are. What differs is not looked for elsewhere, unless it is much.
             homes
                 .extend(new_middle.clone().map(|index| same(&(&old[index], &specs[index])).then(|| self.homes[index])));
             if homes.iter().filter(|home| home.is_none()).count() <= IN_PLACE_MAX {
-                homes.extend(self.homes[old_middle.end..].iter().copied().map(Some));
+                homes.extend((old_middle.end..old.len()).map(at));
                 return homes;
             }
             homes.truncate(start);
@@ -98,7 +101,7 @@ impl Matcher {
             })
             .collect();
         homes.resize(new_middle.end, None);
-        homes.extend(self.homes[old_middle.end..].iter().copied().map(Some));
+        homes.extend((old_middle.end..old.len()).map(at));
         // Ranks in the base hold only among routes that stand in the same order as then.
         for index in longest_rising(&kept) {
             let (new, was) = kept[index];

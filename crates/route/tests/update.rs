@@ -147,7 +147,7 @@ fn same_answers(updated: &Matcher, compiled: &Matcher, asked: &Asked, scratch: &
         if found != expected {
             return Err(format!("{found:?}, compiled from scratch {expected:?}; {asked:?}"));
         }
-        let last = compiled.specs().last().map(|spec| spec.id.as_str());
+        let last = compiled.specs().iter().last().map(|spec| spec.id.as_str());
         let explained = |matcher: &Matcher| matcher.explain(request, last).map(|explanation| explanation.to_string());
         let (explained, expected) = (explained(updated), explained(compiled));
         if explained != expected {

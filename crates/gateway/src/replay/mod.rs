@@ -69,7 +69,7 @@ pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result
     let bytes = file.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
     let mut progress = Progress::new(bytes);
     let (old_file, old) = old;
-    let needs = Needs::of(&[old.plan.matcher().specs(), new.plan.matcher().specs()]);
+    let needs = Needs::of(&[&old.config, &new.config]);
     // The old configuration's, since whoever serves it wrote the log.
     let fields = [&old.config, &new.config].into_iter().flat_map(fields_of);
     let mut reader = Reader::new(needs, fields);

@@ -4,7 +4,7 @@
 //! same fields are counted together, so that a line costs one look-up, however many fields routes read.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use stillgate_config::Config;
 use stillgate_route::condition::{Condition, Field};
 use stillgate_route::{RouteSpec, Takes, Variable};
 
@@ -69,10 +69,11 @@ pub(crate) struct Missing {
 
 impl Needs {
     /// Of all routes. Routes of one id are counted once.
-    pub(super) fn of(configurations: &[&[Arc<RouteSpec>]]) -> Needs {
+    pub(super) fn of(configurations: &[&Config]) -> Needs {
         let mut needs = Needs::default();
         let mut readers: Vec<HashSet<&str>> = Vec::new();
-        for spec in configurations.iter().copied().flatten() {
+        for route in configurations.iter().flat_map(|config| &config.routes) {
+            let spec = &route.spec;
             each_field(spec, &mut |field| {
                 let Some((key, family)) = key_of(field) else { return };
                 let at = *needs.by_key.entry(key).or_insert_with_key(|key| {

@@ -9,6 +9,7 @@ use crate::Variable;
 use crate::condition::{Field, Predicate, Value};
 use crate::fields::{Fields, SlotId};
 use crate::matcher::Request;
+use crate::pieces::Pieces;
 use crate::regex::RegexMemory;
 use crate::values::{self, Values};
 use std::net::IpAddr;
@@ -50,7 +51,7 @@ pub(super) struct Search<'s, 'r> {
     pub(super) values: &'s mut Values,
     pub(super) own: &'s mut LayerScratch,
     /// Where it has [`NONE`] for a route, that route is dead.
-    positions: Option<&'s [u32]>,
+    positions: Option<&'s Pieces<u32>>,
     /// Whether the request's host begins with a dot, so that the table of hosts takes it for a suffix.
     host_is_suffix: bool,
     pub(super) best: u32,
@@ -63,7 +64,7 @@ impl Layer {
         &self,
         context: &mut Context<'_, '_>,
         own: &mut LayerScratch,
-        positions: Option<&[u32]>,
+        positions: Option<&Pieces<u32>>,
     ) -> Option<(RouteSlot, PlaceId)> {
         own.begin(self);
         let Context { request, client, values, fields } = context;

@@ -1,0 +1,75 @@
+//! A list in pieces that are shared with the list before, where it says the same.
+//!
+//! Requests keep the Plan they began with, and Plans may follow each other many times a second. So what a matcher has of its
+//! own, of all that has an entry for every route, is a list of pieces, and the pieces in which something changed.
+
+use std::ops::Index;
+use std::sync::Arc;
+
+/// Items of a piece.
+const PIECE: usize = 512;
+
+/// A list that never changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pieces<T> {
+    pieces: Arc<[Arc<[T]>]>,
+    len: usize,
+}
+
+impl<T: Clone> Pieces<T> {
+    /// Of items; pieces whose items are all the `same` as in `previous` are shared with it.
+    pub(crate) fn new(items: &[T], previous: Option<&Pieces<T>>, same: impl Fn(&T, &T) -> bool) -> Pieces<T> {
+        let piece = |(index, items): (usize, &[T])| {
+            let old = previous.and_then(|previous| previous.pieces.get(index));
+            let is_same = |old: &&Arc<[T]>| old.len() == items.len() && old.iter().zip(items).all(|(a, b)| same(a, b));
+            old.filter(is_same).map_or_else(|| items.into(), Arc::clone)
+        };
+        Pieces { pieces: items.chunks(PIECE).enumerate().map(piece).collect(), len: items.len() }
+    }
+}
+
+impl<T> Pieces<T> {
+    /// How many items there are.
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All items in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.pieces.iter().flat_map(|piece| piece.iter())
+    }
+
+    /// Bytes of memory, shared or not.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.len * size_of::<T>() + size_of_val(&*self.pieces)
+    }
+}
+
+impl<T> Index<usize> for Pieces<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        &self.pieces[index / PIECE][index % PIECE]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_the_same_is_shared() {
+        let numbers: Vec<u32> = (0..3_000).collect();
+        let before = Pieces::new(&numbers, None, |a, b| a == b);
+        let mut changed = numbers.clone();
+        changed[1_000] = 0;
+        changed.pop();
+        let after = Pieces::new(&changed, Some(&before), |a, b| a == b);
+        let shared = before.pieces.iter().zip(after.pieces.iter()).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
+        assert_eq!((before.pieces.len(), shared), (6, 4));
+        assert!(after.iter().eq(&changed) && after.iter().rev().eq(changed.iter().rev()));
+        assert_eq!((after[1_000], after[2_998], after.len()), (0, 2_998, 2_999));
+    }
+}
