@@ -200,3 +200,50 @@ impl Compiled {
         Some((self.positions[slot as usize] as usize, place))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Expression, Takes, Variable};
+
+    struct Header(&'static str);
+
+    impl Lookup for Header {
+        fn value<'a>(&'a self, _: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            None
+        }
+
+        fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+            visit(b"x", self.0.as_bytes());
+        }
+    }
+
+    /// What was found for a request is forgotten with it, also where the count of requests begins anew.
+    #[test]
+    fn nothing_is_kept_from_one_request_to_the_next() {
+        let route = |id: usize, text: &str| {
+            let takes = Takes::Expression(Expression::parse(text).unwrap());
+            Arc::new(RouteSpec { id: id.to_string(), priority: 0, takes })
+        };
+        let texts = ["a", "b"].map(|value| {
+            format!(r#"http.headers.x contains "{value}" && (http.headers.x ~ "{value}$" || http.path == "/{value}")"#)
+        });
+        let routes: Vec<_> = texts.iter().chain(&texts).enumerate().map(|(id, text)| route(id, text)).collect();
+        let matcher = Matcher::compile(routes).unwrap();
+        let mut scratch = Scratch::default();
+        let mut buffer = Vec::new();
+        for round in 0..6 {
+            if round == 3 {
+                scratch.values.wear_out();
+                scratch.base.wear_out();
+            }
+            for (value, expected) in [("a", Some(0)), ("b", Some(1)), ("c", None)] {
+                let path = path::normalise(b"/", &mut buffer).unwrap();
+                let client = IpAddr::from([127, 0, 0, 1]);
+                let request = Request { method: Method::Get, host: b"", path, client, vars: &Header(value) };
+                let found = matcher.find(&request, &mut scratch).unwrap();
+                assert_eq!(found.map(|found| found.route), expected, "round {round}, {value}");
+            }
+        }
+    }
+}

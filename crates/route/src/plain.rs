@@ -3,11 +3,11 @@
 //! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate. Regexes that it had to
 //! compile are not kept: of a hundred thousand routes they would take more memory than the routes.
 
-use crate::condition::{Field, FieldKind, Predicate, Test, Value};
+use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::Fields;
 use crate::layer::passes;
 use crate::matcher::Request;
-use crate::values::{Values, parse_address};
+use crate::values::Values;
 use crate::{PathPattern, Variable};
 
 /// What has been read of one request.
@@ -45,14 +45,7 @@ impl<'p, 'r> Plain<'p, 'r> {
             let mut results = texts.iter().map(|text| regex.is_match_once(text));
             return if predicate.any { results.any(|is| is) } else { !texts.is_empty() && results.all(|is| is) };
         }
-        let typed = |text: &'_ Vec<u8>| match predicate.field.kind() {
-            FieldKind::Text => None,
-            FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(Value::Int),
-            FieldKind::Ip => parse_address(text).map(Value::Ip),
-        };
-        match predicate.field.kind() {
-            FieldKind::Text => passes(texts.iter().map(|text| Value::Text(text)), predicate),
-            FieldKind::Int | FieldKind::Ip => passes(texts.iter().filter_map(typed), predicate),
-        }
+        let kind = predicate.field.kind();
+        passes(texts.iter().filter_map(|text| Value::read(kind, text)), predicate)
     }
 }

@@ -10,7 +10,6 @@ use crate::matcher::Request;
 use crate::text::{decode, is_plain, lower_case};
 use crate::variable::Variable;
 use std::io::Write;
-use std::net::IpAddr;
 
 /// Most values of arguments that routes read. What one value leads to may ask for all values of another argument, so this
 /// bounds what a query can cost; OpenResty, on which Kong stands, reads no more either.
@@ -273,6 +272,14 @@ impl Present {
     }
 }
 
+#[cfg(test)]
+impl Values {
+    /// As if so many requests had gone by that counting them begins anew with the next.
+    pub(crate) fn wear_out(&mut self) {
+        self.kept.generation = u32::MAX;
+    }
+}
+
 impl Kept {
     fn begin(&mut self, slots: usize) {
         self.generation = self.generation.wrapping_add(1);
@@ -374,10 +381,4 @@ fn segments<'a>(request: &Request<'a>, first: u16, last: u16) -> Option<&'a [u8]
         None => return None,
     };
     Some(&path[start..end])
-}
-
-/// An address in a text, canonical.
-pub(crate) fn parse_address(text: &[u8]) -> Option<IpAddr> {
-    let address: IpAddr = std::str::from_utf8(text).ok()?.parse().ok()?;
-    Some(address.to_canonical())
 }

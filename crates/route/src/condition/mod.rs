@@ -14,8 +14,8 @@ pub(crate) mod simplify;
 mod tests;
 
 pub use field::{Field, FieldError, FieldKind};
-pub(crate) use predicate::parse_number;
 pub use predicate::{NumberTest, Predicate, Source, Test, Value};
+pub(crate) use predicate::{parse_address, parse_number};
 
 use std::sync::Arc;
 

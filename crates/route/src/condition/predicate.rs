@@ -3,7 +3,7 @@
 //! No predicate holds of an absent field. What `vars` says otherwise (`~=` holds of an absent variable) is written as
 //! [`super::Condition::Not`]. Of a field with several values all must pass the test, or with [`Predicate::any`] one.
 
-use crate::condition::Field;
+use crate::condition::{Field, FieldKind};
 use crate::regex::Pattern;
 use crate::{AddressSet, HostPattern, Method, MethodSet, PathPattern};
 use ipnet::IpNet;
@@ -111,6 +111,23 @@ pub enum Value<'a> {
     Ip(IpAddr),
 }
 
+impl Value<'_> {
+    /// The value that a text stands for, in a field of that kind; `None` where it stands for none.
+    pub(crate) fn read(kind: FieldKind, text: &[u8]) -> Option<Value<'_>> {
+        match kind {
+            FieldKind::Text => Some(Value::Text(text)),
+            FieldKind::Int => std::str::from_utf8(text).ok()?.parse().ok().map(Value::Int),
+            FieldKind::Ip => parse_address(text).map(Value::Ip),
+        }
+    }
+}
+
+/// An address in a text, canonical.
+pub(crate) fn parse_address(text: &[u8]) -> Option<IpAddr> {
+    let address: IpAddr = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some(address.to_canonical())
+}
+
 impl Test {
     /// Whether a value passes. A value of another type than the test's does not.
     ///
@@ -136,10 +153,7 @@ impl Test {
             Test::Methods(methods) => methods.admits(Method::from_bytes(text)),
             Test::Host(pattern) => pattern.matches(text),
             Test::Path(pattern) => pattern.matches(text),
-            Test::Addresses(set) => {
-                let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-                address.is_some_and(|address| set.contains(address))
-            }
+            Test::Addresses(set) => parse_address(text).is_some_and(|address| set.contains(address)),
             Test::Number(test, bound) => parse_number(text).is_some_and(|number| test.holds(number, *bound)),
             Test::HasElement(element) => {
                 text.split(|byte| *byte == b',').any(|part| part.trim_ascii() == element.as_bytes())

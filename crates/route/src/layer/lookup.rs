@@ -4,10 +4,11 @@ use super::assemble::regex_key;
 use super::filing::network_key;
 use super::search::Search;
 use super::{Child, Family, Space};
+use crate::condition::parse_address;
 use crate::fields::SlotId;
 use crate::table::TextHash;
 use crate::tree::Root;
-use crate::values::{self, parse_address};
+use crate::values;
 use std::ops::ControlFlow;
 
 impl Search<'_, '_> {

@@ -9,7 +9,7 @@ use super::search::Search;
 use crate::condition::{Field, Predicate, Test, Value};
 use crate::fields::{Fields, SlotId};
 use crate::regex::{RegexGroup, Tail, TailEngine};
-use crate::values::{parse_address, segment_count};
+use crate::values::segment_count;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -156,12 +156,9 @@ impl Program {
             (Engine::Test, Read::SourceIp) => test.passes(Value::Ip(search.client)),
             (Engine::Test, Read::SegmentCount) => test.passes(Value::Int(segment_count(request))),
             (Engine::Test, Read::Text(slot)) => search.texts_pass(slot, predicate),
-            (Engine::Test, Read::Int(slot)) => search.single(slot, |text| {
-                let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-                number.is_some_and(|number| test.passes(Value::Int(number)))
-            }),
-            (Engine::Test, Read::Ip(slot)) => {
-                search.single(slot, |text| parse_address(text).is_some_and(|address| test.passes(Value::Ip(address))))
+            (Engine::Test, Read::Int(slot) | Read::Ip(slot)) => {
+                let kind = predicate.field.kind();
+                search.single(slot, |text| Value::read(kind, text).is_some_and(|value| test.passes(value)))
             }
             (Engine::Test, Read::Param) => search.param_passes(place, predicate),
         }

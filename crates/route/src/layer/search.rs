@@ -85,9 +85,19 @@ impl Layer {
     }
 }
 
+/// A memo has a bit for the answer beside the generation.
+const GENERATION_MAX: u32 = u32::MAX >> 1;
+
+#[cfg(test)]
+impl LayerScratch {
+    /// As if so many requests had gone by that counting them begins anew with the next.
+    pub(crate) fn wear_out(&mut self) {
+        self.generation = GENERATION_MAX;
+    }
+}
+
 impl LayerScratch {
     fn begin(&mut self, layer: &Layer) {
-        const GENERATION_MAX: u32 = u32::MAX >> 1;
         if self.serial != Some(layer.serial) || self.generation == GENERATION_MAX {
             *self = LayerScratch { serial: Some(layer.serial), ..LayerScratch::default() };
             self.memos.resize(layer.program.memos as usize, 0);
