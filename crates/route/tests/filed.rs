@@ -174,3 +174,29 @@ fn shared_predicates_on_repeated_fields_are_asked_once() {
     let (few, many) = (cost(&of(10)), cost(&of(1_000)));
     assert!(many < few * 50.0, "{many} s against {few} s");
 }
+
+/// Of regexes that wait for their next part till the end of the path, any subset may be waiting. What a path that was never
+/// seen costs grows with their number, not with that of the subsets.
+#[test]
+fn regexes_that_wait_do_not_multiply() {
+    let of = |routes: usize| {
+        let regexes = expressions((0..routes).map(|n| format!(r##"http.path ~ r#"(.*a){{3}}.*{n}q"#"##)));
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let mut scratch = Scratch::default();
+        let once = |_| {
+            let text: String = (0..2_000).map(|_| b"abxyz0123456789"[(random() % 15) as usize] as char).collect();
+            let start = Instant::now();
+            assert_eq!(find(&regexes, &mut scratch, &format!("/{text}"), &Wire::default()), None);
+            start.elapsed().as_secs_f64()
+        };
+        (0..10).map(once).fold(f64::INFINITY, f64::min)
+    };
+    let (few, many) = (of(100), of(1_000));
+    assert!(many < few * 100.0, "{many} s against {few} s");
+}

@@ -7,6 +7,7 @@
 //! that are not ASCII; the patterns are then asked one by one.
 
 use super::Pattern;
+use super::linger::lingers;
 use super::memory::RegexMemory;
 use super::reduce::reduce;
 use super::share::share_beginnings;
@@ -27,6 +28,8 @@ pub(super) struct Bounds {
     pub(super) table_bytes_max: usize,
     /// Of the states that one worker builds for a group; where the group had to be split, up to as much for each part.
     pub(super) cache_bytes_max: usize,
+    /// Of the states for a part whose patterns linger, if that is more than its share.
+    pub(super) lingering_cache_bytes: usize,
 }
 
 pub(super) const BOUNDS: Bounds = Bounds {
@@ -34,7 +37,11 @@ pub(super) const BOUNDS: Bounds = Bounds {
     table_nfa_bytes_max: 48 << 10,
     table_bytes_max: 256 << 10,
     cache_bytes_max: 8 << 20,
+    lingering_cache_bytes: 512 << 10,
 };
+
+/// Most patterns of an automaton for those that linger. More of them take fewer automata, and more states for each subset.
+const LINGERING_MAX: usize = 32;
 
 /// A cache has room for so many times what one search needs at least.
 const CACHE_SLACK: usize = 2;
@@ -80,16 +87,27 @@ impl RegexGroup {
     pub(super) fn compile_within(bounds: Bounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
+        let mut lingering: [Vec<(u32, Hir)>; 4] = Default::default();
         for (index, pattern) in (0u32..).zip(patterns) {
             let hir = reduce(pattern.hir(), ascii);
             let gives_up = hir.properties().look_set().contains_word_unicode();
             let anchored = hir.properties().look_set_prefix().contains(Look::Start);
+            let kinds = if lingers(&hir) { &mut lingering } else { &mut kinds };
             kinds[usize::from(gives_up) * 2 + usize::from(anchored)].push((index, hir));
         }
         let mut pieces = Vec::new();
         kinds.iter().filter(|kind| !kind.is_empty()).for_each(|kind| build(bounds, kind, &mut pieces));
-        let bounds = Bounds { cache_bytes_max: bounds.cache_bytes_max / pieces.len().max(1), ..bounds };
-        let parts = pieces.into_iter().map(|(nfa, indices)| Part::new(bounds, nfa, indices, patterns)).collect();
+        let first_lingering = pieces.len();
+        let few = lingering.iter().flat_map(|kind| kind.chunks(LINGERING_MAX));
+        few.for_each(|kind| build(bounds, kind, &mut pieces));
+        let share = (bounds.cache_bytes_max / pieces.len().max(1)).max(bounds.lingering_cache_bytes);
+        let bounds = Bounds { cache_bytes_max: share.min(bounds.cache_bytes_max), ..bounds };
+        // There may be many of these, and each would take long to find out that it is too large.
+        let lazy = Bounds { table_nfa_bytes_max: 0, ..bounds };
+        let parts = pieces.into_iter().enumerate().map(|(index, (nfa, indices))| {
+            Part::new(if index < first_lingering { bounds } else { lazy }, nfa, indices, patterns)
+        });
+        let parts = parts.collect();
         RegexGroup { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), patterns: patterns.len(), parts }
     }
 

@@ -8,6 +8,7 @@
 
 mod example;
 mod group;
+mod linger;
 mod memory;
 mod reduce;
 mod share;
