@@ -84,6 +84,12 @@ pub trait Lookup {
     /// While a route is sought the matcher answers for [`Variable::PathParam`] itself.
     fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]>;
 
+    /// Whether it is known what the request has there. Of one that somebody made up, parts may have been left open; they are
+    /// absent while a route is sought, and [`crate::Matcher::explain`] tells that they are not known.
+    fn is_known(&self, _variable: &Variable) -> bool {
+        true
+    }
+
     /// Calls `visit` with name and value of every header field, in the order they came.
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
 }

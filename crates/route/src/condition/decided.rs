@@ -159,6 +159,9 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
     }
     // A colon is in no name, only in an IPv6 address, which stands in brackets.
     let colon = memchr::memchr(b':', text)?;
+    if literal.begins && literal.ends && lossy.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Some(format!("an IPv6 address stands in brackets there; write {:?}", format!("[{lossy}]")));
+    }
     if (literal.begins && text[0] != b'[') || (literal.ends && !text.ends_with(b"]")) {
         let end = if text[0] == b'[' { memchr::memrchr(b':', text)? } else { colon };
         let write = String::from_utf8_lossy(&text[..end]);

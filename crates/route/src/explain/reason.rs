@@ -5,6 +5,7 @@
 
 use super::list;
 use crate::condition::{Condition, Field, FieldKind, Predicate, Test};
+use crate::fields::variable_of;
 use crate::plain::Plain;
 use crate::{AddressSet, PathPattern, Request, RouteSpec, Takes, UriRoute};
 use std::fmt;
@@ -37,6 +38,8 @@ pub struct Told {
     pub field: String,
     /// What the request has there, as the predicate sees it; empty: the field is absent.
     pub values: Vec<String>,
+    /// Whether that is known (see [`crate::Lookup::is_known`]).
+    pub is_known: bool,
     /// How many more values there are than are told.
     pub omitted: usize,
     /// Whether it holds; such a one is negated.
@@ -96,6 +99,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
                 at: None,
                 field: field.to_string(),
                 values: vec![value],
+                is_known: true,
                 omitted: 0,
                 holds: false,
             }],
@@ -206,8 +210,12 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
             true => format!("lower({})", predicate.field),
             false => predicate.field.to_string(),
         };
-        let fact = format!("{field} is {}", shown(&values, omitted, predicate, holds));
-        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, omitted, holds });
+        let is_known = variable_of(&predicate.field).is_none_or(|variable| self.request.vars.is_known(variable));
+        let fact = match is_known {
+            true => format!("{field} is {}", shown(&values, omitted, predicate, holds)),
+            false => format!("{field} is not given"),
+        };
+        self.told.push(Told { predicate: source, at: predicate.source.at, field, values, is_known, omitted, holds });
         Line { what, fact }
     }
 }

@@ -129,7 +129,7 @@ pub(crate) fn condition_of(route: &RouteSpec) -> Condition {
 }
 
 /// `methods`, `remote_addrs` and `vars`.
-fn further_conditions(uri: &UriRoute) -> Condition {
+pub(crate) fn further_conditions(uri: &UriRoute) -> Condition {
     let is = |field, test, text: String| {
         let source = Source { text: text.into(), at: None };
         Condition::Is(Arc::new(Predicate { field, lower: false, any: false, test, source }))

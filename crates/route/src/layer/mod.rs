@@ -19,7 +19,7 @@ mod probes;
 mod program;
 mod search;
 
-pub(crate) use build::condition_of;
+pub(crate) use build::{condition_of, further_conditions};
 pub(crate) use place::{PlaceId, order, places_of};
 pub(crate) use program::Read;
 pub(crate) use search::{Context, LayerScratch, passes};

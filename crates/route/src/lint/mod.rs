@@ -10,7 +10,7 @@ mod reading;
 mod shadow;
 
 use crate::condition::Condition;
-use crate::layer::condition_of;
+use crate::layer::{condition_of, further_conditions};
 use crate::{PathPattern, RouteSpec, Takes, UriRoute};
 use shadow::Shadow;
 use std::fmt;
@@ -119,7 +119,13 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
             Takes::Uri(uri) => uri.vars.as_ref().map(|vars| vars.condition()),
         };
         match (condition, written) {
-            (Condition::False, Some(written)) => add(FindingKind::NeverMatches { reason: parts::why_never(written) }),
+            (Condition::False, _) => {
+                let reason = match &spec.takes {
+                    Takes::Expression(expression) => parts::why_never(expression.condition()),
+                    Takes::Uri(uri) => parts::why_never(&further_conditions(uri)),
+                };
+                add(FindingKind::NeverMatches { reason });
+            }
             // One predicate that always holds is how a route for all requests is written.
             (Condition::True, Some(Condition::Is(_))) => {}
             (_, Some(written)) => parts::find(written, &mut add),
@@ -127,14 +133,26 @@ pub fn lint(specs: &[Arc<RouteSpec>]) -> Lint {
         }
         match shadow {
             Some(Shadow { by, .. }) if by.is_empty() => {
-                let reason = "whichever alternatives are taken, two of its conditions exclude each other".to_owned();
-                add(FindingKind::NeverMatches { reason });
+                let reason = match has_alternatives(condition) {
+                    true => "whichever alternatives are taken, two of its conditions exclude each other",
+                    false => "two of its conditions exclude each other",
+                };
+                add(FindingKind::NeverMatches { reason: reason.to_owned() });
             }
             Some(Shadow { by, same }) => add(told(specs, route, &by, same)),
             None => {}
         }
     }
     lint
+}
+
+fn has_alternatives(condition: &Condition) -> bool {
+    match condition {
+        Condition::Any(_) => true,
+        Condition::All(parts) => parts.iter().any(has_alternatives),
+        Condition::Not(inner) => has_alternatives(inner),
+        Condition::Is(_) | Condition::True | Condition::False => false,
+    }
 }
 
 fn told(specs: &[Arc<RouteSpec>], route: usize, by: &[usize], same: bool) -> FindingKind {

@@ -56,7 +56,8 @@ fn why(condition: &Condition, negated: bool) -> String {
     match condition {
         Condition::Is(predicate) => {
             let reason = if negated { always(predicate) } else { never(predicate) };
-            format!("{} never holds: {}", named(predicate, negated), reason.unwrap_or_default())
+            let because = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+            format!("{} never holds{because}", named(predicate, negated))
         }
         Condition::Not(inner) => why(inner, !negated),
         Condition::All(parts) if negated => why_none(parts, negated),
@@ -88,6 +89,23 @@ fn contradiction(parts: &[Condition], negated: bool) -> String {
         for (p, not_p) in &literals[..index] {
             if implies(p, *not_p, q, !*not_q) {
                 return format!("{} and {} exclude each other", named(p, *not_p), named(q, *not_q));
+            }
+        }
+    }
+    // One of them may exclude all alternatives of another part.
+    for (p, not_p) in &literals {
+        let is = Condition::Is((*p).clone());
+        let literal = if *not_p { Condition::Not(Box::new(is)) } else { is };
+        let excludes = |part: &Condition| simplify(&Condition::All(vec![literal.clone(), part.clone()]), false) == Condition::False;
+        let alternatives = flat.iter().filter_map(|part| match part {
+            Condition::Any(alternatives) if alternatives.len() <= COMPARED_MAX => Some(alternatives),
+            _ => None,
+        });
+        for alternatives in alternatives {
+            if alternatives.iter().all(excludes) {
+                let last = alternatives.iter().filter_map(as_literal).map(|(q, not_q)| named(q, not_q)).next_back();
+                let which = last.map_or_else(String::new, |last| format!(", the last of them {last}"));
+                return format!("{} excludes every alternative of another part{which}", named(p, *not_p));
             }
         }
     }

@@ -7,7 +7,7 @@
 //! that are not ASCII; the patterns are then asked one by one.
 
 use super::Pattern;
-use super::linger::lingers;
+use super::linger::weight;
 use super::memory::RegexMemory;
 use super::reduce::reduce;
 use super::share::share_beginnings;
@@ -28,8 +28,9 @@ pub(super) struct Bounds {
     pub(super) table_bytes_max: usize,
     /// Of the states that one worker builds for a group; where the group had to be split, up to as much for each part.
     pub(super) cache_bytes_max: usize,
-    /// Of the states for a part whose patterns linger, if that is more than its share.
+    /// Of the states for a part whose patterns linger, while it is one of few, and for all such parts together.
     pub(super) lingering_cache_bytes: usize,
+    pub(super) lingering_caches_bytes: usize,
 }
 
 pub(super) const BOUNDS: Bounds = Bounds {
@@ -38,10 +39,12 @@ pub(super) const BOUNDS: Bounds = Bounds {
     table_bytes_max: 256 << 10,
     cache_bytes_max: 8 << 20,
     lingering_cache_bytes: 512 << 10,
+    lingering_caches_bytes: 64 << 20,
 };
 
-/// Most patterns of an automaton for those that linger. More of them take fewer automata, and more states for each subset.
-const LINGERING_MAX: usize = 32;
+/// Most patterns of an automaton for those that linger, fewer where they linger more. More of them take fewer automata, and
+/// more states for each subset.
+pub(super) const LINGERING_MAX: usize = 32;
 
 /// A cache has room for so many times what one search needs at least.
 const CACHE_SLACK: usize = 2;
@@ -78,6 +81,26 @@ enum Automaton {
 /// The automaton did not answer, or there is none.
 struct GaveUp;
 
+/// Patterns that linger, so many as go together.
+#[derive(Default)]
+struct Few {
+    weight: usize,
+    hirs: Vec<(u32, Hir)>,
+}
+
+impl Few {
+    /// Adds a pattern to the last of some, or begins another.
+    fn add(all: &mut Vec<Few>, weight: usize, hir: (u32, Hir)) {
+        match all.last_mut() {
+            Some(few) if few.weight + weight <= LINGERING_MAX => {
+                few.weight += weight;
+                few.hirs.push(hir);
+            }
+            _ => all.push(Few { weight, hirs: vec![hir] }),
+        }
+    }
+}
+
 impl RegexGroup {
     /// `ascii`: all values will be.
     pub(crate) fn compile(patterns: &[Pattern], ascii: bool) -> RegexGroup {
@@ -87,23 +110,26 @@ impl RegexGroup {
     pub(super) fn compile_within(bounds: Bounds, patterns: &[Pattern], ascii: bool) -> RegexGroup {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let mut kinds: [Vec<(u32, Hir)>; 4] = Default::default();
-        let mut lingering: [Vec<(u32, Hir)>; 4] = Default::default();
+        let mut lingering: [Vec<Few>; 4] = Default::default();
         for (index, pattern) in (0u32..).zip(patterns) {
             let hir = reduce(pattern.hir(), ascii);
             let gives_up = hir.properties().look_set().contains_word_unicode();
             let anchored = hir.properties().look_set_prefix().contains(Look::Start);
-            let kinds = if lingers(&hir) { &mut lingering } else { &mut kinds };
-            kinds[usize::from(gives_up) * 2 + usize::from(anchored)].push((index, hir));
+            let kind = usize::from(gives_up) * 2 + usize::from(anchored);
+            match weight(&hir) {
+                0 => kinds[kind].push((index, hir)),
+                weight => Few::add(&mut lingering[kind], weight, (index, hir)),
+            }
         }
         let mut pieces = Vec::new();
         kinds.iter().filter(|kind| !kind.is_empty()).for_each(|kind| build(bounds, kind, &mut pieces));
         let first_lingering = pieces.len();
-        let few = lingering.iter().flat_map(|kind| kind.chunks(LINGERING_MAX));
-        few.for_each(|kind| build(bounds, kind, &mut pieces));
-        let share = (bounds.cache_bytes_max / pieces.len().max(1)).max(bounds.lingering_cache_bytes);
-        let bounds = Bounds { cache_bytes_max: share.min(bounds.cache_bytes_max), ..bounds };
+        lingering.iter().flatten().for_each(|few| build(bounds, &few.hirs, &mut pieces));
+        let share = bounds.lingering_caches_bytes / (pieces.len() - first_lingering).max(1);
         // There may be many of these, and each would take long to find out that it is too large.
-        let lazy = Bounds { table_nfa_bytes_max: 0, ..bounds };
+        let cache_bytes_max = share.min(bounds.lingering_cache_bytes).min(bounds.cache_bytes_max);
+        let lazy = Bounds { table_nfa_bytes_max: 0, cache_bytes_max, ..bounds };
+        let bounds = Bounds { cache_bytes_max: bounds.cache_bytes_max / first_lingering.max(1), ..bounds };
         let parts = pieces.into_iter().enumerate().map(|(index, (nfa, indices))| {
             Part::new(if index < first_lingering { bounds } else { lazy }, nfa, indices, patterns)
         });

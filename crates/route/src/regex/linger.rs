@@ -1,8 +1,9 @@
 //! Which regexes stay undecided for as long as a value goes on.
 //!
 //! `/a.*b` is, from its `/a` on, at work until the value ends. Of many such in one automaton any subset may be at work at a
-//! time, and each subset is a state of its own: a long value that nobody has sent before makes new states all the way. So
-//! they are put into automata of few, where that cannot come to much.
+//! time, and each subset is a state of its own: a long value that nobody has sent before makes new states all the way. A
+//! counted repetition as `[a-z]{1,200}` does that all by itself, since it may have begun anywhere. So they are put into
+//! automata of few, where that cannot come to much.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
@@ -11,11 +12,29 @@ const REPEATS_MIN: u32 = 16;
 /// A class of fewer ASCII characters, or without the slash that ends a segment, lets go at one of the next bytes.
 const CLASS_MIN: usize = 64;
 
-/// Whether a regex, once it has begun to match, may wait for its next part until the value ends.
-pub(super) fn lingers(hir: &Hir) -> bool {
-    waits(hir, false, false)
+/// How much a regex lingers: 0 where it does not, else what it takes of [`super::group::LINGERING_MAX`].
+pub(super) fn weight(hir: &Hir) -> usize {
+    let counted = counts(hir) / REPEATS_MIN;
+    usize::from(waits(hir, false, false)).max(counted as usize)
 }
 
+/// How far a regex counts at once.
+fn counts(hir: &Hir) -> u32 {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) | HirKind::Literal(_) | HirKind::Class(_) => 0,
+        HirKind::Capture(capture) => counts(&capture.sub),
+        HirKind::Concat(subs) | HirKind::Alternation(subs) => {
+            subs.iter().fold(0, |sum, sub| sum.saturating_add(counts(sub)))
+        }
+        HirKind::Repetition(repetition) => match repetition.max.unwrap_or(repetition.min) {
+            0 | 1 => counts(&repetition.sub),
+            times => times.saturating_mul(counts(&repetition.sub).max(1)),
+        },
+    }
+}
+
+/// Whether a regex, once it has begun to match, may wait for its next part until the value ends.
+///
 /// `is_begun`: something was matched before. `is_continued`: something must match behind.
 fn waits(hir: &Hir, is_begun: bool, is_continued: bool) -> bool {
     match hir.kind() {
@@ -60,12 +79,12 @@ fn is_wide(hir: &Hir) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::Pattern;
-    use super::lingers;
+    use super::weight;
 
     #[test]
     fn what_waits_for_its_next_part() {
         let check = |pattern: &str, expected: bool| {
-            assert_eq!(lingers(&Pattern::unicode(pattern).unwrap().hir()), expected, "{pattern}");
+            assert_eq!(weight(&Pattern::unicode(pattern).unwrap().hir()) > 0, expected, "{pattern}");
         };
         check("/a.*b", true);
         check("^/a.*b$", true);
@@ -79,6 +98,9 @@ mod tests {
         check("/item-[0-9]+-7$", false);
         check("^/users/[^/]+/orders/[0-9]+$", false);
         check("/a.{3}b", false);
+        check("[a-z0-9-]{1,200}/p7$", true);
+        check("(a{7}|b){900}x", true);
+        check("[0-9]{4}-[0-9]{2}-[0-9]{2}", false);
         check(r"\.(png|jpe?g)$", false);
     }
 }
