@@ -51,7 +51,7 @@ object! {
         admin: Admin = map::<Admin>() => optional;
         /// What is measured and where it is exposed; without it nothing is.
         metrics: Metrics = METRICS => optional;
-        /// Addresses and networks of peers whose `X-Forwarded-*` and `X-Real-IP` are believed.
+        /// Addresses and networks of peers whose `X-Forwarded-For` or `X-Real-IP` says who the client is; their other `X-Forwarded-*` are passed on.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
         /// Whether responses carry our `Server` header.
         server_header: bool = Flag => default(true);

@@ -182,11 +182,12 @@ async fn explain(query: &str, api: &Api) -> Response<Full<Bytes>> {
     let explained = spawn_blocking(move || {
         let mut answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref()).json();
         answer["generation"] = json!(plan.generation);
+        let answer = json(StatusCode::OK, &answer);
         drop(place);
         answer
     });
     match explained.await {
-        Ok(answer) => json(StatusCode::OK, &answer),
+        Ok(answer) => answer,
         Err(error) => {
             warn!(%error, "admin API: explaining failed, which is a bug");
             refuse(Refusal::Failed)

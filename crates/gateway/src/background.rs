@@ -3,8 +3,8 @@
 //! A niced thread still keeps a core until its time slice is over, milliseconds in which a worker waits; one of the idle
 //! policy gives it up at once. But on a machine whose cores are all busy an idle thread gets a few thousandths of one. So
 //! work begins idle, and where it is not done after [`PATIENCE`] it goes on merely niced. Not every process may leave the
-//! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, only what is known to
-//! be short begins idle.
+//! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is niced: a
+//! worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
 
 use crate::run::CONTROL_NICE;
 use std::sync::LazyLock;
@@ -16,28 +16,16 @@ use thread_priority::unix::{
 };
 use thread_priority::{ThreadPriority, ThreadPriorityValue};
 
-/// A text up to this size is read in some tens of milliseconds.
-pub(crate) const SHORT_TEXT_BYTES_MAX: usize = 1024 * 1024;
-/// This many new or changed routes are compiled in some tens of milliseconds.
-pub(crate) const SHORT_ROUTES_MAX: usize = 20_000;
-
 /// What idle work gets before it is taken for starved.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Of the crate's scale of 100, what it makes [`CONTROL_NICE`]; a test checks that.
 const CONTROL_PRIORITY: u8 = 22;
 
-/// Does `work` on a thread of its own and waits for it. `short`: it takes some tens of milliseconds at most.
-pub(crate) fn run<T: Send>(short: bool, work: impl FnOnce() -> T + Send) -> T {
-    static CAN_RETURN: LazyLock<bool> = LazyLock::new(|| {
-        let tried = thread::Builder::new().name("control-idle".to_owned()).spawn(|| {
-            let thread = thread_native_id();
-            set_policy(thread, NormalThreadSchedulePolicy::Idle)
-                && set_policy(thread, NormalThreadSchedulePolicy::Other)
-        });
-        tried.is_ok_and(|thread| thread.join().unwrap_or(false))
-    });
-    if !short && !*CAN_RETURN {
+/// Does `work`, on a thread of its own where that may begin idle, and waits for it.
+pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    static CAN_RETURN: LazyLock<bool> = LazyLock::new(can_return);
+    if !*CAN_RETURN {
         return work();
     }
     let mut work = Some(work);
@@ -46,22 +34,23 @@ pub(crate) fn run<T: Send>(short: bool, work: impl FnOnce() -> T + Send) -> T {
         let (begin, begun) = mpsc::sync_channel(1);
         let (end, ended) = mpsc::sync_channel(1);
         let take = &mut take;
+        let (go, gone) = mpsc::sync_channel::<()>(1);
         let idle = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
-            let thread = thread_native_id();
-            // Where it is refused the thread stays niced like its parent.
-            set_policy(thread, NormalThreadSchedulePolicy::Idle);
-            // Whoever waits is told; should it have gone, nobody needs to be.
-            let _ = begin.send(thread);
+            // Whoever waits has not gone: it waits for this thread's end.
+            let _ = begin.send(thread_native_id());
+            let _ = gone.recv();
             let result = take()();
             let _ = end.send(());
             result
         });
         let idle = idle.ok()?;
-        if let Ok(thread) = begun.recv()
-            && ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout)
-            && *CAN_RETURN
-        {
-            set_policy(thread, NormalThreadSchedulePolicy::Other);
+        // From here, where there is a core for it: an idle thread might not even come to say that it has begun.
+        if let Ok(thread) = begun.recv() {
+            set_policy(thread, NormalThreadSchedulePolicy::Idle);
+            drop(go);
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                set_policy(thread, NormalThreadSchedulePolicy::Other);
+            }
         }
         Some(idle.join())
     });
@@ -70,6 +59,26 @@ pub(crate) fn run<T: Send>(short: bool, work: impl FnOnce() -> T + Send) -> T {
         Some(Err(panic)) => std::panic::resume_unwind(panic),
         None => take()(),
     }
+}
+
+/// Whether a thread may leave the idle policy again: tried with one that does nothing.
+fn can_return() -> bool {
+    thread::scope(|scope| {
+        let (begin, begun) = mpsc::sync_channel(1);
+        let (end, ended) = mpsc::sync_channel::<()>(1);
+        let tried = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
+            // As above.
+            let _ = begin.send(thread_native_id());
+            let _ = ended.recv();
+        });
+        let can = tried.is_ok()
+            && begun.recv().is_ok_and(|thread| {
+                set_policy(thread, NormalThreadSchedulePolicy::Idle)
+                    && set_policy(thread, NormalThreadSchedulePolicy::Other)
+            });
+        drop(end);
+        can
+    })
 }
 
 /// Gives a thread a policy; false where that is refused. The calling thread's niceness becomes the control thread's, which it
@@ -94,27 +103,24 @@ mod tests {
     use thread_priority::unix::thread_schedule_policy;
 
     #[test]
-    fn the_work_is_done_whatever_its_length() {
-        for short in [true, false] {
-            assert_eq!(run(short, || 7), 7);
-        }
+    fn the_work_is_done() {
+        assert_eq!(run(|| 7), 7);
     }
 
     #[test]
-    fn what_takes_long_does_not_stay_idle() {
-        let policies = run(true, || {
+    fn nothing_stays_idle_for_long() {
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        let policies = run(|| {
             let first = thread_schedule_policy().unwrap();
             let began = Instant::now();
-            let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-            // A process that may not leave the policy stays in it.
-            while thread_schedule_policy().unwrap() == idle && began.elapsed() < 10 * PATIENCE {
+            while thread_schedule_policy().unwrap() == idle && began.elapsed() < 100 * PATIENCE {
                 thread::yield_now();
             }
-            (first, thread_schedule_policy().unwrap(), rustix::process::getpriority_process(None).unwrap())
+            (first, thread_schedule_policy().unwrap())
         });
-        let (idle, other) = (NormalThreadSchedulePolicy::Idle, NormalThreadSchedulePolicy::Other);
-        assert_eq!(policies.0, ThreadSchedulePolicy::Normal(idle));
-        assert!([idle, other].map(ThreadSchedulePolicy::Normal).contains(&policies.1));
-        assert_eq!(policies.2, CONTROL_NICE);
+        let other = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other);
+        // A process that may not leave the policy does not take it.
+        assert!([idle, other].contains(&policies.0));
+        assert_eq!(policies.1, other);
     }
 }

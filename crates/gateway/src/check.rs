@@ -205,7 +205,12 @@ fn text(report: &Report) -> String {
     if report.omitted > 0 {
         out.push_str(&format!("and {} more\n", report.omitted));
     }
-    let found = [counted(report.errors, "error"), counted(report.warnings, "warning")]
+    // Of a file that is taken only warnings are left out.
+    let (warnings, more) = match report.valid {
+        true => (report.warnings + report.omitted, None),
+        false => (report.warnings, (report.omitted > 0).then(|| format!("{} more", report.omitted))),
+    };
+    let found = [counted(report.errors, "error"), counted(warnings, "warning"), more]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()

@@ -58,7 +58,7 @@ pub(crate) struct Check {
     /// The configuration that is served now: tell which of the --requests would take another route
     #[arg(long, value_name = "OLD", requires = "requests")]
     pub(crate) against: Option<PathBuf>,
-    /// Recorded requests, one JSON object a line, as the access log has them with `format: json`
+    /// Recorded requests, one JSON object a line, as the access log has them with `format: json`; - is standard input
     #[arg(long, value_name = "LOG", requires = "against")]
     pub(crate) requests: Option<PathBuf>,
     /// Print the JSON Schema of the configuration instead
@@ -78,9 +78,9 @@ pub(crate) struct Explain {
     /// A header field of the request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub(crate) headers: Vec<Header>,
-    /// The client's address
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
-    pub(crate) client: IpAddr,
+    /// The client's address; with its port for routes that read net.src.port
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1")]
+    pub(crate) client: Client,
     /// Our address of the connection, for routes that read net.dst.ip or net.dst.port
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) server: Option<SocketAddr>,
@@ -180,6 +180,28 @@ impl RequestLine {
     }
 }
 
+/// `192.0.2.1`, `2001:db8::1`, `192.0.2.1:5000` or `[2001:db8::1]:5000`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Client {
+    pub(crate) address: IpAddr,
+    pub(crate) port: Option<u16>,
+}
+
+impl std::str::FromStr for Client {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Client, String> {
+        let with_port = |client: SocketAddr| Client { address: client.ip(), port: Some(client.port()) };
+        let alone = text.parse().map(|address| Client { address, port: None });
+        alone.or_else(|_| text.parse().map(with_port)).map_err(|_| {
+            format!(
+                "{text:?} is not an address; write it as 192.0.2.1 or 2001:db8::1, or with a port as 192.0.2.1:5000 or \
+                 [2001:db8::1]:5000"
+            )
+        })
+    }
+}
+
 /// One `name: value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -214,7 +236,7 @@ fn parse_path(text: &str) -> Result<String, String> {
 }
 
 /// RFC 9110 section 5.6.2.
-fn is_token_byte(byte: u8) -> bool {
+pub(crate) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

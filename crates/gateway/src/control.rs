@@ -12,10 +12,11 @@ use crate::status::{AccessLogStatus, Status, counted};
 use crate::watch::FileWatch;
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 use stillgate_proxy::{Fleet, StartError, Tally};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval};
 use tracing::{error, info, warn};
@@ -40,6 +41,8 @@ enum Event {
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
     Reload(Box<Step>),
+    /// The exporter has done what it was told.
+    OrdersEnded,
     /// A second has passed.
     Second,
     /// All workers have ended, as they were told to.
@@ -80,6 +83,7 @@ pub(crate) struct Control {
     watch: Option<FileWatch>,
     questions: mpsc::Receiver<Question>,
     reloader: Reloader,
+    orders_ended: Arc<Notify>,
     workers: Workers,
     workers_count: usize,
     tally: Tally,
@@ -96,7 +100,7 @@ impl Control {
         signals: Signals,
         watch: Option<FileWatch>,
         questions: mpsc::Receiver<Question>,
-        reloader: Reloader,
+        mut reloader: Reloader,
         fleet: Fleet,
         access_log: Option<AccessLogWriter>,
     ) -> Control {
@@ -104,6 +108,8 @@ impl Control {
             signals,
             watch,
             questions,
+            // Without metrics nobody ever tells.
+            orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
             reloader,
             workers_count: fleet.workers(),
             tally: fleet.tally(),
@@ -157,6 +163,7 @@ impl Control {
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             () = touched => Event::FileTouched,
+            () = self.orders_ended.notified() => Event::OrdersEnded,
             step = self.reloader.next() => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
@@ -168,6 +175,9 @@ impl Control {
             Event::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
             Event::Hangup => {
                 info!("SIGHUP: reloading");
+                if let Some(watch) = &mut self.watch {
+                    watch.watch_folders();
+                }
                 self.reloader.request(true);
             }
             Event::FileTouched => self.reloader.request(false),
@@ -176,6 +186,11 @@ impl Control {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),
             },
+            Event::OrdersEnded => {
+                if let Some(metering) = self.reloader.metering() {
+                    metering.send_orders();
+                }
+            }
             Event::Asked(question) => self.answer(question),
             Event::Terminate(signal) => return self.terminate(signal),
             Event::Second => {

@@ -35,7 +35,12 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_ERRORS;
         }
     };
-    let answer = Answer::new(&plan, &config, &head_of(arguments), arguments.route.as_deref());
+    let head = head_of(arguments);
+    if let Some(flaw) = head.flaw() {
+        eprintln!("stillgate: no such request is routed: {flaw}");
+        return EXIT_UNUSABLE;
+    }
+    let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref());
     match arguments.format {
         Format::Text => show(answer.text()),
         Format::Json => show(format_args!("{:#}\n", answer.json())),
@@ -46,8 +51,9 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
 /// The request as it was typed.
 fn head_of(arguments: &Explain) -> RequestHead {
     let RequestLine { method, scheme, authority, target } = arguments.request.clone();
-    let mut head = RequestHead { method, scheme, target, ..RequestHead::new(arguments.client) };
+    let mut head = RequestHead { method, scheme, target, ..RequestHead::new(arguments.client.address) };
     head.authority = authority.unwrap_or_default();
+    arguments.client.port.into_iter().for_each(|port| head.set_client_port(port));
     arguments.server.into_iter().for_each(|server| head.set_server(server));
     head.add_headers(arguments.headers.iter().map(|header| (header.name.clone(), header.value.clone())));
     head

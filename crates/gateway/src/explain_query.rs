@@ -2,7 +2,7 @@
 //!
 //! Everything that is wrong with a parameter is told to whoever asked; nothing is guessed.
 
-use crate::cli::{Header, RequestLine};
+use crate::cli::{Client, Header, RequestLine};
 use crate::request_head::RequestHead;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -24,6 +24,9 @@ impl ExplainQuery {
         let (mut url, mut host, mut method) = (None, None, None);
         let (mut client, mut server, mut route) = (None, None, None);
         let mut headers = Vec::new();
+        // Bytes that are no UTF-8 are read as U+FFFD, which nobody may ask about then but by its own bytes.
+        let is_written = query.contains('\u{fffd}') || query.to_ascii_lowercase().contains("%ef%bf%bd");
+        let is_lossy = |value: &str| value.contains('\u{fffd}') && !is_written;
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let once = match &*name {
                 "url" => &mut url,
@@ -33,12 +36,20 @@ impl ExplainQuery {
                 "server" => &mut server,
                 "route" => &mut route,
                 "header" => {
+                    if is_lossy(&value) {
+                        return Err("header: bytes that are no UTF-8 cannot be asked about".to_owned());
+                    }
                     let header: Header = value.parse().map_err(|error| format!("header: {error}"))?;
                     headers.push((header.name, header.value));
                     continue;
                 }
                 unknown => return Err(format!("unknown parameter {unknown:?}; there are {PARAMETERS}")),
             };
+            if is_lossy(&value) {
+                return Err(format!(
+                    "{name}: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url"
+                ));
+            }
             if once.replace(value.into_owned()).is_some() {
                 return Err(format!("{name} is here twice; remove one"));
             }
@@ -51,13 +62,12 @@ impl ExplainQuery {
             return Err("host: the url has one already; remove one of them".to_owned());
         }
         let client = match client {
-            Some(client) => client
-                .parse()
-                .map_err(|_| format!("client: {client:?} is not an address; write it as 192.0.2.1 or 2001:db8::1"))?,
-            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Some(client) => client.parse().map_err(|wrong| format!("client: {wrong}"))?,
+            None => Client { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: None },
         };
         let RequestLine { method, scheme, authority, target } = line;
-        let mut head = RequestHead { method, scheme, target, ..RequestHead::new(client) };
+        let mut head = RequestHead { method, scheme, target, ..RequestHead::new(client.address) };
+        client.port.into_iter().for_each(|port| head.set_client_port(port));
         head.authority = authority.or(host).unwrap_or_default();
         if let Some(server) = server {
             let server: SocketAddr = server.parse().map_err(|_| {
@@ -68,6 +78,9 @@ impl ExplainQuery {
             head.set_server(server);
         }
         head.add_headers(headers);
+        if let Some(flaw) = head.flaw() {
+            return Err(format!("no such request is routed: {flaw}"));
+        }
         Ok(ExplainQuery { head, route })
     }
 }
@@ -92,6 +105,9 @@ mod tests {
         assert_eq!(head("url=/p&header=Host:h").authority, "h");
         assert_eq!((head("url=/p").method.as_str(), head("url=/p").authority.as_str()), ("GET", ""));
         assert_eq!(head("url=/p").client.to_string(), "127.0.0.1");
+        assert_eq!(head("url=/p&client=[::1]:5").client.to_string(), "::1");
+        assert_eq!(head("url=/p&client=[::1]:5&server=127.0.0.1:80").not_known().count(), 0);
+        assert_eq!(head("url=/p").not_known().count(), 3);
     }
 
     #[test]
@@ -112,7 +128,12 @@ mod tests {
         check("url=/&method=", "\"\" is not a method");
         check("url=/&header=a", "header: \"a\" is not a header field; write");
         check("url=/&client=me", "client: \"me\" is not an address; write");
+        check("url=/%ff", "url: bytes that are no UTF-8 cannot be asked about");
+        check("url=/&header=x:%ff", "header: bytes that are no UTF-8 cannot be asked about");
+        check("url=/&header=x:%01", "no such request is routed: the value of \"x\" holds a control character");
         check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
+        check("url=/&host=a,b", "no such request is routed: \"a,b\" is not a host");
+        check("url=http://a,b/", "no such request is routed: \"a,b\" is not a host");
         check("url=http://h/&host=i", "host: the url has one already");
     }
 }

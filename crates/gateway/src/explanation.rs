@@ -2,27 +2,35 @@
 //!
 //! The only owner of both shapes, whoever asks: the command, or the admin API of what it serves.
 
+use crate::check::counted;
+use crate::reads::{each_field, variable_of};
 use crate::request_head::{Buffers, RequestHead};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
-use stillgate_config::{Config, Host, Upstream};
+use std::sync::Arc;
+use stillgate_config::{Config, Host, Route, Upstream};
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
-use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Verdict};
+use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Variable, Verdict};
 
 /// What became of a request.
 pub(crate) struct Answer<'a> {
     config: &'a Config,
     /// An error: a path that no route may be chosen by. The gateway answers such a request 400.
     explained: Result<Explanation, PathError>,
+    /// Why it may not be the whole truth.
+    notes: Vec<String>,
 }
+
+/// Longest expression told to programs; who needs the rest has the file.
+const EXPRESSION_CHARS_MAX: usize = 2000;
 
 impl<'a> Answer<'a> {
     /// Asks the plan, which was built from `config`; `route`: the id of a route to tell about in any case.
     pub(crate) fn new(plan: &Plan, config: &'a Config, head: &RequestHead, route: Option<&str>) -> Answer<'a> {
         let explain = |request: &stillgate_route::Request<'_>| plan.matcher().explain(request, route);
         let explained = head.with_request(&mut Buffers::default(), explain).and_then(|explained| explained);
-        Answer { config, explained }
+        Answer { config, explained, notes: notes(config, head) }
     }
 
     fn line_of(&self, candidate: &Candidate) -> u32 {
@@ -39,6 +47,7 @@ impl<'a> Answer<'a> {
             Ok(explanation) => explanation,
             Err(error) => return format!("no route is sought; the request is answered 400: {error}\n"),
         };
+        let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
         let told = |candidate: &Candidate| {
             format!("{:?} (line {}; {})", candidate.id, self.line_of(candidate), candidate.stand)
         };
@@ -67,6 +76,7 @@ impl<'a> Answer<'a> {
         if let Some((id, verdict)) = &explanation.asked {
             out.push_str(&format!("route {id:?} {}\n", verdict_text(verdict)));
         }
+        out.extend(notes);
         out
     }
 
@@ -99,6 +109,7 @@ impl<'a> Answer<'a> {
             }),
             "ruled_out": ruled_out,
             "omitted": explanation.omitted,
+            "notes": self.notes,
             "asked": explanation.asked.as_ref().map(|(id, verdict)| {
                 json!({
                     "id": id,
@@ -115,7 +126,7 @@ impl<'a> Answer<'a> {
     fn route_json(&self, candidate: &Candidate) -> Value {
         let mut route = json!({"id": candidate.id, "line": self.line_of(candidate)});
         match &candidate.stand {
-            Stand::Expression { text } => route["expression"] = json!(text),
+            Stand::Expression { text } => route["expression"] = json!(shortened(text)),
             Stand::Uri { host, path, .. } => {
                 route["host"] = json!(host);
                 route["path"] = json!(path);
@@ -125,7 +136,42 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Line and column are those in the expression, both from 1; null outside of expressions. No values: the field is absent.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(EXPRESSION_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// What of the request is not known although routes read it, or is not so with this gateway.
+fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
+    let mut notes = Vec::new();
+    if head.scheme == "https" {
+        notes.push("this gateway has no TLS yet: to it every request is an http one".to_owned());
+    }
+    for variable in head.not_known() {
+        let reads = |route: &&Arc<Route>| {
+            let mut reads = false;
+            each_field(&route.spec, &mut |field| reads |= variable_of(field).as_ref() == Some(&variable));
+            reads
+        };
+        let (field, whose) = match variable {
+            Variable::RemotePort => ("net.src.port", "client"),
+            Variable::ServerAddr => ("net.dst.ip", "server"),
+            _ => ("net.dst.port", "server"),
+        };
+        if let Some(routes) = counted(config.routes.iter().filter(reads).count(), "route") {
+            let read = if routes.starts_with("1 ") { "reads" } else { "read" };
+            notes.push(format!(
+                "{routes} {read} {field}, which is not given, so the answer may be wrong; give the {whose} as IP:PORT"
+            ));
+        }
+    }
+    notes
+}
+
+/// Line and column are those in the expression, both from 1; null outside of expressions. No values: the field is absent, or
+/// not known.
 fn predicates_json(reason: &Reason) -> Vec<Value> {
     let told = |told: &Told| {
         json!({
@@ -134,6 +180,7 @@ fn predicates_json(reason: &Reason) -> Vec<Value> {
             "predicate": told.predicate,
             "field": told.field,
             "values": told.values,
+            "known": told.is_known,
             "omitted": told.omitted,
             "holds": told.holds,
         })

@@ -4,20 +4,20 @@
 //! requests add is the workers' business, what the process tells of itself that of `own_metrics`.
 
 use crate::leaving::Leaving;
+use crate::orders::Orders;
 use crate::own_metrics::{Facts, OwnMetrics};
 use crate::process_stats::{self, now_unix_ms};
-use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use stillgate_config::{Label, Measure, Metrics};
+use stillgate_config::{Measure, Metrics};
 use stillgate_exporter::Exporter;
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_proxy::{MetricsPlan, Plan, StartError};
+use tokio::sync::Notify;
 
 /// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
 const CACHE_SHARE: f64 = 0.3;
@@ -101,11 +101,12 @@ impl Prepared {
         let Prepared { registry, listener, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
-        own.tell_nodes(&recorded, plan, None);
+        own.tell_nodes(&recorded, plan);
         own.tell(facts, registry.lost());
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let exporter = Exporter::spawn(listener, collector, &settings.path).map_err(MeteringError::Thread)?;
-        Ok(Metering { registry, exporter, own, settings, plan: recorded, leaving: Leaving::default() })
+        let orders = Orders::new(registry.writer()?);
+        Ok(Metering { registry, exporter, own, orders, settings, plan: recorded, leaving: Leaving::default() })
     }
 }
 
@@ -114,6 +115,7 @@ pub(crate) struct Metering {
     registry: Arc<Registry>,
     exporter: Exporter,
     own: OwnMetrics,
+    orders: Orders,
     /// What holds now.
     settings: Metrics,
     plan: Arc<MetricsPlan>,
@@ -153,41 +155,48 @@ impl Metering {
         Ok(Next { settings, plan })
     }
 
-    /// A Plan with these metrics has been published in the place of another, which was the `replaced_number`th.
+    /// A Plan with these metrics has been published in the place of another, which was the `replaced_number`th. An error is
+    /// about what the process tells of itself; everything else is done all the same.
     pub(crate) fn published(
         &mut self,
         next: Next,
-        plan: &Plan,
-        replaced: &Plan,
+        plan: &Arc<Plan>,
+        replaced: &Arc<Plan>,
         replaced_number: u64,
     ) -> Result<(), RegistryError> {
         let Next { settings, plan: recorded } = next;
-        let mut orders = Orders::default();
-        if settings != self.settings {
-            self.own.declare(&settings, &self.registry)?;
-            orders.push(self.exporter.set_path(&settings.path));
-            orders.push(self.exporter.set_options(collector_options(&settings, &self.own, &self.registry)));
-        }
-        self.own.tell_nodes(&recorded, plan, Some(replaced));
         let changes = plan.changes();
         changes.arrived.iter().for_each(|value| self.leaving.cancel(value));
         self.leaving.add(replaced_number, &changes.left);
-        for (label, values) in by_label(changes.arrived.iter().cloned()) {
-            orders.push(self.exporter.restore(label.name(), values));
+        self.orders.set_in_use(changes.arrived.iter().cloned(), true);
+        self.orders.tell_nodes(recorded.clone(), plan, replaced, now_unix_ms());
+        let mut declared = Ok(());
+        if settings != self.settings {
+            declared = self.own.declare(&settings, &self.registry);
+            self.orders.set_up(&settings.path, collector_options(&settings, &self.own, &self.registry));
         }
-        self.settings = settings;
         self.plan = recorded;
-        orders.send();
+        self.orders.send(&self.exporter);
+        declared?;
+        // Otherwise the next reload tries again.
+        self.settings = settings;
         Ok(())
+    }
+
+    /// Tells when [`Metering::send_orders`] may have something to do.
+    pub(crate) fn orders_ended(&self) -> Arc<Notify> {
+        self.orders.ended()
+    }
+
+    /// Tells the exporter what had to wait.
+    pub(crate) fn send_orders(&mut self) {
+        self.orders.send(&self.exporter);
     }
 
     /// No worker serves from Plans before the `oldest`th any more, or from any but the present one: what only those had goes.
     pub(crate) fn settle(&mut self, oldest: Option<u64>) {
-        let mut orders = Orders::default();
-        for (label, values) in by_label(self.leaving.take(oldest)) {
-            orders.push(self.exporter.remove(label.name(), values));
-        }
-        orders.send();
+        self.orders.set_in_use(self.leaving.take(oldest), false);
+        self.orders.send(&self.exporter);
     }
 
     /// Tells what the process knows of itself; some once a second.
@@ -207,41 +216,11 @@ impl Metering {
 
     /// Ends it and waits for scrapes in flight, some seconds at most.
     pub(crate) fn end(self) {
-        let Metering { registry, exporter, own, .. } = self;
-        drop(own);
+        let Metering { registry, exporter, own, orders, .. } = self;
+        drop((own, orders));
         // A panic of that thread has been reported by it.
         let _ = exporter.stop();
         drop(registry);
-    }
-}
-
-fn by_label(values: impl IntoIterator<Item = (Label, String)>) -> BTreeMap<Label, Vec<String>> {
-    let mut labels: BTreeMap<Label, Vec<String>> = BTreeMap::new();
-    for (label, value) in values {
-        labels.entry(label).or_default().push(value);
-    }
-    labels
-}
-
-/// What the exporter is told, in this order.
-#[derive(Default)]
-struct Orders(Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>);
-
-impl Orders {
-    fn push(&mut self, order: impl Future<Output = ()> + Send + 'static) {
-        self.0.push(Box::pin(order));
-    }
-
-    /// They wait for their turn in a task, as the exporter has a low priority.
-    fn send(self) {
-        if self.0.is_empty() {
-            return;
-        }
-        tokio::spawn(async move {
-            for order in self.0 {
-                order.await;
-            }
-        });
     }
 }
 

@@ -83,9 +83,9 @@ impl OwnMetrics {
         self.families.iter().find(|own| own.measure == measure).map(|own| &own.declared)
     }
 
-    /// Tells of the nodes that came with this Plan.
-    pub(crate) fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan, previous: Option<&Plan>) {
-        metrics.tell_new_nodes(plan, previous, &mut self.writer);
+    /// Tells of all nodes of the first Plan; those of the next ones are told by `orders`.
+    pub(crate) fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
+        metrics.tell_new_nodes(plan, None, &mut self.writer);
     }
 
     /// Tells everything; `lost`: what could not be recorded at all so far.

@@ -13,17 +13,18 @@
 //! ```
 
 use crate::admin::Served;
-use crate::background::{self, SHORT_ROUTES_MAX, SHORT_TEXT_BYTES_MAX};
+use crate::background;
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
 use crate::names;
+use crate::reading::{Read, read};
 use crate::restart::needs_restart;
 use crate::retired::{Garbage, Retired};
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Route, Text};
+use stillgate_config::{Gateway, Loaded, Reader};
 use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -84,21 +85,6 @@ struct Wanted {
     reload: Option<bool>,
     /// Addresses changed since the last build began.
     addresses: bool,
-}
-
-/// How reading ended.
-pub(crate) enum Read {
-    /// The text is the one that was looked at last.
-    Unchanged,
-    /// It is valid.
-    Good(Arc<Loaded>),
-    /// It is not, or there is none.
-    Refused {
-        /// Of the text, where there is one.
-        digest: Option<String>,
-        /// One line per finding.
-        errors: Vec<String>,
-    },
 }
 
 /// What can happen to a [`Reloader`].
@@ -209,9 +195,13 @@ impl Reloader {
                 self.take_read(read);
             }
             Step::Built(Ok((loaded, built))) => self.take_built(loaded, built),
-            Step::Read(Err(error)) | Step::Built(Err(error)) => {
+            Step::Read(Err(error)) => {
                 self.work = Work::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
+            }
+            Step::Built(Err(error)) => {
+                self.work = Work::Idle;
+                self.give_up(vec![format!("compiling failed, which is a bug: {error}")]);
             }
             Step::NamesSettled => {
                 if let Work::Resolving { next, .. } = std::mem::replace(&mut self.work, Work::Idle) {
@@ -242,8 +232,7 @@ impl Reloader {
             // A reader that was lost to a bug leaves the next one to begin anew.
             let mut reader = self.reader.take().unwrap_or_default();
             self.work = Work::Reading(spawn_blocking(move || {
-                let is_short = reader.is_incremental() || source.text_bytes() <= SHORT_TEXT_BYTES_MAX;
-                let read = background::run(is_short, || read(&source, &mut reader, unless.as_deref()));
+                let read = background::run(|| read(&source, &mut reader, unless.as_deref()));
                 (reader, read)
             }));
         } else if self.wanted.addresses {
@@ -285,15 +274,14 @@ impl Reloader {
             Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
         };
         let recorded = next.as_ref().map(Next::plan);
-        let is_short = changed_routes(&self.served.config, config) <= SHORT_ROUTES_MAX;
         let garbage = std::mem::take(&mut self.garbage);
         let task = spawn_blocking(move || {
-            let plan = background::run(is_short, || {
+            let plan = background::run(|| {
                 let began = Instant::now();
                 drop(garbage);
                 let free_ms = millis(began);
                 let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded);
-                debug!(free_ms, build_ms = millis(began) - free_ms, is_short, "plan built");
+                debug!(free_ms, build_ms = millis(began) - free_ms, "plan built");
                 plan
             });
             (loaded, plan.map(Arc::new))
@@ -375,8 +363,10 @@ impl Reloader {
     pub(crate) fn sweep(&mut self) {
         self.retired.sort_out(&mut self.garbage);
         // Otherwise the next build frees it, on its thread.
-        if matches!(self.work, Work::Idle) {
-            drop(std::mem::take(&mut self.garbage));
+        if matches!(self.work, Work::Idle) && !self.garbage.is_empty() {
+            let garbage = std::mem::take(&mut self.garbage);
+            // It ends by itself; nobody has to wait for it.
+            drop(spawn_blocking(move || background::run(|| drop(garbage))));
         }
         if let Some(metering) = &mut self.live.metering {
             metering.settle(self.retired.oldest());
@@ -399,50 +389,4 @@ pub(crate) fn tell_route_cache(plan: &Plan) {
         miss_ns = ns(|cost| cost.miss_ns),
         "route cache"
     );
-}
-
-/// How many routes are not what they were: where routes came or went, from the first to the last of them.
-fn changed_routes(old: &Config, new: &Config) -> usize {
-    let is_same = |(old, new): &(&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(old, new);
-    if old.routes.len() == new.routes.len() {
-        return old.routes.iter().zip(&new.routes).filter(|pair| !is_same(pair)).count();
-    }
-    let before = old.routes.iter().zip(&new.routes).take_while(is_same).count();
-    let (old, new) = (&old.routes[before..], &new.routes[before..]);
-    let behind = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count();
-    new.len() - behind
-}
-
-/// Findings as one line each.
-pub(crate) fn lines(errors: &Errors) -> Vec<String> {
-    let file = errors.file.as_deref();
-    let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
-    if errors.omitted > 0 {
-        lines.push(format!("and {} more", errors.omitted));
-    }
-    lines
-}
-
-fn read(source: &Source, reader: &mut Reader, unless: Option<&str>) -> Read {
-    let began = Instant::now();
-    let text = match source.read() {
-        Ok(text) => text,
-        Err(error) => {
-            return Read::Refused { digest: None, errors: vec![error.to_string()] };
-        }
-    };
-    let (bytes, read_ms) = (text.len(), millis(began));
-    let text = Text::new(text);
-    let digest = text.digest().to_owned();
-    if unless == Some(&digest) {
-        return Read::Unchanged;
-    }
-    let (digest_ms, was_incremental) = (millis(began) - read_ms, reader.is_incremental());
-    let parsed = source.parse_next(reader, text);
-    let parse_ms = millis(began) - read_ms - digest_ms;
-    debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
-    match parsed {
-        Ok(loaded) => Read::Good(loaded),
-        Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
-    }
 }

@@ -3,10 +3,13 @@
 //! It answers for its variables as a request in flight does, as far as they are known; what is not known of it is absent.
 //! Nothing is sent anywhere.
 
+use crate::cli::is_token_byte;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use stillgate_proxy::{argument_of, cookie_of};
 use stillgate_route::path::{PathError, normalise, target_path};
 use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
+use stillgate_wire::split_authority;
 
 /// What is known of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +63,52 @@ impl RequestHead {
         }
     }
 
+    /// The client's port.
+    pub(crate) fn set_client_port(&mut self, port: u16) {
+        self.known.push((Variable::RemotePort, port.to_string()));
+    }
+
+    /// Of every connection, and yet not known of this one.
+    pub(crate) fn not_known(&self) -> impl Iterator<Item = Variable> {
+        let of_connections = [Variable::RemotePort, Variable::ServerAddr, Variable::ServerPort];
+        of_connections.into_iter().filter(|variable| self.known(variable).is_none())
+    }
+
+    /// Why no such request reaches a route: it would be refused before one is sought. A sentence for whoever made it up.
+    pub(crate) fn flaw(&self) -> Option<String> {
+        let RequestHead { method, scheme, authority, target, .. } = self;
+        if method.is_empty() || !method.bytes().all(is_token_byte) {
+            return Some(format!("\"{}\" is not a method", method.escape_debug()));
+        }
+        if let Some(wrong) = target.chars().find(|c| c.is_whitespace() || c.is_control()) {
+            return Some(format!("\"{}\" holds {wrong:?}, which no request line does", target.escape_debug()));
+        }
+        if !target.starts_with('/') && !self.is_unrouted() {
+            return Some(format!("\"{target}\" is neither a path nor an http or https URL"));
+        }
+        if !authority.is_empty() && split_authority(authority.as_bytes()).is_none() {
+            return Some(format!("\"{}\" is not a host", authority.escape_debug()));
+        }
+        if let Some((name, _)) =
+            self.headers.iter().find(|(_, value)| value.chars().any(|c| c.is_control() && c != '\t'))
+        {
+            return Some(format!("the value of \"{}\" holds a control character", name.escape_debug()));
+        }
+        match scheme.as_str() {
+            "http" | "https" => None,
+            _ => Some(format!("\"{}\" is neither http nor https", scheme.escape_debug())),
+        }
+    }
+
+    /// Whether it asks for no path: `OPTIONS *` and `CONNECT host:port`, which no route takes.
+    pub(crate) fn is_unrouted(&self) -> bool {
+        match self.method.as_str() {
+            "OPTIONS" => self.target == "*",
+            "CONNECT" => !self.target.starts_with('/') && split_authority(self.target.as_bytes()).is_some(),
+            _ => false,
+        }
+    }
+
     /// Our address of the connection.
     pub(crate) fn set_server(&mut self, server: SocketAddr) {
         self.known.push((Variable::ServerAddr, server.ip().to_string()));
@@ -84,10 +133,7 @@ impl RequestHead {
     }
 
     fn argument(&self, name: &str) -> Option<&[u8]> {
-        self.query()?.split(|&byte| byte == b'&').find_map(|pair| {
-            let (key, value) = split_once(pair, b'=');
-            (key == name.as_bytes()).then_some(value)
-        })
+        argument_of(self.query()?, name)
     }
 
     fn lines<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
@@ -108,11 +154,7 @@ impl RequestHead {
     }
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
-        let pairs = self.lines("cookie").flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-        pairs
-            .map(|pair| split_once(pair.trim_ascii(), b'='))
-            .find(|(key, _)| *key == name.as_bytes())
-            .map(|(_, value)| value)
+        cookie_of(self.lines("cookie").map(str::as_bytes), name)
     }
 
     fn known(&self, variable: &Variable) -> Option<&[u8]> {
@@ -164,6 +206,10 @@ impl Lookup for Vars<'_> {
         }
     }
 
+    fn is_known(&self, variable: &Variable) -> bool {
+        self.head.not_known().all(|not_known| not_known != *variable)
+    }
+
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         if !self.head.authority.is_empty() {
             visit(b"host", self.head.authority.as_bytes());
@@ -178,11 +224,4 @@ fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer.clear();
     write!(buffer, "{value}").expect("writing to a vector does not fail");
     buffer
-}
-
-fn split_once(text: &[u8], separator: u8) -> (&[u8], &[u8]) {
-    match text.iter().position(|&byte| byte == separator) {
-        Some(at) => (&text[..at], &text[at + 1..]),
-        None => (text, b""),
-    }
 }

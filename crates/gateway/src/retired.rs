@@ -28,6 +28,12 @@ pub(crate) struct Garbage {
     pub(crate) configs: Vec<Arc<Loaded>>,
 }
 
+impl Garbage {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plans.is_empty() && self.configs.is_empty()
+    }
+}
+
 impl Retired {
     /// A Plan has been replaced; returns its number.
     pub(crate) fn push(&mut self, plan: Arc<Plan>) -> u64 {

@@ -88,14 +88,6 @@ impl Source {
         Errors { file: self.name(), ..errors }
     }
 
-    /// How long the text is about, where that is known without reading it.
-    pub(crate) fn text_bytes(&self) -> usize {
-        match self {
-            Source::File(file) => file.metadata().map_or(0, |metadata| metadata.len() as usize),
-            Source::Text(text) => text.len(),
-        }
-    }
-
     /// The file's name as findings show it.
     pub(crate) fn name(&self) -> Option<String> {
         self.file().map(|file| file.display().to_string())

@@ -6,7 +6,8 @@
 
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(crate) struct FileWatch {
     /// `None`: the system would not let us watch, and only SIGHUP reloads.
     watcher: Option<RecommendedWatcher>,
     touched: Arc<Notify>,
-    folders: BTreeSet<PathBuf>,
+    /// With device and inode: another folder may have taken the name.
+    folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
     /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
     due: Option<Instant>,
 }
@@ -47,7 +49,7 @@ impl FileWatch {
             }
         });
         let mut watch =
-            FileWatch { file: file.to_owned(), watcher: None, touched, folders: BTreeSet::new(), due: None };
+            FileWatch { file: file.to_owned(), watcher: None, touched, folders: BTreeMap::new(), due: None };
         match watcher {
             Ok(watcher) => watch.watcher = Some(watcher),
             Err(error) => warn!(
@@ -76,24 +78,24 @@ impl FileWatch {
     }
 
     /// Watches the folders the file is in by now; a link may point elsewhere than before.
-    fn watch_folders(&mut self) {
+    pub(crate) fn watch_folders(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
         let folders = folders_of(&self.file);
-        for gone in self.folders.difference(&folders) {
+        for (gone, _) in self.folders.iter().filter(|(folder, identity)| folders.get(*folder) != Some(identity)) {
             // It fails where the folder was deleted, and then it is not watched any more either.
             let _ = watcher.unwatch(gone);
         }
-        let mut watched = BTreeSet::new();
-        for folder in folders {
-            if self.folders.contains(&folder) {
-                watched.insert(folder);
+        let mut watched = BTreeMap::new();
+        for (folder, identity) in folders {
+            if self.folders.get(&folder) == Some(&identity) {
+                watched.insert(folder, identity);
                 continue;
             }
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
                 Ok(()) => {
-                    watched.insert(folder);
+                    watched.insert(folder, identity);
                 }
                 Err(error) => warn!(
                     folder = %folder.display(),
@@ -107,13 +109,24 @@ impl FileWatch {
 }
 
 /// The folder the file's name is in, and that of what the name finally points to.
-fn folders_of(file: &Path) -> BTreeSet<PathBuf> {
-    let mut folders = BTreeSet::from([folder_of(file)]);
+fn folders_of(file: &Path) -> BTreeMap<PathBuf, Option<(u64, u64)>> {
     // While the file does not exist, only its own folder can tell of its return.
-    if let Ok(target) = file.canonicalize() {
-        folders.insert(folder_of(&target));
-    }
+    let target = file.canonicalize().ok().map(|target| folder_of(&target));
+    let folders = std::iter::once(folder_of(file)).chain(target);
     folders
+        .map(|folder| {
+            let identity = folder.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+            (folder, identity)
+        })
+        .collect()
+}
+
+/// The file and, where it is a link, what it leads to, link by link.
+fn links_of(file: &Path) -> impl Iterator<Item = PathBuf> {
+    /// As the system has it (`ELOOP`).
+    const LINKS_MAX: usize = 40;
+    let next = |link: &PathBuf| Some(folder_of(link).join(link.read_link().ok()?));
+    std::iter::successors(Some(file.to_owned()), next).take(LINKS_MAX)
 }
 
 fn folder_of(file: &Path) -> PathBuf {
@@ -136,12 +149,12 @@ fn concerns(event: &Event, file: &Path) -> bool {
         EventKind::Other => event.need_rescan(),
     };
     let folder = folder_of(file);
-    // Another file of the same folder, a log say, is no concern of ours, but for Kubernetes's links. In the folder that
-    // a link leads to, the names are not ours to know.
+    // Another file of the same folder, a log say, is no concern of ours, but for what our file links to and Kubernetes's
+    // links. In the folder that a link leads to, the names are not ours to know.
     let ours = |path: &PathBuf| {
         path.parent() != Some(&folder)
-            || path.file_name() == file.file_name()
             || path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
+            || links_of(file).any(|link| link.file_name() == path.file_name())
     };
     changes && (event.paths.is_empty() || event.paths.iter().any(ours))
 }
@@ -197,6 +210,38 @@ mod tests {
             fs::write(at("..v2").join("stillgate.yaml"), "3").expect("in place");
         })
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_link_to_another_name_of_the_same_folder_is_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("x.yaml"), "1").expect("write");
+        symlink("x.yaml", at("stillgate.yaml")).expect("link");
+        let mut watch = FileWatch::start(&at("stillgate.yaml"));
+        notices(&mut watch, || fs::write(at("x.yaml"), "2").expect("in place")).await;
+        notices(&mut watch, || {
+            fs::write(at("new"), "3").expect("write");
+            fs::rename(at("new"), at("x.yaml")).expect("rename over it");
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn another_folder_of_the_name_is_watched_from_then_on() {
+        let root = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| root.path().join(name);
+        for folder in ["k", "new"] {
+            fs::create_dir(at(folder)).expect("a folder");
+            fs::write(at(folder).join("stillgate.yaml"), folder).expect("write");
+        }
+        let file = at("k").join("stillgate.yaml");
+        let mut watch = FileWatch::start(&file);
+        fs::rename(at("k"), at("old")).expect("move away");
+        fs::rename(at("new"), at("k")).expect("swap");
+        // What SIGHUP does.
+        watch.watch_folders();
+        notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
     }
 
     #[test]

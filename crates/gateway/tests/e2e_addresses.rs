@@ -53,6 +53,25 @@ fn a_host_may_be_an_ipv6_address() {
     }
 }
 
+/// Some balancers write the client's port behind its address. Were it not read, the balancer itself would be the client.
+#[test]
+fn a_forwarded_address_may_have_a_port() {
+    let upstream = Upstream::echo();
+    let resources = format!(
+        "upstreams: [{{id: node, type: roundrobin, nodes: {{\"{}\": 1}}}}]\nroutes:\n  \
+         - {{id: inside, expression: 'net.src.ip in 127.0.0.0/8', upstream_id: node}}\n",
+        upstream.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).gateway("trusted_proxies: [\"127.0.0.0/8\"]"));
+    for (forwarded, status) in
+        [("127.0.0.9:1", 200), ("9.9.9.9:1234", 404), ("[2001:db8::5]:99", 404), ("9.9.9.9", 404)]
+    {
+        let mut client = gateway.client().into_connection();
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {forwarded}\r\n\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), status, "{forwarded}");
+    }
+}
+
 #[test]
 fn a_listener_on_ipv6_names_its_clients() {
     let upstream = Upstream::bind();

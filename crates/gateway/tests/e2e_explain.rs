@@ -23,6 +23,14 @@ routes:
     expression: net.dst.port == 81
     priority: -1
     upstream_id: shop
+  - id: cookie
+    uri: /cookie
+    vars: [[cookie_a, "==", ""]]
+    upstream_id: shop
+  - id: peer
+    expression: http.path == "/peer" && net.src.port > 1
+    priority: -1
+    upstream_id: shop
 "#;
 
 fn explain(gateway: &Gateway, query: &str) -> (u16, Value) {
@@ -71,6 +79,7 @@ fn what_is_served_is_explained() {
                   "values": [
                     "2"
                   ],
+                  "known": true,
                   "omitted": 0,
                   "holds": false
                 }
@@ -82,7 +91,7 @@ fn what_is_served_is_explained() {
                 "line": 20,
                 "expression": "net.dst.port == 81"
               },
-              "reason": "at 1:1, net.dst.port == 81: net.dst.port is absent",
+              "reason": "at 1:1, net.dst.port == 81: net.dst.port is not given",
               "predicates": [
                 {
                   "line": 1,
@@ -90,6 +99,29 @@ fn what_is_served_is_explained() {
                   "predicate": "net.dst.port == 81",
                   "field": "net.dst.port",
                   "values": [],
+                  "known": false,
+                  "omitted": 0,
+                  "holds": false
+                }
+              ]
+            },
+            {
+              "route": {
+                "id": "peer",
+                "line": 28,
+                "expression": "http.path == \"/peer\" && net.src.port > 1"
+              },
+              "reason": "at 1:1, http.path == \"/peer\": http.path is \"/orders/7\"",
+              "predicates": [
+                {
+                  "line": 1,
+                  "column": 1,
+                  "predicate": "http.path == \"/peer\"",
+                  "field": "http.path",
+                  "values": [
+                    "/orders/7"
+                  ],
+                  "known": true,
                   "omitted": 0,
                   "holds": false
                 }
@@ -97,6 +129,10 @@ fn what_is_served_is_explained() {
             }
           ],
           "omitted": 0,
+          "notes": [
+            "1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT",
+            "1 route reads net.dst.port, which is not given, so the answer may be wrong; give the server as IP:PORT"
+          ],
           "asked": {
             "id": "nowhere",
             "verdict": "does not exist, or has `status: 0`",
@@ -110,6 +146,17 @@ fn what_is_served_is_explained() {
     assert_eq!((status, &answer["route"]["id"]), (200, &json!("beta")));
     let (_, answer) = explain(&gateway, "?url=/port&server=127.0.0.1:81");
     assert_eq!(answer["route"]["id"], json!("port"));
+    let (_, answer) = explain(&gateway, "?url=/peer&client=127.0.0.1:5000");
+    assert_eq!(answer["route"]["id"], json!("peer"));
+    let (_, answer) = explain(&gateway, "?url=/peer&route=peer");
+    let verdict = "cannot take it: at 1:25, net.src.port > 1: net.src.port is not given";
+    assert_eq!(answer["asked"]["verdict"], json!(verdict));
+    // As it is on the wire.
+    let (_, answer) = explain(&gateway, "?url=/cookie&header=Cookie:a");
+    assert_eq!(answer["status"], json!(404));
+    let mut connection = gateway.client().into_connection();
+    connection.send("GET /cookie HTTP/1.1\r\nHost: h\r\nCookie: a\r\n\r\n");
+    assert_eq!(connection.expect_response("GET").head.status(), 404);
     let (status, answer) = explain(&gateway, "?url=/../x");
     assert_eq!((status, &answer["status"], &answer["generation"]), (200, &json!(400), &json!(1)));
     let (status, answer) = explain(&gateway, "?url=/else");
@@ -128,7 +175,10 @@ fn wrong_questions_are_answered_400_with_what_to_write() {
     for (query, told) in [
         ("", "url is missing; write url=http://host/path, or url=/path&host=HOST"),
         ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client, server and route"),
-        ("?url=/&client=%ff", "client: \"\u{fffd}\" is not an address; write it as 192.0.2.1 or 2001:db8::1"),
+        (
+            "?url=/&client=%ff",
+            "client: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url",
+        ),
     ] {
         let (status, answer) = explain(&gateway, query);
         assert_eq!((status, &answer), (400, &json!({"error_msg": told})), "{query}");

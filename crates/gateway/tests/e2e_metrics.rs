@@ -340,8 +340,9 @@ fn connections_and_nodes() {
     ));
     let measured = Measured::start(setup, "");
     let listener = measured.gateway.addr().to_string();
+    // None are there until a worker tells for the first time.
     let connections =
-        |state: &str| measured.scrape().one("stillgate_connections", &[("listener", &listener), ("state", state)]);
+        |state: &str| measured.scrape().sum("stillgate_connections", &[("listener", &listener), ("state", state)]);
     let node = upstream.addr().to_string();
     let healthy = || measured.scrape().one("stillgate_upstream_healthy", &[("upstream", "main"), ("node", &node)]);
     assert_eq!(healthy(), 1.0);

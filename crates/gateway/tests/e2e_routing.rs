@@ -244,7 +244,7 @@ fn a_storm_of_changes_ends_with_the_last_and_fails_no_request() {
     }
     let last = format!("GET /at?v={CHANGES} HTTP/1.1");
     eventually("the last change", || ask(&mut client, &[&last, "Host: a"]) == format!("v{CHANGES}"));
-    // They were not done one by one.
+    // Many were done in one.
     let generation = gateway.status()["config"]["generation"].as_u64().expect("a number");
-    assert!(generation <= CHANGES as u64, "{generation}");
+    assert!(generation <= CHANGES as u64 / 2, "{generation}");
 }

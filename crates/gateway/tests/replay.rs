@@ -271,8 +271,19 @@ fn any_file_is_survived() {
         r#"{"request_uri": null}"#,
         r#"{"request_uri": {}}"#,
         r#"{"uri": "/", "headers": 1}"#,
+        // No gateway could have served these.
+        r#"{"request_uri": "/", "method": "G T"}"#,
+        r#"{"request_uri": "nope"}"#,
+        r#"{"request_uri": "/a b"}"#,
+        r#"{"request_uri": "/a\u0000"}"#,
+        r#"{"request_uri": "/", "host": "a,b"}"#,
+        r#"{"request_uri": "/", "scheme": "ftp"}"#,
     ];
-    expect![[r#"["2: \"not JSON: EOF while parsing an object at line 1 column 1\"", "2: \"not a JSON object\"", "2: \"not a JSON object\"", "2: \"not a JSON object\"", "2: \"no request_uri\"", "2: \"no request_uri\"", "2: \"\\\"request_uri\\\" is not text\"", "2: \"\\\"headers\\\" is not an object of header fields\""]"#]].assert_eq(&format!("{:?}", lines.map(|line| told(line.as_bytes()).2)));
+    expect![[r#"["2: \"not JSON: EOF while parsing an object at line 1 column 1\"", "2: \"not a JSON object\"", "2: \"not a JSON object\"", "2: \"not a JSON object\"", "2: \"no request_uri\"", "2: \"no request_uri\"", "2: \"\\\"request_uri\\\" is not text\"", "2: \"\\\"headers\\\" is not an object of header fields\"", "2: \"\\\"G T\\\" is not a method\"", "2: \"\\\"nope\\\" is neither a path nor an http or https URL\"", "2: \"\\\"/a b\\\" holds ' ', which no request line does\"", "2: \"\\\"/a\\\\0\\\" holds '\\\\0', which no request line does\"", "2: \"\\\"a,b\\\" is not a host\"", "2: \"\\\"ftp\\\" is neither http nor https\""]"#]].assert_eq(&format!("{:?}", lines.map(|line| told(line.as_bytes()).2)));
+    for unrouted in [r#"{"request_uri": "*", "method": "OPTIONS"}"#, r#"{"request_uri": "h:443", "method": "CONNECT"}"#]
+    {
+        assert_eq!(told(unrouted.as_bytes()), (2, 0, String::new()));
+    }
     let garbage: Vec<u8> = (0..100_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let (requests, unreadable, _) = told(&garbage);
     assert!(requests == 1 && unreadable > 100);
@@ -285,14 +296,38 @@ fn any_file_is_survived() {
 }
 
 #[test]
+fn a_log_may_come_by_standard_input() {
+    let folder = folder(LOG);
+    let mut arguments = ARGUMENTS;
+    arguments[5] = "-";
+    let log = std::fs::File::open(folder.path().join("log.json")).expect("the log");
+    let output = folder.command(&arguments).stdin(log).output().expect("run stillgate");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("\n-: of 9 requests, 4 other than with old.yaml: 2 changed"), "{told}");
+}
+
+#[test]
 fn logs_that_cannot_be_used_end_with_2() {
+    check(
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03",
+        expect![[r#"
+        exit 2
+        stillgate: log.json is compressed with gzip; uncompress it: zcat log.json | stillgate check … --requests -
+    "#]],
+    );
+    check(
+        "\n\n",
+        expect![[r#"
+        exit 2
+        stillgate: log.json: it is empty, so nothing was compared; was it rotated just now?
+    "#]],
+    );
     check(
         "",
         expect![[r#"
-        exit 0
-        new.yaml: good (5 routes, 1 upstream)
-        log.json: no requests
-    "#]],
+            exit 2
+            stillgate: log.json: it is empty, so nothing was compared; was it rotated just now?
+        "#]],
     );
     check(
         "127.0.0.1 - - [21/Nov/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n",
@@ -369,14 +404,17 @@ fn many_changes_are_bounded() {
 
 #[test]
 fn a_log_of_another_configuration_is_noticed() {
-    let route = |id: &str| format!("{{\"request_uri\":\"/orders/1\",\"route_id\":{id}}}\n");
-    let log = [route("\"orders\""), route("\"other\""), route("null")].concat();
+    let line = |uri: &str, id: &str| format!("{{\"request_uri\":\"{uri}\",\"route_id\":{id}}}\n");
+    let as_it_is =
+        [line("/orders/1", "\"orders\""), line("/x", "null"), "{\"request_uri\":\"/x\"}\n".to_owned()].concat();
+    assert_eq!(requests(&as_it_is)["recorded_otherwise"], json!(0));
+    let log = [line("/orders/1", "\"other\""), line("/orders/1", "null"), line("/gone", "\"gone\"")].concat();
     let folder = folder(log);
     folder.check(&["check", "old.yaml", "--against", "old.yaml", "--requests", "log.json"], expect![[r#"
         exit 0
         old.yaml: good (3 routes, 1 upstream)
         log.json: 3 requests, each takes the route it takes with old.yaml
-        log.json: warning: it names another route than old.yaml gives for 1 request; was it written with another configuration?
+        log.json: warning: it says otherwise than old.yaml what route takes 3 requests; was it written with another configuration?
         log.json: warning: 1 route reads http.host, but 3 lines lack host, so the answer may be wrong; log it too
         log.json: warning: 1 route reads net.src.ip, but 3 lines lack remote_addr, so the answer may be wrong; log it too
     "#]]);

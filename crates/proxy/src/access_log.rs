@@ -14,9 +14,10 @@
 
 mod line;
 mod stamp;
+mod values;
 
-pub use line::VALUE_BYTES_MAX;
 pub use stamp::rfc3339;
+pub use values::VALUE_BYTES_MAX;
 
 use line::{Layout, Scratch};
 use std::net::{IpAddr, SocketAddr};

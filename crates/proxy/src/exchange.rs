@@ -237,7 +237,7 @@ async fn forward(
     snapshot: &Snapshot,
     route: &PlanRoute,
 ) -> After {
-    let upstream = &*snapshot.upstreams[route.upstream()];
+    let upstream = &snapshot.upstreams[route.upstream()];
     let definition = &upstream.definition.definition;
     let settings = &snapshot.plan.settings;
     forwarding::edit_request(client, x, settings, &definition.pass_host);

@@ -6,7 +6,7 @@ use crate::plan::Settings;
 use crate::worker::Worker;
 use ipnet::IpNet;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version};
 
@@ -35,22 +35,29 @@ pub(crate) fn client_address(settings: &Settings, head: &[u8], request: &Request
     if !is_trusted(peer, &settings.trusted_proxies) {
         return peer;
     }
-    let parse = |text: &[u8]| std::str::from_utf8(text.trim_ascii()).ok()?.parse::<IpAddr>().ok();
     let mut client = peer;
     let mut named = false;
     let values = request.fields.iter().rev().filter(|field| field.id == Name::XForwardedFor);
     for text in values.flat_map(|field| field.value.of(head).rsplit(|b| *b == b',')) {
-        let Some(ip) = parse(text) else { break };
+        let Some(ip) = address_of(text) else { break };
         client = ip.to_canonical();
         named = true;
         if !is_trusted(client, &settings.trusted_proxies) {
             break;
         }
     }
-    if !named && let Some(ip) = request.fields.get(head, Name::XRealIp).and_then(parse) {
+    if !named && let Some(ip) = request.fields.get(head, Name::XRealIp).and_then(address_of) {
         client = ip.to_canonical();
     }
     client
+}
+
+/// An address as proxies write it: alone, with a port, or an IPv6 one in brackets.
+fn address_of(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    text.parse().ok().or_else(with_port).or_else(in_brackets)
 }
 
 /// Prepares the edits of a request that hold for every node it may be sent to.
@@ -180,5 +187,25 @@ pub(crate) fn push_common_lines(
         (Version::Http11, true) => {}
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_proxies_write_them() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(address_of(text.as_bytes()).map(|ip| ip.to_string()).as_deref(), expected, "{text}");
+        };
+        check(" 9.9.9.9 ", Some("9.9.9.9"));
+        check("9.9.9.9:1234", Some("9.9.9.9"));
+        check("2001:db8::5", Some("2001:db8::5"));
+        check("[2001:db8::5]", Some("2001:db8::5"));
+        check("[2001:db8::5]:99", Some("2001:db8::5"));
+        for none in ["", "unknown", "_hidden", "9.9.9.9:", "9.9.9.9:x", "[9.9.9.9]", "[2001:db8::5", "9.9.9"] {
+            check(none, None);
+        }
     }
 }

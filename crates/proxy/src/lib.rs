@@ -36,3 +36,4 @@ pub use counters::{Counters, Tally};
 pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
 pub use metrics::MetricsPlan;
 pub use plan::{Changes, Plan, PlanCell, PlanError};
+pub use variables::{argument_of, cookie_of};

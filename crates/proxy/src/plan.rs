@@ -6,9 +6,11 @@
 
 mod changes;
 mod routes;
+mod upstreams;
 
 pub use changes::Changes;
 pub(crate) use routes::PlanRoute;
+pub(crate) use upstreams::{PlanUpstream, Positions};
 
 use crate::caching::Caching;
 use crate::caching::measure::MatchCost;
@@ -22,9 +24,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use stillgate_config::{Balance, Config, Gateway, Host, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, UpstreamTimeouts};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
-use stillgate_upstream::{Endpoint, expand};
 use stillgate_wire::HeadLimits;
 use tracing::debug;
 
@@ -58,14 +59,6 @@ struct Measured {
     cost: MatchCost,
     matching: u64,
     routes: usize,
-}
-
-/// An upstream with the addresses its nodes stand for.
-#[derive(Debug, PartialEq)]
-pub(crate) struct PlanUpstream {
-    pub(crate) definition: Arc<Upstream>,
-    pub(crate) endpoints: Vec<Endpoint>,
-    timeouts: TimeoutsMs,
 }
 
 /// `timeout` of a route or its upstream, in the clock's unit.
@@ -118,7 +111,7 @@ impl Plan {
         let matcher = matcher(config, previous)?;
         let matcher_ms = millis_since(began);
         let (routes, difference) = Routes::new(&config.routes, previous.map(|previous| &previous.routes));
-        let upstreams = upstreams(config, addresses, previous);
+        let upstreams = upstreams::upstreams(config, addresses, previous);
         let is_same = |previous: &&Plan| {
             let same_metrics = match (&previous.metrics, &metrics) {
                 (Some(old), Some(new)) => Arc::ptr_eq(old, new),
@@ -190,49 +183,6 @@ impl Plan {
     }
 }
 
-/// The upstreams with their addresses; what is the same as before is shared, and where all is, the list.
-fn upstreams(
-    config: &Config,
-    addresses: &HashMap<String, Vec<IpAddr>>,
-    previous: Option<&Plan>,
-) -> Arc<[Arc<PlanUpstream>]> {
-    let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
-    let old = previous.map_or(&[][..], |plan| &plan.upstreams);
-    // Most are where they were; the map is for the others.
-    let mut by_key: Option<HashMap<&str, &Arc<PlanUpstream>>> = None;
-    let mut before = |at: usize, key: &str| match old.get(at).filter(|old| old.definition.key == key) {
-        Some(old) => Some(old),
-        None => {
-            let map = || old.iter().map(|upstream| (upstream.definition.key.as_str(), upstream)).collect();
-            by_key.get_or_insert_with(map).get(key).copied()
-        }
-    };
-    let upstream = |(at, definition): (usize, &Arc<Upstream>)| {
-        let same = before(at, &definition.key)
-            .filter(|old| Arc::ptr_eq(&old.definition, definition) || old.definition == *definition);
-        let has_names = definition.nodes.iter().any(|node| matches!(node.host, Host::Name(_)));
-        if let Some(same) = same.filter(|_| !has_names) {
-            return Arc::clone(same);
-        }
-        let endpoints = expand(definition, resolve);
-        match same.filter(|old| old.endpoints == endpoints) {
-            Some(same) => Arc::clone(same),
-            None => {
-                let (definition, timeouts) = (definition.clone(), definition.timeout.into());
-                Arc::new(PlanUpstream { definition, endpoints, timeouts })
-            }
-        }
-    };
-    let new: Vec<Arc<PlanUpstream>> = config.upstreams.iter().enumerate().map(upstream).collect();
-    let is_same = |old: &&Plan| {
-        old.upstreams.len() == new.len() && old.upstreams.iter().zip(&new).all(|(old, new)| Arc::ptr_eq(old, new))
-    };
-    match previous.filter(is_same) {
-        Some(old) => old.upstreams.clone(),
-        None => new.into(),
-    }
-}
-
 /// Shares with the one before what did not change.
 fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, PlanError> {
     if let Some(previous) = previous {
@@ -271,8 +221,9 @@ fn caching(
         matching - old.matching <= HOLDS_FOR_CHANGES && routes.abs_diff(old.routes) <= old.routes / HOLDS_FOR_SHARE
     };
     let measured = previous.and_then(|previous| previous.match_cost).filter(holds);
+    let is_there = previous.is_some_and(Plan::has_route_cache);
     let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| Measured { cost, matching, routes }));
-    let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max));
+    let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max, is_there));
     (caching, measured)
 }
 

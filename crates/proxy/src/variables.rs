@@ -55,18 +55,13 @@ impl<'a> RequestVars<'a> {
     }
 
     fn cookie(&self, name: &str) -> Option<&'a [u8]> {
-        self.request
-            .fields
-            .iter()
-            .filter(|field| field.name.of(self.head).eq_ignore_ascii_case(b"cookie"))
-            .flat_map(|field| field.value.of(self.head).split(|b| *b == b';'))
-            .find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
+        let fields = self.request.fields.iter();
+        let lines = fields.filter(|field| field.name.of(self.head).eq_ignore_ascii_case(b"cookie"));
+        cookie_of(lines.map(|field| field.value.of(self.head)), name)
     }
 
     fn argument(&self, name: &str) -> Option<&'a [u8]> {
-        self.query()?
-            .split(|b| *b == b'&')
-            .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
+        argument_of(self.query()?, name)
     }
 
     /// As the matcher sees the request; `None` where its path has no normal form.
@@ -79,6 +74,21 @@ impl<'a> RequestVars<'a> {
         let (matcher, found) = self.found?;
         matcher.param(found, &self.as_request()?, name, buffer)
     }
+}
+
+/// The first cookie of a name in the lines of `Cookie`; one without `=` has none.
+#[inline]
+pub fn cookie_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>, name: &str) -> Option<&'a [u8]> {
+    let mut pairs = lines.into_iter().flat_map(|line| line.split(|b| *b == b';'));
+    pairs.find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
+}
+
+/// The first argument of a name in a query, as it is written; one without `=` is empty.
+#[inline]
+pub fn argument_of<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    query
+        .split(|b| *b == b'&')
+        .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
 }
 
 /// The value in `name=value`.
@@ -143,4 +153,22 @@ pub(crate) fn with_vars<R>(
         found: x.outcome.route.map(|found| (matcher, found)),
     };
     then(&vars, &mut x.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_and_arguments() {
+        let cookie = |lines: &[&'static str], name| cookie_of(lines.iter().map(|line| line.as_bytes()), name);
+        assert_eq!(cookie(&["a=1; b=2", "b=3; c=x=y"], "b"), Some(&b"2"[..]));
+        assert_eq!(cookie(&["a=1; b=2", "b=3; c=x=y"], "c"), Some(&b"x=y"[..]));
+        assert_eq!(cookie(&["a; ab=1; a="], "a"), Some(&b""[..]));
+        assert_eq!(cookie(&["a", "A=1"], "a"), None);
+        let argument = |query: &'static str, name| argument_of(query.as_bytes(), name);
+        assert_eq!(argument("a=1&b=2&b=3", "b"), Some(&b"2"[..]));
+        assert_eq!(argument("ab=1&a&a=2", "a"), Some(&b""[..]));
+        assert_eq!(argument("ab=1&A=2", "a"), None);
+    }
 }

@@ -233,10 +233,18 @@ impl Worker {
     pub(crate) fn snapshot(&self) -> Rc<Snapshot> {
         let version = self.plans.version();
         if self.snapshot.borrow().version != version {
-            let next = Rc::new(Snapshot::next(Some(&self.snapshot.borrow()), self.plans.load(), version));
-            self.snapshot.replace(next);
+            self.renew_snapshot(version);
         }
         self.snapshot.borrow().clone()
+    }
+
+    #[cold]
+    fn renew_snapshot(&self, version: u64) {
+        let next = Rc::new(Snapshot::next(Some(&self.snapshot.borrow()), self.plans.load(), version));
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().renumber(next.plan.numbering);
+        }
+        self.snapshot.replace(next);
     }
 
     /// Which times anybody wants to know.

@@ -1,6 +1,5 @@
 //! The lines of a log, one at a time and bounded, whatever the file holds.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
 /// Longest line that is looked at. Longer ones are passed over, and told.
@@ -9,7 +8,7 @@ pub(super) const LINE_BYTES_MAX: usize = 1024 * 1024;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Reads lines.
-pub(super) struct Lines<R = File> {
+pub(super) struct Lines<R> {
     file: BufReader<R>,
     line: Vec<u8>,
     number: u64,
@@ -30,6 +29,12 @@ pub(super) enum Line<'a> {
 impl<R: Read> Lines<R> {
     pub(super) fn new(file: R) -> Lines<R> {
         Lines { file: BufReader::with_capacity(BUFFER_BYTES, file), line: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    /// Whether they are no lines yet, but what gzip makes of them (RFC 1952). To be asked first.
+    pub(super) fn are_compressed(&mut self) -> io::Result<bool> {
+        const MAGIC: &[u8] = &[0x1f, 0x8b];
+        Ok(self.file.fill_buf()?.starts_with(MAGIC))
     }
 
     /// The next line with its number, from 1.

@@ -20,10 +20,10 @@ use crate::check::Compiled;
 use crate::request_head::{Buffers, RequestHead};
 use lines::{Line, Lines};
 use needs::Needs;
-use recorded::Reader;
+use recorded::{Reader, Taken};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ use stillgate_proxy::Plan;
 use stillgate_route::Scratch;
 use tally::{Outcome, Tally};
 
+/// The log's name where it is read from there.
+const STANDARD_INPUT: &str = "-";
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// The clock is looked at only every so many lines.
@@ -42,6 +44,10 @@ const LINES_PER_LOOK: u64 = 4096;
 pub(crate) enum ReplayError {
     /// It cannot be read.
     Unreadable { log: PathBuf, error: io::Error },
+    /// It is compressed.
+    Compressed { log: PathBuf },
+    /// It has no line, so that nothing would be compared.
+    Empty { log: PathBuf },
     /// It has lines, but none holds a request.
     NoRequest { log: PathBuf, line: u64, reason: String },
 }
@@ -50,6 +56,13 @@ impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReplayError::Unreadable { log, error } => write!(f, "cannot read {}: {error}", log.display()),
+            ReplayError::Compressed { log } => {
+                let log = log.display();
+                write!(f, "{log} is compressed with gzip; uncompress it: zcat {log} | stillgate check … --requests -")
+            }
+            ReplayError::Empty { log } => {
+                write!(f, "{}: it is empty, so nothing was compared; was it rotated just now?", log.display())
+            }
             ReplayError::NoRequest { log, line, reason } => write!(
                 f,
                 "{}: no line holds a request, e.g. line {line}: {reason}; \
@@ -65,8 +78,13 @@ impl std::error::Error for ReplayError {}
 /// Replays a log through what is served now, of the file `old.0`, and what is to be.
 pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result<Report, ReplayError> {
     let unreadable = |error| ReplayError::Unreadable { log: log.to_owned(), error };
-    let file = File::open(log).map_err(unreadable)?;
-    let bytes = file.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
+    let (file, bytes): (Box<dyn Read>, _) = if log == Path::new(STANDARD_INPUT) {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(log).map_err(unreadable)?;
+        let bytes = file.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len());
+        (Box::new(file), bytes)
+    };
     let mut progress = Progress::new(bytes);
     let (old_file, old) = old;
     let needs = Needs::of(&[&old.config, &new.config]);
@@ -76,6 +94,9 @@ pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result
     let mut tally = Tally::new(&old.config, &new.config);
     let mut router = Router::default();
     let mut lines = Lines::new(file);
+    if lines.are_compressed().map_err(unreadable)? {
+        return Err(ReplayError::Compressed { log: log.to_owned() });
+    }
     let mut head = RequestHead::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     while let Some((number, line)) = lines.next().map_err(unreadable)? {
         match line {
@@ -85,9 +106,7 @@ pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result
                 Ok(()) => {
                     let outcomes = (router.outcome(&old.plan, &head), router.outcome(&new.plan, &head));
                     tally.count(outcomes, number, &head);
-                    if let (Outcome::Route(route), Some(recorded)) = (outcomes.0, &reader.route_id) {
-                        tally.recorded_otherwise += u64::from(old.config.routes[route].spec.id != *recorded);
-                    }
+                    tally.recorded_otherwise += u64::from(is_other(&reader.taken, outcomes.0, &old.config));
                 }
                 Err(reason) => tally.unreadable(number, reason),
             },
@@ -100,7 +119,20 @@ pub(crate) fn run(log: &Path, old: (&Path, &Compiled), new: &Compiled) -> Result
     if let Some((line, reason)) = tally.nothing_but_unreadable() {
         return Err(ReplayError::NoRequest { log: log.to_owned(), line, reason });
     }
+    if tally.requests() == 0 {
+        return Err(ReplayError::Empty { log: log.to_owned() });
+    }
     Ok(Report::new(log, (old_file, &old.config), &new.config, tally, reader.into_missing()))
+}
+
+/// Whether the log says something else of a request than that it comes to `outcome`.
+fn is_other(taken: &Taken, outcome: Outcome, config: &Config) -> bool {
+    match (taken, outcome) {
+        (Taken::NotRecorded, _) => false,
+        (Taken::By(id), Outcome::Route(route)) => config.routes[route].spec.id != *id,
+        (Taken::ByNone, Outcome::Route(_)) | (Taken::By(_), _) => true,
+        (Taken::ByNone, _) => false,
+    }
 }
 
 /// The fields of the access log's lines.
@@ -120,6 +152,9 @@ struct Router {
 
 impl Router {
     fn outcome(&mut self, plan: &Plan, head: &RequestHead) -> Outcome {
+        if head.is_unrouted() {
+            return Outcome::NoRoute;
+        }
         let scratch = &mut self.scratch;
         let found = head.with_request(&mut self.buffers, |request| plan.matcher().find(request, scratch));
         match found.and_then(|found| found) {

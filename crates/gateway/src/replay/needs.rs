@@ -3,10 +3,11 @@
 //! A route that reads a field which was not recorded sees it absent, so that the answer may be wrong. Lines that hold the
 //! same fields are counted together, so that a line costs one look-up, however many fields routes read.
 
+use crate::reads::{each_field, variable_of};
 use std::collections::{HashMap, HashSet};
 use stillgate_config::Config;
-use stillgate_route::condition::{Condition, Field};
-use stillgate_route::{RouteSpec, Takes, Variable};
+use stillgate_route::Variable;
+use stillgate_route::condition::Field;
 
 /// Most different sets of fields that lines are counted by.
 const KINDS_MAX: usize = 4096;
@@ -147,41 +148,9 @@ impl Held {
     }
 }
 
-fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
-    let mut of_condition = |condition: &Condition| condition.each_predicate(&mut |predicate| visit(&predicate.field));
-    match &spec.takes {
-        Takes::Expression(expression) => of_condition(expression.condition()),
-        Takes::Uri(uri) => {
-            uri.vars.iter().for_each(|vars| of_condition(vars.condition()));
-            if !uri.hosts.is_empty() {
-                visit(&Field::Host);
-            }
-            if !uri.methods.is_empty() {
-                visit(&Field::Method);
-            }
-            if !uri.remote_addrs.is_empty() {
-                visit(&Field::SourceIp);
-            }
-        }
-    }
-}
-
 /// What the access log calls a field; `None`: every request has it.
 fn key_of(field: &Field) -> Option<(String, Family)> {
-    let variable = match field {
-        Field::Path | Field::Segment(_) | Field::Segments(..) | Field::SegmentCount => return None,
-        Field::Method => Variable::RequestMethod,
-        Field::Host => Variable::Host,
-        Field::Header(name) => Variable::Header(name.clone()),
-        Field::Query(_) => Variable::Args,
-        Field::Protocol => Variable::Scheme,
-        Field::SourceIp => Variable::RemoteAddr,
-        Field::SourcePort => Variable::RemotePort,
-        Field::DestinationIp => Variable::ServerAddr,
-        Field::DestinationPort => Variable::ServerPort,
-        Field::Sni => Variable::SslServerName,
-        Field::Variable(variable) => variable.clone(),
-    };
+    let variable = variable_of(field)?;
     let family = match &variable {
         Variable::Uri | Variable::PathParam(_) => return None,
         Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => Family::Query,

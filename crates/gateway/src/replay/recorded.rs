@@ -20,8 +20,19 @@ pub(super) struct Reader {
     /// What keys mean.
     parts: HashMap<String, Part>,
     held: Held,
-    /// The id of the route that took the request, where the last line tells.
-    pub(super) route_id: Option<String>,
+    /// What the last line tells of the route that took the request.
+    pub(super) taken: Taken,
+}
+
+/// Which route the log says took a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It does not say.
+    NotRecorded,
+    /// None did.
+    ByNone,
+    /// The one of this id.
+    By(String),
 }
 
 /// What a key's value is of a request.
@@ -64,7 +75,7 @@ impl Reader {
     /// `fields`: those of the configurations that may have written the log, since their keys can be chosen freely; the
     /// first of a name counts.
     pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> Reader {
-        let mut reader = Reader { needs, parts: HashMap::new(), held: Held::default(), route_id: None };
+        let mut reader = Reader { needs, parts: HashMap::new(), held: Held::default(), taken: Taken::NotRecorded };
         for field in fields {
             if !reader.parts.contains_key(&field.name) && reader.parts.len() < KEYS_MAX {
                 let part = match &field.value {
@@ -92,7 +103,7 @@ impl Reader {
         head.headers.clear();
         head.known.clear();
         self.held.clear();
-        self.route_id = None;
+        self.taken = Taken::NotRecorded;
         let mut loose = Loose::default();
         for (key, value) in object {
             self.take(&key, value, head, &mut loose)?;
@@ -103,6 +114,9 @@ impl Reader {
         }
         self.held.query = loose.target.is_some() || loose.query.is_some();
         set_target(loose, head)?;
+        if let Some(flaw) = head.flaw() {
+            return Err(flaw);
+        }
         let mut held = std::mem::take(&mut self.held);
         self.needs.count(&mut held);
         self.held = held;
@@ -134,7 +148,7 @@ impl Reader {
                 // `unix:` and the like: whose it is was not recorded.
                 Err(_) => return Ok(()),
             },
-            (Part::RouteId, text) => self.route_id = text,
+            (Part::RouteId, text) => self.taken = text.filter(|id| !id.is_empty()).map_or(Taken::ByNone, Taken::By),
             (Part::Method, Some(text)) => head.method = text,
             (Part::Target, Some(text)) => loose.target = Some(text),
             (Part::Path, Some(text)) => loose.path = Some(text),

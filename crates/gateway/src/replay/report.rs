@@ -22,7 +22,7 @@ pub(crate) struct Report {
     requests: u64,
     /// Take the same route, or none in both.
     same: u64,
-    /// Take another route.
+    /// Take another route, or are refused otherwise than before.
     changed: u64,
     /// Took a route and take none any more.
     without_route: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Report {
     /// What is not told one by one.
     omitted: Omitted,
     unreadable: Unreadable,
-    /// Requests that the log says another route took than the configuration that is served now gives: it was written with
-    /// another one, or lacks what routes read.
+    /// Requests of which the log says otherwise what route took them, if any, than the configuration that is served now
+    /// gives: it was written with another one, or lacks what routes read.
     recorded_otherwise: u64,
     /// What routes read and lines lack: the answer may be wrong for those.
     missing_fields: Vec<MissingField>,
@@ -161,7 +161,6 @@ impl Report {
         let (file, against) = (&self.file, &self.against);
         let requests = many(self.requests, "request");
         match self.changes_nothing() {
-            true if self.requests == 0 => out.push_str(&format!("{file}: no requests\n")),
             true => out.push_str(&format!("{file}: {requests}, each takes the route it takes with {against}\n")),
             false => out.push_str(&format!(
                 "{file}: of {requests}, {} other than with {against}: {}\n",
@@ -187,7 +186,7 @@ impl Report {
         }
         if self.recorded_otherwise > 0 {
             out.push_str(&format!(
-                "{file}: warning: it names another route than {against} gives for {}; was it written with another \
+                "{file}: warning: it says otherwise than {against} what route takes {}; was it written with another \
                  configuration?\n",
                 many(self.recorded_otherwise, "request")
             ));

@@ -21,6 +21,10 @@ const TIME_MAX: Duration = Duration::from_millis(4);
 /// The cache must be so many times as fast as the matcher, and save so much a request.
 const TIMES_FASTER_MIN: f64 = 2.0;
 const SAVED_NS_MIN: f64 = 150.0;
+/// Of both, what is enough for a cache that is there already: it must not come and go with the error of measurement.
+const KEPT_SHARE: f64 = 0.75;
+/// The part of hits that is asked for at least: what is measured as free may not be, with other samples and colder memory.
+const HITS_MIN: f32 = 0.1;
 
 /// What matching one request takes, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,16 +65,17 @@ impl MatchCost {
         Some(MatchCost { matcher_ns, hit_ns, miss_ns })
     }
 
-    /// What a worker should do about it, with a cache of this size.
-    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize) -> Caching {
+    /// What a worker should do about it, with a cache of this size; `is_there`: it has one already.
+    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> Caching {
         let MatchCost { matcher_ns, hit_ns, miss_ns } = *self;
-        if matcher_ns < TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < SAVED_NS_MIN {
+        let share = if is_there { KEPT_SHARE } else { 1.0 };
+        if matcher_ns < share * TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < share * SAVED_NS_MIN {
             return Caching::Off;
         }
         // With this part of hits it comes to the same.
         let miss_ns = miss_ns.max(matcher_ns);
         let hits_min = (miss_ns - matcher_ns) / (miss_ns - hit_ns);
-        Caching::On { entries_max, bytes_max, hits_min: hits_min as f32 }
+        Caching::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
     }
 }
 
@@ -115,8 +120,8 @@ mod tests {
 
     #[test]
     fn a_cache_has_to_win_clearly() {
-        let check = |matcher_ns, hit_ns, miss_ns, expected: Option<f32>| {
-            let hits_min = match (MatchCost { matcher_ns, hit_ns, miss_ns }).decide(1, 2) {
+        let decided = |is_there, matcher_ns, hit_ns, miss_ns, expected: Option<f32>| {
+            let hits_min = match (MatchCost { matcher_ns, hit_ns, miss_ns }).decide(1, 2, is_there) {
                 Caching::Off => None,
                 Caching::On { entries_max, bytes_max, hits_min } => {
                     assert_eq!((entries_max, bytes_max), (1, 2));
@@ -125,12 +130,17 @@ mod tests {
             };
             assert_eq!(hits_min, expected, "{matcher_ns} {hit_ns} {miss_ns}");
         };
+        let check = |matcher_ns, hit_ns, miss_ns, expected| decided(false, matcher_ns, hit_ns, miss_ns, expected);
         check(100.0, 40.0, 150.0, None);
         check(400.0, 250.0, 500.0, None);
         check(1000.0, 100.0, 1100.0, Some(0.1));
-        check(1000.0, 100.0, 1000.0, Some(0.0));
+        check(1000.0, 100.0, 1000.0, Some(HITS_MIN));
         // Measured within each other's error.
-        check(1000.0, 100.0, 900.0, Some(0.0));
+        check(1000.0, 100.0, 900.0, Some(HITS_MIN));
+        // Not enough for a new one, but for one that is there.
+        check(1000.0, 550.0, 1100.0, None);
+        decided(true, 1000.0, 550.0, 1050.0, Some(HITS_MIN));
+        decided(true, 1000.0, 700.0, 1100.0, None);
     }
 
     #[test]
@@ -144,5 +154,22 @@ mod tests {
         assert_eq!(of(""), None);
         let cost = of("{id: a, uri: /a, upstream_id: u}, {id: b, uri: /b/*, upstream_id: u}").unwrap();
         assert!(cost.matcher_ns > 0.0 && cost.hit_ns > 0.0 && cost.miss_ns > 0.0, "{cost:?}");
+    }
+
+    #[test]
+    fn a_slow_matcher_gets_a_cache_and_a_quick_one_does_not() {
+        let decided = |routes: &str| {
+            let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes:\n{routes}");
+            let config = stillgate_config::load(text, &|_| None).unwrap().config;
+            let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
+            let cost = MatchCost::of(&Matcher::compile(specs).unwrap()).unwrap();
+            (cost.decide(1, 2, false), cost)
+        };
+        let (caching, cost) = decided("  - {id: a, uri: /a, upstream_id: u}\n");
+        assert_eq!(caching, Caching::Off, "{cost:?}");
+        // Each is evaluated for every request: there is nothing to look up.
+        let contains = |n| format!("  - {{id: r{n}, expression: 'http.path contains \"{n}-\"', upstream_id: u}}\n");
+        let (caching, cost) = decided(&(0..5_000).map(contains).collect::<String>());
+        assert!(matches!(caching, Caching::On { .. }), "{cost:?}");
     }
 }

@@ -7,7 +7,7 @@
 use super::values::{node_label, upstream_path};
 use super::{MetricsPlan, PlanFamily, Recorder};
 use crate::counters::{Count, WorkerCounters};
-use crate::plan::Plan;
+use crate::plan::{Plan, Positions};
 use crate::snapshot::WorkerUpstream;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -131,13 +131,21 @@ impl MetricsPlan {
         if previous.is_some_and(|old| Arc::ptr_eq(&old.upstreams, &plan.upstreams)) {
             return;
         }
-        let known = |upstream: &str| previous?.upstreams.iter().find(|old| old.definition.key == upstream);
-        for upstream in plan.upstreams.iter() {
-            let old = known(&upstream.definition.key);
+        let before = previous.map_or(&[][..], |old| &old.upstreams);
+        let mut positions = Positions::new(before);
+        for (at, upstream) in plan.upstreams.iter().enumerate() {
+            if before.get(at).is_some_and(|old| Arc::ptr_eq(old, upstream)) {
+                continue;
+            }
+            let key = upstream.definition.key.as_str();
+            let old = positions.find(at, key).map(|at| &before[at]);
+            if old.is_some_and(|old| Arc::ptr_eq(old, upstream)) {
+                continue;
+            }
             for endpoint in &upstream.endpoints {
                 let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
                 if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
-                    self.tell_node(writer, &upstream.definition.key, endpoint, true);
+                    self.tell_node(writer, key, endpoint, true);
                 }
             }
         }

@@ -72,6 +72,12 @@ impl Recorder {
         }
     }
 
+    /// From here on this numbering holds: slots of nodes may have changed hands. Requests that began under an older one are
+    /// counted without the table.
+    pub(crate) fn renumber(&mut self, numbering: u64) {
+        self.is_present(numbering);
+    }
+
     /// Counts a request that has ended; `ended` where it is timed.
     pub(crate) fn record(&mut self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
         let Some(metrics) = snapshot.plan.metrics() else { return };
@@ -129,7 +135,7 @@ impl Recorder {
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
         let found = x.outcome.route;
-        let upstream = found.map(|found| &*snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]);
+        let upstream = found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]);
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = x.outcome.asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
+use stillgate_config::Upstream;
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process};
 use stillgate_route::Match;
@@ -214,6 +215,26 @@ async fn requests_of_an_older_configuration_are_counted_by_it() {
     bench.check(&[&line("a", 3), &line("c", 2)]);
 }
 
+/// It was sent to a node after the change, so by the new slots, although it began before.
+#[tokio::test]
+async fn a_slot_that_has_changed_hands_is_not_taken_for_the_node_it_was() {
+    let mut bench = Bench::new("").await;
+    let old = bench.snapshot();
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    bench.record(&old, &mut x);
+    let new = bench.snapshot();
+    bench.recorder.renumber(new.plan.numbering);
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    x.outcome.asked = x.outcome.asked.map(|(_, address)| (0, address));
+    bench.record(&old, &mut x);
+    let line = |node: &str| {
+        format!(
+            "stillgate_http_requests_total{{route=\"a\",service=\"\",node=\"{node}\",consumer=\"\",code=\"200\"}} 1"
+        )
+    };
+    bench.check(&[&line("10.0.0.1:81"), &line("10.0.0.2:82")]);
+}
+
 #[tokio::test]
 async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     let mut bench = Bench::new("dialect: apisix").await;
@@ -244,4 +265,32 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     bench.record(&newest, &mut x);
     let line = "apisix_http_status{code=\"200\",route=\"c\",matched_uri=\"/c\",matched_host=\"\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 3";
     bench.check(&[line]);
+}
+
+#[tokio::test]
+async fn new_nodes_are_told_in_proportion_to_change() {
+    const UPSTREAMS: usize = 20_000;
+    let mut bench = Bench::new("").await;
+    bench.config.upstreams = (0..UPSTREAMS)
+        .map(|at| Arc::new(Upstream { key: format!("u{at}"), ..(*bench.config.upstreams[0]).clone() }))
+        .collect();
+    let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
+    let metrics = Arc::new(metrics);
+    let build = |config: &stillgate_config::Config| {
+        Plan::build(1, config, &HashMap::new(), bench.previous.as_deref(), Some(metrics.clone())).unwrap()
+    };
+    let before = build(&bench.config);
+    // All but the first move in the list, and one is new.
+    bench
+        .config
+        .upstreams
+        .insert(1, Arc::new(Upstream { key: "new".to_owned(), ..(*bench.config.upstreams[0]).clone() }));
+    let after = build(&bench.config);
+    let began = Instant::now();
+    metrics.tell_new_nodes(&after, Some(&before), &mut bench.recorder.writer);
+    // Each compared with each took seconds.
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let text = bench.exposition();
+    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("stillgate_upstream_healthy{")).collect();
+    assert!(told.len() == 2 && told.iter().all(|line| line.contains("upstream=\"new\"")), "{told:?}");
 }

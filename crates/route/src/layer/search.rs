@@ -159,10 +159,8 @@ impl<'s> Search<'s, '_> {
                 return;
             }
             let is_dead = self.positions.is_some_and(|positions| positions[place.route as usize] == NONE);
-            if !is_dead
-                && !(self.host_is_suffix && self.is_beside(place))
-                && (place.check == NONE || layer.program.holds(place.check, self, place))
-            {
+            let is_out = is_dead || (self.host_is_suffix && self.is_beside(place));
+            if !is_out && (place.check == NONE || layer.program.holds(place.check, self, place)) {
                 self.best = place.rank;
                 self.found = Some(*place);
                 return;

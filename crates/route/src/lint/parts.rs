@@ -96,7 +96,9 @@ fn contradiction(parts: &[Condition], negated: bool) -> String {
     for (p, not_p) in &literals {
         let is = Condition::Is((*p).clone());
         let literal = if *not_p { Condition::Not(Box::new(is)) } else { is };
-        let excludes = |part: &Condition| simplify(&Condition::All(vec![literal.clone(), part.clone()]), false) == Condition::False;
+        let excludes = |part: &Condition| {
+            simplify(&Condition::All(vec![literal.clone(), part.clone()]), false) == Condition::False
+        };
         let alternatives = flat.iter().filter_map(|part| match part {
             Condition::Any(alternatives) if alternatives.len() <= COMPARED_MAX => Some(alternatives),
             _ => None,

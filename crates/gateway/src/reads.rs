@@ -1,0 +1,42 @@
+//! What routes read of requests, by the names of variables: what a log has to hold, and who explains a request to be told.
+
+use stillgate_route::condition::{Condition, Field};
+use stillgate_route::{RouteSpec, Takes, Variable};
+
+/// Calls `visit` with every field that a route reads, some more than once.
+pub(crate) fn each_field(spec: &RouteSpec, visit: &mut dyn FnMut(&Field)) {
+    let mut of_condition = |condition: &Condition| condition.each_predicate(&mut |predicate| visit(&predicate.field));
+    match &spec.takes {
+        Takes::Expression(expression) => of_condition(expression.condition()),
+        Takes::Uri(uri) => {
+            uri.vars.iter().for_each(|vars| of_condition(vars.condition()));
+            if !uri.hosts.is_empty() {
+                visit(&Field::Host);
+            }
+            if !uri.methods.is_empty() {
+                visit(&Field::Method);
+            }
+            if !uri.remote_addrs.is_empty() {
+                visit(&Field::SourceIp);
+            }
+        }
+    }
+}
+
+/// The variable that a field is, or is part of; `None`: of the path, which every request has.
+pub(crate) fn variable_of(field: &Field) -> Option<Variable> {
+    Some(match field {
+        Field::Path | Field::Segment(_) | Field::Segments(..) | Field::SegmentCount => return None,
+        Field::Method => Variable::RequestMethod,
+        Field::Host => Variable::Host,
+        Field::Header(name) => Variable::Header(name.clone()),
+        Field::Query(_) => Variable::Args,
+        Field::Protocol => Variable::Scheme,
+        Field::SourceIp => Variable::RemoteAddr,
+        Field::SourcePort => Variable::RemotePort,
+        Field::DestinationIp => Variable::ServerAddr,
+        Field::DestinationPort => Variable::ServerPort,
+        Field::Sni => Variable::SslServerName,
+        Field::Variable(variable) => variable.clone(),
+    })
+}

@@ -1,0 +1,294 @@
+//! What `stillgate explain` prints of requests that somebody typed.
+
+mod folder;
+
+use expect_test::{Expect, expect};
+use folder::{Folder, KINDS, SHOP, WRONG};
+
+#[test]
+fn explain_tells_the_route_and_who_was_ruled_out() {
+    let folder = Folder::with(&[("shop.yaml", SHOP)]);
+    let explain = |request: &str, more: &[&str], expected: Expect| {
+        let arguments = [&["explain", "shop.yaml", "--request", request], more].concat();
+        folder.check(&arguments, expected);
+    };
+    explain(
+        "GET http://shop.example.com/orders/7?x=1",
+        &[],
+        expect![[r#"
+        exit 0
+        route "orders" (line 9; any host, /orders/*) takes the request
+        it goes to upstream "shop": 10.0.0.1:8080, backend.internal:8080
+        better placed, but ruled out:
+          "order" (line 13; any host, /orders/:number): vars: ["http_x_beta","==","1"]: http_x_beta is absent
+    "#]],
+    );
+    explain(
+        "GET http://shop.example.com/orders/7",
+        &["-H", "X-Beta: 1"],
+        expect![[r#"
+        exit 0
+        route "order" (line 13; any host, /orders/:number) takes the request
+          number = "7"
+        it goes to upstream "shop": 10.0.0.1:8080, backend.internal:8080
+    "#]],
+    );
+    explain(
+        "DELETE http://other.example.com:8080/orders/7",
+        &["--route", "orders"],
+        expect![[r#"
+        exit 0
+        route "other-host" (line 18; other.example.com, /*) takes the request
+        it goes to upstream "routes/other-host": [::1]:81
+        route "orders" cannot take it: methods are GET, POST; the request's is DELETE
+    "#]],
+    );
+    explain(
+        "GET /x",
+        &["-H", "Host: Other.Example.com."],
+        expect![[r#"
+        exit 0
+        route "other-host" (line 18; other.example.com, /*) takes the request
+        it goes to upstream "routes/other-host": [::1]:81
+    "#]],
+    );
+    explain(
+        "GET http://shop.example.com/",
+        &["--route", "order"],
+        expect![[r#"
+        exit 0
+        no route takes the request; it is answered 404
+        route "order" cannot take it: paths are /orders/:number; the request's is "/"
+    "#]],
+    );
+    explain(
+        "GET http://shop.example.com/../x",
+        &[],
+        expect![[r#"
+        exit 0
+        no route is sought; the request is answered 400: the path leads above the root
+    "#]],
+    );
+}
+
+#[test]
+fn explain_points_into_expressions() {
+    let folder = Folder::with(&[("kinds.yaml", KINDS)]);
+    let request = ["explain", "kinds.yaml", "--request", "GET http://h/orders/7", "-H", "x-beta: 2", "-H", "X-Beta: 3"];
+    folder.check(&request, expect![[r#"
+        exit 0
+        route "all" (line 9; any host, /*) takes the request
+        it goes to upstream "shop": 10.0.0.1:8080
+        better placed, but ruled out:
+          "mixed" (line 20; http.method == "PUT" && http.path == "/a" || http.path == "/b"): at 1:1, http.method == "PUT": http.method is "GET"
+          "beta" (line 12; http.path ^= "/orders/" && any(http.headers.x_beta) == "1"): at 2:6, any(http.headers.x_beta) == "1": http.headers.x_beta is "2", "3"; none passes
+          "beta-again" (line 17; http.path ^= "/orders/7" && any(http.headers.x_beta) == "1"): at 1:29, any(http.headers.x_beta) == "1": http.headers.x_beta is "2", "3"; none passes
+    "#]]);
+    folder.check(
+        &[&request[..], &["--format", "json", "--route", "mixed"]].concat(),
+        expect![[r#"
+            exit 0
+            {
+              "status": null,
+              "route": {
+                "id": "all",
+                "line": 9,
+                "host": null,
+                "path": "/*"
+              },
+              "params": {},
+              "upstream": {
+                "id": "shop",
+                "nodes": [
+                  "10.0.0.1:8080"
+                ]
+              },
+              "ruled_out": [
+                {
+                  "route": {
+                    "id": "mixed",
+                    "line": 20,
+                    "expression": "http.method == \"PUT\" && http.path == \"/a\" || http.path == \"/b\""
+                  },
+                  "reason": "at 1:1, http.method == \"PUT\": http.method is \"GET\"",
+                  "predicates": [
+                    {
+                      "line": 1,
+                      "column": 1,
+                      "predicate": "http.method == \"PUT\"",
+                      "field": "http.method",
+                      "values": [
+                        "GET"
+                      ],
+                      "known": true,
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                },
+                {
+                  "route": {
+                    "id": "beta",
+                    "line": 12,
+                    "expression": "http.path ^= \"/orders/\"\n  && any(http.headers.x_beta) == \"1\"\n"
+                  },
+                  "reason": "at 2:6, any(http.headers.x_beta) == \"1\": http.headers.x_beta is \"2\", \"3\"; none passes",
+                  "predicates": [
+                    {
+                      "line": 2,
+                      "column": 6,
+                      "predicate": "any(http.headers.x_beta) == \"1\"",
+                      "field": "http.headers.x_beta",
+                      "values": [
+                        "2",
+                        "3"
+                      ],
+                      "known": true,
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                },
+                {
+                  "route": {
+                    "id": "beta-again",
+                    "line": 17,
+                    "expression": "http.path ^= \"/orders/7\" && any(http.headers.x_beta) == \"1\""
+                  },
+                  "reason": "at 1:29, any(http.headers.x_beta) == \"1\": http.headers.x_beta is \"2\", \"3\"; none passes",
+                  "predicates": [
+                    {
+                      "line": 1,
+                      "column": 29,
+                      "predicate": "any(http.headers.x_beta) == \"1\"",
+                      "field": "http.headers.x_beta",
+                      "values": [
+                        "2",
+                        "3"
+                      ],
+                      "known": true,
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                }
+              ],
+              "omitted": 0,
+              "notes": [],
+              "asked": {
+                "id": "mixed",
+                "verdict": "cannot take it: at 1:1, http.method == \"PUT\": http.method is \"GET\"",
+                "predicates": [
+                  {
+                    "line": 1,
+                    "column": 1,
+                    "predicate": "http.method == \"PUT\"",
+                    "field": "http.method",
+                    "values": [
+                      "GET"
+                    ],
+                    "known": true,
+                    "omitted": 0,
+                    "holds": false
+                  }
+                ]
+              }
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn explain_for_programs() {
+    let folder = Folder::with(&[("shop.yaml", SHOP), ("bad.yaml", WRONG)]);
+    let request = ["--request", "GET http://h/orders/7", "--format", "json"];
+    folder.check(
+        &[&["explain", "shop.yaml"], &request[..]].concat(),
+        expect![[r#"
+            exit 0
+            {
+              "status": null,
+              "route": {
+                "id": "orders",
+                "line": 9,
+                "host": null,
+                "path": "/orders/*"
+              },
+              "params": {},
+              "upstream": {
+                "id": "shop",
+                "nodes": [
+                  "10.0.0.1:8080",
+                  "backend.internal:8080"
+                ]
+              },
+              "ruled_out": [
+                {
+                  "route": {
+                    "id": "order",
+                    "line": 13,
+                    "host": null,
+                    "path": "/orders/:number"
+                  },
+                  "reason": "vars: [\"http_x_beta\",\"==\",\"1\"]: http_x_beta is absent",
+                  "predicates": [
+                    {
+                      "line": null,
+                      "column": null,
+                      "predicate": "[\"http_x_beta\",\"==\",\"1\"]",
+                      "field": "http_x_beta",
+                      "values": [],
+                      "known": true,
+                      "omitted": 0,
+                      "holds": false
+                    }
+                  ]
+                }
+              ],
+              "omitted": 0,
+              "notes": [],
+              "asked": null
+            }
+        "#]],
+    );
+    assert_eq!(folder.run(&[&["explain", "bad.yaml"], &request[..]].concat()).status.code(), Some(1));
+}
+
+#[test]
+fn what_was_not_given_is_not_said_to_be_absent() {
+    let yaml =
+        format!("{SHOP}  - {{id: peer, expression: 'net.src.port > 1 && net.dst.port == 80', upstream_id: shop}}\n");
+    let folder = Folder::with(&[("peer.yaml", yaml)]);
+    let request = ["explain", "peer.yaml", "--request", "GET http://h/peer", "--client"];
+    folder.check(
+        &[&request[..], &["127.0.0.1"]].concat(),
+        expect![[r#"
+        exit 0
+        no route takes the request; it is answered 404
+        better placed, but ruled out:
+          "peer" (line 22; net.src.port > 1 && net.dst.port == 80): at 1:1, net.src.port > 1: net.src.port is not given
+        note: 1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT
+        note: 1 route reads net.dst.port, which is not given, so the answer may be wrong; give the server as IP:PORT
+    "#]],
+    );
+    folder.check(
+        &[&request[..], &["[::1]:5000", "--server", "[::1]:80"]].concat(),
+        expect![[r#"
+        exit 0
+        route "peer" (line 22; net.src.port > 1 && net.dst.port == 80) takes the request
+        it goes to upstream "shop": 10.0.0.1:8080, backend.internal:8080
+    "#]],
+    );
+}
+
+#[test]
+fn requests_that_cannot_be_are_not_explained() {
+    let folder = Folder::with(&[("shop.yaml", SHOP)]);
+    folder.check(
+        &["explain", "shop.yaml", "--request", "GET /", "-H", "Host: a,b"],
+        expect![[r#"
+        exit 2
+        stillgate: no such request is routed: "a,b" is not a host
+    "#]],
+    );
+}

@@ -1,0 +1,114 @@
+//! Writes values of a line of the access log: numbers, addresses, times, and what clients sent, escaped.
+//!
+//! It knows nothing of fields and layouts; those are in `line`.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+/// What is shown of one value sent by a client; what is longer ends in `...`.
+pub const VALUE_BYTES_MAX: usize = 4096;
+
+const CUT: &[u8] = b"...";
+
+pub(super) fn push_number(number: impl itoa::Integer, line: &mut Vec<u8>) {
+    line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// `Display` of an IPv4 address costs as much as the rest of a line, so its octets are written one by one.
+pub(super) fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
+    match ip {
+        IpAddr::V4(ip) => {
+            for (position, octet) in ip.octets().into_iter().enumerate() {
+                if position > 0 {
+                    line.push(b'.');
+                }
+                push_number(octet, line);
+            }
+        }
+        IpAddr::V6(ip) => write!(line, "{ip}").expect("writing to a Vec cannot fail"),
+    }
+}
+
+pub(super) fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
+    match address {
+        SocketAddr::V4(address) => {
+            push_ip(IpAddr::V4(*address.ip()), line);
+            line.push(b':');
+            push_number(address.port(), line);
+        }
+        SocketAddr::V6(address) => write!(line, "{address}").expect("writing to a Vec cannot fail"),
+    }
+}
+
+/// Microseconds as decimal seconds: `0.001234`.
+pub(super) fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
+    push_number(time_us / 1_000_000, line);
+    line.push(b'.');
+    let mut fraction = [b'0'; 6];
+    let mut rest = time_us % 1_000_000;
+    for digit in fraction.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    line.extend_from_slice(&fraction);
+}
+
+pub(super) fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
+    let (value, cut) = shorten(value);
+    line.push(b'"');
+    for part in value.utf8_chunks() {
+        push_json_text(part.valid(), line);
+        if !part.invalid().is_empty() {
+            line.extend_from_slice("\u{FFFD}".as_bytes());
+        }
+    }
+    line.extend_from_slice(cut);
+    line.push(b'"');
+}
+
+/// Copies runs of ordinary bytes at once, as nearly all values are a single run.
+fn push_json_text(text: &str, line: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+        line.extend_from_slice(&rest[..at]);
+        match rest[at] {
+            b'"' => line.extend_from_slice(b"\\\""),
+            b'\\' => line.extend_from_slice(b"\\\\"),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            control => {
+                line.extend_from_slice(b"\\u00");
+                push_hex(control, line);
+            }
+        }
+        rest = &rest[at + 1..];
+    }
+    line.extend_from_slice(rest);
+}
+
+/// As `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F on.
+pub(super) fn push_combined(value: &[u8], line: &mut Vec<u8>) {
+    let (mut rest, cut) = shorten(value);
+    while let Some(at) = rest.iter().position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\') {
+        line.extend_from_slice(&rest[..at]);
+        line.extend_from_slice(b"\\x");
+        push_hex(rest[at], line);
+        rest = &rest[at + 1..];
+    }
+    line.extend_from_slice(rest);
+    line.extend_from_slice(cut);
+}
+
+fn push_hex(byte: u8, line: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    line.push(DIGITS[usize::from(byte >> 4)]);
+    line.push(DIGITS[usize::from(byte & 15)]);
+}
+
+fn shorten(value: &[u8]) -> (&[u8], &'static [u8]) {
+    match value.get(..VALUE_BYTES_MAX) {
+        Some(start) if value.len() > VALUE_BYTES_MAX => (start, CUT),
+        _ => (value, b""),
+    }
+}
