@@ -58,20 +58,21 @@ fn group<'a>(expression: &Expression, request: &Request<'_>, name: &str, out: &'
     let mut is_found = false;
     expression.condition().holds(&mut |predicate| {
         let Test::Regex(pattern) = &predicate.test else { return plain.holds(predicate, None) };
-        // As the reference does: value after value, up to the one that decides.
+        // As the reference does: value after value, up to the one that decides; without one nothing holds.
+        let mut holds = false;
         for value in plain.values(predicate, None) {
-            let matches = pattern.captures(&value, &mut |_, group, text| {
+            holds = pattern.captures(&value, &mut |_, group, text| {
                 if group == Some(name) {
                     is_found = true;
                     out.clear();
                     out.extend_from_slice(text);
                 }
             });
-            if matches == predicate.any {
+            if holds == predicate.any {
                 break;
             }
         }
-        plain.holds(predicate, None)
+        holds
     });
     is_found.then_some(out)
 }

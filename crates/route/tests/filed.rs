@@ -153,6 +153,23 @@ fn regexes_over_parameters_allocate_nothing() {
     assert_eq!(counted.count_total, 0);
 }
 
+/// What a route captured is asked for by request after request: no regex may be compiled for it each time.
+#[test]
+fn captures_compile_their_regex_once() {
+    let matcher = expressions([r##"http.path ~ r#"^/users/(?<user>\d+)/"# && http.path ~ "/orders$""##.to_owned()]);
+    let (wire, mut normal, mut buffer) = (Wire::default(), Vec::new(), Vec::new());
+    let path = normalise(b"/users/17/orders", &mut normal).unwrap();
+    let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let request = Request { method: Method::Get, host: b"", path, client, vars: &wire };
+    let found = matcher.find(&request, &mut Scratch::default()).unwrap().unwrap();
+    assert_eq!(matcher.param(found, &request, "user", &mut buffer), Some(&b"17"[..]));
+    let counted = allocation_counter::measure(|| {
+        assert_eq!(matcher.param(found, &request, "user", &mut buffer), Some(&b"17"[..]));
+    });
+    // A few small pieces; a compiled regex takes tens of thousands of bytes.
+    assert!(counted.bytes_total < 4_096, "{} bytes", counted.bytes_total);
+}
+
 /// A predicate that many routes have in common is asked once, however many values its field has.
 #[test]
 fn shared_predicates_on_repeated_fields_are_asked_once() {

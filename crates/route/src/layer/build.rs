@@ -1,8 +1,8 @@
 //! From routes to a layer: conditions, places in their order, filings, the decision tree.
 //!
-//! The tree is made from the top. Of all dimensions in which filings have an atom the one is taken that leaves the fewest
-//! candidates to a request; filings with an atom in it go to a child by their key, the others wait for the next
-//! dimension. What cannot be told apart any more, or is not worth it, is a run.
+//! The tree is made from the top. Each filing goes to the dimension in which it has an atom and which leaves the fewest
+//! candidates to a request, and there to a child by its key. What cannot be told apart any more, or is not worth it, is a
+//! run.
 
 use super::assemble::Assembler;
 use super::filing::{Atom, Dimension, Origin, atom_of, parts};
@@ -35,7 +35,7 @@ struct Filing<'a> {
     place: u32,
     /// What of its condition has to hold here.
     condition: &'a Condition,
-    pub(super) atoms: Range<u32>,
+    atoms: Range<u32>,
     /// Bits of the atoms that the way through the tree has answered.
     used: u32,
 }
