@@ -17,14 +17,20 @@ const ORDER: &[&str] = &[
     "stillgate-config",
     "stillgate-route",
     "stillgate-metrics",
+    "stillgate-lab",
+    "stillgate-load",
+    "stillgate-stats",
     "stillgate-wire",
 ];
 
 /// Outside the order: nothing that ships depends on them; tests may.
 const OUTSIDE: &[&str] = &["stillgate-testkit", "xtask"];
 
+/// The laboratory serves any gateway: of the others it may know `stillgate-wire` only.
+const LABORATORY: &[&str] = &["stillgate-lab", "stillgate-load", "stillgate-stats"];
+
 /// Crates without IO, clock or randomness: those are arguments.
-const PURE: &[&str] = &["stillgate-route", "stillgate-wire"];
+const PURE: &[&str] = &["stillgate-route", "stillgate-stats", "stillgate-wire"];
 
 /// Dependencies that a pure crate cannot have.
 const IMPURE_CRATES: &[&str] = &[
@@ -136,6 +142,9 @@ fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
     if PURE.contains(&from) && IMPURE_CRATES.contains(&to) {
         return Some(format!("{from} -> {to}: {from} does no IO; take what it gives as an argument"));
     }
+    if LABORATORY.contains(&from) && ORDER.contains(&to) && !LABORATORY.contains(&to) && to != "stillgate-wire" {
+        return Some(format!("{from} -> {to}: the laboratory serves any gateway; start ours as a program like the others"));
+    }
     match (place(from), place(to)) {
         (Some(above), Some(below)) if above >= below => {
             Some(format!("{from} -> {to}: points up; an arrow may only point down the table"))
@@ -187,6 +196,8 @@ mod tests {
         assert!(judge("stillgate-wire", "stillgate-proxy", false).is_some());
         assert!(judge("stillgate-wire", "stillgate-wire", false).is_some());
         assert!(judge("stillgate-wire", "tokio", false).is_some());
+        assert_eq!(judge("stillgate-lab", "stillgate-wire", false), None);
+        assert!(judge("stillgate-lab", "stillgate-metrics", false).is_some());
         assert!(judge("stillgate-gateway", "stillgate-testkit", false).is_some());
         assert_eq!(judge("stillgate-gateway", "stillgate-testkit", true), None);
         assert_eq!(judge("stillgate-wire", "proptest", true), None);

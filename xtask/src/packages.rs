@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::step;
 use rustix::process::geteuid;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// One package with how to tell that it is there. Asking for the program and not for the package keeps this right on
@@ -17,6 +18,8 @@ pub(crate) struct Package {
 enum Probe {
     Program(&'static str),
     PythonModule(&'static str),
+    /// Of a program that would not say.
+    File(&'static str),
 }
 
 const fn program(name: &'static str, program: &'static str) -> Package {
@@ -27,6 +30,9 @@ const fn program(name: &'static str, program: &'static str) -> Package {
 pub(crate) const CURL: Package = program("curl", "curl");
 /// The other upstream of the end-to-end tests; the first peer of the benches.
 pub(crate) const NGINX: Package = program("nginx", "nginx");
+/// A gateway whose workers format their metrics in Lua: what the laboratory shows the cost of.
+pub(crate) const NGINX_LUA: Package =
+    Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
 /// Checks strictly every message the end-to-end tests show it.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
 /// Scrapes and is asked afterwards; brings promtool.
@@ -34,11 +40,13 @@ pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
 /// Reads expositions strictly.
 pub(crate) const PROMETHEUS_CLIENT: Package =
     Package { name: "python3-prometheus-client", probe: Probe::PythonModule("prometheus_client") };
+/// Renders the laboratory's reports.
+pub(crate) const CHROMIUM: Package = program("chromium", "chromium");
 /// libFuzzer is C++.
 pub(crate) const GXX: Package = program("g++", "c++");
 /// Counts instructions.
 pub(crate) const VALGRIND: Package = program("valgrind", "valgrind");
-/// The second peer of the benches.
+/// The second peer of the benches; a target of the laboratory.
 pub(crate) const HAPROXY: Package = program("haproxy", "haproxy");
 /// The benches' closed-loop load.
 pub(crate) const WRK: Package = program("wrk", "wrk");
@@ -82,6 +90,7 @@ pub(crate) fn on_path(name: &str) -> bool {
 fn present(probe: Probe) -> bool {
     match probe {
         Probe::Program(name) => on_path(name),
+        Probe::File(path) => Path::new(path).is_file(),
         Probe::PythonModule(name) => {
             let import = format!("import {name}");
             // Debian's interpreter, the one that sees Debian's modules; another may come first on the path.

@@ -2,7 +2,9 @@
 
 use crate::Result;
 use crate::args::Args;
-use crate::packages::{self, CURL, GXX, H11, NGINX, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND};
+use crate::packages::{
+    self, CHROMIUM, CURL, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
+};
 use crate::step::{self, Steps};
 use crate::{arrows, fuzz, icount, tidy};
 
@@ -15,7 +17,7 @@ const FUZZ_SECONDS: u64 = 10;
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     args.finish()?;
-    let mut needed = vec![NGINX, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT];
+    let mut needed = vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM];
     if !quick {
         needed.extend([GXX, VALGRIND]);
     }

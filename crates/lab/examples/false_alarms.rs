@@ -1,0 +1,177 @@
+//! The check of `stillgate-lab compare` on a real machine: how often it sees a difference where there is none, and how often it
+//! finds one that was planted.
+//!
+//! `cargo build --release -p stillgate-lab --bins --examples`, then
+//! `target/release/examples/false_alarms SAME PLANTED PERCENT [OPTION…]` runs SAME comparisons of a server with itself and
+//! PLANTED ones with a copy that takes PERCENT more CPU a request; what follows goes to `compare`, such as
+//! `--no-instructions`: with them, a spin is found even where time alone would not tell. The results of all runs stay in
+//! the folder `false-alarms`. Nothing is run again, whatever comes out.
+
+use serde_json::Value;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use stillgate_load::engine::Control;
+use stillgate_load::{Bounds, Load, Mix, Pace, Target};
+
+/// As `compare` asks by default.
+const CONNECTIONS: usize = 32;
+
+/// Load before CPU a request is measured, and while it is.
+const WARM_UP: Duration = Duration::from_millis(500);
+const MEASURED: Duration = Duration::from_secs(2);
+
+/// So many rounds are timed, to know one.
+const ROUNDS_TIMED: u64 = 1_000_000;
+
+/// Until the server listens.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const FOLDER: &str = "false-alarms";
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// What came of some comparisons.
+#[derive(Default)]
+struct Counts {
+    comparisons: u32,
+    worse: u32,
+    undecided: u32,
+    void: u32,
+    /// A measure was said to differ, for the worse or the better.
+    differing: u32,
+    seconds_max: f64,
+}
+
+fn main() -> Result {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [same, planted, percent, options @ ..] = words.as_slice() else {
+        return Err("usage: false_alarms SAME PLANTED PERCENT [OPTION OF compare…]".into());
+    };
+    let (same, planted, percent): (u32, u32, f64) = (same.parse()?, planted.parse()?, percent.parse()?);
+    let here = std::env::current_exe()?;
+    let examples = here.parent().ok_or("this program lies in no folder")?;
+    let spinning = examples.join("spinning");
+    let lab = examples.parent().ok_or("the examples lie in no folder")?.join("stillgate-lab");
+    fs::create_dir_all(FOLDER)?;
+    let rounds = rounds_of(&spinning, percent)?;
+    println!("{percent}% more CPU a request is {rounds} rounds");
+    let command = |rounds: u64| format!("'{}' {{address}} {rounds}", spinning.display());
+    let run = |name: &str, number: u32, b: u64| {
+        let file = PathBuf::from(FOLDER).join(format!("{name}-{number}.json"));
+        compare(&lab, &command(0), &command(b), &file, options)
+    };
+    let (mut alarms, mut found) = (Counts::default(), Counts::default());
+    for number in 0..same.max(planted) {
+        // In turn, so that a machine that changes meanwhile does it to both.
+        if number < same {
+            alarms.add(run("same", number, 0)?);
+        }
+        if number < planted {
+            found.add(run("planted", number, rounds)?);
+        }
+    }
+    alarms.print("with itself");
+    found.print(&format!("{percent}% slower"));
+    Ok(())
+}
+
+/// The extra work: `percent` of the CPU time that the server takes a request under full load.
+fn rounds_of(spinning: &Path, percent: f64) -> Result<u64> {
+    let output = Command::new(spinning).args(["--time", &ROUNDS_TIMED.to_string()]).output()?;
+    let ns: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut server = Command::new(spinning).arg(address.to_string()).arg("0").stdin(Stdio::null()).spawn()?;
+    let cpu_ns = cpu_a_request(&server, address);
+    server.kill()?;
+    server.wait()?;
+    Ok((cpu_ns? * percent / 100.0 / (ns / ROUNDS_TIMED as f64)).round() as u64)
+}
+
+fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
+    let begun = Instant::now();
+    while std::net::TcpStream::connect(address).is_err() {
+        if begun.elapsed() > PATIENCE {
+            return Err("the server does not listen".into());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let target = Target::parse(&format!("http://{address}/"))?;
+    let mix = Mix::single("GET", "/", &target.host, &[], Vec::new()).map_err(|error| error.to_string())?;
+    let mut load = Load {
+        target,
+        mix,
+        pace: Pace::Closed,
+        warm_up: Duration::ZERO,
+        duration: WARM_UP,
+        connections: CONNECTIONS,
+        threads: 1,
+        cpus: Vec::new(),
+        sources: Vec::new(),
+        timeout: PATIENCE,
+        interval: MEASURED,
+        bounds: Bounds::default(),
+        seed: 1,
+    };
+    let mut run = |duration| {
+        load.duration = duration;
+        stillgate_load::run(&load, &mut |_| Control::Continue)
+    };
+    run(WARM_UP)?;
+    let before = cpu_ticks(server.id())?;
+    let outcome = run(MEASURED)?;
+    let ticks = cpu_ticks(server.id())? - before;
+    let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    Ok(seconds * 1e9 / outcome.requests.max(1) as f64)
+}
+
+/// User and system time of a process with its threads.
+fn cpu_ticks(process: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // After the name, which may hold anything.
+    let (_, rest) = stat.rsplit_once(") ").ok_or("no name in /proc/PID/stat")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let field = |index: usize| {
+        fields.get(index).ok_or("/proc/PID/stat is short")?.parse::<u64>().map_err(Box::<dyn Error>::from)
+    };
+    Ok(field(11)? + field(12)?)
+}
+
+/// Runs one; what it said, and how long it took.
+fn compare(lab: &Path, a: &str, b: &str, file: &Path, options: &[String]) -> Result<(Value, f64)> {
+    let begun = Instant::now();
+    let output = Command::new(lab).args(["compare", a, b, "--json"]).arg(file).args(options).output()?;
+    if output.status.code().is_none_or(|code| code > 3) {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let result: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    println!("{}: {}", file.display(), result["analysis"]["sentence"].as_str().unwrap_or("no sentence"));
+    Ok((result, begun.elapsed().as_secs_f64()))
+}
+
+impl Counts {
+    fn add(&mut self, (result, seconds): (Value, f64)) {
+        let analysis = &result["analysis"];
+        self.comparisons += 1;
+        self.seconds_max = self.seconds_max.max(seconds);
+        match analysis["decision"].as_str() {
+            Some("worse") => self.worse += 1,
+            Some("undecided") => self.undecided += 1,
+            Some("void") => self.void += 1,
+            _ => {}
+        }
+        let differs = |measure: &Value| measure["verdict"] != "no_difference";
+        let measures = analysis["measures"].as_array();
+        self.differing += u32::from(measures.is_some_and(|measures| measures.iter().any(differs)));
+    }
+
+    fn print(&self, name: &str) {
+        println!(
+            "{name}: {} comparisons, worse {}, any difference {}, undecided {}, void {}; the longest took {:.0} s",
+            self.comparisons, self.worse, self.differing, self.undecided, self.void, self.seconds_max
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! What can be typed: the commands of `stillgate-lab`, and how wrong usage ends.
+//!
+//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`].
+
+pub(crate) mod values;
+
+use crate::commands;
+use crate::error::EXIT_FAILED;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Exit code of `compare` for wrong usage (`EX_USAGE` of sysexits.h): its 2 means "undecided", which a pipeline may take as a
+/// reason to measure again.
+pub(crate) const EXIT_USAGE_OF_COMPARE: u8 = 64;
+
+/// The laboratory for HTTP gateways: load that keeps its schedule, experiments, and reports.
+///
+/// It serves any gateway: a target is an address, or a command that starts one.
+#[derive(Debug, Parser)]
+#[command(name = "stillgate-lab", version, arg_required_else_help = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say which of two programs is slower, with a stated error
+    Compare(Box<commands::compare::Compare>),
+    /// Put load on a server and say what its clients would see
+    Load(Box<commands::load::LoadArguments>),
+    /// Make one HTML page of result files
+    Report(commands::report::Report),
+    /// Answer HTTP requests as fast as possible, or after a delay of a known distribution
+    Respond(commands::respond::Respond),
+    /// See what scrapes of its metrics do to a gateway's slowest requests
+    Tail(Box<commands::tail::Tail>),
+    /// Make the analysis of result files again from their raw data, and compare
+    Verify(commands::verify::Verify),
+}
+
+impl Cli {
+    /// Of the process's arguments; else what to end with, its text already shown.
+    pub(crate) fn from_process() -> Result<Cli, ExitCode> {
+        let arguments: Vec<OsString> = std::env::args_os().collect();
+        Cli::try_parse_from(&arguments).map_err(|error| {
+            // Nobody may be there to read; the exit code says it all the same.
+            let _ = error.print();
+            match (error.use_stderr(), arguments.get(1)) {
+                (false, _) => ExitCode::SUCCESS,
+                (true, Some(command)) if command == "compare" => ExitCode::from(EXIT_USAGE_OF_COMPARE),
+                (true, _) => ExitCode::from(EXIT_FAILED),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,187 @@
+//! Kinds of values that several commands take: durations, counts, rates, shares, lists of CPUs, header fields.
+//!
+//! Each parser is for clap's `value_parser` and gives a message that shows how to write it. Lists of plain values need none:
+//! `#[arg(value_delimiter = ',', value_parser = count)]` on a `Vec` is enough.
+
+use std::time::Duration;
+
+/// No experiment takes longer.
+const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// No generator starts more requests a second.
+const RATE_MAX: f64 = 10e6;
+
+/// No list of CPUs names a higher one.
+const CPU_MAX: usize = 4095;
+
+/// `500ms`, `10s`, `1.5m`, `100us`, `1h`; a number without unit is refused, but for 0.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 6] =
+        [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("m", 60.0), ("h", 3600.0)];
+    const SHAPE: &str = "write a number and its unit: 500ms, 10s, 2m";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    // `s` ends three of the others, and so comes last.
+    let unit = UNITS.iter().chain([&("s", 1.0)]).find_map(|(unit, s)| Some((text.strip_suffix(unit)?, *s)));
+    let Some((number, unit_s)) = unit else { return Err(SHAPE.to_owned()) };
+    let seconds = decimal(number).ok_or(SHAPE)? * unit_s;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration <= DURATION_MAX => Ok(duration),
+        _ => Err("more than 30 days".to_owned()),
+    }
+}
+
+/// `50`, `1k`, `100k`, `1M`.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    const SHAPE: &str = "write a whole number: 50, 10k, 1M";
+    let value = scaled(text).ok_or(SHAPE)?;
+    // Above this, not every whole number is one of these floating-point numbers.
+    const WHOLE_MAX: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+    match value.fract() == 0.0 && value <= WHOLE_MAX {
+        true => Ok(value as u64),
+        false => Err(SHAPE.to_owned()),
+    }
+}
+
+/// A count above zero that fits a `usize`.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match count(text)? {
+        0 => Err("at least 1".to_owned()),
+        count => usize::try_from(count).map_err(|_| "too large".to_owned()),
+    }
+}
+
+/// Requests a second: `0.5`, `2000`, `20k`; above zero.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    const SHAPE: &str = "write requests a second: 0.5, 2000, 20k";
+    match scaled(text).ok_or(SHAPE)? {
+        0.0 => Err("a rate is above zero; leave it out for a closed loop".to_owned()),
+        rate if rate > RATE_MAX => Err(format!("no generator starts more than {RATE_MAX} requests a second")),
+        rate => Ok(rate),
+    }
+}
+
+/// `5%` is 0.05; the sign is asked for because a bare number would be read both ways.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').ok_or("write the sign, too: 5%, 0.1%")?;
+    match decimal(number.trim_end()) {
+        Some(percent) if percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err("write a share from 0% to 100%".to_owned()),
+    }
+}
+
+/// CPUs by number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cpus(pub(crate) Vec<usize>);
+
+/// `0`, `0,2`, `0-3,8`: in the order written, each once.
+pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
+    const SHAPE: &str = "write numbers of CPUs: 0,1 or 0-3";
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let first: usize = first.trim().parse().map_err(|_| SHAPE)?;
+        let last: usize = last.trim().parse().map_err(|_| SHAPE)?;
+        if first > last || last > CPU_MAX {
+            return Err(format!("\"{part}\": {SHAPE}"));
+        }
+        for cpu in first..=last {
+            if cpus.contains(&cpu) {
+                return Err(format!("{cpu} is named twice"));
+            }
+            cpus.push(cpu);
+        }
+    }
+    Ok(Cpus(cpus))
+}
+
+/// A header field: name and value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header(pub(crate) String, pub(crate) String);
+
+/// `Name: value`.
+pub(crate) fn header(text: &str) -> Result<Header, String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    match text.split_once(':') {
+        Some((name, value))
+            if !name.is_empty() && name.bytes().all(is_token) && !value.contains(['\r', '\n', '\0']) =>
+        {
+            Ok(Header(name.to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("write a header field as \"Name: value\"".to_owned()),
+    }
+}
+
+/// A decimal number, perhaps with `k` or `M` behind it.
+fn scaled(text: &str) -> Option<f64> {
+    match text.as_bytes().last()? {
+        b'k' | b'K' => Some(decimal(&text[..text.len() - 1])? * 1e3),
+        b'M' => Some(decimal(&text[..text.len() - 1])? * 1e6),
+        _ => decimal(text),
+    }
+}
+
+/// Digits with at most one point among them: no sign, no exponent, no `NaN`.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && text != ".";
+    let value: f64 = plain.then(|| text.parse().ok())??;
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Debug;
+
+    fn check<T: PartialEq + Debug>(parse: fn(&str) -> Result<T, String>, good: &[(&str, T)], bad: &[&str]) {
+        for (text, value) in good {
+            assert_eq!(parse(text).as_ref(), Ok(value), "{text}");
+        }
+        for text in bad {
+            assert!(parse(text).is_err(), "{text}: {:?}", parse(text));
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let ms = Duration::from_millis;
+        let good = [("500ms", ms(500)), ("10s", ms(10_000)), ("1.5m", ms(90_000)), ("2h", ms(7_200_000)), ("0", ms(0))];
+        check(duration, &good, &["", "5", "s", "-1s", "NaNs", "infs", "1e3s", "10 s", "1d", ".s", "1000h", "1.2.3s"]);
+        check(duration, &[("50us", Duration::from_micros(50)), ("0s", ms(0)), ("7ns", Duration::from_nanos(7))], &[]);
+    }
+
+    #[test]
+    fn counts_and_rates() {
+        check(
+            count,
+            &[("0", 0), ("50", 50), ("1k", 1000), ("1.5k", 1500), ("1M", 1_000_000)],
+            &["", "k", "1.5", "-1", "1G"],
+        );
+        check(count, &[], &["NaN", "inf", "1e6", "99999999999999999999", "1,000", "0x10"]);
+        check(positive, &[("1", 1)], &["0", "0k", "x"]);
+        check(rate, &[("0.5", 0.5), ("20k", 20_000.0)], &["0", "0.0", "-5", "NaN", "inf", "1e400", "fast", "", "11M"]);
+    }
+
+    #[test]
+    fn shares() {
+        check(
+            percent,
+            &[("5%", 0.05), ("0%", 0.0), ("100%", 1.0), ("0.1%", 0.001)],
+            &["5", "101%", "-1%", "%", "NaN%"],
+        );
+    }
+
+    #[test]
+    fn cpu_lists() {
+        let good = [("0", Cpus(vec![0])), ("1,0", Cpus(vec![1, 0])), ("0-2,5", Cpus(vec![0, 1, 2, 5]))];
+        check(cpus, &good, &["", ",", "a", "3-1", "0,0", "0-1,1", "-1", "0-99999999999"]);
+    }
+
+    #[test]
+    fn header_fields() {
+        let field = |name: &str, value: &str| Header(name.to_owned(), value.to_owned());
+        check(header, &[("A: b", field("A", "b")), ("x-a:b:c ", field("x-a", "b:c")), ("A:", field("A", ""))], &[]);
+        check(header, &[], &["", ":", ": b", "A b: c", "A", "A: b\r\nC: d"]);
+    }
+}

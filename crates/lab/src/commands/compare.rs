@@ -1,0 +1,347 @@
+//! `stillgate-lab compare`: which of two programs is slower, for people and for pipelines.
+
+use crate::cli::EXIT_USAGE_OF_COMPARE;
+use crate::cli::values::{Cpus, cpus, duration, percent, positive, rate};
+use crate::compare::revisions::{self, Build, Repository};
+use crate::compare::run::{Contest, Pilot, STEPS_OF_PILOT};
+use crate::compare::subject::{self, Asked, Manner};
+use crate::compare::{analysis, instructions, looks, markdown, measures, table};
+use crate::display::Progress;
+use crate::environment::{self, Stolen};
+use crate::error::{Error, Result};
+use crate::result::compare::{CompareDesign, CompareResult, Decision, Instructions, Pair, Side};
+use crate::result::environment::Environment;
+use crate::result::file::{self, ResultWriter};
+use crate::result::run::Placement;
+use crate::result::{Experiment, ResultFile};
+use crate::stdout;
+use crate::stop::stop_flag;
+use crate::target::{Kind, Upstream, placement};
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Pairs unless `--pairs` says otherwise: with one look, and at most with several.
+const PAIRS: usize = 16;
+const PAIRS_SEQUENTIAL: usize = 32;
+
+/// Of the upstream's answers.
+const BODY_BYTES: usize = 100;
+
+const STANDARD_OUTPUT: &str = "-";
+
+/// `stillgate-lab compare`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A and B are binaries, commands in quotes (\"server --listen {address} --upstream {upstream}\"), or with --repo git revisions of a \
+Cargo project. Each pair starts both anew, in random order, and loads them on CPUs of their own.
+
+Exit codes: 0 B is not worse, 1 B is worse in some measure, 2 undecided: a difference of --margin could have been missed, 3 void: \
+too many runs say nothing. 64: the comparison could not be done.
+
+One error, --alpha, holds for all measures and looks together. The number of pairs is fixed before the first and never extended; \
+--sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
+the pairs' log ratios, instructions by Student's test on three repetitions a side with valgrind; a change of instructions or \
+memory below 1% counts as none.")]
+pub(crate) struct Compare {
+    /// The baseline
+    a: String,
+    /// What is compared with it
+    b: String,
+    /// What the binaries are: stillgate, nginx, haproxy, envoy, or command for any with --args [default: as the name says]
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    target: Option<Kind>,
+    /// Words after the binaries; {address}, {upstream} and {dir} are filled in
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    args: Option<String>,
+    /// Where both listen [default: a free port, given to them by {address}]
+    #[arg(long, value_name = "IP:PORT")]
+    address: Option<SocketAddr>,
+    /// Repository of a Cargo project: A and B are revisions of it
+    #[arg(long, value_name = "FOLDER")]
+    repo: Option<PathBuf>,
+    /// Package to build
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    package: Option<String>,
+    /// Binary to build
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    bin: Option<String>,
+    /// Cargo profile to build with
+    #[arg(long, value_name = "NAME", requires = "repo", default_value = "release")]
+    profile: String,
+    /// Where built revisions are kept [default: the user's cache]
+    #[arg(long, value_name = "FOLDER", requires = "repo")]
+    cache: Option<PathBuf>,
+    /// Pairs [default: 16, or with --sequential at most 32]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pairs: Option<usize>,
+    /// Look early, too, and stop where B is certainly worse
+    #[arg(long)]
+    sequential: bool,
+    /// Probability of any false alarm, over all measures and looks
+    #[arg(long, value_name = "P", value_parser = probability, default_value = "0.01")]
+    alpha: f64,
+    /// Probability with which the "detectable" differences would have been seen
+    #[arg(long, value_name = "P", value_parser = probability, default_value = "0.9")]
+    power: f64,
+    /// Undecided where a difference of a deciding measure this large could have been missed
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "5%")]
+    margin: f64,
+    /// Measures that must be decided: throughput, cpu, p50, p99, p99.9, rss, instructions
+    #[arg(long, value_name = "MEASURE,…", value_delimiter = ',', value_parser = measure, default_value = "cpu")]
+    deciding: Vec<String>,
+    /// Requests a second of the open loop [default: 40% of what the slower side can do, by a pilot]
+    #[arg(long, value_name = "auto|N", value_parser = rate_or_auto, default_value = "auto")]
+    rate: Rate,
+    /// Connections
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "32")]
+    connections: usize,
+    /// Measured time of the closed loop
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "600ms")]
+    saturation: Duration,
+    /// Measured time of the open loop
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "800ms")]
+    latency: Duration,
+    /// Unmeasured load after each start
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "200ms")]
+    warm_up: Duration,
+    /// A request that the generator starts later than this is late; too many void a run
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1ms")]
+    late: Duration,
+    /// Do not count instructions
+    #[arg(long)]
+    no_instructions: bool,
+    /// Of the order within pairs; the same seed gives the same order [default: the clock's]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// CPUs of the programs [default: the first half]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    target_cpus: Option<Cpus>,
+    /// CPUs of generator and upstream [default: the others]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    load_cpus: Option<Cpus>,
+    /// File for design, raw data and analysis; kept up to date while the comparison runs [default: compare-DATE.json]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Summary in GitHub's Markdown, to a file or in place of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = STANDARD_OUTPUT)]
+    markdown: Option<PathBuf>,
+}
+
+/// Of the open loop.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rate {
+    Auto,
+    Fixed(f64),
+}
+
+/// The exit code of the decision; all that went wrong ends with another one.
+pub(crate) fn run(arguments: &Compare) -> Result<u8> {
+    compare(arguments).map_err(|error| error.exit(EXIT_USAGE_OF_COMPARE))
+}
+
+fn compare(arguments: &Compare) -> Result<u8> {
+    let mut design = arguments.design()?;
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+    let path = arguments.json.clone().unwrap_or_else(|| file::default_path("compare"));
+    let writer = ResultWriter::open(&path)?;
+    let (a, b) = arguments.sides(folder.path())?;
+    let stop = stop_flag()?;
+    let (environment, stolen) = (environment::gather(), Stolen::begin());
+    let upstream = Upstream::start(&design.placement, BODY_BYTES)?;
+    let contest = Contest { a: &a.spec, b: &b.spec, upstream: &upstream, stop: &stop };
+    let counting = if arguments.no_instructions { 0 } else { instructions::REPETITIONS };
+    let mut progress = Progress::new("compare", (STEPS_OF_PILOT + counting + design.pairs) as u64);
+    let pilot = contest.pilot(&design, &mut progress)?;
+    if arguments.rate == Rate::Auto {
+        design.rate = pilot.rate;
+    }
+    let counted = match arguments.no_instructions {
+        true => Err("--no-instructions was given".to_owned()),
+        false => instructions::count(&contest, &design, &mut progress),
+    };
+    let make = |pairs: &[Pair]| -> Result<ResultFile> {
+        let result = result(&design, &pilot, (&a, &b), pairs, &counted)?;
+        let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
+        Ok(ResultFile::new(typed(), environment, Experiment::Compare(Box::new(result))))
+    };
+    let mut saved = false;
+    let pairs = contest.pairs(&design, counted.as_ref().ok(), &mut progress, |pairs| {
+        saved = true;
+        writer.save(&make(pairs)?)
+    });
+    let pairs = pairs.map_err(|error| match saved {
+        true => error.context(format!("{} holds what was measured until then", path.display())),
+        false => error,
+    })?;
+    progress.finish();
+    let file = make(&pairs)?;
+    arguments.show(&file, &path)?;
+    writer.finish(&file)?;
+    let Experiment::Compare(result) = &file.experiment else { unreachable!("made above") };
+    Ok(exit_code(result.analysis.decision))
+}
+
+impl Compare {
+    /// All but the rate of a pilot.
+    fn design(&self) -> Result<CompareDesign> {
+        let family = measures::PAIRED.len() + usize::from(!self.no_instructions);
+        let pairs = self.pairs.unwrap_or(if self.sequential { PAIRS_SEQUENTIAL } else { PAIRS });
+        let design = CompareDesign {
+            pairs,
+            looks: if self.sequential { looks::plan(pairs, self.alpha, family) } else { Vec::new() },
+            alpha: self.alpha,
+            power: self.power,
+            margin: self.margin,
+            deciding: self.deciding.clone(),
+            warm_up_s: self.warm_up.as_secs_f64(),
+            saturation_s: self.saturation.as_secs_f64(),
+            rate_s: self.latency.as_secs_f64(),
+            rate: match self.rate {
+                Rate::Auto => 0.0,
+                Rate::Fixed(rate) => rate,
+            },
+            connections: self.connections,
+            late_s: self.late.as_secs_f64(),
+            seed: self.seed.unwrap_or_else(seed_of_clock),
+            placement: self.placement()?,
+        };
+        if !looks::can_decide(&design, family) {
+            return Err(Error::new(format!(
+                "--pairs {pairs}: too few to show any difference with --alpha {}; at least {} are needed",
+                self.alpha,
+                looks::pairs_min(&design, family)
+            )));
+        }
+        if design.margin <= 0.0 || self.saturation.is_zero() || self.latency.is_zero() || self.warm_up.is_zero() {
+            return Err("--margin, --saturation, --latency and --warm-up are above zero".into());
+        }
+        if self.no_instructions && design.deciding.iter().any(|name| name == measures::INSTRUCTIONS.name) {
+            return Err("--deciding instructions: they are not counted with --no-instructions".into());
+        }
+        Ok(design)
+    }
+
+    fn placement(&self) -> Result<Placement> {
+        let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
+        let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
+        if let Some(warning) = placement::warning(&placement) {
+            eprintln!("note: {warning}");
+        }
+        Ok(placement)
+    }
+
+    fn sides(&self, folder: &Path) -> Result<(Asked, Asked)> {
+        let manner = Manner { kind: self.target, words: self.args.clone(), address: self.address };
+        let Some(repo) = &self.repo else {
+            let side = |text: &str, side| subject::program(text, side, &manner, folder);
+            return Ok((side(&self.a, Side::A)?, side(&self.b, Side::B)?));
+        };
+        let cache = self.cache.clone().map_or_else(revisions::default_cache, Ok)?;
+        let build = Build { package: self.package.clone(), bin: self.bin.clone(), profile: self.profile.clone() };
+        let repository = Repository::open(repo, &cache, build)?;
+        if let Some(note) = repository.uncommitted()? {
+            eprintln!("note: {note}");
+        }
+        // Both names are looked up before the first build.
+        let commits = [(Side::A, &self.a), (Side::B, &self.b)].map(|(side, text)| {
+            repository
+                .commit(text)
+                .map_err(|error| error.context(format!("{side:?}")))
+                .map(|commit| (side, text, commit))
+        });
+        let [a, b] = commits;
+        let asked = |(side, text, commit): (Side, &String, String)| {
+            let note = |text: &str| eprintln!("{side:?}: {text}");
+            subject::revision(text, &commit, side, &manner, folder, &repository, note)
+        };
+        let (a, b) = (a?, b?);
+        Ok((asked(a)?, asked(b)?))
+    }
+
+    /// Markdown in place of the table where it goes to standard output; neither where the result itself goes there.
+    fn show(&self, file: &ResultFile, path: &Path) -> Result {
+        let Experiment::Compare(result) = &file.experiment else { unreachable!("made by this command") };
+        let taken = path == Path::new(STANDARD_OUTPUT);
+        match &self.markdown {
+            Some(target) if target == Path::new(STANDARD_OUTPUT) => {
+                return stdout::show(markdown::of(result, &file.environment));
+            }
+            Some(target) => std::fs::write(target, markdown::of(result, &file.environment))
+                .map_err(|error| Error::new(format!("{}: cannot be written: {error}", target.display())))?,
+            None => {}
+        }
+        if taken {
+            return Ok(());
+        }
+        stdout::show(table::of(result))?;
+        eprintln!("written to {}; `stillgate-lab verify` makes the analysis again", path.display());
+        Ok(())
+    }
+}
+
+fn result(
+    design: &CompareDesign,
+    pilot: &Pilot,
+    (a, b): (&Asked, &Asked),
+    pairs: &[Pair],
+    counted: &Result<Instructions, String>,
+) -> Result<CompareResult> {
+    let mut result = CompareResult {
+        design: design.clone(),
+        a: pilot.a.clone(),
+        b: pilot.b.clone(),
+        pairs: pairs.to_vec(),
+        instructions: counted.as_ref().ok().cloned(),
+        instructions_missing: counted.as_ref().err().cloned(),
+        analysis: analysis::analyse(design, pairs, counted.as_ref().ok())?,
+    };
+    result.a.revision.clone_from(&a.revision);
+    result.b.revision.clone_from(&b.revision);
+    Ok(result)
+}
+
+fn exit_code(decision: Decision) -> u8 {
+    match decision {
+        Decision::NotWorse => 0,
+        Decision::Worse => 1,
+        Decision::Undecided => 2,
+        Decision::Void => 3,
+    }
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    match (text, Kind::named(text)) {
+        ("command", _) => Ok(Kind::Command),
+        (_, Some(kind)) => Ok(kind),
+        _ => Err("not one of stillgate, nginx, nginx-lua, haproxy, envoy, command".to_owned()),
+    }
+}
+
+fn measure(text: &str) -> Result<String, String> {
+    match measures::is_known(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not one of throughput, cpu, p50, p99, p99.9, rss, instructions".to_owned()),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if 0.0 < value && value < 1.0 => Ok(value),
+        _ => Err("write a probability between 0 and 1: 0.01".to_owned()),
+    }
+}
+
+fn rate_or_auto(text: &str) -> Result<Rate, String> {
+    if text == "auto" { Ok(Rate::Auto) } else { rate(text).map(Rate::Fixed) }
+}
+
+fn typed() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+fn seed_of_clock() -> u64 {
+    // Milliseconds: short enough to be typed again.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

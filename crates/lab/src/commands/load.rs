@@ -1,0 +1,217 @@
+//! `stillgate-lab load`: one run of the load generator, shown live and as a result.
+//!
+//! A run that says nothing about the target is not passed off as one that does: it ends with [`EXIT_VOID`]. Failed requests are a
+//! finding, not a failure of the command; whoever wants to act on them reads `errors` of the JSON.
+
+mod plan;
+
+use crate::cli::values::{self, Cpus, Header};
+use crate::display::LoadDisplay;
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::result::file::ResultWriter;
+use crate::result::load::LoadResult;
+use crate::result::tail::Point;
+use crate::result::{Experiment, ResultFile};
+use crate::stdout::show;
+use crate::stop;
+use clap::Args;
+use std::fs::File;
+use std::io::LineWriter;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use stillgate_load::engine::Control;
+use stillgate_load::present::{IntervalLog, table};
+use stillgate_load::{Interval, Load, Outcome};
+
+/// Exit code of a run that is void.
+const EXIT_VOID: u8 = 3;
+
+/// `stillgate-lab load`.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+With --rate, requests start by a schedule, whatever the server does, and latency counts from the intended start (corrected) and \
+from the send (uncorrected). Without, each connection sends its next request when the last was answered.
+
+Exit codes: 0 the run is done, failed requests included (they are in the table, and as `errors` in the JSON); 3 the run is void, \
+it says more about this generator than about the server; 2 it could not be done. Ctrl-C ends a run early with the figures so far.
+
+Examples:
+  20,000 requests a second over 50 connections, result also as JSON:
+    stillgate-lab load http://127.0.0.1:8080/ --rate 20k --duration 10s --connections 50 --json run.json
+  As much as the server can do:
+    stillgate-lab load http://127.0.0.1:8080/ --duration 10s --connections 64
+  A ramp, requests arriving as from many independent users:
+    stillgate-lab load http://127.0.0.1:8080/ --rate 1k --rate-end 20k --poisson --duration 60s
+  What was recorded in a browser, a log for the HdrHistogram plotters beside it:
+    stillgate-lab load http://127.0.0.1:8080/ --rate 500 --mix recording.har --hdr-log run.hlog")]
+pub(crate) struct LoadArguments {
+    /// Who is asked, e.g. http://127.0.0.1:8080/path
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Requests a second, e.g. 500 or 20k; without it, a closed loop
+    #[arg(long, value_name = "RATE", value_parser = values::rate, allow_hyphen_values = true)]
+    rate: Option<f64>,
+    /// The rate at the end, reached linearly
+    #[arg(long, value_name = "RATE", value_parser = values::rate, requires = "rate")]
+    rate_end: Option<f64>,
+    /// Requests arrive as from many independent users instead of evenly
+    #[arg(long, requires = "rate")]
+    poisson: bool,
+    /// The measured time
+    #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    duration: Duration,
+    /// Connections, over all threads
+    #[arg(long, short, value_name = "N", default_value = "50", value_parser = values::positive)]
+    connections: usize,
+    /// Generator threads; by default one for each of the --cpus, or half as many as there are CPUs
+    #[arg(long, short, value_name = "N", value_parser = values::positive)]
+    threads: Option<usize>,
+    /// The CPUs of the threads, taken in turn, e.g. 0,2-3; by default wherever the system puts them
+    #[arg(long, value_name = "LIST", value_parser = values::cpus)]
+    cpus: Option<Cpus>,
+    /// Source addresses, taken in turn; one has ports for some 28,000 connections
+    #[arg(long, value_name = "IP,...", value_delimiter = ',')]
+    sources: Vec<IpAddr>,
+    /// Load before the measured time
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
+    warm_up: Duration,
+    /// A request without a complete answer for so long has failed
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    timeout: Duration,
+    /// What is asked: requests with weights from a YAML file, or a recording (.har)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["method", "headers", "body"])]
+    mix: Option<PathBuf>,
+    /// The method
+    #[arg(long, short = 'X', value_name = "METHOD", default_value = "GET")]
+    method: String,
+    /// A header field; may be given several times
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = values::header)]
+    headers: Vec<Header>,
+    /// The body, or @FILE with it
+    #[arg(long, value_name = "TEXT")]
+    body: Option<String>,
+    /// Statuses that are no errors, e.g. 200,301-303,4xx; by default 2xx and 3xx, or what the mix says
+    #[arg(long, value_name = "LIST")]
+    expect_status: Option<String>,
+    /// Text that every body must contain
+    #[arg(long, value_name = "TEXT")]
+    expect_body_contains: Option<String>,
+    /// Length of the stretches that are shown and logged
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = values::duration)]
+    interval: Duration,
+    /// A request that this generator starts later than this is late
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = values::duration)]
+    late: Duration,
+    /// The share of requests that may be late before the run is void
+    #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
+    late_share: f64,
+    /// Of everything random: the same seed makes the same requests at the same times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write the result as JSON; - is standard output, where the table then is not
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the latencies of each stretch in HdrHistogram's log format
+    #[arg(long, value_name = "FILE")]
+    hdr_log: Option<PathBuf>,
+    /// Nothing while the run goes on
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
+    let load = plan::load(arguments)?;
+    // Before the run: nobody wants to hear after an hour that its result has no place.
+    let json = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
+    let mut log = arguments.hdr_log.as_deref().map(Log::create).transpose()?;
+    for note in load.mix.notes() {
+        eprintln!("stillgate-lab: {note}");
+    }
+    let (outcome, points) = observe(&load, arguments.quiet, log.as_mut())?;
+    if let Some(log) = log {
+        log.finish()?;
+    }
+    let text = table(&outcome, &load);
+    match json {
+        Some(json) => {
+            let on_stdout = json.path() == Path::new("-");
+            json.finish(&file(&load, &outcome, points)?)?;
+            if !on_stdout {
+                show(text)?;
+            } else if !arguments.quiet {
+                eprint!("{text}");
+            }
+        }
+        None => show(text)?,
+    }
+    Ok(if outcome.void.is_empty() { 0 } else { EXIT_VOID })
+}
+
+/// The run, shown and logged while it goes on.
+fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outcome, Vec<Point>)> {
+    let stop = stop::stop_flag()?;
+    let mut display = (!quiet).then(|| LoadDisplay::new(load));
+    let mut points = Vec::new();
+    let mut failed = None;
+    let outcome = stillgate_load::run(load, &mut |interval| {
+        // What is left behind the last whole stretch.
+        if interval.length < plan::INTERVAL_MIN && interval.requests + interval.errors == 0 {
+            return Control::Continue;
+        }
+        points.push(Point::of(interval));
+        if let Some(display) = &mut display {
+            display.show(interval);
+        }
+        if let Some(Err(error)) = log.as_mut().map(|log| log.write(interval)) {
+            failed = Some(error);
+        }
+        match stop.load(Ordering::Relaxed) || failed.is_some() {
+            true => Control::Stop,
+            false => Control::Continue,
+        }
+    });
+    drop(display);
+    match (outcome, failed) {
+        (Err(error), _) => Err(Error::new(error.to_string())),
+        (_, Some(error)) => Err(error),
+        (Ok(outcome), None) => Ok((outcome, points)),
+    }
+}
+
+fn file(load: &Load, outcome: &Outcome, points: Vec<Point>) -> Result<ResultFile> {
+    let result = LoadResult::of(load, outcome, points)?;
+    // What is not text is in no argument that is understood.
+    let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    Ok(ResultFile::new(typed, environment::gather(), Experiment::Load(Box::new(result))))
+}
+
+/// The interval log, with its path for messages.
+#[derive(Debug)]
+struct Log {
+    path: PathBuf,
+    writer: IntervalLog<LineWriter<File>>,
+}
+
+impl Log {
+    fn create(path: &Path) -> Result<Log> {
+        let unwritable = |error| Error::new(format!("--hdr-log {}: {error}; name another file", path.display()));
+        let file = File::create(path).map_err(unwritable)?;
+        let writer = IntervalLog::new(LineWriter::new(file)).map_err(unwritable)?;
+        Ok(Log { path: path.to_owned(), writer })
+    }
+
+    fn write(&mut self, interval: &Interval<'_>) -> Result {
+        self.writer.write(interval).map_err(|error| cut_short(&self.path, &error))
+    }
+
+    fn finish(self) -> Result {
+        self.writer.finish().map(drop).map_err(|error| cut_short(&self.path, &error))
+    }
+}
+
+fn cut_short(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(format!("--hdr-log {}: the run was ended for its log cannot be written: {error}", path.display()))
+}

@@ -1,0 +1,10 @@
+//! One file a command: its arguments, what it does with them, its exit code.
+//!
+//! Each has `run(&Arguments) -> Result<u8>`, the exit code of what was done; an error is what could not be done.
+
+pub(crate) mod compare;
+pub(crate) mod load;
+pub(crate) mod report;
+pub(crate) mod respond;
+pub(crate) mod tail;
+pub(crate) mod verify;

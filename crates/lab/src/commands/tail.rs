@@ -1,0 +1,232 @@
+//! `stillgate-lab tail`: what scrapes of a gateway's metrics do to its slowest requests, for each of several gateways, numbers
+//! of series and scrape intervals.
+
+use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
+use crate::commands;
+use crate::display::Progress;
+use crate::environment::{self, Stolen};
+use crate::error::{EXIT_FAILED, Error, Result};
+use crate::result::environment::Environment;
+use crate::result::file::{self, ResultWriter};
+use crate::result::tail::{TailDesign, TailResult};
+use crate::result::{Experiment, ResultFile};
+use crate::stdout;
+use crate::stop::stop_flag;
+use crate::tail::design::{self, PlannedCell};
+use crate::tail::run::{self, Ended, Outcomes};
+use crate::tail::{analysis, readable, table};
+use crate::target::{Kind, Spec, placement};
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Exit code of an experiment that was asked to stop; what a shell shows of a process ended by SIGINT.
+const EXIT_STOPPED: u8 = 130;
+
+/// `stillgate-lab tail`.
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// stillgate, nginx, nginx-lua, haproxy or envoy, as found on this machine; `haproxy=PATH` names the binary
+    #[arg(value_name = "TARGET", value_parser = built_in, required_unless_present = "start")]
+    targets: Vec<BuiltIn>,
+    /// Command that starts another target; {address}, {upstream}, {metrics} and {dir} are filled in
+    #[arg(long, value_name = "COMMAND", requires = "metrics")]
+    start: Option<String>,
+    /// Where the target of --start listens [default: a free port, given to it by {address}]
+    #[arg(long, value_name = "IP:PORT", requires = "start")]
+    address: Option<SocketAddr>,
+    /// URL of the exposition of the target of --start
+    #[arg(long, value_name = "URL", requires = "start")]
+    metrics: Option<String>,
+    /// Numbers of series, each a cell of its own
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count, default_value = "1k,10k,100k,1M")]
+    series: Vec<u64>,
+    /// Times between scrapes, each a cell of its own
+    #[arg(long, value_name = "TIME,…", value_delimiter = ',', value_parser = duration, default_value = "5s,1s")]
+    scrape_every: Vec<Duration>,
+    /// Requests a second, open loop
+    #[arg(long, value_parser = rate, default_value = "10000")]
+    rate: f64,
+    /// Connections
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "50")]
+    connections: usize,
+    /// Measured time of a block
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s")]
+    block: Duration,
+    /// Pairs of blocks of each cell, one with scrapes and one without; fewer than 8 cannot show anything
+    #[arg(long, value_name = "N", value_parser = count, default_value_t = design::PAIRS_DEFAULT)]
+    pairs: u64,
+    /// Of the order of blocks; the same seed gives the same order [default: the clock's]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Share of the series that the load touches, spread over all
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "1%")]
+    touched: f64,
+    /// A block is void where the generator itself started more than this share of its requests late
+    #[arg(long, value_name = "SHARE", value_parser = percent, default_value = "0.1%")]
+    late_share: f64,
+    /// Scrape without gzip
+    #[arg(long)]
+    plain: bool,
+    /// CPUs of the target [default: the first half]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    target_cpus: Option<Cpus>,
+    /// CPUs of generator, upstream and scraper [default: the others]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    load_cpus: Option<Cpus>,
+    /// File for design, raw data and analysis; kept up to date while the experiment runs [default: tail-DATE.json]
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also make a page of it
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+/// A built-in target, perhaps with its binary.
+#[derive(Debug, Clone)]
+struct BuiltIn {
+    kind: Kind,
+    program: Option<PathBuf>,
+}
+
+fn built_in(text: &str) -> Result<BuiltIn, String> {
+    let (name, program) = match text.split_once('=') {
+        Some((name, path)) => (name, Some(PathBuf::from(path))),
+        None => (text, None),
+    };
+    let kind = Kind::named(name).ok_or_else(|| {
+        format!(
+            "not one of stillgate, nginx, nginx-lua, haproxy, envoy; start \"{name}\" by --start COMMAND --metrics URL"
+        )
+    })?;
+    Ok(BuiltIn { kind, program })
+}
+
+/// 0: done; 2: a cell could not be run; 130: asked to stop. What was finished is kept in any case.
+pub(crate) fn run(arguments: &Tail) -> Result<u8> {
+    let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+    let design = arguments.design()?;
+    design::check(&design, &arguments.scrape_every)?;
+    let planned = design::cells(&arguments.specs(folder.path()), &arguments.series, &arguments.scrape_every);
+    let path = arguments.json.clone().unwrap_or_else(|| file::default_path("tail"));
+    let writer = ResultWriter::open(&path)?;
+    if arguments.report.is_some() && matches!(writer, ResultWriter::Stream(_)) {
+        return Err("--report is made from the result file; name one with --json FILE".into());
+    }
+    let stop = stop_flag()?;
+    let (environment, stolen) = (environment::gather(), Stolen::begin());
+    introduce(&design, &planned, writer.path());
+    let mut progress = Progress::new("tail", run::steps(&planned, design.pairs));
+    let mut result = None;
+    let ended = run::run(&design, &planned, &stop, &mut progress, |outcomes| {
+        let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
+        let file = ResultFile::new(typed(), environment, Experiment::Tail(Box::new(so_far(&design, outcomes)?)));
+        writer.save(&file)?;
+        result = Some(file);
+        Ok(())
+    })?;
+    progress.finish();
+    let Some(file) = result else {
+        return Err(
+            Error::new("stopped before the first pair of blocks was finished; nothing was written").exit(EXIT_STOPPED)
+        );
+    };
+    let Experiment::Tail(tail) = &file.experiment else { unreachable!("made above") };
+    stdout::show(table::text(tail)?)?;
+    let failed = !tail.failures.is_empty();
+    writer.finish(&file)?;
+    if let Some(page) = &arguments.report {
+        commands::report::write(std::slice::from_ref(&path), page)?;
+    }
+    eprintln!("written to {}; `stillgate-lab verify` makes the analysis again", path.display());
+    Ok(match ended {
+        Ended::Stopped => EXIT_STOPPED,
+        Ended::Done if failed => EXIT_FAILED,
+        Ended::Done => 0,
+    })
+}
+
+impl Tail {
+    fn design(&self) -> Result<TailDesign> {
+        let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
+        let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
+        if let Some(warning) = placement::warning(&placement) {
+            eprintln!("note: {warning}");
+        }
+        Ok(TailDesign {
+            rate: self.rate,
+            connections: self.connections,
+            block_s: self.block.as_secs_f64(),
+            lead_in_s: design::LEAD_IN.as_secs_f64(),
+            pairs: usize::try_from(self.pairs).map_err(|_| "--pairs: too many")?,
+            seed: self.seed.unwrap_or_else(seed_of_clock),
+            confidence: design::CONFIDENCE,
+            power: design::POWER,
+            margin: design::MARGIN,
+            late_share_max: self.late_share,
+            gzip: !self.plain,
+            touched_percent: self.touched * 100.0,
+            placement,
+        })
+    }
+
+    fn specs(&self, folder: &Path) -> Vec<Spec> {
+        let built_in = self
+            .targets
+            .iter()
+            .map(|target| Spec { program: target.program.clone(), ..Spec::built_in(target.kind, folder.to_owned()) });
+        let started = self.start.iter().map(|command| Spec {
+            name: name_of(command),
+            command: Some(command.clone()),
+            address: self.address,
+            metrics: self.metrics.clone(),
+            ..Spec::built_in(Kind::Command, folder.to_owned())
+        });
+        built_in.chain(started).collect()
+    }
+}
+
+/// The program's name without its folder.
+fn name_of(command: &str) -> String {
+    let program = command.split_whitespace().next().unwrap_or(command).trim_matches(['\'', '"']);
+    Path::new(program).file_name().map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn so_far(design: &TailDesign, outcomes: &Outcomes) -> Result<TailResult> {
+    Ok(TailResult {
+        design: design.clone(),
+        cells: outcomes.cells.clone(),
+        failures: outcomes.failures.clone(),
+        analysis: analysis::analyse(design, &outcomes.cells)?,
+    })
+}
+
+fn introduce(design: &TailDesign, planned: &[PlannedCell], path: &Path) {
+    let blocks = (planned.len() * design.pairs * 2) as f64;
+    let minutes = blocks * (design.block_s + design.lead_in_s) / 60.0;
+    eprintln!(
+        "{} of {} pairs of blocks of {}, {} requests/s on {} connections, seed {}: about {minutes:.0} min and the \
+         time to make the series; kept in {}",
+        if planned.len() == 1 { "1 combination".to_owned() } else { format!("{} combinations", planned.len()) },
+        design.pairs,
+        readable::seconds(design.block_s),
+        design.rate,
+        design.connections,
+        design.seed,
+        path.display()
+    );
+    let needed = design::pairs_needed(1.0 - design.confidence, analysis::MEASURES_TESTED);
+    if design.pairs < needed {
+        eprintln!("note: {} pairs cannot show a difference, however large; at least {needed} can", design.pairs);
+    }
+}
+
+fn typed() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+fn seed_of_clock() -> u64 {
+    // Milliseconds: short enough to be typed again.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

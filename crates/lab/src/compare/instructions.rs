@@ -1,0 +1,263 @@
+//! Instructions per request, counted apart from the pairs: time has noise, instructions have next to none.
+//!
+//! With valgrind's callgrind each repetition runs the program twice, for a short and for a longer stretch of requests over
+//! one connection, and divides the difference in instructions by that in requests, so that start-up and end cancel. Where
+//! valgrind is not installed and the CPU's own counters work, `perf stat` counts the running program instead. Else, and
+//! where the program does not run under either, the result says why; a comparison does without.
+//!
+//! What a system call does inside the kernel is not in these counts.
+
+use super::run::Contest;
+use super::side::Asking;
+use crate::display::Progress;
+use crate::error::{Error, Result};
+use crate::result::compare::{CompareDesign, Instructions};
+use crate::target::{Kind, Spec, Started};
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use stillgate_load::{Outcome, Pace};
+
+/// Repetitions a side; the rule that judges them is in `repetitions`.
+pub(crate) const REPETITIONS: usize = 3;
+
+/// Over both sides; what is not counted by then is not counted.
+const TIME_S_MAX: u64 = 180;
+
+/// Load of the shorter and of the longer run of a repetition.
+const SHORT: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_millis(1000);
+
+/// Fewer requests between the two runs leave too much of what did not quite cancel.
+const REQUESTS_MIN: u64 = 50;
+
+/// Programs under callgrind are some fifty times slower, so one connection saturates them.
+const CONNECTIONS: usize = 1;
+
+/// What counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counter {
+    Callgrind,
+    Pmu,
+}
+
+/// The counts; or why there are none, in words for the result.
+pub(crate) fn count(
+    contest: &Contest<'_>,
+    design: &CompareDesign,
+    progress: &mut Progress,
+) -> Result<Instructions, String> {
+    let counter = Counter::found()?;
+    let begun = Instant::now();
+    let mut counted = Instructions { counted_by: counter.name().to_owned(), a: Vec::new(), b: Vec::new() };
+    for repetition in 0..REPETITIONS {
+        progress.step(&format!("instructions, {} of {REPETITIONS}", repetition + 1));
+        // In turn, so that nothing that changes meanwhile is one side's alone.
+        for (spec, figures) in [(contest.a, &mut counted.a), (contest.b, &mut counted.b)] {
+            if contest.stop.load(Ordering::Relaxed) {
+                return Err("stopped before they were counted".to_owned());
+            }
+            let figure = counter
+                .once(spec, contest.upstream.address, design)
+                .map_err(|error| format!("{}: {error}", spec.name))?;
+            figures.push(figure);
+            if begun.elapsed() > Duration::from_secs(TIME_S_MAX) {
+                return Err(format!("counting them took longer than {TIME_S_MAX} s"));
+            }
+        }
+    }
+    Ok(counted)
+}
+
+impl Counter {
+    fn found() -> Result<Counter, String> {
+        if runs(Command::new("valgrind").arg("--version")) {
+            return Ok(Counter::Callgrind);
+        }
+        if pmu_counts() {
+            return Ok(Counter::Pmu);
+        }
+        Err("neither valgrind nor the CPU's counters (perf) are there; install valgrind to have them counted"
+            .to_owned())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Counter::Callgrind => "callgrind",
+            Counter::Pmu => "pmu",
+        }
+    }
+
+    /// One repetition of one side.
+    fn once(self, spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
+        match self {
+            Counter::Pmu => by_pmu(spec, upstream, design),
+            Counter::Callgrind => {
+                let short = by_callgrind(spec, upstream, design, SHORT)?;
+                let long = by_callgrind(spec, upstream, design, LONG)?;
+                let requests = long.requests.saturating_sub(short.requests);
+                if requests < REQUESTS_MIN {
+                    return Err(Error::new(format!(
+                        "under callgrind it answers too few requests to tell ({} in {} ms)",
+                        long.requests,
+                        LONG.as_millis()
+                    )));
+                }
+                Ok((long.instructions as f64 - short.instructions as f64) / requests as f64)
+            }
+        }
+    }
+}
+
+struct Counted {
+    instructions: u64,
+    requests: u64,
+}
+
+fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time: Duration) -> Result<Counted> {
+    let folder = tempfile::Builder::new()
+        .prefix("callgrind-")
+        .tempdir_in(&spec.directory)
+        .map_err(|error| Error::new(format!("cannot make a folder for callgrind's counts: {error}")))?;
+    let mut started = under_callgrind(spec, folder.path())?.start(upstream, &design.placement)?;
+    let outcome = load(&mut started, design, time)?;
+    started.stop();
+    Ok(Counted { instructions: totals(folder.path())?, requests: outcome.sent })
+}
+
+/// The same program with valgrind before it. A built-in is given a script in place of its binary, for its other words are
+/// not known here.
+fn under_callgrind(spec: &Spec, folder: &Path) -> Result<Spec> {
+    let counts = folder.join("counts.%p");
+    let valgrind = format!(
+        "valgrind --tool=callgrind --trace-children=yes --quiet --callgrind-out-file={}",
+        quoted(&counts.to_string_lossy())
+    );
+    if let Some(command) = &spec.command {
+        return Ok(Spec { command: Some(format!("{valgrind} {command}")), ..spec.clone() });
+    }
+    let program = program(spec)?;
+    let script = folder.join(spec.kind.name());
+    let program = quoted(&program.to_string_lossy());
+    // Its version is asked for at each start, which is no work of the program's.
+    let text = format!(
+        "#!/bin/sh\ncase \"$1\" in --version|-v|-V) exec {program} \"$@\" ;; esac\nexec {valgrind} {program} \"$@\"\n"
+    );
+    fs::write(&script, text)
+        .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o700)))
+        .map_err(|error| Error::new(format!("cannot write {}: {error}", script.display())))?;
+    Ok(Spec { program: Some(script), ..spec.clone() })
+}
+
+fn program(spec: &Spec) -> Result<PathBuf> {
+    match (&spec.program, spec.kind) {
+        (Some(program), _) => Ok(program.clone()),
+        (None, Kind::Command) => Err("it has neither program nor command".into()),
+        (None, kind) => Ok(PathBuf::from(kind.name())),
+    }
+}
+
+/// Of all processes of the program: each left a file.
+fn totals(folder: &Path) -> Result<u64> {
+    let unreadable = |error: std::io::Error| Error::new(format!("cannot read callgrind's counts: {error}"));
+    let mut total = 0;
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("counts.")) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).map_err(unreadable)?;
+        let lines = text.lines().filter_map(|line| line.strip_prefix("totals: "));
+        total += lines.filter_map(|count| count.trim().parse::<u64>().ok()).sum::<u64>();
+    }
+    match total {
+        0 => Err("callgrind left no count; the program did not end when it was asked to (SIGTERM)".into()),
+        total => Ok(total),
+    }
+}
+
+/// `perf` counts all processes of the program while it is under load.
+fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
+    let mut started = spec.start(upstream, &design.placement)?;
+    load(&mut started, design, SHORT)?;
+    let pids: Vec<String> = started.pids()?.iter().map(u32::to_string).collect();
+    // Ends by itself, after the load: what is idle executes nothing.
+    let perf = Command::new("perf")
+        .args(["stat", "--field-separator", ",", "--event", "instructions:u", "--pid", &pids.join(",")])
+        .args(["--", "sleep", &(LONG * 2).as_secs().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| Error::new(format!("cannot run perf: {error}")))?;
+    let outcome = load(&mut started, design, LONG);
+    let output = perf.wait_with_output().map_err(|error| Error::new(format!("perf: {error}")))?;
+    let outcome = outcome?;
+    started.stop();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let count = perf_count(&text).ok_or_else(|| Error::new(format!("perf counted nothing: {}", text.trim())))?;
+    Ok(count as f64 / outcome.sent.max(1) as f64)
+}
+
+fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result<Outcome> {
+    let asking = Asking::of(started.address, CONNECTIONS, design, design.seed)?;
+    let outcome = asking.run(Pace::Closed, Duration::ZERO, time);
+    started.alive()?;
+    let outcome = outcome?;
+    if outcome.errors.total() > 0 {
+        let example = outcome.errors.examples.first().map_or("", String::as_str);
+        return Err(Error::new(format!("requests failed, such as: {example}; it may not run under valgrind")));
+    }
+    Ok(outcome)
+}
+
+fn pmu_counts() -> bool {
+    let output = Command::new("perf").args(["stat", "-x", ",", "--event", "instructions:u", "--", "true"]).output();
+    output.is_ok_and(|output| perf_count(&String::from_utf8_lossy(&output.stderr)).is_some())
+}
+
+/// The count in `perf stat`'s separated form; `<not supported>` is none.
+fn perf_count(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("instructions"))?;
+    line.split(',').next()?.parse().ok().filter(|count| *count > 0)
+}
+
+fn runs(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// As one word of a shell.
+pub(super) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_of_all_processes_are_summed() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(totals(folder.path()).is_err());
+        fs::write(folder.path().join("counts.1"), "version: 1\nsummary: 5\n\ntotals: 120\n").unwrap();
+        fs::write(folder.path().join("counts.2"), "totals: 3\n").unwrap();
+        fs::write(folder.path().join("other"), "totals: 1000\n").unwrap();
+        assert_eq!(totals(folder.path()).unwrap(), 123);
+    }
+
+    #[test]
+    fn what_the_pmu_cannot_count_is_no_count() {
+        assert_eq!(perf_count("123456,,instructions:u,1000,100.00,,\n"), Some(123_456));
+        assert_eq!(perf_count("<not supported>,,instructions:u,0,100.00,,\n"), None);
+        assert_eq!(perf_count(""), None);
+    }
+
+    #[test]
+    fn a_word_is_quoted_for_a_shell() {
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+    }
+}

@@ -1,0 +1,126 @@
+//! How much error each measure may spend, and when: one look at the end, or several fixed before the run.
+//!
+//! Whoever looks after every few pairs and stops at the first significant difference finds one sooner or later. A
+//! group-sequential design spends the stated error over its looks (Lan & DeMets 1983; Pocock's spending, because a design that
+//! stops early is wanted for stopping early). The boundaries are of a test that is normal at each look; the signed-rank
+//! test's exact p-value is held against the same nominal levels, which its discreteness makes conservative.
+//!
+//! Over measures: Holm's correction with one look; with several, Bonferroni's, since Holm's order may change from look to look.
+
+use crate::result::compare::CompareDesign;
+use stillgate_stats::{Spending, boundaries, holm, nominal_p};
+
+/// About what a look may spend of a measure's error; says which looks are worth planning, no more.
+const LEVEL_SHARE: f64 = 0.5;
+
+/// What a measure is held to at one look.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Look {
+    /// Two-sided error that one measure may spend here, Bonferroni's share; also of the intervals, so that all of them
+    /// together hold with 1 - alpha.
+    pub(crate) level: f64,
+    /// Of figures that are looked at once whatever the design: instructions.
+    pub(crate) level_once: f64,
+    sequential: bool,
+    alpha: f64,
+}
+
+/// The look after `done` pairs of `design`, with as many measures as `family` judged together.
+pub(crate) fn at(design: &CompareDesign, done: usize, family: usize) -> Look {
+    let once = design.alpha / family.max(1) as f64;
+    let alpha = design.alpha;
+    if design.looks.is_empty() {
+        return Look { level: once, level_once: once, sequential: false, alpha };
+    }
+    let spent = design.looks.iter().position(|&look| look >= done).and_then(|index| {
+        let last = *design.looks.last()? as f64;
+        let information: Vec<f64> = design.looks.iter().map(|&look| look as f64 / last).collect();
+        let bounds = boundaries(&information, once, Spending::Pocock)?;
+        nominal_p(&bounds).get(index).copied()
+    });
+    // A run that was not planned like this one has nothing to spend.
+    Look { level: spent.unwrap_or(0.0), level_once: once, sequential: true, alpha }
+}
+
+impl Look {
+    /// p-values after correction: at most alpha means significant. `once` says which were looked at once whatever the design.
+    pub(crate) fn adjust(&self, p_values: &[(f64, bool)]) -> Vec<f64> {
+        if !self.sequential {
+            let raw: Vec<f64> = p_values.iter().map(|(p_value, _)| *p_value).collect();
+            return holm(&raw);
+        }
+        let scaled = |&(p_value, once): &(f64, bool)| {
+            let level = if once { self.level_once } else { self.level };
+            if level > 0.0 { (p_value * self.alpha / level).min(1.0) } else { 1.0 }
+        };
+        p_values.iter().map(scaled).collect()
+    }
+}
+
+/// Whether the last look can find anything at all: few pairs cannot give a p-value that is small enough.
+pub(crate) fn can_decide(design: &CompareDesign, family: usize) -> bool {
+    p_min(design.pairs) <= at(design, design.pairs, family).level
+}
+
+/// The fewest pairs of a design like this one that can find anything.
+pub(crate) fn pairs_min(design: &CompareDesign, family: usize) -> usize {
+    let possible = |pairs: &usize| {
+        let looks = if design.looks.is_empty() { Vec::new() } else { plan(*pairs, design.alpha, family) };
+        can_decide(&CompareDesign { pairs: *pairs, looks, ..design.clone() }, family)
+    };
+    (1..).find(possible).expect("the smallest p-value halves with each pair")
+}
+
+/// The looks of a sequential design of at most `pairs`: at half, three quarters and the end, leaving out those at which no
+/// difference could be significant yet.
+pub(crate) fn plan(pairs: usize, alpha: f64, family: usize) -> Vec<usize> {
+    let once = alpha / family.max(1) as f64;
+    let useful = |look: &usize| *look == pairs || p_min(*look) <= once * LEVEL_SHARE;
+    let mut looks: Vec<usize> = [pairs / 2, pairs * 3 / 4, pairs].into_iter().filter(useful).collect();
+    looks.dedup();
+    looks
+}
+
+/// The smallest two-sided p-value that the signed-rank test can give.
+fn p_min(pairs: usize) -> f64 {
+    2.0 * 0.5f64.powi(i32::try_from(pairs).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::false_alarms::design;
+
+    #[test]
+    fn one_look_spends_all_and_several_share() {
+        let single = at(&design(16, &[]), 16, 7);
+        assert!((single.level - 0.01 / 7.0).abs() < 1e-12, "{single:?}");
+        let sequential = design(32, &[16, 24, 32]);
+        let levels = [16, 24, 32].map(|done| at(&sequential, done, 7).level);
+        assert!(
+            levels.iter().all(|level| *level < single.level) && levels.iter().sum::<f64>() > single.level,
+            "{levels:?}"
+        );
+    }
+
+    #[test]
+    fn corrected_p_values_are_held_against_alpha() {
+        let raw = [(0.001, false), (0.5, false), (0.002, false)];
+        assert_eq!(at(&design(16, &[]), 16, 3).adjust(&raw), [0.003, 0.5, 0.004]);
+        let look = at(&design(32, &[16, 24, 32]), 16, 3);
+        let adjusted = look.adjust(&[(look.level, false), (0.01 / 3.0, true), (1.0, false)]);
+        assert!((adjusted[0] - 0.01).abs() < 1e-12 && (adjusted[1] - 0.01).abs() < 1e-12 && adjusted[2] == 1.0);
+    }
+
+    #[test]
+    fn too_few_pairs_are_known_before_the_run() {
+        for (pairs, looks, possible) in
+            [(10, vec![], false), (11, vec![], true), (16, vec![16], true), (4, vec![2, 3, 4], false)]
+        {
+            assert_eq!(can_decide(&design(pairs, &looks), 7), possible, "{pairs} {looks:?}");
+        }
+        assert_eq!(plan(32, 0.01, 7), [16, 24, 32]);
+        assert_eq!(plan(16, 0.01, 7), [12, 16]);
+        assert_eq!(plan(2, 0.01, 7), [2]);
+    }
+}

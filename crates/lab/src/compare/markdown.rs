@@ -1,0 +1,122 @@
+//! A comparison in GitHub-flavoured Markdown, for the summary of a CI run or a comment.
+//!
+//! The decision comes first, in a sentence; a reader who stops there has the result.
+
+use super::words;
+use crate::result::compare::{CompareResult, Decision, MeasureVerdict};
+use crate::result::environment::Environment;
+use crate::result::run::Subject;
+use std::fmt::Write as _;
+
+/// All of it, ending in a line feed.
+pub(crate) fn of(result: &CompareResult, environment: &Environment) -> String {
+    let mut out = String::new();
+    // A `String` takes every write.
+    let _ = write_all(result, environment, &mut out);
+    out
+}
+
+fn write_all(result: &CompareResult, environment: &Environment, out: &mut String) -> std::fmt::Result {
+    let heading = match result.analysis.decision {
+        Decision::NotWorse => "not worse",
+        Decision::Worse => "worse",
+        Decision::Undecided => "undecided",
+        Decision::Void => "void",
+    };
+    writeln!(out, "### Performance: {heading}\n\n{}\n", escaped(&result.analysis.sentence))?;
+    writeln!(out, "| measure | A | B | change | interval | p | verdict |")?;
+    writeln!(out, "|:--|--:|--:|--:|:-:|--:|:--|")?;
+    for measure in &result.analysis.measures {
+        let verdict = match measure.verdict {
+            MeasureVerdict::Slower => "**worse**".to_owned(),
+            MeasureVerdict::Faster => "better".to_owned(),
+            MeasureVerdict::NoDifference if measure.minimum_detectable.is_infinite() => "too few pairs".to_owned(),
+            MeasureVerdict::NoDifference => {
+                format!("no difference larger than {}", words::size(measure.minimum_detectable))
+            }
+        };
+        writeln!(
+            out,
+            "| {} ({}) | {} | {} | {} | {} | {} | {verdict} |",
+            measure.measure,
+            measure.unit,
+            words::figure(measure.a),
+            words::figure(measure.b),
+            words::change(measure.effect),
+            words::interval(measure.low, measure.high),
+            words::p(measure.p_adjusted),
+        )?;
+    }
+    writeln!(out, "\n<details><summary>How it was measured</summary>\n")?;
+    for (side, subject) in [("A", &result.a), ("B", &result.b)] {
+        writeln!(out, "- {side}: {}", of_subject(subject))?;
+    }
+    writeln!(out, "- {}", escaped(&words::design(&result.design, result.pairs.len())))?;
+    if result.analysis.void_pairs > 0 {
+        writeln!(out, "- left out as void: {} pairs", result.analysis.void_pairs)?;
+    }
+    match (&result.instructions, &result.instructions_missing) {
+        (Some(counted), _) => writeln!(out, "- instructions counted by {}", counted.counted_by)?,
+        (None, Some(reason)) => writeln!(out, "- instructions not counted: {}", escaped(reason))?,
+        (None, None) => {}
+    }
+    writeln!(out, "- {}", escaped(&machine(environment)))?;
+    writeln!(out, "\n</details>")
+}
+
+fn of_subject(subject: &Subject) -> String {
+    let mut text = escaped(&subject.name);
+    for (label, value) in
+        [("version", &subject.version), ("revision", &subject.revision), ("SHA-256", &subject.binary_sha256)]
+    {
+        if let Some(value) = value {
+            // A `String` takes every write.
+            let _ = write!(text, ", {label} {}", escaped(value));
+        }
+    }
+    text
+}
+
+fn machine(environment: &Environment) -> String {
+    let model = environment.cpu_model.as_deref().unwrap_or("unknown CPU");
+    let mut text = format!("{model}, {} CPUs, {}", environment.cpus, environment.kernel);
+    if let Some(hypervisor) = &environment.hypervisor {
+        text.push_str(&format!(", under {hypervisor}"));
+    }
+    if let Some(governor) = &environment.governor {
+        text.push_str(&format!(", governor {governor}"));
+    }
+    if let Some(stolen_s) = environment.stolen_s {
+        text.push_str(&format!(", {stolen_s:.1} s of CPU taken by the host meanwhile"));
+    }
+    text
+}
+
+/// Names and reasons come from outside: they must not become markup, or end a line of a list or table.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\r' => out.push(' '),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '~' | '#' | '@' => {
+                out.push('\\');
+                out.push(character);
+            }
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_become_markup() {
+        assert_eq!(escaped("a|b\n<b>*x*"), "a\\|b &lt;b&gt;\\*x\\*");
+    }
+}

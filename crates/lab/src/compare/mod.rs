@@ -1,0 +1,21 @@
+//! `stillgate-lab compare`: which of two programs is slower, with a stated error.
+//!
+//! [`subject`] makes what was typed into two targets ([`revisions`] builds git revisions); [`run`] measures them in pairs, each
+//! side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means, by the measures of
+//! [`measures`], the error budget of [`looks`] and, for instructions, the rule of [`repetitions`]. [`table`] and [`markdown`]
+//! show it in the sentences of [`words`].
+
+pub(crate) mod analysis;
+#[cfg(test)]
+mod false_alarms;
+pub(crate) mod instructions;
+pub(crate) mod looks;
+pub(crate) mod markdown;
+pub(crate) mod measures;
+mod repetitions;
+pub(crate) mod revisions;
+pub(crate) mod run;
+mod side;
+pub(crate) mod subject;
+pub(crate) mod table;
+mod words;

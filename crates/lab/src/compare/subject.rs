@@ -1,0 +1,171 @@
+//! What A and B are: commands, binaries or git revisions, as typed, made into targets that can be started.
+//!
+//! With `--repo` both are revisions. Otherwise what has a space or a `{placeholder}` is a command, the rest is a binary. A
+//! binary is started as the gateway that `--target`, or else its name, says it is, or with the words of `--args`.
+
+use super::instructions::quoted;
+use super::revisions::Repository;
+use crate::error::{Error, Result};
+use crate::result::compare::Side;
+use crate::target::{Kind, Spec};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Names in tables are at most this long.
+const NAME_CHARACTERS_MAX: usize = 48;
+
+/// How both sides are started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manner {
+    /// As which gateway; none: as its name says.
+    pub(crate) kind: Option<Kind>,
+    /// Words after the binary.
+    pub(crate) words: Option<String>,
+    /// Where it will listen; none: a free port.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// One side, ready to be started.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) spec: Spec,
+    /// The commit, of a revision.
+    pub(crate) revision: Option<String>,
+}
+
+/// Of a command or a binary.
+pub(crate) fn program(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
+    let is_file = Path::new(text).is_file();
+    if !is_file && text.contains([' ', '{']) {
+        return command(text, side, manner, folder);
+    }
+    let path = find(text).ok_or_else(|| {
+        Error::new(format!(
+            "{side:?}: {text:?} is no file and not on PATH; give a binary, a command in quotes (\"program --listen \
+             {{address}}\"), or revisions with --repo"
+        ))
+    })?;
+    Ok(Asked { spec: binary(text, &path, side, manner, folder)?, revision: None })
+}
+
+/// Of a git revision, which is built where it is not kept yet. `text` is its name as typed.
+pub(crate) fn revision(
+    text: &str,
+    commit: &str,
+    side: Side,
+    manner: &Manner,
+    folder: &Path,
+    repository: &Repository,
+    note: impl FnMut(&str),
+) -> Result<Asked> {
+    let built = repository.binary(commit, note).map_err(|error| error.context(format!("{side:?}, {text}")))?;
+    let spec = binary(text, &built.binary, side, manner, folder)?;
+    Ok(Asked { spec, revision: Some(built.commit) })
+}
+
+fn command(text: &str, side: Side, manner: &Manner, folder: &Path) -> Result<Asked> {
+    if let Some(kind) = manner.kind.filter(|kind| *kind != Kind::Command) {
+        return Err(Error::new(format!(
+            "{side:?}: {text:?} is a command, which says itself how to start; leave out `--target {}`, or give the binary",
+            kind.name()
+        )));
+    }
+    if manner.words.is_some() {
+        return Err(Error::new(format!("{side:?}: {text:?} is a command; put the words of --args into it")));
+    }
+    let spec = spec(text, side, manner, folder);
+    Ok(Asked { spec: Spec { command: Some(text.to_owned()), ..spec }, revision: None })
+}
+
+fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -> Result<Spec> {
+    let spec = spec(text, side, manner, folder);
+    let named = || path.file_name().and_then(|name| kind_in(&name.to_string_lossy()));
+    let kind = manner.kind.or_else(|| if manner.words.is_some() { None } else { named() });
+    let words = manner.words.as_deref();
+    match (kind, words) {
+        (Some(Kind::Command) | None, Some(words)) => {
+            let command = format!("{} {words}", quoted(&path.to_string_lossy()));
+            Ok(Spec { command: Some(command), ..spec })
+        }
+        (Some(Kind::Command) | None, None) => Err(Error::new(format!(
+            "{side:?}: how is {text:?} started? Say --target stillgate, nginx, haproxy or envoy, or its words: \
+             --args '--listen {{address}} --upstream {{upstream}}'"
+        ))),
+        (Some(kind), words) => {
+            let arguments = words.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+            Ok(Spec { kind, program: Some(path.to_owned()), arguments, ..spec })
+        }
+    }
+}
+
+fn spec(text: &str, side: Side, manner: &Manner, folder: &Path) -> Spec {
+    let mut name: String = text.chars().take(NAME_CHARACTERS_MAX).collect();
+    if name.len() < text.len() {
+        name.push('…');
+    }
+    let name = format!("{side:?} ({name})");
+    Spec { name, address: manner.address, ..Spec::built_in(Kind::Command, folder.to_owned()) }
+}
+
+/// `stillgate` of `stillgate-1.2`.
+fn kind_in(name: &str) -> Option<Kind> {
+    [Kind::Stillgate, Kind::Nginx, Kind::Haproxy, Kind::Envoy].into_iter().find(|kind| name.starts_with(kind.name()))
+}
+
+/// A path as it is, a bare name on `PATH`.
+fn find(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    if path.is_file() {
+        return std::path::absolute(path).ok();
+    }
+    if text.is_empty() || text.contains('/') {
+        return None;
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(text)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, manner: &Manner, expected: Result<(Kind, Option<&str>), &str>) {
+        let asked = program(text, Side::A, manner, Path::new("folder"));
+        match (asked, expected) {
+            (Ok(asked), Ok((kind, command))) => {
+                assert_eq!((asked.spec.kind, asked.spec.command.as_deref()), (kind, command), "{text}");
+            }
+            (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{text}: {error}"),
+            (asked, expected) => panic!("{text}: {asked:?}, expected {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_typed_is_told_apart() {
+        let plain = Manner::default();
+        let nginx = Manner { kind: Some(Kind::Nginx), ..Manner::default() };
+        let words = Manner { words: Some("-l {address}".to_owned()), ..Manner::default() };
+        check("serve {address}", &plain, Ok((Kind::Command, Some("serve {address}"))));
+        check("/bin/sh", &nginx, Ok((Kind::Nginx, None)));
+        check("sh", &nginx, Ok((Kind::Nginx, None)));
+        check("/bin/sh", &words, Ok((Kind::Command, Some("'/bin/sh' -l {address}"))));
+        check("/bin/sh", &plain, Err("how is \"/bin/sh\" started"));
+        check("no-such-binary", &plain, Err("is no file and not on PATH"));
+        check("./no/such", &nginx, Err("is no file"));
+        check("", &plain, Err("is no file"));
+        check("serve {address}", &nginx, Err("leave out `--target nginx`"));
+        check("serve {address}", &words, Err("put the words of --args into it"));
+    }
+
+    #[test]
+    fn a_name_tells_the_gateway() {
+        for (name, kind) in [
+            ("stillgate-1.2", Some(Kind::Stillgate)),
+            ("nginx", Some(Kind::Nginx)),
+            ("haproxy-3", Some(Kind::Haproxy)),
+            ("server", None),
+        ] {
+            assert_eq!(kind_in(name), kind, "{name}");
+        }
+    }
+}

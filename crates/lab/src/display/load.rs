@@ -1,0 +1,110 @@
+//! A run of the load generator while it goes on.
+//!
+//! On a terminal three lines that are drawn anew: what is done and what time is left, the last stretch, all so far. Otherwise a
+//! line a stretch.
+
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+use stillgate_load::present::units;
+use stillgate_load::{Interval, Load, Pace, outcome};
+
+/// A run while it goes on; the terminal is left clean when it is dropped.
+#[derive(Debug)]
+pub(crate) struct LoadDisplay {
+    /// None where standard error is no terminal.
+    bar: Option<ProgressBar>,
+    /// Corrected latencies so far.
+    total: Histogram<u64>,
+    requests: u64,
+    errors: u64,
+}
+
+const TEMPLATE: &str = "{prefix} [{bar:24}] {msg}";
+
+impl LoadDisplay {
+    pub(crate) fn new(load: &Load) -> LoadDisplay {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(milliseconds(load.duration)), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
+            bar.set_style(style.progress_chars("=> "));
+            bar.set_prefix(load.target.url.clone());
+            bar
+        });
+        match &bar {
+            Some(bar) => bar.set_message(beginning(load)),
+            None => eprintln!("{}: {}", load.target.url, beginning(load)),
+        }
+        LoadDisplay { bar, total: outcome::histogram(), requests: 0, errors: 0 }
+    }
+
+    /// The next stretch.
+    pub(crate) fn show(&mut self, interval: &Interval<'_>) {
+        let end = interval.start + interval.length;
+        let latencies = &interval.latencies.corrected;
+        self.requests += interval.requests;
+        self.errors += interval.errors;
+        if self.bar.is_some() && self.total.add(latencies).is_err() {
+            debug_assert!(false, "all histograms have the same bounds");
+        }
+        let last = figures(interval.requests, interval.errors, interval.length, latencies);
+        match &self.bar {
+            Some(bar) => {
+                let left = interval.of.saturating_sub(end);
+                let total = figures(self.requests, self.errors, end, &self.total);
+                bar.set_position(milliseconds(end));
+                bar.set_message(format!("{} s left\n  now    {last}\n  so far {total}", left.as_secs_f64().round()));
+            }
+            None => eprintln!("{:>6.1} s  {last}", end.as_secs_f64()),
+        }
+    }
+}
+
+impl Drop for LoadDisplay {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What is about to happen.
+fn beginning(load: &Load) -> String {
+    let pace = match load.pace {
+        Pace::Closed => "as fast as it answers".to_owned(),
+        Pace::Open(schedule) if schedule.rate == schedule.rate_end => format!("{} requests/s", schedule.rate),
+        Pace::Open(schedule) => format!("{} to {} requests/s", schedule.rate, schedule.rate_end),
+    };
+    let warm_up = match load.warm_up.is_zero() {
+        true => String::new(),
+        false => format!(" after {:?} of warm-up", load.warm_up),
+    };
+    format!("{pace} for {:?}{warm_up}, connections: {}, threads: {}", load.duration, load.connections, load.threads)
+}
+
+/// `  19998/s  p50 1.20 ms  p99 3.40 ms  max 8.10 ms  0 errors`
+fn figures(requests: u64, errors: u64, time: Duration, latencies: &Histogram<u64>) -> String {
+    let rate = requests as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE);
+    let quantile = |share| units::latency(latencies.value_at_quantile(share));
+    format!(
+        "{rate:>9.0}/s  p50 {:>8}  p99 {:>8}  max {:>8}  {errors} errors",
+        quantile(0.5),
+        quantile(0.99),
+        units::latency(latencies.max())
+    )
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_one() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+}

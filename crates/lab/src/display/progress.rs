@@ -1,0 +1,96 @@
+//! The steps of an experiment as they are done, with the time that is left.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+const TEMPLATE: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone, {eta} left)";
+
+/// How often the time is drawn anew between steps.
+const TICK: Duration = Duration::from_millis(250);
+
+/// An experiment of a known number of steps.
+///
+/// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line a step and a note.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    label: String,
+    steps: u64,
+    done: u64,
+    begun: Instant,
+    /// None where standard error is no terminal.
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Shown at once. `label` says what is done, `steps` how many there will be.
+    pub(crate) fn new(label: &str, steps: u64) -> Progress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
+            bar.set_style(style.progress_chars("=> "));
+            bar.set_prefix(label.to_owned());
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        Progress { label: label.to_owned(), steps, done: 0, begun: Instant::now(), bar }
+    }
+
+    /// Begins the next step: what is being done now.
+    pub(crate) fn step(&mut self, text: &str) {
+        let before = self.done.min(self.steps);
+        self.done += 1;
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(before);
+                bar.set_message(text.to_owned());
+            }
+            None => {
+                let gone_s = self.begun.elapsed().as_secs();
+                eprintln!("{}: {}/{} {text} ({gone_s} s gone)", self.label, self.done.min(self.steps), self.steps);
+            }
+        }
+    }
+
+    /// A line that stays, such as a result that is already known.
+    pub(crate) fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// All done: the line at the bottom goes.
+    pub(crate) fn finish(self) {
+        // Dropping does the rest.
+        drop(self);
+    }
+}
+
+impl Drop for Progress {
+    /// Also where an error ends the work: its message must not stand behind half a line.
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_one() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+
+    #[test]
+    fn more_steps_than_announced_do_no_harm() {
+        let mut progress = Progress::new("test", 1);
+        progress.step("one");
+        progress.step("two");
+        progress.note("noted");
+        progress.finish();
+    }
+}

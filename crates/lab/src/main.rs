@@ -1,0 +1,44 @@
+//! `stillgate-lab`: load, experiments and reports for HTTP gateways.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod cli;
+mod commands;
+mod compare;
+mod display;
+mod environment;
+mod error;
+mod report;
+mod responder;
+mod result;
+mod scraper;
+mod stdout;
+mod stop;
+mod tail;
+mod target;
+
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let command = match Cli::from_process() {
+        Ok(cli) => cli.command,
+        Err(code) => return code,
+    };
+    let done = match command {
+        Command::Compare(arguments) => commands::compare::run(&arguments),
+        Command::Load(arguments) => commands::load::run(&arguments),
+        Command::Report(arguments) => commands::report::run(&arguments),
+        Command::Respond(arguments) => commands::respond::run(&arguments),
+        Command::Tail(arguments) => commands::tail::run(&arguments),
+        Command::Verify(arguments) => commands::verify::run(&arguments),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("stillgate-lab: {error}");
+            ExitCode::from(error.exit)
+        }
+    }
+}

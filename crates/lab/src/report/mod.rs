@@ -1,0 +1,44 @@
+//! Reports: result files as one self-contained HTML page.
+//!
+//! The page needs nothing but a browser: no network, no script. What is drawn is made here, in plain HTML and SVG, and every
+//! picture has its figures in a table or in words beside it. It judges nothing: verdicts are the result files'.
+
+mod axis;
+mod compare;
+mod effect_plot;
+mod escape;
+mod load;
+mod number;
+mod overview_plot;
+mod page;
+mod pairs_plot;
+mod percentile_plot;
+mod plot;
+mod provenance;
+mod section;
+mod tables;
+mod tail;
+mod tail_cell;
+mod time_series;
+
+use crate::error::Result;
+use crate::result::Experiment;
+pub(crate) use section::Source;
+
+/// The page of these results, in their order.
+pub(crate) fn html(sources: &[Source]) -> Result<String> {
+    let sections: Result<Vec<_>> = sources
+        .iter()
+        .enumerate()
+        .map(|(number, source)| {
+            let prefix = page::prefix(number);
+            let section = match &source.result.experiment {
+                Experiment::Tail(result) => tail::section(&prefix, source, result),
+                Experiment::Compare(result) => compare::section(&prefix, source, result),
+                Experiment::Load(result) => load::section(&prefix, source, result),
+            };
+            section.map_err(|error| error.context(&source.name))
+        })
+        .collect();
+    Ok(page::draw(sources, &sections?))
+}

@@ -1,0 +1,199 @@
+//! The page around the sections: head, verdicts, contents.
+//!
+//! One file without a script, and with a policy that forbids everything but its own style sheet: a report may be sent to
+//! anyone and put on any server. Light or dark follows the reader's system and can be turned by a choice that needs no
+//! script either.
+
+use super::escape::Text;
+use super::plot::{self, write};
+use super::section::{Section, Source, Tone, chip};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
+
+const STYLE: &str = include_str!("style.css");
+
+/// A sentence beyond this is set smaller.
+const LARGE_CHARS_MAX: usize = 190;
+
+/// The whole page.
+pub(crate) fn draw(sources: &[Source], sections: &[Section]) -> String {
+    let title = match sections {
+        [only] => only.title.clone(),
+        several => format!("{} results of stillgate-lab", several.len()),
+    };
+    let mut out = head(&title);
+    write(
+        &mut out,
+        format_args!(
+            "<body>\n<a class=\"skip\" href=\"#main\">Skip to the report</a>\n{}{}<div class=\"page\">\n{}\
+             <main id=\"main\" tabindex=\"-1\">\n<header class=\"top\"><h1>{}</h1>\n",
+            plot::marker_shapes(),
+            theme(),
+            contents(sections),
+            Text(&title)
+        ),
+    );
+    for (number, (source, section)) in sources.iter().zip(sections).enumerate() {
+        verdict(&mut out, number, source, section, sections.len() > 1);
+    }
+    out.push_str("</header>\n");
+    for (number, (source, section)) in sources.iter().zip(sections).enumerate() {
+        let name = if sections.len() > 1 { section.title.as_str() } else { "The evidence" };
+        let id = prefix(number);
+        write(
+            &mut out,
+            format_args!(
+                "<section class=\"file\" aria-labelledby=\"{id}\"><h2 id=\"{id}\">{}</h2>\n<p class=\"note\">From {}, written {}</p>\n",
+                Text(name),
+                Text(&source.name),
+                Text(&source.result.written_at)
+            ),
+        );
+        out.push_str(&section.body);
+        out.push_str("</section>\n");
+    }
+    out.push_str("</main>\n</div>\n</body>\n</html>\n");
+    out
+}
+
+/// Of every id in a section.
+pub(crate) fn prefix(number: usize) -> String {
+    format!("f{}", number + 1)
+}
+
+fn head(title: &str) -> String {
+    let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{hash}'; \
+         base-uri 'none'; form-action 'none'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
+         <meta name=\"generator\" content=\"stillgate-lab {}\">\n<title>{}</title>\n<style>{STYLE}</style>\n</head>\n",
+        env!("CARGO_PKG_VERSION"),
+        Text(title)
+    )
+}
+
+fn theme() -> &'static str {
+    "<fieldset class=\"theme\"><legend>Colours</legend>\
+     <label><input type=\"radio\" name=\"theme\" id=\"theme-auto\" checked> system</label>\
+     <label><input type=\"radio\" name=\"theme\" id=\"theme-light\"> light</label>\
+     <label><input type=\"radio\" name=\"theme\" id=\"theme-dark\"> dark</label></fieldset>\n"
+}
+
+fn contents(sections: &[Section]) -> String {
+    let mut out =
+        String::from("<nav aria-label=\"Contents\">\n<p class=\"brand\">stillgate-lab <span>report</span></p>\n<ul>\n");
+    for (number, section) in sections.iter().enumerate() {
+        if sections.len() > 1 {
+            let (id, name) = (prefix(number), Text(&section.title));
+            write(&mut out, format_args!("<li class=\"level-0\"><a href=\"#{id}\">{name}</a></li>\n"));
+        }
+        for entry in &section.entries {
+            let (level, id, tone, name) = (entry.level, Text(&entry.id), entry.tone.class(), Text(&entry.name));
+            write(&mut out, format_args!("<li class=\"level-{level} {tone}\"><a href=\"#{id}\">{name}</a></li>\n"));
+        }
+    }
+    out.push_str("</ul>\n</nav>\n");
+    out
+}
+
+fn verdict(out: &mut String, number: usize, source: &Source, section: &Section, several: bool) {
+    let class = if section.sentence.chars().count() > LARGE_CHARS_MAX { " long" } else { "" };
+    let (tone, chip) = (section.tone.class(), chip(section.tone, section.word));
+    let about = if several {
+        format!("<a href=\"#{}\">{}</a>", prefix(number), Text(&section.title))
+    } else {
+        Text(&source.name).to_string()
+    };
+    let (sentence, checked) = (Text(&section.sentence), checked(source));
+    write(
+        out,
+        format_args!(
+            "<div class=\"verdict {tone}\"><p class=\"about\">{chip} {about}</p>\
+             <p class=\"sentence{class}\">{sentence}</p>{checked}</div>\n"
+        ),
+    );
+}
+
+/// Whether the verdict follows from the data.
+fn checked(source: &Source) -> String {
+    match source.differences {
+        0 => "<p class=\"checked\">Made again from the raw data with this page: the same.</p>".to_owned(),
+        some => {
+            let figures = if some == 1 {
+                "One figure of its analysis is".to_owned()
+            } else {
+                format!("{some} figures of its analysis are")
+            };
+            format!(
+                "<p class=\"checked\">{} {figures} not what the raw data give; do not rely on it. \
+                 <code>stillgate-lab verify</code> names them.</p>",
+                chip(Tone::Void, "differs")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// WCAG 2.2, success criterion 1.4.3.
+    const CONTRAST_MIN: f64 = 4.5;
+
+    /// Light and dark, as `--name: light-dark(#rrggbb, #rrggbb);`.
+    fn colours() -> HashMap<&'static str, [f64; 2]> {
+        let pairs = STYLE.lines().filter_map(|line| line.trim().strip_prefix("--")?.split_once(": light-dark("));
+        let read = |(name, colours): (&'static str, &str)| {
+            let (light, dark) = colours.strip_suffix(");")?.split_once(", ")?;
+            Some((name, [luminance(light), luminance(dark)]))
+        };
+        pairs.filter_map(read).collect()
+    }
+
+    /// Relative luminance by WCAG.
+    fn luminance(colour: &str) -> f64 {
+        let channel = |at: usize| {
+            let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;
+            if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
+    }
+
+    #[test]
+    fn text_and_series_stand_out_from_their_ground() {
+        let colours = colours();
+        let check = |name: &str, ground: &str| {
+            for scheme in [0, 1] {
+                let (a, b) = (colours[name][scheme], colours[ground][scheme]);
+                let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                assert!(contrast >= CONTRAST_MIN, "{name} on {ground}, scheme {scheme}: {contrast:.2}");
+            }
+        };
+        for name in ["ink", "quiet", "link"] {
+            ["paper", "card", "raised"].iter().for_each(|ground| check(name, ground));
+        }
+        for style in 0..plot::STYLES {
+            ["paper", "card"].iter().for_each(|ground| check(&format!("s{style}"), ground));
+        }
+        for tone in ["worse", "better", "same", "undecided", "void"] {
+            check(tone, &format!("{tone}-ground"));
+            check(tone, "card");
+        }
+    }
+
+    #[test]
+    fn the_policy_has_the_hash_of_the_style_sheet() {
+        let head = head("<title>");
+        assert!(head.contains("default-src 'none'; style-src 'sha256-"), "{head}");
+        assert!(head.contains("<title>&lt;title&gt;</title>"), "{head}");
+        assert!(
+            !STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains('<'),
+            "it stands alone, in HTML"
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! The ratio of each pair in the order the pairs were run: drift, outliers and the effect of who went first show here.
+//!
+//! It takes no part in the decision.
+
+use super::axis::Axis;
+use super::number;
+use super::plot::{self, Key, Look, Plot, Probe};
+use crate::result::compare::Side;
+
+/// Styles by who went first.
+const A_FIRST: usize = 0;
+const B_FIRST: usize = 1;
+
+/// Pairs that get a read-out each.
+const PROBES_MAX: usize = 64;
+
+/// One pair.
+pub(crate) struct Dot {
+    pub(crate) first: Side,
+    /// B to A, less one.
+    pub(crate) ratio: f64,
+    /// Left out of the analysis.
+    pub(crate) void: bool,
+}
+
+/// One measure.
+pub(crate) struct Measure<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) name: String,
+    pub(crate) dots: &'a [Dot],
+    /// The estimate and its interval.
+    pub(crate) effect: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// Numbers of pairs after which was looked.
+    pub(crate) looks: &'a [usize],
+}
+
+impl Measure<'_> {
+    pub(crate) fn draw(&self) -> String {
+        let x = Axis::ordinal(self.dots.len());
+        let at = |pair: usize| x.place((pair + 1) as f64);
+        let reach = self.dots.iter().map(|dot| dot.ratio).chain([self.effect, self.low, self.high]);
+        let y = Axis::ratio(reach);
+        let mut curves = plot::band("interval", y.place(self.low), y.place(self.high));
+        curves.push_str(&plot::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]));
+        curves.push_str(&plot::line("estimate", &[(0.0, y.place(self.effect)), (1.0, y.place(self.effect))]));
+        let mut marks = String::new();
+        for look in self.looks.iter().filter(|look| **look < self.dots.len()) {
+            let between = x.place(*look as f64 + 0.5);
+            marks.push_str(&plot::straight("few", (between, 0.0), (between, 1.0)));
+        }
+        for (pair, dot) in self.dots.iter().enumerate() {
+            let (left, height) = (at(pair), y.place(dot.ratio));
+            if dot.void {
+                marks.push_str(&plot::text("mid void", (left, height), (0, 5), "✕"));
+            } else {
+                marks.push_str(&plot::marker(style(dot), left, height));
+            }
+        }
+        Plot {
+            id: self.id,
+            kind: "ratios",
+            title: self.name.clone(),
+            description: self.description(),
+            x: &x,
+            x_name: "pair",
+            y: &y,
+            y_name: "difference of B",
+            legend: Vec::new(),
+            curves,
+            marks,
+            probes: self.probes(at, &y),
+        }
+        .draw()
+    }
+
+    fn description(&self) -> String {
+        let said = self.dots.iter().enumerate().map(|(pair, dot)| {
+            format!("{} {}{}", pair + 1, number::percent_difference(dot.ratio), if dot.void { " void" } else { "" })
+        });
+        format!("Pairs: {}.", said.collect::<Vec<_>>().join(", "))
+    }
+
+    fn probes(&self, at: impl Fn(usize) -> f64, y: &Axis) -> Vec<Probe> {
+        let half = 0.5 / self.dots.len().max(1) as f64;
+        let all = self.dots.iter().enumerate().take(PROBES_MAX).map(|(pair, dot)| {
+            let first = if dot.first == Side::A { "A went first" } else { "B went first" };
+            let mut lines = vec![(Some(style(dot)), number::percent_difference(dot.ratio)), (None, first.to_owned())];
+            if dot.void {
+                lines.push((None, "void, left out".to_owned()));
+            }
+            let left = at(pair);
+            Probe {
+                at: left,
+                from: left - half,
+                to: left + half,
+                head: format!("pair {}", pair + 1),
+                lines,
+                dots: vec![(style(dot), y.place(dot.ratio))],
+            }
+        });
+        all.collect()
+    }
+}
+
+/// Of all measures' pictures.
+pub(crate) fn legend(looks: bool, void: bool) -> String {
+    let mut keys = vec![
+        Key { name: "A went first".to_owned(), look: Look::Marker(A_FIRST) },
+        Key { name: "B went first".to_owned(), look: Look::Marker(B_FIRST) },
+        Key { name: "estimate".to_owned(), look: Look::Line("estimate") },
+        Key { name: "its interval".to_owned(), look: Look::Area("interval") },
+    ];
+    if looks {
+        keys.push(Key { name: "a look".to_owned(), look: Look::Line("few") });
+    }
+    if void {
+        keys.push(Key { name: "void, left out".to_owned(), look: Look::Word("void", "✕") });
+    }
+    plot::legend(&keys)
+}
+
+fn style(dot: &Dot) -> usize {
+    if dot.first == Side::A { A_FIRST } else { B_FIRST }
+}

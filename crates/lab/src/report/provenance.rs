@@ -1,0 +1,127 @@
+//! Where figures come from: the design, the machine, the programs, the command typed, and how to check it all.
+
+use super::escape::Text;
+use super::number;
+use super::section::{Section, Source};
+use super::tables;
+use crate::result::environment::Environment;
+use crate::result::run::{Placement, Subject};
+
+/// A table's rows.
+pub(crate) type Rows = Vec<(&'static str, Option<String>)>;
+
+/// Design, machine and check, as parts of a section.
+pub(crate) fn parts(section: &mut Section, prefix: &str, source: &Source, design: &Rows) {
+    let table = tables::facts(&format!("{prefix}-design-t"), "Decided before the first measurement", design.clone());
+    section.part(&format!("{prefix}-design"), "Design", &table);
+    let table =
+        tables::facts(&format!("{prefix}-machine-t"), "The machine it ran on", machine(&source.result.environment));
+    section.part(&format!("{prefix}-machine"), "Machine", &table);
+    section.part(&format!("{prefix}-check"), "Check it", &check(source));
+}
+
+/// What is known of a program under measure.
+pub(crate) fn subject(id: &str, subject: &Subject) -> String {
+    let rows = vec![
+        ("name", Some(subject.name.clone())),
+        ("version", subject.version.clone()),
+        ("revision", subject.revision.clone()),
+        ("command", Some(typed(&subject.command))),
+        ("SHA-256 of the binary", subject.binary_sha256.clone()),
+    ];
+    let mut out = tables::facts(id, "The program under measure", rows);
+    if let Some(configuration) = &subject.configuration {
+        let configuration = Text(configuration);
+        out.push_str(&format!(
+            "<pre tabindex=\"0\" role=\"region\" aria-label=\"Its configuration\">{configuration}</pre>\n"
+        ));
+    }
+    out
+}
+
+pub(crate) fn placement_rows(placement: &Placement) -> Rows {
+    let list = |cpus: &[usize]| {
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        Some(if cpus.is_empty() { "all".to_owned() } else { cpus.join(", ") })
+    };
+    vec![
+        ("CPUs of the target", list(&placement.target_cpus)),
+        ("CPUs of load, upstream and scraper", list(&placement.load_cpus)),
+    ]
+}
+
+fn machine(machine: &Environment) -> Rows {
+    let list = |lines: &[String]| if lines.is_empty() { None } else { Some(lines.join("; ")) };
+    vec![
+        ("CPU", machine.cpu_model.clone()),
+        ("CPUs", Some(number::count(machine.cpus as u64))),
+        ("clock", machine.cpu_mhz.map(|mhz| format!("{} MHz", number::plain(mhz)))),
+        ("governor", machine.governor.clone()),
+        ("turbo", machine.turbo.map(|turbo| if turbo { "on" } else { "off" }.to_owned())),
+        ("hypervisor", machine.hypervisor.clone()),
+        ("memory", Some(format!("{} MiB", number::count(machine.memory_mib)))),
+        ("kernel", Some(machine.kernel.clone())),
+        ("system", machine.system.clone()),
+        ("clock source", machine.clock_source.clone()),
+        ("mitigations", list(&machine.mitigations)),
+        ("load average at the beginning", machine.load_average.map(|load| format!("{load:.2}"))),
+        ("stolen by the host", machine.stolen_s.map(|stolen| format!("{} of CPU time", number::time(stolen * 1e6)))),
+        ("commit", machine.commit.clone()),
+    ]
+}
+
+fn check(source: &Source) -> String {
+    let Source { name, sha256, result, .. } = source;
+    let name = quoted(name);
+    let verify = format!("stillgate-lab verify {name}");
+    let again = format!("stillgate-lab {}", typed(&result.arguments));
+    let sum = sha256.as_ref().map_or_else(String::new, |sum| {
+        format!("<p>The file this page was made from, by its SHA-256:</p>\n{}", command(&format!("{sum}  {name}")))
+    });
+    format!(
+        "<p>The result file holds every histogram. This makes the analysis again from them and says whether it is the same:</p>\n\
+         {}{sum}<p>The experiment was run with:</p>\n{}\
+         <p class=\"note\">Written {} by stillgate-lab {}, schema {}.</p>\n",
+        command(&verify),
+        command(&again),
+        Text(&result.written_at),
+        Text(&result.lab_version),
+        result.schema_version
+    )
+}
+
+fn command(text: &str) -> String {
+    format!("<pre tabindex=\"0\" role=\"region\" aria-label=\"To be typed\"><code>{}</code></pre>\n", Text(text))
+}
+
+fn typed(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// As a shell would need it.
+fn quoted(word: &str) -> String {
+    let safe = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
+    if !word.is_empty() && word.chars().all(safe) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_typed_again() {
+        let words = ["tail", "--start", "gw -c 'x y'", "", "--series=1k,10k"].map(str::to_owned);
+        assert_eq!(typed(&words), "tail --start 'gw -c '\\''x y'\\''' '' --series=1k,10k");
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let table = tables::facts("t", "c", machine(&Environment { cpus: 2, ..Environment::default() }));
+        assert!(table.contains("<th scope=\"row\">CPUs</th><td>2</td>"), "{table}");
+        assert!(!table.contains("turbo"), "{table}");
+    }
+}

@@ -1,0 +1,112 @@
+//! What each kind of experiment gives to the page: its verdict, its entries in the contents, its body.
+//!
+//! A verdict has a word and a mark besides its colour, so that nobody has to see colours.
+
+use super::escape::{Short, Text};
+use crate::error::{Error, Result};
+use crate::result::ResultFile;
+use crate::result::histogram;
+use hdrhistogram::Histogram;
+
+/// A result file as it was given.
+pub(crate) struct Source {
+    /// Its name, without folders.
+    pub(crate) name: String,
+    /// Of its bytes, where they can be read again.
+    pub(crate) sha256: Option<String>,
+    /// Figures of its analysis that do not follow from its raw data.
+    pub(crate) differences: usize,
+    pub(crate) result: ResultFile,
+}
+
+/// How a verdict looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Worse,
+    Better,
+    Same,
+    Undecided,
+    Void,
+    /// There is nothing to judge.
+    Plain,
+}
+
+impl Tone {
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Tone::Worse => "worse",
+            Tone::Better => "better",
+            Tone::Same => "same",
+            Tone::Undecided => "undecided",
+            Tone::Void => "void",
+            Tone::Plain => "plain",
+        }
+    }
+
+    fn mark(self) -> &'static str {
+        match self {
+            Tone::Worse => "▲",
+            Tone::Better => "▼",
+            Tone::Same => "=",
+            Tone::Undecided => "?",
+            Tone::Void => "✕",
+            Tone::Plain => "•",
+        }
+    }
+}
+
+/// A word on a coloured ground, with its mark.
+pub(crate) fn chip(tone: Tone, word: &str) -> String {
+    let (class, mark) = (tone.class(), tone.mark());
+    format!("<span class=\"chip {class}\"><span aria-hidden=\"true\">{mark}</span> {}</span>", Short(word))
+}
+
+/// A line of the contents.
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// 0 is a result file.
+    pub(crate) level: usize,
+    pub(crate) tone: Tone,
+}
+
+/// One result file's part of the page.
+pub(crate) struct Section {
+    pub(crate) tone: Tone,
+    /// The verdict in a word.
+    pub(crate) word: &'static str,
+    /// The verdict in a sentence.
+    pub(crate) sentence: String,
+    /// The kind of the experiment and its subjects.
+    pub(crate) title: String,
+    pub(crate) entries: Vec<Entry>,
+    /// Below a heading of the second level.
+    pub(crate) body: String,
+}
+
+impl Section {
+    /// Adds to the contents.
+    pub(crate) fn enter(&mut self, id: &str, name: impl Into<String>, level: usize, tone: Tone) {
+        self.entries.push(Entry { id: id.to_owned(), name: name.into(), level, tone });
+    }
+
+    /// Adds a heading of the third level with what is under it.
+    pub(crate) fn part(&mut self, id: &str, name: &str, markup: &str) {
+        self.enter(id, name, 1, Tone::Plain);
+        let name = Text(name);
+        self.body.push_str(&format!(
+            "<section class=\"part\" aria-labelledby=\"{id}\"><h3 id=\"{id}\">{name}</h3>\n{markup}</section>\n"
+        ));
+    }
+}
+
+/// What is folded on screen and open on paper.
+pub(crate) fn folded(summary: &str, markup: &str) -> String {
+    format!("<details class=\"more\"><summary>{}</summary>\n{markup}</details>\n", Text(summary))
+}
+
+/// All requests of some runs together; of nanoseconds.
+pub(crate) fn together<'a>(what: &str, encoded: impl IntoIterator<Item = &'a String>) -> Result<Histogram<u64>> {
+    let decoded: Result<Vec<_>> = encoded.into_iter().map(|text| histogram::decode(text)).collect();
+    decoded.and_then(|all| histogram::merge(&all)).map_err(|error| Error::context(error, what))
+}

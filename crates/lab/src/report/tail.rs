@@ -1,0 +1,216 @@
+//! What `stillgate-lab tail` found: the overview of a sweep, its cells, and where it all comes from.
+//!
+//! What one cell shows is in `tail_cell`.
+
+use super::axis::Axis;
+use super::escape::{Short, Text};
+use super::overview_plot::{Facet, Point, Target};
+use super::plot::write;
+use super::section::{Section, Source, Tone, chip};
+use super::tables::{self, Cell as TableCell, figures, words};
+use super::tail_cell::{self, Shown, interval, name, tone_of};
+use super::{number, provenance};
+use crate::error::{Error, Result};
+use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
+
+/// Up to so many cells are shown unfolded.
+const UNFOLDED_CELLS_MAX: usize = 2;
+
+/// The measures of the overview.
+const OVERVIEW: [(&str, &str); 2] = [("p99.9", "the 99.9th percentile"), ("max", "the slowest request")];
+
+pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Result<Section> {
+    let (cells, analyses) = (&result.cells, &result.analysis.cells);
+    if cells.len() != analyses.len() {
+        let (cells, analyses) = (cells.len(), analyses.len());
+        return Err(Error::new(format!("it has {cells} cells but the analysis of {analyses}; was it edited by hand?")));
+    }
+    let (tone, word) = overall(analyses);
+    let mut section = Section {
+        tone,
+        word,
+        sentence: result.analysis.sentence.clone(),
+        title: title(cells),
+        entries: Vec::new(),
+        body: String::new(),
+    };
+    if cells.len() > 1 {
+        let markup = overview(prefix, cells, analyses) + &cell_table(prefix, cells, analyses);
+        section.part(&format!("{prefix}-all"), "All cells", &markup);
+    }
+    let mut markup = String::new();
+    let heading = if cells.len() > 1 { "Each cell" } else { "The cell" };
+    section.enter(&format!("{prefix}-each"), heading, 1, Tone::Plain);
+    for (number, (cell, analysis)) in cells.iter().zip(analyses).enumerate() {
+        let id = format!("{prefix}-c{number}");
+        if cells.len() > 1 {
+            section.enter(&id, name(cell), 2, tone_of(analysis.verdict).0);
+        }
+        let shown = match cells.len() {
+            1 => Shown::Alone,
+            some if some <= UNFOLDED_CELLS_MAX => Shown::Unfolded,
+            _ => Shown::Folded,
+        };
+        let drawn = tail_cell::draw(&id, cell, analysis, &result.design, shown);
+        markup.push_str(&drawn.map_err(|error| error.context(name(cell)))?);
+    }
+    write(
+        &mut section.body,
+        format_args!(
+            "<section class=\"part\" aria-labelledby=\"{prefix}-each\"><h3 id=\"{prefix}-each\">{heading}</h3>\n{markup}</section>\n"
+        ),
+    );
+    if !result.failures.is_empty() {
+        let items: String = result.failures.iter().map(|why| format!("<li>{}</li>", Text(why))).collect();
+        section.part(
+            &format!("{prefix}-failed"),
+            "Cells that could not be run",
+            &format!("<ul class=\"errors\">{items}</ul>"),
+        );
+    }
+    provenance::parts(&mut section, prefix, source, &design_rows(&result.design));
+    Ok(section)
+}
+
+/// Of all cells: mixed where some are slower and some are not.
+fn overall(cells: &[CellAnalysis]) -> (Tone, &'static str) {
+    let count = |verdict| cells.iter().filter(|cell| cell.verdict == verdict).count();
+    let (slower, void) = (count(Verdict::Slower), count(Verdict::Void));
+    match () {
+        () if cells.is_empty() || void == cells.len() => (Tone::Void, "void"),
+        () if slower > 0 && slower + void < cells.len() => (Tone::Worse, "slower in some cells"),
+        () if slower > 0 => (Tone::Worse, "slower"),
+        () if count(Verdict::Faster) > 0 => (Tone::Better, "faster in some cells"),
+        () => (Tone::Same, "no difference"),
+    }
+}
+
+fn title(cells: &[Cell]) -> String {
+    let names = targets(cells);
+    match names.len() {
+        0 => "Scrapes and the tail".to_owned(),
+        1..=5 => format!("Scrapes and the tail of {}", names.join(", ")),
+        more => format!("Scrapes and the tail of {more} targets"),
+    }
+}
+
+/// In the order they first appear.
+fn targets(cells: &[Cell]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for cell in cells {
+        if !names.contains(&cell.subject.name) {
+            names.push(cell.subject.name.clone());
+        }
+    }
+    names
+}
+
+/// A picture for each measure and scrape interval.
+fn overview(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String {
+    let mut intervals: Vec<f64> = cells.iter().map(|cell| cell.scrape_every_s).collect();
+    intervals.sort_by(|a, b| b.total_cmp(a));
+    intervals.dedup();
+    let names = targets(cells);
+    let x = Axis::count(cells.iter().map(|cell| cell.series_shown as f64));
+    let mut out = String::from("<div class=\"facets\">");
+    for (measure, called) in OVERVIEW {
+        let all = analyses.iter().flat_map(|cell| effect(cell, measure));
+        let y = Axis::difference(
+            all.flat_map(|effect| [effect.low, effect.difference, effect.high]),
+            number::round_time_difference,
+        );
+        for (at, every_s) in intervals.iter().enumerate() {
+            let of = |name: &String| points(prefix, cells, analyses, (name, *every_s, measure));
+            let targets =
+                names.iter().enumerate().map(|(style, name)| Target { name: name.clone(), style, points: of(name) });
+            let targets: Vec<Target> = targets.filter(|target| !target.points.is_empty()).collect();
+            let id = format!("{prefix}-o{at}-{}", measure.replace('.', ""));
+            let title = format!("What a scrape every {} does to {called}", number::seconds(*every_s));
+            out.push_str(&Facet { id: &id, title, targets: &targets, y: &y, x: &x }.draw());
+        }
+    }
+    out + "</div>\n"
+}
+
+fn points(
+    prefix: &str,
+    cells: &[Cell],
+    analyses: &[CellAnalysis],
+    (name, every_s, measure): (&str, f64, &str),
+) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (number, (cell, analysis)) in cells.iter().zip(analyses).enumerate() {
+        let Some(effect) = effect(analysis, measure) else { continue };
+        if cell.subject.name == name && cell.scrape_every_s == every_s {
+            points.push(Point {
+                series: cell.series_shown,
+                difference: effect.difference,
+                low: effect.low,
+                high: effect.high,
+                cell: format!("{prefix}-c{number}"),
+            });
+        }
+    }
+    points.sort_by_key(|point| point.series);
+    points
+}
+
+fn effect<'a>(analysis: &'a CellAnalysis, measure: &str) -> Option<&'a Effect> {
+    analysis.effects.iter().find(|effect| effect.measure == measure)
+}
+
+fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String {
+    let heads = [
+        words("target"),
+        figures("series"),
+        figures("scrape every"),
+        figures("99.9% without"),
+        figures("99.9% with"),
+        figures("slowest without"),
+        figures("slowest with"),
+        figures("effect on 99.9%"),
+        words("verdict"),
+    ];
+    let rows = cells.iter().zip(analyses).enumerate().map(|(number, (cell, analysis))| {
+        let link = format!("<a href=\"#{prefix}-c{number}\">{}</a>", Short(&cell.subject.name));
+        let (tone, word) = tone_of(analysis.verdict);
+        let time = |us: f64| TableCell::Figure(number::time(us));
+        vec![
+            TableCell::Markup(link),
+            TableCell::Figure(number::count(cell.series_shown)),
+            TableCell::Figure(number::seconds(cell.scrape_every_s)),
+            time(analysis.without.p99_9),
+            time(analysis.with.p99_9),
+            time(analysis.without.max),
+            time(analysis.with.max),
+            TableCell::Figure(effect(analysis, "p99.9").map_or_else(|| number::NONE.to_owned(), interval)),
+            TableCell::Markup(chip(tone, word)),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    tables::draw(
+        &format!("{prefix}-cells"),
+        "All cells; latencies of all blocks together, effects paired",
+        &heads,
+        &rows,
+    )
+}
+
+fn design_rows(design: &TailDesign) -> Vec<(&'static str, Option<String>)> {
+    let some = |text: String| Some(text);
+    let mut rows = vec![
+        ("rate", some(format!("{}/s, open loop", number::plain(design.rate)))),
+        ("connections", some(number::count(design.connections as u64))),
+        ("block", some(number::seconds(design.block_s))),
+        ("load before each block", some(number::seconds(design.lead_in_s))),
+        ("pairs of blocks a cell", some(number::count(design.pairs as u64))),
+        ("confidence of intervals", some(number::round_percent(design.confidence))),
+        ("power of detectable differences", some(number::round_percent(design.power))),
+        ("margin", some(format!("{} of the value without scrapes", number::round_percent(design.margin)))),
+        ("scrapes ask for gzip", some(if design.gzip { "yes" } else { "no" }.to_owned())),
+        ("series the load touches", some(format!("{}%", number::short_count(design.touched_percent)))),
+        ("seed", some(design.seed.to_string())),
+    ];
+    rows.extend(provenance::placement_rows(&design.placement));
+    rows
+}

@@ -1,0 +1,229 @@
+//! One cell of a tail experiment: verdict, percentiles, effects, every block over time, and how the target was started.
+//!
+//! Figures of verdicts are those of the file's analysis; curves come from its histograms.
+
+use super::axis::Axis;
+use super::effect_plot::{Forest, Group, Row};
+use super::escape::Text;
+use super::percentile_plot::{self, Curve};
+use super::section::{Tone, chip, folded};
+use super::tables::{self, Cell as TableCell, figures, words};
+use super::time_series::{self, Stretch};
+use super::{number, provenance};
+use crate::error::Result;
+use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, Verdict};
+use crate::tail::analysis::{pooled, void_reasons};
+use hdrhistogram::Histogram;
+
+/// How a cell is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Folded,
+    Unfolded,
+    /// The page's verdict is its own.
+    Alone,
+}
+
+/// Styles of the two arms.
+const WITHOUT: usize = 0;
+const WITH: usize = 1;
+
+pub(crate) fn draw(
+    id: &str,
+    cell: &Cell,
+    analysis: &CellAnalysis,
+    design: &TailDesign,
+    shown: Shown,
+) -> Result<String> {
+    let (tone, word) = tone_of(analysis.verdict);
+    let of = |arm: Arm| pooled(cell, arm, |run| &run.corrected);
+    let (without, with) = (of(Arm::Without)?, of(Arm::With)?);
+    let curves = [
+        Curve { name: "without scrapes", style: WITHOUT, histogram: &without },
+        Curve { name: "with scrapes", style: WITH, histogram: &with },
+    ];
+    let percentiles = percentile_plot::draw(&format!("{id}-p"), "Latency by percentile".to_owned(), &curves);
+    let (open, name) = (if shown == Shown::Folded { "" } else { " open" }, name(cell));
+    let sentence = match shown {
+        Shown::Alone => String::new(),
+        _ => format!("<p class=\"sentence\">{}</p>\n", Text(&analysis.sentence)),
+    };
+    let title = "Latency over time, block after block".to_owned();
+    let series = time_series::draw(&format!("{id}-s"), title, &stretches(cell));
+    Ok(format!(
+        "<details class=\"cell {}\"{open}><summary><h4>{}</h4>{}</summary>\n<div class=\"inside\" id=\"{id}\">\n\
+         {sentence}{percentiles}{}{series}{}{}{}</div></details>\n",
+        tone.class(),
+        Text(&name),
+        chip(tone, word),
+        forest(id, analysis, design),
+        distribution(id, &without, &with),
+        folded("Blocks", &block_table(id, cell)),
+        folded("How the target was started", &provenance::subject(&format!("{id}-start"), &cell.subject)),
+    ))
+}
+
+/// In words.
+pub(crate) fn name(cell: &Cell) -> String {
+    let series = number::short_count(cell.series_asked.unwrap_or(cell.series_shown) as f64);
+    format!("{}, {series} series, every {}", cell.subject.name, number::seconds(cell.scrape_every_s))
+}
+
+/// A verdict in a word.
+pub(crate) fn tone_of(verdict: Verdict) -> (Tone, &'static str) {
+    match verdict {
+        Verdict::Slower => (Tone::Worse, "slower"),
+        Verdict::Faster => (Tone::Better, "faster"),
+        Verdict::NoDifference => (Tone::Same, "no difference"),
+        Verdict::Void => (Tone::Void, "void"),
+    }
+}
+
+/// In time: of CPU, the measure's name has "a request" already.
+pub(crate) fn interval(effect: &Effect) -> String {
+    number::interval(effect.difference, (effect.low, effect.high), number::time_difference)
+}
+
+fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
+    if analysis.effects.is_empty() {
+        return "<p class=\"absent\">No pair of blocks stands, so there are no effects.</p>\n".to_owned();
+    }
+    let mut units: Vec<&str> = analysis.effects.iter().map(|effect| effect.unit.as_str()).collect();
+    units.dedup();
+    let groups = units.iter().map(|unit| {
+        let effects: Vec<&Effect> = analysis.effects.iter().filter(|effect| effect.unit == *unit).collect();
+        let reach = effects.iter().flat_map(|effect| {
+            [effect.low, effect.difference, effect.high, -effect.minimum_detectable, effect.minimum_detectable]
+        });
+        let axis = Axis::difference(reach, number::round_time_difference);
+        Group { axis, lines: Vec::new(), rows: effects.iter().map(|effect| row(effect)).collect() }
+    });
+    let strip = format!("difference, {} interval", number::round_percent(design.confidence));
+    let pairs = analysis.pairs;
+    Forest {
+        id: &format!("{id}-e"),
+        caption: "What scrapes change: paired differences, with less without".to_owned(),
+        before: &["without", "with"],
+        strip: &strip,
+        after: &["difference", "p"],
+        groups: groups.collect(),
+        note: format!(
+            "{pairs} pairs of blocks. Grey: differences that so few pairs would have missed (power {}). p after Holm's \
+             correction. The scale is linear around zero and logarithmic beyond.",
+            number::round_percent(design.power)
+        ),
+    }
+    .draw()
+}
+
+fn row(effect: &Effect) -> Row {
+    let name = match effect.measure.as_str() {
+        "p50" => "median",
+        "p99" => "99%",
+        "p99.9" => "99.9%",
+        "max" => "slowest",
+        "cpu" => "CPU a request",
+        other => other,
+    };
+    let sure = effect.low > 0.0 || effect.high < 0.0;
+    Row {
+        name: name.to_owned(),
+        before: vec![number::time(effect.without), number::time(effect.with)],
+        value: effect.difference,
+        low: effect.low,
+        high: effect.high,
+        missed: (-effect.minimum_detectable, effect.minimum_detectable),
+        style: match (sure, effect.difference > 0.0) {
+            (false, _) => 5,
+            (true, true) => WITH,
+            (true, false) => WITHOUT,
+        },
+        after: vec![interval(effect), number::p_value(effect.p_adjusted)],
+    }
+}
+
+fn distribution(id: &str, without: &Histogram<u64>, with: &Histogram<u64>) -> String {
+    let (a, b) = (number::count(without.len()), number::count(with.len()));
+    let caption = format!("Latency from the intended start, all blocks together ({a} requests without, {b} with)");
+    percentile_plot::table(&format!("{id}-d"), &caption, ("without", without), ("with", with))
+}
+
+fn stretches(cell: &Cell) -> Vec<Stretch<'_>> {
+    let all = cell.blocks.iter().map(|block| {
+        let arm = if block.arm == Arm::With { "with" } else { "without" };
+        let mut remarks = Vec::new();
+        for scrape in block.scrapes.iter().take(2) {
+            remarks.push(format!(
+                "scrape {}, {}",
+                number::time(scrape.took_s * 1e6),
+                number::bytes(scrape.bytes as f64)
+            ));
+        }
+        if !void_reasons(block).is_empty() {
+            remarks.push("void, left out".to_owned());
+        }
+        Stretch {
+            name: format!("pair {}, {arm} scrapes", block.pair + 1),
+            length_s: block.run.elapsed_s,
+            scraped: block.arm == Arm::With,
+            remarks,
+            scrapes: &block.scrapes,
+            points: &block.points,
+        }
+    });
+    all.collect()
+}
+
+fn block_table(id: &str, cell: &Cell) -> String {
+    let heads = [
+        words("block"),
+        words("scrapes"),
+        figures("requests"),
+        figures("rate"),
+        figures("failed"),
+        figures("CPU a request"),
+        figures("slowest"),
+        figures("scrape took"),
+        figures("bytes"),
+        figures("stolen"),
+        words("remarks"),
+    ];
+    let rows = cell.blocks.iter().map(|block| {
+        let run = &block.run;
+        let slowest = block.points.iter().map(|point| point.max_us).fold(0.0, f64::max);
+        let took: Vec<f64> = block.scrapes.iter().map(|scrape| scrape.took_s).collect();
+        let bytes: u64 = block.scrapes.iter().map(|scrape| scrape.bytes).max().unwrap_or(0);
+        let failed = block.scrapes.iter().filter_map(|scrape| scrape.error.clone());
+        let remarks: Vec<String> =
+            void_reasons(block).into_iter().map(|why| format!("void: {why}")).chain(failed).collect();
+        let none = || TableCell::Figure(number::NONE.to_owned());
+        vec![
+            TableCell::Words(format!("pair {}", block.pair + 1)),
+            TableCell::Words(if block.arm == Arm::With {
+                format!("with ({})", took.len())
+            } else {
+                "without".to_owned()
+            }),
+            TableCell::Figure(number::count(run.requests)),
+            TableCell::Figure(format!("{}/s", number::plain(run.rate_achieved))),
+            TableCell::Figure(number::count(run.errors)),
+            TableCell::Figure(number::time(block.cpu_us_per_request)),
+            TableCell::Figure(number::time(slowest)),
+            if took.is_empty() {
+                none()
+            } else {
+                TableCell::Figure(number::time(took.iter().copied().fold(0.0, f64::max) * 1e6))
+            },
+            if took.is_empty() { none() } else { TableCell::Figure(number::bytes(bytes as f64)) },
+            TableCell::Figure(number::time(block.stolen_ms * 1e3)),
+            TableCell::Words(remarks.join("; ")),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    tables::draw(
+        &format!("{id}-b"),
+        "Blocks in the order they were run; of several scrapes the slowest and the largest",
+        &heads,
+        &rows,
+    )
+}

@@ -1,0 +1,235 @@
+//! Latency over the measured time, with every scrape where it was.
+//!
+//! Blocks stand one after the other in the order they were run, without the pauses between them; those with scrapes are
+//! tinted, a scrape is a darker span with a mark on top. Neighbouring points are put together where there are more than can
+//! be seen, and the worst of them is shown: a picture of a tail must not smooth it away.
+
+use super::axis::Axis;
+use super::number;
+use super::plot::{self, Key, Look, Plot, Probe};
+use crate::result::tail::{Point, Scrape};
+
+/// Points of a line, over the whole width.
+const POINTS_MAX: usize = 320;
+
+/// Bands that can be focused.
+const PROBES_MAX: usize = 24;
+
+/// Styles of the lines.
+const MEDIAN: usize = 5;
+const P99: usize = 0;
+const SLOWEST: usize = 1;
+
+/// A stretch without a gap.
+pub(crate) struct Stretch<'a> {
+    /// What the read-out begins with.
+    pub(crate) name: String,
+    pub(crate) length_s: f64,
+    /// Whether it is tinted.
+    pub(crate) scraped: bool,
+    /// What is said of it besides its latencies.
+    pub(crate) remarks: Vec<String>,
+    pub(crate) scrapes: &'a [Scrape],
+    pub(crate) points: &'a [Point],
+}
+
+/// Stretches one after the other.
+pub(crate) fn draw(id: &str, title: String, stretches: &[Stretch<'_>]) -> String {
+    let points: usize = stretches.iter().map(|stretch| stretch.points.len()).sum();
+    if points == 0 {
+        return String::new();
+    }
+    let together = points.div_ceil(POINTS_MAX);
+    let merged: Vec<Vec<Point>> = stretches.iter().map(|stretch| merged(stretch.points, together)).collect();
+    let total_s: f64 = stretches.iter().map(|stretch| length(stretch)).sum();
+    let x = Axis::elapsed(total_s);
+    let seen = merged.iter().flatten().flat_map(|point| [point.p50_us, point.max_us]);
+    let y = Axis::latency(seen);
+    let (mut areas, mut curves, mut marks, mut probes) = (String::new(), String::new(), String::new(), Vec::new());
+    let mut begun_s = 0.0;
+    for (stretch, points) in stretches.iter().zip(&merged) {
+        let end_s = begun_s + length(stretch);
+        if stretch.scraped {
+            areas.push_str(&plot::area("scraped", x.place(begun_s), x.place(end_s)));
+        }
+        for scrape in stretch.scrapes {
+            let from = x.place(begun_s + scrape.at_s);
+            areas.push_str(&plot::area("scrape", from, x.place(begun_s + scrape.at_s + scrape.took_s)));
+            marks.push_str(&plot::text(
+                "scrape mid",
+                (from, 1.0),
+                (0, -2),
+                if scrape.error.is_none() { "▾" } else { "✕" },
+            ));
+        }
+        let line = |value: fn(&Point) -> f64| -> Vec<(f64, f64)> {
+            let middle = |point: &Point| begun_s + point.at_s + point.length_s / 2.0;
+            points.iter().map(|point| (x.place(middle(point)), y.place(value(point)))).collect()
+        };
+        curves.push_str(&plot::line(&format!("s{MEDIAN} thin"), &line(|point| point.p50_us)));
+        curves.push_str(&plot::line(&format!("s{P99} thin"), &line(|point| point.p99_us)));
+        curves.push_str(&plot::line(&format!("s{SLOWEST}"), &line(|point| point.max_us)));
+        for point in points.iter().filter(|point| point.errors > 0) {
+            let middle = x.place(begun_s + point.at_s + point.length_s / 2.0);
+            marks.push_str(&plot::text("failed mid", (middle, 0.0), (0, -4), "✕"));
+        }
+        probes.extend(probes_of(stretch, points, (begun_s, end_s), &x, stretches.len()));
+        begun_s = end_s;
+    }
+    let title = if together > 1 { format!("{title} (the worst of each {together} points)") } else { title };
+    Plot {
+        id,
+        kind: "series",
+        title,
+        description: description(stretches),
+        x: &x,
+        x_name: "measured time",
+        y: &y,
+        y_name: if y.note == "logarithmic" { "latency, logarithmic" } else { "latency" },
+        legend: keys(stretches),
+        curves: areas + &curves,
+        marks,
+        probes,
+    }
+    .draw()
+}
+
+/// By its points where they reach further than its nominal length.
+fn length(stretch: &Stretch<'_>) -> f64 {
+    let reached = stretch.points.iter().map(|point| point.at_s + point.length_s).fold(0.0, f64::max);
+    stretch.length_s.max(reached)
+}
+
+fn merged(points: &[Point], together: usize) -> Vec<Point> {
+    let worst = |some: &[Point], value: fn(&Point) -> f64| some.iter().map(value).fold(0.0, f64::max);
+    let all = points.chunks(together.max(1)).map(|some| Point {
+        at_s: some[0].at_s,
+        length_s: some.iter().map(|point| point.length_s).sum(),
+        requests: some.iter().map(|point| point.requests).sum(),
+        errors: some.iter().map(|point| point.errors).sum(),
+        p50_us: worst(some, |point| point.p50_us),
+        p99_us: worst(some, |point| point.p99_us),
+        max_us: worst(some, |point| point.max_us),
+    });
+    all.collect()
+}
+
+/// One for a whole stretch where there are several, else for parts of it.
+fn probes_of(
+    stretch: &Stretch<'_>,
+    points: &[Point],
+    (from_s, to_s): (f64, f64),
+    x: &Axis,
+    stretches: usize,
+) -> Vec<Probe> {
+    let parts = if stretches > 1 { 1 } else { PROBES_MAX };
+    let some = points.chunks(points.len().div_ceil(parts).max(1));
+    let all = some.filter(|_| stretches <= PROBES_MAX * 4).map(|part| {
+        let (first, last) = (&part[0], &part[part.len() - 1]);
+        let (from, to) = (from_s + first.at_s, (from_s + last.at_s + last.length_s).min(to_s));
+        let worst = |value: fn(&Point) -> f64| part.iter().map(value).fold(0.0, f64::max);
+        let head = if parts == 1 {
+            stretch.name.clone()
+        } else {
+            format!("{} to {}", number::seconds(round(from)), number::seconds(round(to)))
+        };
+        let mut lines = vec![
+            (Some(SLOWEST), format!("slowest {}", number::time(worst(|point| point.max_us)))),
+            (Some(P99), format!("worst 99% {}", number::time(worst(|point| point.p99_us)))),
+            (Some(MEDIAN), format!("worst median {}", number::time(worst(|point| point.p50_us)))),
+        ];
+        lines.extend(stretch.remarks.iter().map(|remark| (None, remark.clone())));
+        let errors: u64 = part.iter().map(|point| point.errors).sum();
+        if errors > 0 {
+            lines.push((None, format!("{} failed", number::count(errors))));
+        }
+        Probe {
+            at: x.place(f64::midpoint(from, to)),
+            from: x.place(from),
+            to: x.place(to),
+            head,
+            lines,
+            dots: Vec::new(),
+        }
+    });
+    all.collect()
+}
+
+fn round(seconds: f64) -> f64 {
+    (seconds * 10.0).round() / 10.0
+}
+
+fn keys(stretches: &[Stretch<'_>]) -> Vec<Key> {
+    let mut keys = vec![
+        Key { name: "slowest".to_owned(), look: Look::Line("s1") },
+        Key { name: "99%".to_owned(), look: Look::Line("s0 thin") },
+        Key { name: "median".to_owned(), look: Look::Line("s5 thin") },
+    ];
+    if stretches.iter().flat_map(|stretch| stretch.points).any(|point| point.errors > 0) {
+        keys.push(Key { name: "requests failed".to_owned(), look: Look::Word("failed", "✕") });
+    }
+    if stretches.iter().any(|stretch| stretch.scraped) {
+        keys.push(Key { name: "block with scrapes".to_owned(), look: Look::Area("scraped") });
+        keys.push(Key { name: "a scrape".to_owned(), look: Look::Area("scrape") });
+    }
+    keys
+}
+
+fn description(stretches: &[Stretch<'_>]) -> String {
+    let said = stretches.iter().map(|stretch| {
+        let slowest = stretch.points.iter().map(|point| point.max_us).fold(0.0, f64::max);
+        let scrapes = match stretch.scrapes.len() {
+            0 => String::new(),
+            1 => ", one scrape".to_owned(),
+            some => format!(", {some} scrapes"),
+        };
+        format!("{}: slowest {}{scrapes}.", stretch.name, number::time(slowest))
+    });
+    said.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(count: usize) -> Vec<Point> {
+        let point = |at: usize| Point {
+            at_s: at as f64 * 0.1,
+            length_s: 0.1,
+            requests: 100,
+            errors: 0,
+            p50_us: 100.0,
+            p99_us: 200.0,
+            max_us: if at == 77 { 50_000.0 } else { 300.0 },
+        };
+        (0..count).map(point).collect()
+    }
+
+    #[test]
+    fn the_worst_survives_putting_together() {
+        let merged = merged(&points(5_000), 16);
+        assert_eq!(merged.len(), 313);
+        assert_eq!(merged.iter().filter(|point| point.max_us > 1_000.0).count(), 1);
+        assert_eq!(merged.iter().map(|point| point.requests).sum::<u64>(), 500_000);
+    }
+
+    #[test]
+    fn scrapes_are_marked_where_they_were() {
+        let points = points(100);
+        let scrape =
+            |at_s, error: Option<&str>| Scrape { at_s, took_s: 0.5, bytes: 10, error: error.map(str::to_owned) };
+        let scrapes = [scrape(2.5, None), scrape(7.5, Some("refused"))];
+        let stretch = |scrapes| Stretch {
+            name: "pair 1".to_owned(),
+            length_s: 10.0,
+            scraped: true,
+            remarks: Vec::new(),
+            scrapes,
+            points: &points,
+        };
+        let drawn = draw("s", "t".to_owned(), &[stretch(&scrapes), stretch(&[])]);
+        assert!(drawn.contains("<rect class=\"scrape\" x=\"125\" y=\"0\" width=\"25\""), "{drawn}");
+        assert_eq!((drawn.matches('▾').count(), drawn.matches('✕').count()), (1, 1));
+        assert!(drawn.contains("slowest 50.0 ms, 2 scrapes."), "{drawn}");
+    }
+}

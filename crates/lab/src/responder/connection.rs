@@ -1,0 +1,317 @@
+//! One connection: bytes in, requests out of them, answers back, an orderly end.
+
+use super::answers::{Answer, Answers, CONTINUE, Content, Persistence};
+use super::connections::Token;
+use super::delays::Delays;
+use super::requests::{Body, Found, Requests};
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// One read takes at most this much.
+const INPUT_BYTES_MAX: usize = 64 * 1024;
+
+/// Answers are gathered up to about this much before they are written.
+const OUTPUT_BYTES_MAX: usize = 256 * 1024;
+
+/// A connection with so many answers to come is not read from.
+const ANSWERS_DUE_MAX: u32 = 1024;
+
+/// What a client may still send to a connection that has had its last answer, before it is cut off.
+const DRAIN_BYTES_MAX: usize = 1024 * 1024;
+
+/// What all connections work with, one after the other.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) requests: Requests,
+    pub(super) answers: Answers,
+    /// None: answers are due at once.
+    pub(super) delays: Option<Delays>,
+    /// Requests answered.
+    pub(super) answered: u64,
+    input: Box<[u8]>,
+    output: Vec<u8>,
+}
+
+impl Shared {
+    pub(super) fn new(answers: Answers, delays: Option<Delays>) -> Shared {
+        Shared {
+            requests: Requests::new(),
+            answers,
+            delays,
+            answered: 0,
+            input: vec![0; INPUT_BYTES_MAX].into_boxed_slice(),
+            output: Vec::with_capacity(OUTPUT_BYTES_MAX),
+        }
+    }
+}
+
+/// How far a connection is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Requests are taken.
+    Open,
+    /// The last request was taken, its answer was not sent yet.
+    Last,
+    /// As `Last`, and the client will send nothing any more.
+    LastHeard,
+    /// All was sent, the end of sending too. What still comes is read and dropped: closing before would reset the connection
+    /// and could take the last answer away from the client.
+    Draining {
+        /// Dropped so far.
+        bytes: usize,
+    },
+}
+
+/// Whether a connection is still of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum State {
+    Alive,
+    Over,
+}
+
+/// A connection. Where requests come whole and their answers are taken, it owns no memory.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    stage: Stage,
+    /// What was read and not made use of yet.
+    input: Vec<u8>,
+    /// What the client has not taken yet.
+    output: Vec<u8>,
+    /// The request whose body is arriving.
+    body: Option<Box<Body>>,
+    /// Answers that wait for their time.
+    due: u32,
+    /// When the last of them is.
+    due_last: Option<Instant>,
+    /// What epoll is told to wait for.
+    pub(super) watched: EventFlags,
+}
+
+impl Connection {
+    /// Of an accepted socket that does not block, watched for input.
+    pub(super) fn new(socket: OwnedFd) -> Connection {
+        Connection {
+            socket,
+            stage: Stage::Open,
+            input: Vec::new(),
+            output: Vec::new(),
+            body: None,
+            due: 0,
+            due_last: None,
+            watched: EventFlags::IN,
+        }
+    }
+
+    /// What epoll is to wait for: never more input while a client does not take its answers.
+    pub(super) fn wanted(&self) -> EventFlags {
+        match self.stage {
+            _ if !self.output.is_empty() => EventFlags::OUT,
+            Stage::Draining { .. } => EventFlags::IN,
+            Stage::Open if self.due < ANSWERS_DUE_MAX => EventFlags::IN,
+            _ => EventFlags::empty(),
+        }
+    }
+
+    /// After an event.
+    pub(super) fn ready(&mut self, flags: EventFlags, token: Token, shared: &mut Shared) -> State {
+        if flags.contains(EventFlags::ERR) {
+            return State::Over;
+        }
+        if flags.contains(EventFlags::OUT) && self.write_on() == State::Over {
+            return State::Over;
+        }
+        if flags.contains(EventFlags::OUT) && self.output.is_empty() {
+            // No event will come for what was read before.
+            return self.take_up(token, shared);
+        }
+        match flags.intersects(EventFlags::IN | EventFlags::HUP) {
+            true => self.read(token, shared),
+            false => State::Alive,
+        }
+    }
+
+    /// An answer's time has come.
+    pub(super) fn answer_due(&mut self, answer: Answer, token: Token, shared: &mut Shared) -> State {
+        self.due -= 1;
+        shared.answered += 1;
+        shared.output.extend_from_slice(shared.answers.bytes(answer));
+        if self.flush(shared) == State::Over {
+            return State::Over;
+        }
+        match self.input.is_empty() {
+            true => self.end_if_done(),
+            false => self.take_up(token, shared),
+        }
+    }
+
+    /// Makes use of input that was left over.
+    fn take_up(&mut self, token: Token, shared: &mut Shared) -> State {
+        let len = self.input.len();
+        shared.input[..len].copy_from_slice(&self.input);
+        self.input.clear();
+        self.use_input(len, token, shared)
+    }
+
+    fn read(&mut self, token: Token, shared: &mut Shared) -> State {
+        let kept = self.input.len();
+        match recv(&self.socket, &mut shared.input[kept..], RecvFlags::empty()) {
+            Ok((0, _)) if matches!(self.stage, Stage::Draining { .. }) => State::Over,
+            Ok((0, _)) => {
+                self.stage = Stage::LastHeard;
+                self.end_if_done()
+            }
+            Ok((count, _)) => {
+                shared.input[..kept].copy_from_slice(&self.input);
+                self.input.clear();
+                self.use_input(kept + count, token, shared)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => State::Alive,
+            Err(_) => State::Over,
+        }
+    }
+
+    /// Takes requests out of the first `len` bytes of the shared input, and keeps what cannot be made use of yet.
+    fn use_input(&mut self, len: usize, token: Token, shared: &mut Shared) -> State {
+        if let Stage::Draining { bytes } = &mut self.stage {
+            *bytes += len;
+            return if *bytes > DRAIN_BYTES_MAX { State::Over } else { State::Alive };
+        }
+        // Asked for once for all requests that came together, and not at all where answers are due at once.
+        let arrived = shared.delays.as_ref().map(|_| Instant::now());
+        let mut at = 0;
+        while at < len && self.stage == Stage::Open && self.due < ANSWERS_DUE_MAX && self.output.is_empty() {
+            let Some(used) = self.use_once(at, len, token, arrived, shared) else { break };
+            at += used;
+            if shared.output.len() >= OUTPUT_BYTES_MAX && self.flush(shared) == State::Over {
+                return State::Over;
+            }
+        }
+        if self.stage == Stage::Open {
+            self.input.extend_from_slice(&shared.input[at..len]);
+        }
+        match self.flush(shared) {
+            State::Over => State::Over,
+            State::Alive => self.end_if_done(),
+        }
+    }
+
+    /// Uses bytes for one step forward and says how many; none where more are needed first.
+    fn use_once(
+        &mut self,
+        at: usize,
+        len: usize,
+        token: Token,
+        arrived: Option<Instant>,
+        shared: &mut Shared,
+    ) -> Option<usize> {
+        const REFUSAL: Answer = Answer { content: Content::BadRequest, connection: Persistence::Close };
+        let bytes = &mut shared.input[at..len];
+        let (used, answer) = match &mut self.body {
+            Some(body) => match body.take(bytes) {
+                Ok((used, answer)) => (used, answer),
+                Err(_) => (bytes.len(), Some(REFUSAL)),
+            },
+            None => match shared.requests.find(bytes) {
+                Found::Whole(used, answer) => (used, Some(answer)),
+                Found::Head(used, body) => {
+                    // It may overtake answers to requests before: nobody sends such a request behind others.
+                    if body.expects_continue {
+                        shared.output.extend_from_slice(CONTINUE);
+                    }
+                    self.body = Some(Box::new(body));
+                    (used, None)
+                }
+                Found::Partial => return None,
+                Found::Refused => (bytes.len(), Some(REFUSAL)),
+            },
+        };
+        if let Some(answer) = answer {
+            self.body = None;
+            self.answer(answer, token, arrived, shared);
+        }
+        Some(used)
+    }
+
+    /// Answers now, or in time.
+    fn answer(&mut self, answer: Answer, token: Token, arrived: Option<Instant>, shared: &mut Shared) {
+        if answer.connection == Persistence::Close {
+            self.stage = Stage::Last;
+        }
+        match (&mut shared.delays, arrived) {
+            (Some(delays), Some(arrived)) => {
+                let not_before = self.due_last.unwrap_or(arrived);
+                self.due_last = Some(delays.put(arrived, not_before, token, answer));
+                self.due += 1;
+            }
+            _ => {
+                shared.answered += 1;
+                shared.output.extend_from_slice(shared.answers.bytes(answer));
+            }
+        }
+    }
+
+    /// Writes the shared output, keeping what the client does not take.
+    fn flush(&mut self, shared: &mut Shared) -> State {
+        if shared.output.is_empty() {
+            return State::Alive;
+        }
+        let state = match self.output.is_empty() {
+            true => match send(&self.socket, &shared.output, SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    self.output.extend_from_slice(&shared.output[count..]);
+                    State::Alive
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    self.output.extend_from_slice(&shared.output);
+                    State::Alive
+                }
+                Err(_) => State::Over,
+            },
+            false => {
+                self.output.extend_from_slice(&shared.output);
+                State::Alive
+            }
+        };
+        shared.output.clear();
+        state
+    }
+
+    /// Writes what was kept.
+    fn write_on(&mut self) -> State {
+        match send(&self.socket, &self.output, SendFlags::NOSIGNAL) {
+            Ok(count) => {
+                self.output.drain(..count);
+                State::Alive
+            }
+            Err(Errno::AGAIN | Errno::INTR) => State::Alive,
+            Err(_) => State::Over,
+        }
+    }
+
+    /// Ends the connection where it has had its last answer.
+    fn end_if_done(&mut self) -> State {
+        let is_done = self.due == 0 && self.output.is_empty();
+        match self.stage {
+            Stage::LastHeard if is_done => State::Over,
+            Stage::Last if is_done => match shutdown(&self.socket, Shutdown::Write) {
+                Ok(()) => {
+                    self.stage = Stage::Draining { bytes: 0 };
+                    State::Alive
+                }
+                Err(_) => State::Over,
+            },
+            _ => State::Alive,
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

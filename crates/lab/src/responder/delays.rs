@@ -1,0 +1,97 @@
+//! Answers that are not due yet, in the order they will be, and what became of their delays.
+
+use super::answers::Answer;
+use super::connections::Token;
+use super::latency::Latency;
+use hdrhistogram::Histogram;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+use stillgate_stats::Random;
+
+/// An answer on its day.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Due {
+    at: Instant,
+    /// Tells apart what is due at the same moment: of one connection, the earlier request goes first.
+    sequence: u64,
+    arrived: Instant,
+    /// Whose.
+    pub(super) token: Token,
+    /// Which.
+    pub(super) answer: Answer,
+}
+
+/// The answers that are not due yet.
+#[derive(Debug)]
+pub(super) struct Delays {
+    latency: Latency,
+    random: Random,
+    waiting: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    /// As drawn, in nanoseconds.
+    pub(super) drawn: Histogram<u64>,
+    /// From the read of a request to the moment its answer was written, in nanoseconds.
+    pub(super) kept: Histogram<u64>,
+}
+
+impl Delays {
+    pub(super) fn new(latency: Latency, seed: u64) -> Delays {
+        Delays {
+            latency,
+            random: Random::new(seed),
+            waiting: BinaryHeap::new(),
+            sequence: 0,
+            drawn: stillgate_load::outcome::histogram(),
+            kept: stillgate_load::outcome::histogram(),
+        }
+    }
+
+    /// Draws the delay of a request that has just arrived; its answer is due no sooner than `not_before`, which is when the
+    /// one before it on the same connection is. Says when it is.
+    pub(super) fn put(&mut self, arrived: Instant, not_before: Instant, token: Token, answer: Answer) -> Instant {
+        let delay = self.latency.draw(&mut self.random);
+        self.drawn.saturating_record(nanoseconds(delay));
+        let at = (arrived + delay).max(not_before);
+        self.sequence += 1;
+        self.waiting.push(Reverse(Due { at, sequence: self.sequence, arrived, token, answer }));
+        at
+    }
+
+    /// The next that is due by now.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Due> {
+        let due = self.waiting.peek().filter(|due| due.0.at <= now)?.0;
+        self.waiting.pop();
+        self.kept.saturating_record(nanoseconds(now - due.arrived));
+        Some(due)
+    }
+
+    /// How long nothing is due.
+    pub(super) fn idle(&self, now: Instant) -> Option<Duration> {
+        self.waiting.peek().map(|due| due.0.at.saturating_duration_since(now))
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Due {}

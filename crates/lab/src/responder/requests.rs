@@ -1,0 +1,185 @@
+//! Requests out of the bytes of a connection: where each ends, and which answer it gets.
+
+use super::answers::{Answer, Content, Persistence};
+use stillgate_wire::{
+    BodyDecoder, ChunkError, HeadLimits, Method, Progress, RequestError, RequestHead, Version, leading_empty_lines,
+};
+
+/// A request no longer than this is remembered, to be known again byte by byte.
+const REMEMBERED_BYTES_MAX: usize = 4096;
+
+/// What stands at the beginning of some bytes.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A request of so many bytes, body included.
+    Whole(usize, Answer),
+    /// A head of so many bytes, with a body that goes on behind what is there.
+    Head(usize, Body),
+    /// Not all of a head.
+    Partial,
+    /// Nothing that can be answered but by a refusal.
+    Refused,
+}
+
+/// The rest of a request whose head is done.
+#[derive(Debug)]
+pub(super) struct Body {
+    decoder: BodyDecoder,
+    answer: Answer,
+    /// Whether the client waits to be told to send it.
+    pub(super) expects_continue: bool,
+}
+
+impl Body {
+    /// Takes its bytes off the front of `bytes`: how many, and the answer once it is all there.
+    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Result<(usize, Option<Answer>), ChunkError> {
+        let decoded = self.decoder.decode(bytes)?;
+        Ok((decoded.consumed, self.decoder.is_done().then_some(self.answer)))
+    }
+}
+
+/// Reads requests, and knows the last one again.
+///
+/// A client that asks the same over and over is parsed once: where the bytes begin as the last whole request did, they are
+/// that request, for where one ends depends on nothing behind it.
+#[derive(Debug)]
+pub(super) struct Requests {
+    head: RequestHead,
+    limits: HeadLimits,
+    remembered: Vec<u8>,
+    remembered_answer: Answer,
+}
+
+impl Requests {
+    pub(super) fn new() -> Requests {
+        Requests {
+            head: RequestHead::default(),
+            limits: HeadLimits::default(),
+            remembered: Vec::with_capacity(REMEMBERED_BYTES_MAX),
+            remembered_answer: Answer { content: Content::BadRequest, connection: Persistence::Close },
+        }
+    }
+
+    /// What stands at the beginning of `bytes`; the body's bytes may be overwritten.
+    pub(super) fn find(&mut self, bytes: &mut [u8]) -> Found {
+        if !self.remembered.is_empty() && bytes.starts_with(&self.remembered) {
+            return Found::Whole(self.remembered.len(), self.remembered_answer);
+        }
+        self.parse(bytes).unwrap_or(Found::Refused)
+    }
+
+    fn parse(&mut self, bytes: &mut [u8]) -> Result<Found, RequestError> {
+        let skipped = leading_empty_lines(bytes)?;
+        self.head.reset();
+        let Progress::Complete(len) = self.head.advance(&bytes[skipped..], &self.limits)? else {
+            return Ok(Found::Partial);
+        };
+        let head_end = skipped + len;
+        let mut body = Body {
+            decoder: BodyDecoder::new(self.head.framing),
+            answer: self.answer(),
+            expects_continue: self.head.expects_continue,
+        };
+        if body.decoder.is_done() {
+            self.remember(&bytes[..head_end], body.answer);
+            return Ok(Found::Whole(head_end, body.answer));
+        }
+        // Decoding overwrites chunk framing, so only a body of given length can be remembered afterwards.
+        let chunked = matches!(body.decoder, BodyDecoder::Chunked(_));
+        match body.take(&mut bytes[head_end..]) {
+            Err(_) => Ok(Found::Refused),
+            Ok((taken, Some(answer))) => {
+                if !chunked {
+                    self.remember(&bytes[..head_end + taken], answer);
+                }
+                Ok(Found::Whole(head_end + taken, answer))
+            }
+            Ok((taken, None)) => {
+                // Who has begun to send does not wait.
+                body.expects_continue &= taken == 0;
+                Ok(Found::Head(head_end + taken, body))
+            }
+        }
+    }
+
+    fn answer(&self) -> Answer {
+        let content = match self.head.method {
+            Method::Head => Content::HeadOnly,
+            // There is no tunnel to open.
+            Method::Connect => return Answer { content: Content::BadRequest, connection: Persistence::Close },
+            _ => Content::Full,
+        };
+        let connection = match (self.head.keep_alive, self.head.version) {
+            (false, _) => Persistence::Close,
+            (true, Version::Http10) => Persistence::KeptAloud,
+            (true, Version::Http11) => Persistence::Kept,
+        };
+        Answer { content, connection }
+    }
+
+    fn remember(&mut self, bytes: &[u8], answer: Answer) {
+        if bytes.len() <= REMEMBERED_BYTES_MAX {
+            self.remembered.clear();
+            self.remembered.extend_from_slice(bytes);
+            self.remembered_answer = answer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: Answer = Answer { content: Content::Full, connection: Persistence::Kept };
+    const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    /// The same found three times over: parsed, known again, and with other bytes behind it.
+    fn check(text: &str, whole: &str, expected: Answer) {
+        let mut requests = Requests::new();
+        for behind in ["", "", "GET"] {
+            let mut bytes = format!("{text}{behind}").into_bytes();
+            match requests.find(&mut bytes) {
+                Found::Whole(len, answer) => assert_eq!((len, answer), (whole.len(), expected), "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn whole_requests() {
+        check(GET, GET, KEPT);
+        check(&format!("\r\n{GET}"), &format!("\r\n{GET}"), KEPT);
+        let with_body = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+        check(with_body, with_body, KEPT);
+        let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+        check(chunked, chunked, KEPT);
+        let head = "HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        check(head, head, Answer { content: Content::HeadOnly, connection: Persistence::Close });
+        let old = "GET / HTTP/1.0\r\n\r\n";
+        check(old, old, Answer { content: Content::Full, connection: Persistence::Close });
+        let old_kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+        check(old_kept, old_kept, Answer { content: Content::Full, connection: Persistence::KeptAloud });
+    }
+
+    #[test]
+    fn bodies_in_pieces() {
+        let mut requests = Requests::new();
+        let mut head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n".to_vec();
+        let Found::Head(len, mut body) = requests.find(&mut head) else { panic!("no head") };
+        assert_eq!((len, body.expects_continue), (head.len(), true));
+        assert_eq!(body.take(&mut b"abc".to_vec()), Ok((3, None)));
+        assert_eq!(body.take(&mut b"deGET".to_vec()), Ok((2, Some(KEPT))));
+    }
+
+    #[test]
+    fn what_is_not_http() {
+        for text in ["\x16\x03\x01\x02\x00", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\nHost: a\n\n", "GET /\r\n\r\n"] {
+            let mut bytes = text.as_bytes().to_vec();
+            assert!(matches!(Requests::new().find(&mut bytes), Found::Refused), "{text:?}");
+        }
+        for text in ["", "G", "GET / HTTP/1.1\r\nHost: a\r\n"] {
+            let mut bytes = text.as_bytes().to_vec();
+            assert!(matches!(Requests::new().find(&mut bytes), Found::Partial), "{text:?}");
+        }
+    }
+}

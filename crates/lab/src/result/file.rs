@@ -1,0 +1,298 @@
+//! Result files on disk: read with errors that say what to do, written so that a reader never sees half of one.
+//!
+//! An experiment may take an hour, so its file is tried before it begins, and saved again after each finished part: a new
+//! file beside it takes its name in one step, and whatever ends the program in between leaves the older one whole. JSON is
+//! laid out for people and for `diff`: what holds no further list or object is one line, all else is indented.
+
+use crate::error::{Error, Result};
+use crate::result::environment::Environment;
+use crate::result::{Experiment, ResultFile, SCHEMA_VERSION, layout, migrate};
+use serde_json::Value;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A file beyond this is not read: the largest sweep gives some ten megabytes.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Of a file not yet whole.
+const PARTIAL_SUFFIX: &str = ".partial";
+
+/// What a new file may be read and written by, before the process's umask.
+const FILE_MODE: u32 = 0o666;
+
+/// Names standard output where a file is expected.
+const STANDARD_OUTPUT: &str = "-";
+
+impl ResultFile {
+    /// A result of now, by this program.
+    pub(crate) fn new(arguments: Vec<String>, environment: Environment, experiment: Experiment) -> ResultFile {
+        ResultFile {
+            schema_version: SCHEMA_VERSION,
+            lab_version: env!("CARGO_PKG_VERSION").to_owned(),
+            written_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            arguments,
+            environment,
+            experiment,
+        }
+    }
+}
+
+/// The name of a file nobody named: `tail-20261121-231500.json`.
+pub(crate) fn default_path(experiment: &str) -> PathBuf {
+    PathBuf::from(format!("{experiment}-{}.json", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S")))
+}
+
+/// The result in a file, of whatever version.
+pub(crate) fn read(path: &Path) -> Result<ResultFile> {
+    let shown = path.display();
+    let text = read_text(path).map_err(|error| error.context(&shown))?;
+    parse(&text).map_err(|error| error.context(&shown))
+}
+
+/// The result in a text, of whatever version.
+pub(crate) fn parse(text: &str) -> Result<ResultFile> {
+    if text.trim().is_empty() {
+        return Err("it is empty; the run that should have written it did not come that far".into());
+    }
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        Error::new(if error.is_eof() {
+            format!("it ends in the middle ({error}); it was cut off, for example by an incomplete copy: copy it again")
+        } else {
+            format!(
+                "it is not JSON ({error}); give a file written with --json by `stillgate-lab load`, `tail` or `compare`"
+            )
+        })
+    })?;
+    serde_json::from_value(migrate::to_current(value)?).map_err(|error| {
+        Error::new(format!(
+            "it is not a result of stillgate-lab as this version knows it ({error}); was it edited by hand?"
+        ))
+    })
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let failed = |error: io::Error| Error::new(format!("cannot be read: {error}"));
+    let file = File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    let too_large = || Error::new(format!("is larger than {} MiB; no result file is", FILE_BYTES_MAX >> 20));
+    if file.metadata().map_err(failed)?.len() > FILE_BYTES_MAX {
+        return Err(too_large());
+    }
+    // Of a pipe, the length is known only when it has been read.
+    match file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text) {
+        Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(too_large()),
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err("it is not text, and so not a result of stillgate-lab (a compressed file must be unpacked first)"
+                .into())
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Where a result goes, known to be writable.
+#[derive(Debug)]
+pub(crate) enum ResultWriter {
+    /// A file that is replaced at each save.
+    File(PathBuf),
+    /// A pipe, a terminal or standard output: only what is whole goes there, once.
+    Stream(PathBuf),
+}
+
+impl ResultWriter {
+    /// Tries whether `path` can be written, which leaves no trace. A file that is there stays as it is until the first save.
+    pub(crate) fn open(path: &Path) -> Result<ResultWriter> {
+        if path == Path::new(STANDARD_OUTPUT) {
+            return Ok(ResultWriter::Stream(path.to_owned()));
+        }
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => {
+                Err(Error::new(format!("{}: is a folder; name a file in it", path.display())))
+            }
+            Ok(there) if there.is_file() => {
+                // A link stays one; what it leads to is replaced.
+                let path = fs::canonicalize(path).map_err(|error| unwritable(path, &error))?;
+                File::options().append(true).open(&path).map_err(|error| unwritable(&path, &error))?;
+                partial(&path).map(|_| ResultWriter::File(path))
+            }
+            Ok(_) => Ok(ResultWriter::Stream(path.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                partial(path).map(|_| ResultWriter::File(path.to_owned()))
+            }
+            Err(error) => Err(unwritable(path, &error)),
+        }
+    }
+
+    /// Writes what there is so far.
+    pub(crate) fn save(&self, result: &ResultFile) -> Result {
+        match self {
+            ResultWriter::Stream(_) => Ok(()),
+            ResultWriter::File(path) => {
+                let mut file = partial(path)?;
+                file.write_all(&text(result)?)
+                    .and_then(|()| file.as_file().sync_all())
+                    .map_err(|error| unwritable(path, &error))?;
+                file.persist(path).map(drop).map_err(|error| unwritable(path, &error.error))
+            }
+        }
+    }
+
+    /// Writes the whole.
+    pub(crate) fn finish(self, result: &ResultFile) -> Result {
+        match &self {
+            ResultWriter::File(_) => self.save(result),
+            ResultWriter::Stream(path) => {
+                let text = text(result)?;
+                let written = if path == Path::new(STANDARD_OUTPUT) {
+                    io::stdout().lock().write_all(&text)
+                } else {
+                    File::options().write(true).open(path).and_then(|mut file| file.write_all(&text))
+                };
+                written.map_err(|error| unwritable(path, &error))
+            }
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            ResultWriter::File(path) | ResultWriter::Stream(path) => path,
+        }
+    }
+}
+
+/// A new file in the folder of `path`, gone when it is dropped.
+fn partial(path: &Path) -> Result<NamedTempFile> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::new(format!("{}: is not the name of a file", path.display())));
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut prefix = name.to_owned();
+    prefix.push(".");
+    tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(PARTIAL_SUFFIX)
+        .permissions(Permissions::from_mode(FILE_MODE))
+        .tempfile_in(folder)
+        .map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Error {
+    let why = match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) => "its folder does not exist".to_owned(),
+        (_, Some(code)) => io::Error::from_raw_os_error(code).to_string(),
+        // tempfile names its own file in the message, which nobody knows.
+        (kind, None) => kind.to_string(),
+    };
+    Error::new(format!("{}: cannot be written: {why}; choose another file with --json", path.display()))
+}
+
+fn text(result: &ResultFile) -> Result<Vec<u8>> {
+    let compact = serde_json::to_string(result)
+        .map_err(|error| Error::new(format!("the result cannot be written as JSON: {error}")))?;
+    Ok(layout::indent(&compact).into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tail::synthetic;
+    use proptest::prelude::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_is_no_result_is_refused_in_words() {
+        let check = |text: &str, message: &str| {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(message), "{text:?}: {error}");
+        };
+        let file = synthetic::file(1, 2, 0.0);
+        let whole = String::from_utf8(super::text(&file).unwrap()).unwrap();
+        let cut: String = whole.chars().take(whole.len() / 2).collect();
+        check("", "did not come that far");
+        check("Running 10s test @ http://127.0.0.1/", "not JSON");
+        check(&cut, "cut off");
+        check("[]", "not a result of stillgate-lab");
+        check(&whole.replacen("\"schema_version\": 1", "\"schema_version\": 9", 1), "use a newer stillgate-lab");
+        check(&whole.replacen("\"kind\": \"tail\"", "\"kind\": \"soak\"", 1), "unknown variant `soak`");
+        check(&whole.replacen("\"pairs\": 2", "\"pairs\": \"two\"", 1), "was it edited by hand?");
+        assert!(
+            read(Path::new("/no/such/file.json"))
+                .unwrap_err()
+                .to_string()
+                .starts_with("/no/such/file.json: cannot be read")
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_not_text_or_too_large_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("result.json.gz");
+        fs::write(&path, [0x1f, 0x8b, 8, 0, 0xff]).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("must be unpacked first"));
+        // Of zeros that take no room on the disk.
+        File::options().write(true).open(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("larger than 1024 MiB"));
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_found_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |path: &Path, message: &str| {
+            let error = ResultWriter::open(path).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        };
+        check(&folder.path().join("missing/result.json"), "its folder does not exist");
+        check(folder.path(), "is a folder");
+        check(Path::new(""), "not the name of a file");
+        check(Path::new("/proc/result.json"), "choose another file with --json");
+    }
+
+    #[test]
+    fn a_save_replaces_the_whole_file_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("result.json"), folder.path().join("link.json"));
+        fs::write(&path, "older").unwrap();
+        symlink(&path, &link).unwrap();
+        let writer = ResultWriter::open(&link).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "older", "until there is something newer");
+        for pairs in [1, 2] {
+            let result = synthetic::file(1, pairs, 0.0);
+            writer.save(&result).unwrap();
+            assert_eq!(read(&path).unwrap(), result);
+        }
+        assert!(link.is_symlink());
+        let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["link.json", "result.json"]);
+    }
+
+    #[test]
+    fn a_stream_gets_only_the_whole() {
+        let writer = ResultWriter::open(Path::new("/dev/null")).unwrap();
+        assert!(matches!(writer, ResultWriter::Stream(_)));
+        writer.save(&synthetic::file(1, 1, 0.0)).unwrap();
+        writer.finish(&synthetic::file(1, 1, 0.0)).unwrap();
+        assert!(matches!(ResultWriter::open(Path::new("-")).unwrap(), ResultWriter::Stream(_)));
+    }
+
+    #[test]
+    fn raw_data_take_little_room() {
+        let bytes = super::text(&synthetic::file(1, 10, 50_000.0)).unwrap().len();
+        // Three histograms and fifty points each.
+        assert!(bytes < 40 * 12_000, "{bytes} bytes for 40 blocks");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+        #[test]
+        fn a_result_comes_back_to_the_last_digit(seed: u64, pairs in 1usize..4, stall_us in 0.0..1e6) {
+            let result = synthetic::file(seed, pairs, stall_us);
+            let text = String::from_utf8(super::text(&result).unwrap()).unwrap();
+            prop_assert_eq!(parse(&text).unwrap(), result);
+        }
+    }
+}

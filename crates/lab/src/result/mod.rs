@@ -1,0 +1,54 @@
+//! Result files: what an experiment leaves behind, in JSON that describes itself.
+//!
+//! A file holds the design (with its seed and order), the raw data and the analysis. The analysis is a function of the other
+//! two, so `stillgate-lab verify` can make it again and compare. Fields are only ever added; where one must change its meaning,
+//! [`SCHEMA_VERSION`] is raised and `migrate` takes older files along.
+
+pub(crate) mod compare;
+pub(crate) mod environment;
+pub(crate) mod file;
+pub(crate) mod histogram;
+mod layout;
+pub(crate) mod load;
+mod migrate;
+pub(crate) mod record;
+pub(crate) mod run;
+pub(crate) mod tail;
+mod unbounded;
+
+use environment::Environment;
+use serde::{Deserialize, Serialize};
+
+/// The layout this program writes.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// A result file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ResultFile {
+    /// See [`SCHEMA_VERSION`].
+    pub(crate) schema_version: u32,
+    /// Of the program that wrote it.
+    pub(crate) lab_version: String,
+    /// RFC 3339, UTC.
+    pub(crate) written_at: String,
+    /// As typed, the program's name left out.
+    pub(crate) arguments: Vec<String>,
+    /// The machine it ran on.
+    pub(crate) environment: Environment,
+    /// What was done and what came of it. In JSON its fields stand at the top level, beside those above, `kind` among them:
+    /// scripts read `requests` or `corrected` of a load without knowing of result files.
+    #[serde(flatten)]
+    pub(crate) experiment: Experiment,
+}
+
+/// What was done and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Experiment {
+    /// `stillgate-lab load`
+    Load(Box<load::LoadResult>),
+    /// `stillgate-lab tail`
+    Tail(Box<tail::TailResult>),
+    /// `stillgate-lab compare`
+    Compare(Box<compare::CompareResult>),
+}

@@ -1,0 +1,267 @@
+//! A scraper as Prometheus is one: at fixed times, all bytes taken and none looked at.
+//!
+//! Unpacking or parsing would cost the CPU it shares with the load. Scrapes never overlap: one that takes longer than the
+//! interval delays the next, which its times show, and times that are over are skipped. It runs in a thread of its own that
+//! gives way to all others. What an exposition says is counted outside the measured time, by [`count_series`].
+
+mod exchange;
+
+use crate::error::{Error, Result};
+use crate::result::tail::Scrape;
+use crate::target::{MetricsAddress, placement, schedule};
+use exchange::{Wanted, exchange};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A running scraper.
+#[derive(Debug)]
+pub(crate) struct Scraper {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Scrape>>,
+}
+
+impl Scraper {
+    /// Scrapes `every` so often, first after half of that: a time as short as the interval has one scrape. `begin` is when the
+    /// measured time begins, which may be still to come; the times of scrapes count from it. Empty `cpus`: any.
+    pub(crate) fn start(
+        metrics: &MetricsAddress,
+        every: Duration,
+        gzip: bool,
+        cpus: &[usize],
+        begin: Instant,
+    ) -> Result<Scraper> {
+        if every.is_zero() {
+            return Err("scrapes need a time between them that is not zero".into());
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let run = Run { metrics: metrics.clone(), every, gzip, begin, over: Arc::clone(&over) };
+        let spawn = || thread::Builder::new().name("scraper".to_owned()).spawn(move || run.run());
+        let thread = placement::on_cpus(cpus, spawn)?.map_err(|error| format!("the scraper's thread: {error}"))?;
+        Ok(Scraper { over, thread })
+    }
+
+    /// Ends it and gives what it did. A scrape under way is waited for: the target would go on with it, and what is measured
+    /// next would be measured beside it.
+    pub(crate) fn stop(self) -> Result<Vec<Scrape>> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        self.thread.join().map_err(|_| Error::new("the scraper's thread panicked; its message is above"))
+    }
+}
+
+/// Scrapes once and counts the series: the lines that are neither comments nor empty.
+pub(crate) fn count_series(metrics: &MetricsAddress) -> Result<u64> {
+    let mut counter = SeriesCounter::default();
+    let got = exchange(metrics, Wanted::Lines, &mut |content| counter.see(content));
+    got.map_err(|error| format!("the exposition at http://{}{}: {error}", metrics.address, metrics.path))?;
+    Ok(counter.count())
+}
+
+/// What the thread needs.
+struct Run {
+    metrics: MetricsAddress,
+    every: Duration,
+    gzip: bool,
+    begin: Instant,
+    over: Arc<AtomicBool>,
+}
+
+impl Run {
+    fn run(self) -> Vec<Scrape> {
+        // Where it may not go last it goes as others do, which costs the load beside it a little.
+        let _ = schedule::own_last();
+        let mut scrapes = Vec::new();
+        let mut next = self.begin + self.every / 2;
+        while !self.over.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now < next {
+                thread::park_timeout(next - now);
+                continue;
+            }
+            let got = exchange(&self.metrics, Wanted::Scrape { gzip: self.gzip }, &mut |_| {});
+            let (bytes, error) = match got {
+                Ok(bytes) => (bytes, None),
+                Err(failed) => (failed.bytes, Some(failed.to_string())),
+            };
+            scrapes.push(Scrape {
+                at_s: now.saturating_duration_since(self.begin).as_secs_f64(),
+                took_s: now.elapsed().as_secs_f64(),
+                bytes,
+                error,
+            });
+            next = following(next, self.every, Instant::now());
+        }
+        scrapes
+    }
+}
+
+/// The next of the fixed times; one that is over is caught up with at once, those before it are skipped.
+fn following(last: Instant, every: Duration, now: Instant) -> Instant {
+    let mut next = last + every;
+    while next + every <= now {
+        next += every;
+    }
+    next
+}
+
+/// Counts series in pieces of an exposition.
+#[derive(Debug, Default)]
+struct SeriesCounter {
+    lines: u64,
+    within: Line,
+}
+
+/// The line that is being read.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum Line {
+    #[default]
+    Empty,
+    Comment,
+    Sample,
+}
+
+impl SeriesCounter {
+    fn see(&mut self, content: &[u8]) {
+        for &byte in content {
+            self.within = match (self.within, byte) {
+                (line, b'\n') => {
+                    self.lines += u64::from(line == Line::Sample);
+                    Line::Empty
+                }
+                (Line::Empty, b'#') => Line::Comment,
+                (Line::Empty, b' ' | b'\t' | b'\r') => Line::Empty,
+                (Line::Empty, _) => Line::Sample,
+                (line, _) => line,
+            };
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.lines + u64::from(self.within == Line::Sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    const TOLD_MAX: usize = 100;
+
+    /// A server that tells of each request and answers when it is let.
+    fn serve(answer: &'static str) -> (MetricsAddress, Receiver<String>, SyncSender<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tell, told) = sync_channel(TOLD_MAX);
+        let (let_go, go) = sync_channel(TOLD_MAX);
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(std::io::Result::ok) {
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).unwrap();
+                if tell.send(String::from_utf8_lossy(&request[..length]).into_owned()).is_err() || go.recv().is_err() {
+                    return;
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (MetricsAddress { address, path: "/metrics".to_owned() }, told, let_go)
+    }
+
+    const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n";
+
+    #[test]
+    fn scrapes_come_one_after_the_other() {
+        let (metrics, told, let_go) = serve(ANSWER);
+        let every = Duration::from_millis(20);
+        let scraper = Scraper::start(&metrics, every, true, &[], Instant::now()).unwrap();
+        for _ in 0..3 {
+            let request = told.recv().unwrap();
+            assert!(request.starts_with("GET /metrics HTTP/1.1\r\n"), "{request}");
+            assert!(request.contains("Accept-Encoding: gzip\r\n"), "{request}");
+            // Longer than the interval, and still no second request.
+            assert!(told.recv_timeout(3 * every).is_err());
+            let_go.send(()).unwrap();
+        }
+        // One under way is waited for.
+        told.recv().unwrap();
+        let_go.send(()).unwrap();
+        let scrapes = scraper.stop().unwrap();
+        let complete = &scrapes[..3];
+        assert!(
+            complete.iter().all(|scrape| scrape.error.is_none() && scrape.bytes == ANSWER.len() as u64),
+            "{scrapes:?}"
+        );
+        assert!(complete.iter().all(|scrape| scrape.took_s >= (3 * every).as_secs_f64()), "{scrapes:?}");
+        assert!(scrapes[0].at_s >= every.as_secs_f64() / 2.0, "{scrapes:?}");
+        assert!(scrapes.windows(2).all(|pair| pair[1].at_s >= pair[0].at_s + pair[0].took_s), "{scrapes:?}");
+    }
+
+    #[test]
+    fn what_fails_is_told() {
+        let (metrics, told, let_go) = serve("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n");
+        let begin = Instant::now();
+        let scraper = Scraper::start(&metrics, Duration::from_millis(10), false, &[], begin).unwrap();
+        assert!(!told.recv().unwrap().contains("gzip"));
+        let_go.send(()).unwrap();
+        // Whether it began another one is a matter of time.
+        drop((told, let_go));
+        let scrapes = scraper.stop().unwrap();
+        assert_eq!(scrapes[0].error.as_deref(), Some("answered 500"));
+        assert!(scrapes[1..].iter().all(|scrape| scrape.error.is_some()), "{scrapes:?}");
+    }
+
+    #[test]
+    fn none_before_the_first_time() {
+        let (metrics, _told, _let_go) = serve(ANSWER);
+        let scraper = Scraper::start(&metrics, Duration::from_secs(3600), true, &[], Instant::now()).unwrap();
+        assert_eq!(scraper.stop().unwrap(), Vec::new());
+        assert!(Scraper::start(&metrics, Duration::ZERO, true, &[], Instant::now()).is_err());
+    }
+
+    #[test]
+    fn times_are_kept() {
+        #[track_caller]
+        fn check(now_ms: u64, expected_ms: u64) {
+            let begin = Instant::now();
+            let at = |ms: u64| begin + Duration::from_millis(ms);
+            assert_eq!(following(at(500), Duration::from_secs(1), at(now_ms)), at(expected_ms));
+        }
+        check(600, 1500);
+        check(1600, 1500);
+        check(2499, 1500);
+        check(2500, 2500);
+        check(9000, 8500);
+    }
+
+    #[test]
+    fn series_are_counted_in_pieces() {
+        #[track_caller]
+        fn check(text: &str, expected: u64) {
+            for cut in 0..=text.len() {
+                let mut counter = SeriesCounter::default();
+                counter.see(&text.as_bytes()[..cut]);
+                counter.see(&text.as_bytes()[cut..]);
+                assert_eq!(counter.count(), expected, "{text:?} cut at {cut}");
+            }
+        }
+        check("# TYPE a counter\na 1\na{b=\"#\"} 2\n\n# EOF\n", 2);
+        check("a 1\r\n\r\nb 2", 2);
+        check("", 0);
+        check("#", 0);
+    }
+
+    #[test]
+    fn series_of_an_exposition() {
+        let (metrics, _told, let_go) =
+            serve("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\na 1\nb\r\n3\r\n 2\n\r\n0\r\n\r\n");
+        let_go.send(()).unwrap();
+        assert_eq!(count_series(&metrics).unwrap(), 2);
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = count_series(&MetricsAddress { address: closed, path: "/m".to_owned() }).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("the exposition at http://{closed}/m: cannot connect: ")), "{error}");
+    }
+}

@@ -1,0 +1,167 @@
+//! One scrape: a GET on a connection of its own, its answer taken to the last byte.
+
+use crate::target::MetricsAddress;
+use std::fmt;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+use stillgate_wire::{BodyDecoder, HeadLimits, Method, Progress, ResponseHead};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Without a byte: a worker that sorts a million series first is silent for long.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Read at once: an exposition of a million series is tens of megabytes.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wanted {
+    /// What Prometheus asks for.
+    Scrape {
+        /// Also whether it may come compressed.
+        gzip: bool,
+    },
+    /// The plainest format, where each line is a series: OpenMetrics has further lines that say when a series began.
+    Lines,
+}
+
+const ACCEPT_LINES: &str = "text/plain;version=0.0.4";
+
+/// The formats in text.
+const ACCEPT: &str = "application/openmetrics-text;version=1.0.0;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,\
+    text/plain;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+
+/// What went wrong, and how much came before.
+#[derive(Debug)]
+pub(super) struct Failed {
+    message: String,
+    pub(super) bytes: u64,
+}
+
+/// Asks and reads all; `see` gets the content piece by piece, as it was coded. The bytes of the whole answer.
+pub(super) fn exchange(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8])) -> Result<u64, Failed> {
+    let mut bytes = 0;
+    take(metrics, wanted, see, &mut bytes).map_err(|message| Failed { message, bytes })?;
+    Ok(bytes)
+}
+
+fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), bytes: &mut u64) -> Result<(), String> {
+    let mut stream = TcpStream::connect_timeout(&metrics.address, CONNECT_TIMEOUT)
+        .and_then(|stream| stream.set_read_timeout(Some(SILENCE_TIMEOUT)).map(|()| stream))
+        .map_err(|error| format!("cannot connect: {error}"))?;
+    let (accept, encoding) = match wanted {
+        Wanted::Scrape { gzip: true } => (ACCEPT, "Accept-Encoding: gzip\r\n"),
+        Wanted::Scrape { gzip: false } => (ACCEPT, ""),
+        Wanted::Lines => (ACCEPT_LINES, ""),
+    };
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: stillgate-lab\r\nAccept: {accept}\r\n{encoding}Connection: close\r\n\r\n",
+        metrics.path, metrics.address
+    );
+    stream.write_all(request.as_bytes()).map_err(|error| format!("cannot be asked: {error}"))?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut filled = 0;
+    let mut body: Option<BodyDecoder> = None;
+    let mut head = ResponseHead::default();
+    loop {
+        let read =
+            stream.read(&mut buffer[filled..]).map_err(|error| format!("cut off after {bytes} bytes: {error}"))?;
+        *bytes += read as u64;
+        if read == 0 {
+            return match body {
+                Some(BodyDecoder::UntilClose) => Ok(()),
+                _ => Err(format!("cut off after {bytes} bytes")),
+            };
+        }
+        filled += read;
+        let mut from = 0;
+        if body.is_none() {
+            match head.advance(&buffer[..filled], Method::Get, &HeadLimits::default()) {
+                Ok(Progress::Partial) => continue,
+                Ok(Progress::Complete(_)) if head.status != 200 => return Err(format!("answered {}", head.status)),
+                Ok(Progress::Complete(length)) => from = length,
+                Err(error) => return Err(format!("not an HTTP answer: {error:?}")),
+            }
+        }
+        let decoder = body.get_or_insert_with(|| BodyDecoder::new(head.framing));
+        let decoded = decoder.decode(&mut buffer[from..filled]).map_err(|error| format!("a bad body: {error:?}"))?;
+        see(&buffer[from..from + decoded.data]);
+        // The decoder takes all there is, unless the body is done.
+        filled = 0;
+        if decoder.is_done() {
+            return Ok(());
+        }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// One exchange with a server that answers so, in pieces of `piece` bytes, and closes.
+    fn ask(answer: &str, piece: usize) -> (Result<u64, String>, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut content = Vec::new();
+        let got = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.set_nodelay(true).unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.push(byte[0]);
+                }
+                for part in answer.as_bytes().chunks(piece) {
+                    // The client may have had enough.
+                    if stream.write_all(part).is_err() {
+                        return;
+                    }
+                }
+            });
+            let metrics = MetricsAddress { address, path: "/metrics".to_owned() };
+            exchange(&metrics, Wanted::Lines, &mut |part| content.extend_from_slice(part))
+                .map_err(|failed| failed.to_string())
+        });
+        (got, content)
+    }
+
+    #[test]
+    fn an_answer_is_taken_whole() {
+        #[track_caller]
+        fn check(answer: &str, expected: &str) {
+            for piece in [1, 7, answer.len()] {
+                let (got, content) = ask(answer, piece);
+                assert_eq!(got, Ok(answer.len() as u64), "in pieces of {piece}");
+                assert_eq!(String::from_utf8_lossy(&content), expected);
+            }
+        }
+        check("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", "abc");
+        check("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "");
+        check("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", "abc");
+        check("HTTP/1.0 200 OK\r\n\r\nabc", "abc");
+    }
+
+    #[test]
+    fn what_is_not_whole_is_told() {
+        #[track_caller]
+        fn check(answer: &str, expected: &str) {
+            assert_eq!(ask(answer, answer.len().max(1)).0, Err(expected.to_owned()));
+        }
+        check("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", "cut off after 41 bytes");
+        check("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", "cut off after 54 bytes");
+        check("HTTP/1.1 200 OK\r\nConte", "cut off after 22 bytes");
+        check("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "answered 404");
+        check("", "cut off after 0 bytes");
+        check("220 mail\r\n\r\n", "not an HTTP answer: StatusLine");
+    }
+}

@@ -1,0 +1,18 @@
+//! Writing what a command was asked for to standard output.
+//!
+//! `println!` panics where nobody reads any more (`stillgate-lab load … | head -1`) or the disk is full.
+
+use crate::error::{Error, Result};
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes all of it. A reader that has left has what it wanted.
+pub(crate) fn show(text: impl Display) -> Result {
+    let mut out = io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::new(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,358 @@
+//! What the blocks of a tail experiment say: a pure function of design and raw data, so that anyone can make it again.
+//!
+//! The unit of evidence is the block, not the request: requests of one stall are no independent witnesses. Each pair of
+//! blocks gives one difference a measure; the Hodges-Lehmann estimate and Wilcoxon's signed-rank test ask little of their
+//! distribution, which for maxima is far from normal. Five measures are tested, so Holm's correction keeps the probability
+//! of any false alarm in a cell at one minus the confidence; over the cells of a sweep nothing is corrected, and the
+//! sentence over all says so.
+
+use crate::error::{Error, Result};
+use crate::result::histogram;
+use crate::result::run::RunRecord;
+use crate::result::tail::{Arm, Block, Cell, CellAnalysis, Effect, PooledQuantile, TailAnalysis, TailDesign};
+use crate::tail::verdict::{self, Evidence};
+use hdrhistogram::Histogram;
+use stillgate_stats as stats;
+
+/// What is read off a block.
+#[derive(Debug, Clone, Copy)]
+struct Figures {
+    p50_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+    cpu_us: f64,
+}
+
+/// A figure that is tested.
+struct Measure {
+    name: &'static str,
+    unit: &'static str,
+    of: fn(&Figures) -> f64,
+}
+
+const MEASURES: [Measure; 5] = [
+    Measure { name: "p50", unit: "us", of: |figures| figures.p50_us },
+    Measure { name: "p99", unit: "us", of: |figures| figures.p99_us },
+    Measure { name: P99_9, unit: "us", of: |figures| figures.p99_9_us },
+    Measure { name: "max", unit: "us", of: |figures| figures.max_us },
+    Measure { name: "cpu", unit: "us/request", of: |figures| figures.cpu_us },
+];
+
+/// The measure that sentences are about where there is a choice.
+pub(super) const P99_9: &str = "p99.9";
+
+/// Measures that the verdict is about.
+pub(super) const TAIL_MEASURES: [&str; 3] = [P99_9, "max", "p99"];
+
+/// How many measures Holm's correction is over.
+pub(crate) const MEASURES_TESTED: usize = MEASURES.len();
+
+/// Percentiles whose order-statistic intervals are given.
+const POOLED_PERCENTILES: [f64; 4] = [50.0, 99.0, 99.9, 99.99];
+
+/// Above this share of failed requests without scrapes, the target was not healthy to begin with.
+const ERROR_SHARE_MAX: f64 = 0.01;
+
+/// Two blocks of one cell, both worth something.
+struct Pair<'a> {
+    without: &'a Block,
+    with: &'a Block,
+}
+
+/// The pairs of a cell that stand, and how many do not.
+struct Pairs<'a> {
+    standing: Vec<Pair<'a>>,
+    void: usize,
+}
+
+/// The analysis of all cells. Fails only where a kept histogram cannot be read.
+pub(crate) fn analyse(design: &TailDesign, cells: &[Cell]) -> Result<TailAnalysis> {
+    let analysed = cells
+        .iter()
+        .map(|cell| {
+            analyse_cell(design, cell).map_err(|error| {
+                let (name, every) = (&cell.subject.name, cell.scrape_every_s);
+                error.context(format_args!("cell {} ({name}, scraped every {every} s)", cell.number))
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let sentence = verdict::over_all(design, cells, &analysed);
+    Ok(TailAnalysis { cells: analysed, sentence })
+}
+
+/// Why a block says nothing; empty: it stands.
+pub(crate) fn void_reasons(block: &Block) -> Vec<String> {
+    let mut reasons = block.run.void.clone();
+    let run = &block.run;
+    match block.arm {
+        Arm::Without if run.errors as f64 > ERROR_SHARE_MAX * (run.requests + run.errors) as f64 => {
+            let example = run.error_examples.first().map_or("", String::as_str);
+            reasons.push(format!(
+                "{} of {} requests failed without any scrape: {example}",
+                run.errors,
+                run.requests + run.errors
+            ));
+        }
+        Arm::With if block.scrapes.iter().all(|scrape| scrape.error.is_some()) => {
+            let example = block.scrapes.iter().find_map(|scrape| scrape.error.as_deref());
+            reasons.push(example.map_or("it has no scrape".to_owned(), |why| format!("no scrape succeeded: {why}")));
+        }
+        _ => {}
+    }
+    reasons
+}
+
+/// All requests of the standing blocks of an arm.
+pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
+    let pairs = pairs(&cell.blocks);
+    let histograms = pairs
+        .standing
+        .iter()
+        .map(|pair| decode(if arm == Arm::With { pair.with } else { pair.without }, of))
+        .collect::<Result<Vec<_>>>()?;
+    histogram::merge(&histograms)
+}
+
+fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
+    let pairs = pairs(&cell.blocks);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for pair in &pairs.standing {
+        without.push(figures(pair.without)?);
+        with.push(figures(pair.with)?);
+    }
+    let effects = effects(design, &without, &with);
+    let all_without = pooled(cell, Arm::Without, |run| &run.corrected)?;
+    let all_with = pooled(cell, Arm::With, |run| &run.corrected)?;
+    let evidence = Evidence { design, cell, effects: &effects, pairs: pairs.standing.len(), void_pairs: pairs.void };
+    let (verdict, sentence) = verdict::decide(&evidence);
+    Ok(CellAnalysis {
+        without: histogram::percentiles(&all_without),
+        with: histogram::percentiles(&all_with),
+        pooled: POOLED_PERCENTILES
+            .map(|percentile| {
+                let interval = |all| histogram::quantile_interval_us(all, percentile / 100.0, design.confidence);
+                PooledQuantile { percentile, without: interval(&all_without), with: interval(&all_with) }
+            })
+            .to_vec(),
+        effects,
+        pairs: pairs.standing.len(),
+        void_pairs: pairs.void,
+        verdict,
+        sentence,
+    })
+}
+
+/// Blocks put together by their pair's number; one without its partner, as an interrupted run leaves it, is left out.
+fn pairs(blocks: &[Block]) -> Pairs<'_> {
+    let mut pairs = Pairs { standing: Vec::new(), void: 0 };
+    for with in blocks.iter().filter(|block| block.arm == Arm::With) {
+        let partner = blocks.iter().find(|block| block.arm == Arm::Without && block.pair == with.pair);
+        let Some(without) = partner else { continue };
+        match void_reasons(with).is_empty() && void_reasons(without).is_empty() {
+            true => pairs.standing.push(Pair { without, with }),
+            false => pairs.void += 1,
+        }
+    }
+    pairs
+}
+
+fn figures(block: &Block) -> Result<Figures> {
+    let corrected = decode(block, |run| &run.corrected)?;
+    Ok(Figures {
+        p50_us: histogram::quantile_us(&corrected, 0.5),
+        p99_us: histogram::quantile_us(&corrected, 0.99),
+        p99_9_us: histogram::quantile_us(&corrected, 0.999),
+        max_us: histogram::max_us(&corrected),
+        cpu_us: block.cpu_us_per_request,
+    })
+}
+
+fn decode(block: &Block, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
+    let arm = if block.arm == Arm::With { "with" } else { "without" };
+    histogram::decode(of(&block.run))
+        .map_err(|error: Error| error.context(format_args!("block {arm} scrapes of pair {}", block.pair)))
+}
+
+/// The paired effect on each measure; none without pairs.
+fn effects(design: &TailDesign, without: &[Figures], with: &[Figures]) -> Vec<Effect> {
+    let mut effects: Vec<Effect> =
+        MEASURES.iter().filter_map(|measure| effect(design, measure, without, with)).collect();
+    let p_values: Vec<f64> = effects.iter().map(|effect| effect.p_value).collect();
+    for (effect, p_adjusted) in effects.iter_mut().zip(stats::holm(&p_values)) {
+        effect.p_adjusted = p_adjusted;
+    }
+    effects
+}
+
+fn effect(design: &TailDesign, measure: &Measure, without: &[Figures], with: &[Figures]) -> Option<Effect> {
+    let values = |figures: &[Figures]| figures.iter().map(measure.of).collect::<Vec<f64>>();
+    let (without, with) = (values(without), values(with));
+    let differences: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
+    let difference = stats::median(&differences)?;
+    // Too few pairs for an interval of this confidence leave it open.
+    let (value, low, high) = stats::hodges_lehmann(&differences, design.confidence)
+        .map_or((difference, f64::NEG_INFINITY, f64::INFINITY), |estimate| {
+            (estimate.value, estimate.interval.low, estimate.interval.high)
+        });
+    Some(Effect {
+        measure: measure.name.to_owned(),
+        unit: measure.unit.to_owned(),
+        without: stats::median(&without)?,
+        with: stats::median(&with)?,
+        difference: value,
+        low,
+        high,
+        p_value: stats::signed_rank(&differences).map_or(1.0, |test| test.p_value),
+        p_adjusted: 1.0,
+        minimum_detectable: minimum_detectable(design, &differences),
+    })
+}
+
+/// At the level that Holm's correction begins with, so that it holds whatever the other measures say.
+fn minimum_detectable(design: &TailDesign, differences: &[f64]) -> f64 {
+    let alpha = (1.0 - design.confidence) / MEASURES_TESTED as f64;
+    let pairs = differences.len() as u64;
+    standard_deviation(differences)
+        .and_then(|sd| stats::minimum_detectable_effect_signed_rank(pairs, sd, alpha, design.power))
+        .unwrap_or(f64::INFINITY)
+}
+
+fn standard_deviation(values: &[f64]) -> Option<f64> {
+    let degrees = values.len().checked_sub(1).filter(|degrees| *degrees > 0)?;
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    Some((values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / degrees as f64).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::tail::Verdict;
+    use crate::tail::synthetic;
+    use stats::Random;
+
+    /// Simulated experiments.
+    const SIMULATED: usize = 600;
+
+    /// Blocks of a machine that drifts and has heavy tails, whose measures hang together; scrapes multiply the tail by `effect`.
+    fn simulated(random: &mut Random, pairs: usize, effect: f64) -> (Vec<Figures>, Vec<Figures>) {
+        let mut drift = 0.0;
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        for _ in 0..pairs {
+            drift += 0.1 * random.normal();
+            for (figures, effect) in [(&mut without, 1.0), (&mut with, effect)] {
+                let level = (drift + 0.05 * random.normal()).exp();
+                let p99 = 3.0 * (0.1 * random.normal()).exp() * effect;
+                let p99_9 = p99 * 1.5 * (0.2 * random.normal()).exp();
+                let max = p99_9 * (1.0 + random.exponential(3.0));
+                figures.push(Figures {
+                    p50_us: 200.0 * level,
+                    p99_us: 200.0 * level * p99,
+                    p99_9_us: 200.0 * level * p99_9,
+                    max_us: 200.0 * level * max,
+                    cpu_us: 10.0 * level,
+                });
+            }
+        }
+        (without, with)
+    }
+
+    /// Verdicts over simulated experiments; any significant difference counts, however small.
+    fn verdicts(effect: f64) -> Vec<Verdict> {
+        let design = TailDesign { margin: 0.0, ..synthetic::design(1, 10) };
+        let cell = synthetic::cell(&synthetic::design(1, 1), 0, 0.0);
+        let mut random = Random::new(2026);
+        (0..SIMULATED)
+            .map(|_| {
+                let (without, with) = simulated(&mut random, design.pairs, effect);
+                let effects = effects(&design, &without, &with);
+                let evidence =
+                    Evidence { design: &design, cell: &cell, effects: &effects, pairs: design.pairs, void_pairs: 0 };
+                verdict::decide(&evidence).0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn false_alarms_stay_within_alpha() {
+        let alarms = verdicts(1.0).iter().filter(|verdict| **verdict != Verdict::NoDifference).count() as f64;
+        let (expected, variance) = (0.05 * SIMULATED as f64, 0.05 * 0.95 * SIMULATED as f64);
+        assert!(alarms <= expected + 3.0 * variance.sqrt(), "{alarms} false alarms in {SIMULATED}");
+    }
+
+    #[test]
+    fn a_tail_twice_as_long_is_found() {
+        let found = verdicts(2.0).iter().filter(|verdict| **verdict == Verdict::Slower).count();
+        assert!(found * 100 >= SIMULATED * 95, "{found} of {SIMULATED}");
+    }
+
+    #[test]
+    fn a_stall_at_scrapes_is_found_with_its_size() {
+        let stall_us = 50_000.0;
+        for seed in 1..=3 {
+            let design = synthetic::design(seed, 10);
+            let cell = synthetic::cell(&design, 0, stall_us);
+            let analysis = analyse(&design, &[cell]).unwrap();
+            let found = &analysis.cells[0];
+            let max = found.effects.iter().find(|effect| effect.measure == "max").unwrap();
+            assert_eq!(found.verdict, Verdict::Slower, "{}", found.sentence);
+            assert!((max.difference / stall_us - 1.0).abs() < 0.05, "{max:?}");
+            assert!(max.low <= max.difference && max.difference <= max.high && max.low > 0.9 * stall_us, "{max:?}");
+            let p99_9 = found.effects.iter().find(|effect| effect.measure == P99_9).unwrap();
+            assert!(p99_9.p_adjusted <= 0.05 && p99_9.difference > 10_000.0, "{p99_9:?}");
+            let pooled = found.pooled.iter().find(|quantile| quantile.percentile == 99.9).unwrap();
+            let (low, high) = pooled.with.unwrap();
+            assert!(low <= found.with.p99_9 && found.with.p99_9 <= high, "{pooled:?}");
+        }
+    }
+
+    #[test]
+    fn pairs_with_a_void_block_are_left_out() {
+        let design = synthetic::design(1, 10);
+        let check = |spoil: fn(&mut Block), arm: Arm, spoilt: usize, pairs: usize, void: usize, verdict: Verdict| {
+            let mut cell = synthetic::cell(&design, 0, 50_000.0);
+            let blocks = cell.blocks.iter_mut().filter(|block| block.arm == arm);
+            blocks.take(spoilt).for_each(spoil);
+            let analysis = analyse(&design, &[cell]).unwrap().cells.remove(0);
+            assert_eq!(
+                (analysis.pairs, analysis.void_pairs, analysis.verdict),
+                (pairs, void, verdict),
+                "{}",
+                analysis.sentence
+            );
+        };
+        let late: fn(&mut Block) = |block| block.run.void.push("the generator was late".into());
+        let unscraped: fn(&mut Block) = |block| block.scrapes.clear();
+        let refused: fn(&mut Block) =
+            |block| block.scrapes.iter_mut().for_each(|scrape| scrape.error = Some("404 Not Found".into()));
+        let failing: fn(&mut Block) = |block| block.run.errors = block.run.requests;
+        check(late, Arm::Without, 2, 8, 2, Verdict::Slower);
+        check(late, Arm::With, 3, 7, 3, Verdict::Void);
+        check(unscraped, Arm::With, 4, 6, 4, Verdict::Void);
+        check(refused, Arm::With, 10, 0, 10, Verdict::Void);
+        check(failing, Arm::Without, 1, 9, 1, Verdict::Slower);
+        // Failures under scrapes are what is looked for.
+        check(failing, Arm::With, 1, 10, 0, Verdict::Slower);
+    }
+
+    #[test]
+    fn a_block_without_its_partner_is_no_pair() {
+        let design = synthetic::design(1, 9);
+        let mut cell = synthetic::cell(&design, 0, 0.0);
+        cell.blocks.pop();
+        assert_eq!(analyse(&design, &[cell]).unwrap().cells[0].pairs, 8);
+        assert_eq!(analyse(&design, &[]).unwrap().sentence, "No cell was finished.");
+    }
+
+    #[test]
+    fn a_damaged_histogram_is_named() {
+        let design = synthetic::design(1, 2);
+        let mut cell = synthetic::cell(&design, 0, 0.0);
+        cell.blocks[2].run.corrected = "AAAA".into();
+        let error = analyse(&design, &[cell]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("cell 0 (synthetic, scraped every 5 s): block") && error.contains("pair 1"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! What is decided before the first block: the cells, how many pairs of blocks each has, and in which order they run.
+
+use crate::error::{Error, Result};
+use crate::result::tail::{Arm, TailDesign};
+use crate::target::Spec;
+use std::time::Duration;
+use stillgate_stats::Random;
+
+/// At the confidence of 95% and five measures, eight pairs are the fewest that can show anything (see [`pairs_needed`]); with
+/// ten, two may be lost to a machine that was busy.
+pub(crate) const PAIRS_DEFAULT: u64 = 10;
+
+/// Of the intervals; tests decide at 5%.
+pub(crate) const CONFIDENCE: f64 = 0.95;
+
+/// Of the minimum detectable differences.
+pub(crate) const POWER: f64 = 0.9;
+
+/// A change of the tail by less than a tenth is no stall, even where it is certain.
+pub(crate) const MARGIN: f64 = 0.1;
+
+/// Before each block, unmeasured: connections are opened, and another block's scrapes have cooled the caches.
+pub(crate) const LEAD_IN: Duration = Duration::from_millis(500);
+
+/// One combination that is going to be run.
+#[derive(Debug, Clone)]
+pub(crate) struct PlannedCell {
+    /// Its place, from 0.
+    pub(crate) number: usize,
+    /// With the number of series where the target makes series.
+    pub(crate) spec: Spec,
+    /// Between scrapes.
+    pub(crate) every: Duration,
+}
+
+/// All combinations, in the order they are run. A target that shows what it shows has one cell an interval.
+pub(crate) fn cells(specs: &[Spec], series: &[u64], every: &[Duration]) -> Vec<PlannedCell> {
+    let mut cells = Vec::new();
+    for spec in specs {
+        let numbers: Vec<Option<u64>> =
+            if spec.kind.makes_series() { series.iter().copied().map(Some).collect() } else { vec![None] };
+        for series in numbers {
+            for &every in every {
+                let spec = Spec { series, ..spec.clone() };
+                cells.push(PlannedCell { number: cells.len(), spec, every });
+            }
+        }
+    }
+    cells
+}
+
+/// Refuses what could be run but would say nothing.
+pub(crate) fn check(design: &TailDesign, every: &[Duration]) -> Result {
+    if design.pairs == 0 {
+        return Err("--pairs 0 measures nothing; the default is 10".into());
+    }
+    for every in every {
+        if every.is_zero() {
+            return Err("--scrape-every 0 is no interval; write one such as 5s".into());
+        }
+        if every.as_secs_f64() > design.block_s {
+            return Err(Error::new(format!(
+                "a block of {block} s is shorter than the {every} s between scrapes, so it would be scraped more often than \
+                 that; write --block {every}s, or a shorter --scrape-every",
+                block = design.block_s,
+                every = every.as_secs_f64()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The order of a cell's blocks: pair and arm. Of each two pairs one has its scraped block first and the other last, so a drift
+/// favours neither arm; which is which, a coin decides, so nothing periodic on the machine can keep step.
+pub(crate) fn order(seed: u64, cell: usize, pairs: usize) -> Vec<(usize, Arm)> {
+    // Each cell has its own stream, whatever was run before it.
+    let mut random = Random::new(seed.wrapping_add(cell as u64));
+    let mut scraped_first = false;
+    (0..pairs)
+        .flat_map(|pair| {
+            scraped_first = if pair % 2 == 0 { random.below(2) == 1 } else { !scraped_first };
+            let (first, second) = if scraped_first { (Arm::With, Arm::Without) } else { (Arm::Without, Arm::With) };
+            [(pair, first), (pair, second)]
+        })
+        .collect()
+}
+
+/// The fewest pairs with which a signed-rank test can be significant at `alpha` after Holm's correction over `measures`:
+/// all n differences have the same sign in 2 of 2^n cases.
+pub(crate) fn pairs_needed(alpha: f64, measures: usize) -> usize {
+    let mut pairs = 1;
+    while 2f64.powi(1 - pairs) > alpha / measures as f64 && pairs < i32::from(u8::MAX) {
+        pairs += 1;
+    }
+    pairs as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Kind;
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn eight_pairs_are_needed_at_five_percent_over_five_measures() {
+        let check = |alpha: f64, measures: usize, pairs: usize| assert_eq!(pairs_needed(alpha, measures), pairs);
+        check(0.05, 1, 6);
+        check(0.05, 5, 8);
+        check(0.01, 5, 10);
+        check(1.0, 1, 1);
+        assert!(pairs_needed(1.0 - CONFIDENCE, 5) + 2 <= PAIRS_DEFAULT as usize, "the default has pairs to lose");
+    }
+
+    #[test]
+    fn a_sweep_is_over_series_only_where_the_target_makes_them() {
+        let spec = |kind| Spec::built_in(kind, PathBuf::new());
+        let every = [5, 1].map(Duration::from_secs);
+        let planned = cells(&[spec(Kind::Nginx), spec(Kind::Haproxy)], &[1_000, 100_000], &every);
+        let shape: Vec<_> =
+            planned.iter().map(|c| (c.number, c.spec.name.as_str(), c.spec.series, c.every.as_secs())).collect();
+        assert_eq!(
+            shape,
+            [
+                (0, "nginx", None, 5),
+                (1, "nginx", None, 1),
+                (2, "haproxy", Some(1_000), 5),
+                (3, "haproxy", Some(1_000), 1),
+                (4, "haproxy", Some(100_000), 5),
+                (5, "haproxy", Some(100_000), 1),
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arms_are_balanced_and_drawn_anew(seed: u64, cell in 0usize..100, pairs in 1usize..30) {
+            let order = order(seed, cell, pairs);
+            prop_assert_eq!(&order, &super::order(seed, cell, pairs));
+            let mut scraped_first = Vec::new();
+            for (number, pair) in order.chunks(2).enumerate() {
+                prop_assert!(pair[0].0 == number && pair[1].0 == number && pair[0].1 != pair[1].1);
+                scraped_first.push(pair[0].1 == Arm::With);
+            }
+            prop_assert!(scraped_first.chunks_exact(2).all(|two| two[0] != two[1]));
+        }
+    }
+
+    #[test]
+    fn both_arms_begin_about_as_often() {
+        let begins_scraped = (0..1_000).filter(|&seed| order(seed, 0, 1)[0].1 == Arm::With).count();
+        assert!((400..600).contains(&begins_scraped), "{begins_scraped} of 1000");
+    }
+}

@@ -1,0 +1,285 @@
+//! Runs the cells of a tail experiment: starts target and upstream, makes the series, and measures block after block.
+//!
+//! After each pair the cells so far are handed out to be kept, so that whatever ends the experiment loses one pair at most. A
+//! cell whose target cannot be started is noted and the others go on: an hour's sweep must not hang on one program.
+
+use crate::display::Progress;
+use crate::environment::Stolen;
+use crate::error::{Error, Result};
+use crate::result::run::RunRecord;
+use crate::result::tail::{Arm, Block, Cell, Point, Scrape, TailDesign};
+use crate::scraper::Scraper;
+use crate::tail::design::{self, PlannedCell};
+use crate::tail::{analysis, readable};
+use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use stillgate_load::engine::Control;
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Schedule, Target};
+
+/// Points that a block's time series has, about.
+const POINTS: u32 = 50;
+
+/// The shortest stretch that a point is worth.
+const POINT_MIN: Duration = Duration::from_millis(50);
+
+/// The longest stretch in which a stall can still be seen beside its scrape.
+const POINT_MAX: Duration = Duration::from_millis(500);
+
+/// A stall longer than this counts as this long: nobody waits longer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Requests a second that one generator thread is given at most.
+const RATE_PER_THREAD: f64 = 50_000.0;
+
+/// Unmeasured load on a new target: its pools and caches fill.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
+
+/// Of the upstream's answers.
+const BODY_BYTES: usize = 100;
+
+/// How an experiment ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// All cells were run, or noted as failed.
+    Done,
+    /// It was asked to stop.
+    Stopped,
+}
+
+/// What comes of the cells.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// Finished, the last one perhaps in part.
+    pub(crate) cells: Vec<Cell>,
+    /// Those that could not be run, with the reason.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Runs all cells. `keep` is called after each pair and each failure; where it fails, so does the experiment.
+pub(crate) fn run(
+    design: &TailDesign,
+    planned: &[PlannedCell],
+    stop: &AtomicBool,
+    progress: &mut Progress,
+    mut keep: impl FnMut(&Outcomes) -> Result,
+) -> Result<Ended> {
+    let mut outcomes = Outcomes::default();
+    for planned in planned {
+        progress.step(&format!("{}: starting", title(planned)));
+        let mut runner = match Runner::start(design, planned, progress) {
+            Ok(runner) => runner,
+            Err(error) => {
+                fail(&mut outcomes, planned, &error, progress);
+                keep(&outcomes)?;
+                continue;
+            }
+        };
+        outcomes.cells.push(runner.new_cell(planned));
+        let order = design::order(design.seed, planned.number, design.pairs);
+        for pair in order.chunks(2) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Ended::Stopped);
+            }
+            progress.step(&format!("{}: pair {} of {}", title(planned), pair[0].0 + 1, design.pairs));
+            match runner.pair(pair, stop) {
+                Ok(Some(blocks)) => {
+                    note_void(&blocks, progress);
+                    outcomes.cells.last_mut().expect("pushed above").blocks.extend(blocks);
+                    keep(&outcomes)?;
+                }
+                Ok(None) => return Ok(Ended::Stopped),
+                Err(error) => {
+                    fail(&mut outcomes, planned, &error, progress);
+                    keep(&outcomes)?;
+                    break;
+                }
+            }
+        }
+    }
+    Ok(Ended::Done)
+}
+
+/// How many times [`run`] calls `progress.step`.
+pub(crate) fn steps(planned: &[PlannedCell], pairs: usize) -> u64 {
+    (planned.len() * (pairs + 1)) as u64
+}
+
+/// `haproxy, 100,000 series, every 5 s`
+pub(crate) fn title(planned: &PlannedCell) -> String {
+    let series = planned.spec.series.map_or(String::new(), |series| format!(", {} series", readable::count(series)));
+    format!("{}{series}, every {}", planned.spec.name, readable::seconds(planned.every.as_secs_f64()))
+}
+
+fn fail(outcomes: &mut Outcomes, planned: &PlannedCell, error: &Error, progress: &Progress) {
+    let failure = format!("{}: {error}", title(planned));
+    progress.note(&format!("failed: {failure}"));
+    outcomes.failures.push(failure);
+    // One that failed before its first pair has nothing to tell.
+    outcomes.cells.pop_if(|cell| cell.blocks.is_empty());
+}
+
+fn note_void(blocks: &[Block], progress: &Progress) {
+    for block in blocks {
+        for reason in analysis::void_reasons(block) {
+            progress.note(&format!("pair {} is void: {reason}", block.pair + 1));
+        }
+    }
+}
+
+/// A cell being measured. Fields are dropped in this order: priorities are given back before processes end.
+struct Runner<'a> {
+    design: &'a TailDesign,
+    every: Duration,
+    load: Load,
+    metrics: MetricsAddress,
+    series_shown: u64,
+    _first: schedule::First,
+    target: Started,
+    _upstream: Upstream,
+}
+
+impl<'a> Runner<'a> {
+    /// Everything up to the first block.
+    fn start(design: &'a TailDesign, planned: &PlannedCell, progress: &Progress) -> Result<Runner<'a>> {
+        let placement = &design.placement;
+        let upstream = Upstream::start(placement, BODY_BYTES)?;
+        let mut target = planned.spec.start(upstream.address, placement)?;
+        let Some(metrics) = target.metrics.clone() else {
+            return Err("it has no metrics to scrape; give their address with --metrics URL".into());
+        };
+        let series_shown = make_series(&target, &planned.spec)?;
+        target.alive()?;
+        let load = load(design, planned, &target)?;
+        let first = schedule::first(placement, &upstream.pids());
+        if let Some(warning) = first.warning.as_ref().filter(|_| planned.number == 0) {
+            progress.note(&format!("note: {warning}"));
+        }
+        let runner = Runner {
+            design,
+            every: planned.every,
+            load,
+            metrics,
+            series_shown,
+            _first: first,
+            target,
+            _upstream: upstream,
+        };
+        let warm_up = Load { duration: WARM_UP_MAX.min(runner.load.duration), ..runner.load.clone() };
+        stillgate_load::run(&warm_up, &mut |_| Control::Continue).map_err(|error| Error::new(error.to_string()))?;
+        Ok(runner)
+    }
+
+    fn new_cell(&self, planned: &PlannedCell) -> Cell {
+        Cell {
+            number: planned.number,
+            subject: self.target.subject.clone(),
+            series_asked: planned.spec.series,
+            series_shown: self.series_shown,
+            scrape_every_s: planned.every.as_secs_f64(),
+            blocks: Vec::new(),
+        }
+    }
+
+    /// The blocks of a pair; none where it was asked to stop meanwhile.
+    fn pair(&mut self, order: &[(usize, Arm)], stop: &AtomicBool) -> Result<Option<Vec<Block>>> {
+        let mut blocks = Vec::with_capacity(order.len());
+        for &(pair, arm) in order {
+            blocks.push(self.block(pair, arm, stop)?);
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(blocks))
+    }
+
+    fn block(&mut self, pair: usize, arm: Arm, stop: &AtomicBool) -> Result<Block> {
+        let stolen = Stolen::begin();
+        // Opening connections may make the lead-in longer; the scrapes' times are corrected for it below.
+        let lead_in = self.load.warm_up;
+        let begin = SystemTime::now() + lead_in;
+        let scraper = match arm {
+            Arm::Without => None,
+            Arm::With => {
+                let (cpus, begin) = (&self.design.placement.load_cpus, Instant::now() + lead_in);
+                Some(Scraper::start(&self.metrics, self.every, self.design.gzip, cpus, begin)?)
+            }
+        };
+        let mut watch = Watch { target: &self.target, points: Vec::new(), cpu_us: Vec::new() };
+        let outcome = stillgate_load::run(&self.load, &mut |interval| {
+            watch.see(interval);
+            if stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+        });
+        let Watch { points, cpu_us, .. } = watch;
+        let scrapes = scraper.map_or(Ok(Vec::new()), Scraper::stop);
+        // A target that died is the better message, whatever else failed for it.
+        self.target.alive()?;
+        let outcome = outcome.map_err(|error| Error::new(error.to_string()))?;
+        Ok(Block {
+            pair,
+            arm,
+            run: RunRecord::of(&outcome)?,
+            scrapes: in_measured_time(scrapes?, begin, &outcome),
+            cpu_us_per_request: cpu_us_per_request(&points, cpu_us)?,
+            stolen_ms: stolen.ms().unwrap_or(0.0),
+            points,
+        })
+    }
+}
+
+/// What is seen of a block while it goes on.
+struct Watch<'a> {
+    target: &'a Started,
+    points: Vec<Point>,
+    /// The target's CPU time at the end of each point.
+    cpu_us: Vec<Result<f64>>,
+}
+
+impl Watch<'_> {
+    fn see(&mut self, interval: &Interval<'_>) {
+        self.cpu_us.push(self.target.cpu_time_us());
+        self.points.push(Point::of(interval));
+    }
+}
+
+/// From the end of the first point to that of the last: what came before belongs to the lead-in in part.
+fn cpu_us_per_request(points: &[Point], cpu_us: Vec<Result<f64>>) -> Result<f64> {
+    let cpu_us = cpu_us.into_iter().collect::<Result<Vec<f64>>>()?;
+    let requests: u64 = points.iter().skip(1).map(|point| point.requests).sum();
+    let spent_us = cpu_us.last().zip(cpu_us.first()).map_or(0.0, |(last, first)| last - first);
+    Ok(if requests == 0 { 0.0 } else { spent_us / requests as f64 })
+}
+
+/// The scrapes of the measured time, told from its true beginning instead of the one `expected`.
+fn in_measured_time(mut scrapes: Vec<Scrape>, expected: SystemTime, outcome: &Outcome) -> Vec<Scrape> {
+    let late_s = match outcome.begun.duration_since(expected) {
+        Ok(late) => late.as_secs_f64(),
+        Err(early) => -early.duration().as_secs_f64(),
+    };
+    scrapes.iter_mut().for_each(|scrape| scrape.at_s -= late_s);
+    scrapes.retain(|scrape| scrape.at_s + scrape.took_s > 0.0 && scrape.at_s < outcome.elapsed.as_secs_f64());
+    scrapes
+}
+
+fn load(design: &TailDesign, planned: &PlannedCell, target: &Started) -> Result<Load> {
+    let url = format!("http://{}/", target.address);
+    let asked = Target::parse(&url).map_err(|error| Error::new(error.to_string()))?;
+    let cpus = &design.placement.load_cpus;
+    let threads = (design.rate / RATE_PER_THREAD).ceil().clamp(1.0, cpus.len().max(1) as f64) as usize;
+    let duration = Duration::from_secs_f64(design.block_s);
+    Ok(Load {
+        mix: mix(&planned.spec, &asked, design.touched_percent)?,
+        target: asked,
+        pace: Pace::Open(Schedule { rate: design.rate, rate_end: design.rate, arrivals: Arrivals::Uniform }),
+        warm_up: Duration::from_secs_f64(design.lead_in_s),
+        duration,
+        connections: design.connections,
+        threads: threads.min(design.connections),
+        cpus: cpus.clone(),
+        sources: Vec::new(),
+        timeout: TIMEOUT,
+        interval: (duration / POINTS).clamp(POINT_MIN, POINT_MAX),
+        bounds: Bounds { late_share_max: design.late_share_max, ..Bounds::default() },
+        seed: design.seed,
+    })
+}

@@ -1,0 +1,109 @@
+//! Made-up results of a tail experiment, for tests: log-normal latencies, and at each scrape a stall of a given length.
+
+use crate::result::environment::Environment;
+use crate::result::run::{Placement, RunRecord, Subject};
+use crate::result::tail::{Arm, Block, Cell, Point, Scrape, TailDesign, TailResult};
+use crate::result::{Experiment, ResultFile, histogram};
+use crate::tail::{analysis, design};
+use std::collections::BTreeMap;
+use stillgate_load::outcome;
+use stillgate_stats::Random;
+
+const RATE: f64 = 1_000.0;
+const BLOCK_S: f64 = 5.0;
+const POINTS: usize = 50;
+
+/// A design of the defaults.
+pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
+    TailDesign {
+        rate: RATE,
+        connections: 50,
+        block_s: BLOCK_S,
+        lead_in_s: 0.5,
+        pairs,
+        seed,
+        confidence: design::CONFIDENCE,
+        power: design::POWER,
+        margin: design::MARGIN,
+        late_share_max: 0.001,
+        gzip: true,
+        touched_percent: 1.0,
+        placement: Placement { target_cpus: vec![0], load_cpus: vec![1] },
+    }
+}
+
+/// A finished cell; a scrape stalls it for `stall_us`.
+pub(crate) fn cell(design: &TailDesign, number: usize, stall_us: f64) -> Cell {
+    let mut random = Random::new(design.seed ^ (number as u64) << 32);
+    let order = design::order(design.seed, number, design.pairs);
+    Cell {
+        number,
+        subject: Subject { name: "synthetic".into(), command: vec!["synthetic".into()], ..Subject::default() },
+        series_asked: Some(100_000),
+        series_shown: 100_123,
+        scrape_every_s: BLOCK_S,
+        blocks: order.into_iter().map(|(pair, arm)| block(&mut random, pair, arm, stall_us)).collect(),
+    }
+}
+
+/// A whole file of two cells, of which the second stalls.
+pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
+    let design = design(seed, pairs);
+    let cells = vec![cell(&design, 0, 0.0), cell(&design, 1, stall_us)];
+    let analysis = analysis::analyse(&design, &cells).unwrap();
+    let tail = TailResult { design, cells, failures: vec!["envoy: not found".into()], analysis };
+    ResultFile::new(vec!["tail".into(), "synthetic".into()], Environment::default(), Experiment::Tail(Box::new(tail)))
+}
+
+fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
+    let level_us = 200.0 * (0.05 * random.normal()).exp();
+    let requests = (RATE * BLOCK_S) as u64;
+    let stalled = if arm == Arm::With { (RATE * stall_us / 1e6) as u64 } else { 0 };
+    let (mut corrected, mut uncorrected) = (outcome::histogram(), outcome::histogram());
+    for number in 0..requests {
+        let served_us = level_us * (0.3 * random.normal()).exp();
+        // Whoever comes while it stalls waits for what is left of it.
+        let waited_us = if number < stalled { stall_us * (1.0 - number as f64 / stalled as f64) } else { 0.0 };
+        corrected.saturating_record(((served_us + waited_us) * 1e3) as u64);
+        uncorrected.saturating_record((served_us * 1e3) as u64);
+    }
+    let figures = histogram::percentiles(&corrected);
+    let length_s = BLOCK_S / POINTS as f64;
+    Block {
+        pair,
+        arm,
+        run: RunRecord {
+            begun_unix_s: 1_795_000_000.0 + random.uniform(),
+            elapsed_s: BLOCK_S,
+            requests,
+            errors: 0,
+            errors_by_kind: BTreeMap::new(),
+            error_examples: Vec::new(),
+            rate_intended: Some(RATE),
+            rate_achieved: RATE,
+            corrected: histogram::encode(&corrected).unwrap(),
+            uncorrected: histogram::encode(&uncorrected).unwrap(),
+            lateness: histogram::encode(&outcome::histogram()).unwrap(),
+            generator_cpu_cores: 0.1,
+            generator_cpu_wait_share: None,
+            void: Vec::new(),
+        },
+        scrapes: match arm {
+            Arm::Without => Vec::new(),
+            Arm::With => vec![Scrape { at_s: BLOCK_S / 2.0, took_s: 0.04, bytes: 1_234_567, error: None }],
+        },
+        cpu_us_per_request: 20.0 * (0.02 * random.normal()).exp(),
+        stolen_ms: 0.0,
+        points: (0..POINTS)
+            .map(|at| Point {
+                at_s: at as f64 * length_s,
+                length_s,
+                requests: requests / POINTS as u64,
+                errors: 0,
+                p50_us: figures.p50,
+                p99_us: figures.p99,
+                max_us: figures.max,
+            })
+            .collect(),
+    }
+}

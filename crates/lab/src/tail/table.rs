@@ -1,0 +1,180 @@
+//! The result of a tail experiment as text: a row a cell, and each cell's distributions in the form of wrk2, which the reports
+//! of such stalls are written in.
+
+use crate::error::Result;
+use crate::result::histogram;
+use crate::result::run::RunRecord;
+use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult, Verdict};
+use crate::tail::analysis;
+use crate::tail::readable;
+use std::fmt::Write as _;
+
+/// The percentiles of the reports.
+const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
+
+/// Columns of the summary: measure by measure, the block without and what scrapes added.
+const SUMMARY_MEASURES: [&str; 4] = ["p50", "p99", "p99.9", "max"];
+
+/// The whole text.
+pub(crate) fn text(result: &TailResult) -> Result<String> {
+    let mut out = String::new();
+    summary(&mut out, result);
+    for (cell, analysed) in result.cells.iter().zip(&result.analysis.cells) {
+        out.push('\n');
+        distributions(&mut out, cell, analysed)?;
+    }
+    for failure in &result.failures {
+        line(&mut out, &format!("\nNot run: {failure}"));
+    }
+    line(&mut out, &format!("\n{}", result.analysis.sentence));
+    Ok(out)
+}
+
+/// A row a cell: the median of the blocks without scrapes, and the change that scrapes made.
+fn summary(out: &mut String, result: &TailResult) {
+    let names = result.cells.iter().map(|cell| cell.subject.name.chars().count());
+    let width = names.max().unwrap_or(0).max("target".len());
+    let mut header = format!("{:width$} {:>9} {:>7}", "target", "series", "every");
+    for measure in SUMMARY_MEASURES {
+        // Writing to a `String` does not fail.
+        let _ = write!(header, "  {measure:>8} {:>9}", "scrapes");
+    }
+    line(out, &format!("{header} {:>8}  verdict", "CPU"));
+    for (cell, analysed) in result.cells.iter().zip(&result.analysis.cells) {
+        let mut row = format!(
+            "{:width$} {:>9} {:>7}",
+            cell.subject.name,
+            readable::count(cell.series_shown),
+            readable::seconds(cell.scrape_every_s)
+        );
+        for measure in SUMMARY_MEASURES {
+            let effect = find(analysed, measure);
+            let without = effect.map_or("-".to_owned(), |effect| readable::time(effect.without));
+            let change = effect.map_or("-".to_owned(), |effect| readable::change(effect.difference));
+            let _ = write!(row, "  {without:>8} {change:>9}");
+        }
+        let cpu = find(analysed, "cpu").filter(|effect| effect.without > 0.0);
+        let cpu = cpu.map_or("-".to_owned(), |effect| format!("{:+.1}%", effect.difference / effect.without * 100.0));
+        line(out, &format!("{row} {cpu:>8}  {}", verdict(analysed)));
+    }
+}
+
+/// The distributions of a cell and its sentence.
+fn distributions(out: &mut String, cell: &Cell, analysed: &CellAnalysis) -> Result {
+    line(out, &analysed.sentence);
+    if analysed.pairs == 0 {
+        return Ok(());
+    }
+    let columns = [
+        analysis::pooled(cell, Arm::Without, |run: &RunRecord| &run.corrected)?,
+        analysis::pooled(cell, Arm::With, |run| &run.corrected)?,
+        analysis::pooled(cell, Arm::Without, |run| &run.uncorrected)?,
+        analysis::pooled(cell, Arm::With, |run| &run.uncorrected)?,
+    ];
+    line(out, "  Latency Distribution (HdrHistogram)");
+    line(out, "                   from the intended start         from the send");
+    line(out, "                  without  with scrapes      without  with scrapes");
+    for percentile in PERCENTILES {
+        let [a, b, c, d] =
+            columns.each_ref().map(|all| readable::time(histogram::quantile_us(all, percentile / 100.0)));
+        line(out, &format!("  {percentile:>8.3}%  {a:>12}  {b:>12} {c:>12}  {d:>12}"));
+    }
+    let scrapes: Vec<_> =
+        cell.blocks.iter().flat_map(|block| &block.scrapes).filter(|scrape| scrape.error.is_none()).collect();
+    let took = |q: f64| {
+        let mut took_us: Vec<f64> = scrapes.iter().map(|scrape| scrape.took_s * 1e6).collect();
+        took_us.sort_by(f64::total_cmp);
+        stillgate_stats::quantile(&took_us, q).map_or("-".to_owned(), readable::time)
+    };
+    let bytes = scrapes.iter().map(|scrape| scrape.bytes).max().unwrap_or(0);
+    line(
+        out,
+        &format!(
+            "  {} scrapes of up to {} bytes: median {}, longest {}",
+            scrapes.len(),
+            readable::count(bytes),
+            took(0.5),
+            took(1.0)
+        ),
+    );
+    let stolen = |arm| cell.blocks.iter().filter(|block| block.arm == arm).map(|block| block.stolen_ms).sum::<f64>();
+    let (without, with) = (stolen(Arm::Without), stolen(Arm::With));
+    if without + with > 0.0 {
+        line(
+            out,
+            &format!(
+                "  the host kept the CPUs for {without:.0} ms from the blocks without scrapes, for {with:.0} ms from those with"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn find<'a>(analysed: &'a CellAnalysis, measure: &str) -> Option<&'a Effect> {
+    analysed.effects.iter().find(|effect| effect.measure == measure)
+}
+
+fn verdict(analysed: &CellAnalysis) -> &'static str {
+    match analysed.verdict {
+        Verdict::Slower => "slower",
+        Verdict::Faster => "faster?",
+        Verdict::NoDifference => "no difference",
+        Verdict::Void => "void",
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Experiment;
+    use crate::tail::synthetic;
+    use expect_test::expect;
+
+    #[test]
+    fn a_row_a_cell_then_its_distributions() {
+        let file = synthetic::file(3, 8, 50_000.0);
+        let Experiment::Tail(tail) = &file.experiment else { panic!("synthetic files are of this kind") };
+        expect![[r#"
+            target       series   every       p50   scrapes       p99   scrapes     p99.9   scrapes       max   scrapes      CPU  verdict
+            synthetic   100,123     5 s    198 µs  +4.54 µs    402 µs  +3.90 µs    500 µs  +9.09 µs    565 µs  +47.2 µs    -0.5%  no difference
+            synthetic   100,123     5 s    198 µs  +0.58 µs    394 µs   +202 µs    494 µs  +44.7 ms    581 µs  +49.7 ms    +1.5%  slower
+
+            Scrapes every 5 s of 100,123 series made no significant difference to the slowest requests of synthetic: p99.9 from 500 µs to 521 µs (+9.09 µs, 95% interval -35.7 to 61.1 µs). A change smaller than this could have been missed: p99.9 by 108 µs, the maximum by 189 µs (8 pairs, power 90%).
+              Latency Distribution (HdrHistogram)
+                               from the intended start         from the send
+                              without  with scrapes      without  with scrapes
+                50.000%        198 µs        202 µs       198 µs        202 µs
+                75.000%        243 µs        248 µs       243 µs        248 µs
+                90.000%        291 µs        299 µs       291 µs        299 µs
+                99.000%        399 µs        408 µs       399 µs        408 µs
+                99.900%        508 µs        524 µs       508 µs        524 µs
+                99.990%        592 µs        646 µs       592 µs        646 µs
+                99.999%        710 µs        731 µs       710 µs        731 µs
+               100.000%        710 µs        731 µs       710 µs        731 µs
+              8 scrapes of up to 1,234,567 bytes: median 40.0 ms, longest 40.0 ms
+
+            Scrapes every 5 s of 100,123 series made the slowest requests of synthetic slower: p99.9 from 494 µs to 45.2 ms (+44.7 ms, 95% interval 44.6 to 44.8 ms).
+              Latency Distribution (HdrHistogram)
+                               from the intended start         from the send
+                              without  with scrapes      without  with scrapes
+                50.000%        198 µs        198 µs       198 µs        197 µs
+                75.000%        243 µs        244 µs       243 µs        242 µs
+                90.000%        292 µs        296 µs       292 µs        291 µs
+                99.000%        404 µs        761 µs       404 µs        400 µs
+                99.900%        506 µs       46.2 ms       506 µs        509 µs
+                99.990%        606 µs       50.3 ms       606 µs        641 µs
+                99.999%        708 µs       50.4 ms       708 µs        761 µs
+               100.000%        708 µs       50.4 ms       708 µs        761 µs
+              8 scrapes of up to 1,234,567 bytes: median 40.0 ms, longest 40.0 ms
+
+            Not run: envoy: not found
+
+            The slowest requests: made slower by scrapes in 1 of 2: synthetic (100,123 series, every 5 s); no difference in 1 of 2: synthetic (100,123 series, every 5 s). Each combination was tested at 5% by itself, so among many some may be false alarms.
+        "#]].assert_eq(&text(tail).unwrap());
+    }
+}

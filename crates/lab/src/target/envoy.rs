@@ -1,0 +1,83 @@
+//! Envoy with one worker thread; the admin interface shows its series, which come from idle clusters.
+
+use super::start::{Launch, Place};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+/// Envoy's own default is 1024, which its manual says to raise where it is not wanted.
+const CIRCUIT_BREAKER_MAX: u32 = 1_000_000;
+
+/// Where the admin interface has the exposition.
+pub(super) const METRICS_PATH: &str = "/stats/prometheus";
+
+pub(super) fn launch(place: &Place<'_>) -> Launch {
+    let file = place.file("envoy.json");
+    let path = file.to_string_lossy();
+    // Without hot restart two of them need no base id to tell them apart.
+    let words = ["-c", &path, "--concurrency", "1", "-l", "error", "--disable-hot-restart"].map(str::to_owned).to_vec();
+    let text = format!("{:#}\n", configuration(place));
+    Launch { words, files: vec![(file, text)] }
+}
+
+fn configuration(place: &Place<'_>) -> Value {
+    let router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+    let idle = (0..place.idle).map(|number| cluster(&format!("idle{number}"), place.upstream));
+    let clusters: Vec<Value> = [cluster("upstream", place.upstream)].into_iter().chain(idle).collect();
+    json!({
+        "admin": { "address": socket_address(place.metrics) },
+        "static_resources": {
+            "listeners": [{
+                "address": socket_address(place.address),
+                "filter_chains": [{ "filters": [{
+                    "name": "envoy.filters.network.http_connection_manager",
+                    "typed_config": {
+                        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3\
+                                  .HttpConnectionManager",
+                        "stat_prefix": "traffic",
+                        // The others do not make one either.
+                        "generate_request_id": false,
+                        "route_config": { "virtual_hosts": [{
+                            "name": "all",
+                            "domains": ["*"],
+                            "routes": [{ "match": { "prefix": "/" }, "route": { "cluster": "upstream" } }],
+                        }] },
+                        "http_filters": [{ "name": "envoy.filters.http.router", "typed_config": { "@type": router } }],
+                    },
+                }] }],
+            }],
+            "clusters": clusters,
+        },
+    })
+}
+
+fn cluster(name: &str, node: SocketAddr) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "circuit_breakers": { "thresholds": [{
+            "max_connections": CIRCUIT_BREAKER_MAX,
+            "max_pending_requests": CIRCUIT_BREAKER_MAX,
+            "max_requests": CIRCUIT_BREAKER_MAX,
+        }] },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": socket_address(node) } }] }],
+        },
+    })
+}
+
+fn socket_address(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect_file;
+
+    #[test]
+    fn idle_clusters_beside_the_one_that_serves() {
+        let place = Place { idle: 1, ..Place::example(Some(1000)) };
+        expect_file!["../../tests/data/envoy.json"].assert_eq(&format!("{:#}\n", configuration(&place)));
+    }
+}

@@ -1,0 +1,85 @@
+//! HAProxy with one thread, connections shared and kept, and its own exporter. Its series come from idle servers.
+
+use super::start::{Launch, Place};
+use std::fmt::Write as _;
+
+/// Servers in one idle backend. Not all in one: reading the configuration takes the square of a backend's servers.
+pub(super) const BACKEND_SERVERS: u64 = 100;
+
+pub(super) fn launch(place: &Place<'_>) -> Launch {
+    let file = place.file("haproxy.cfg");
+    // In the foreground, without a master.
+    let words = ["-db", "-f", &file.to_string_lossy()].map(str::to_owned).to_vec();
+    Launch { words, files: vec![(file, configuration(place))] }
+}
+
+fn configuration(place: &Place<'_>) -> String {
+    let Place { address, metrics, upstream, .. } = place;
+    let mut text = format!(
+        "global
+  nbthread 1
+defaults
+  mode http
+  timeout client 1h
+  timeout server 1h
+  timeout connect 5s
+  http-reuse always
+frontend traffic
+  bind {address} backlog 4096
+  default_backend upstream
+frontend metrics
+  bind {metrics}
+  http-request use-service prometheus-exporter if {{ path /metrics }}
+backend upstream
+  server upstream {upstream}
+"
+    );
+    for server in 0..place.idle {
+        if server % BACKEND_SERVERS == 0 {
+            // A `String` takes every write.
+            let _ = writeln!(text, "backend idle{}", server / BACKEND_SERVERS);
+        }
+        // A `String` takes every write.
+        let _ = writeln!(text, "  server idle{} {upstream}", server % BACKEND_SERVERS);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn idle_servers_beside_the_one_that_serves() {
+        expect![[r#"
+            global
+              nbthread 1
+            defaults
+              mode http
+              timeout client 1h
+              timeout server 1h
+              timeout connect 5s
+              http-reuse always
+            frontend traffic
+              bind 127.0.0.1:8080 backlog 4096
+              default_backend upstream
+            frontend metrics
+              bind 127.0.0.1:9090
+              http-request use-service prometheus-exporter if { path /metrics }
+            backend upstream
+              server upstream 127.0.0.1:3000
+            backend idle0
+              server idle0 127.0.0.1:3000
+              server idle1 127.0.0.1:3000
+        "#]]
+        .assert_eq(&configuration(&Place { idle: 2, ..Place::example(Some(1000)) }));
+    }
+
+    #[test]
+    fn idle_servers_are_spread_over_backends() {
+        let text = configuration(&Place { idle: 250, ..Place::example(Some(10_000)) });
+        let count = |beginning: &str| text.lines().filter(|line| line.starts_with(beginning)).count();
+        assert_eq!((count("backend idle"), count("  server idle")), (3, 250));
+    }
+}

@@ -1,0 +1,170 @@
+//! The programs under measure: how each is configured, started where it belongs, watched and stopped.
+//!
+//! Every built-in gateway gets one worker, connections kept to the upstream and no logs, as its manual advises: a peer that is
+//! configured badly makes a comparison worthless. The configuration is kept in the result, so a reader can judge it.
+//! What is asked of a target and what comes of it is not decided here.
+
+mod accounting;
+mod command;
+#[cfg(test)]
+mod end_to_end;
+mod envoy;
+mod haproxy;
+mod nginx;
+mod nginx_lua;
+mod pipelined;
+pub(crate) mod placement;
+mod process;
+mod program;
+pub(crate) mod schedule;
+mod series;
+mod start;
+mod stillgate;
+mod upstream;
+
+pub(crate) use series::{make_series, mix};
+pub(crate) use upstream::Upstream;
+
+use crate::error::Result;
+use crate::result::run::{Placement, Subject};
+use process::Running;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// A gateway the laboratory knows how to configure, or any other program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Series by a label from a query argument, made by requests.
+    Stillgate,
+    /// Shows `stub_status`: what the machine itself does to a measurement.
+    Nginx,
+    /// nginx whose worker sorts and formats its series itself, in Lua.
+    NginxLua,
+    /// Series by idle servers.
+    Haproxy,
+    /// Series by idle clusters.
+    Envoy,
+    /// Started by the user's own command.
+    Command,
+}
+
+/// A target as asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    pub(crate) kind: Kind,
+    /// As tables show it.
+    pub(crate) name: String,
+    /// The binary; none: stillgate beside this program or on PATH, others on PATH.
+    pub(crate) program: Option<PathBuf>,
+    /// Of [`Kind::Command`]: words as a shell splits them, where `{address}`, `{upstream}`, `{metrics}` (each `IP:PORT`) and
+    /// `{dir}` are filled in.
+    pub(crate) command: Option<String>,
+    /// Further words after the command or after what the built-in makes, filled in alike.
+    pub(crate) arguments: Vec<String>,
+    /// Where it will listen; none: a free port, which a command must take by `{address}`.
+    pub(crate) address: Option<SocketAddr>,
+    /// URL of its exposition, of [`Kind::Command`] only; may hold the same words in braces. None: `http://{metrics}/metrics`
+    /// where the command has `{metrics}`.
+    pub(crate) metrics: Option<String>,
+    /// Series its exposition shall have; kinds that cannot make series do not look at it.
+    pub(crate) series: Option<u64>,
+    /// Of this experiment; each start makes its own folder in it.
+    pub(crate) directory: PathBuf,
+}
+
+/// Where an exposition is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MetricsAddress {
+    pub(crate) address: SocketAddr,
+    /// With its query.
+    pub(crate) path: String,
+}
+
+/// A target that listens. Stopped when dropped, and also when this program ends in any other way.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) subject: Subject,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: Option<MetricsAddress>,
+    // In this order: it ends before its folder does.
+    process: Running,
+    _directory: TempDir,
+}
+
+impl Kind {
+    /// The built-in of this name; `command` is none.
+    pub(crate) fn named(name: &str) -> Option<Kind> {
+        [Kind::Stillgate, Kind::Nginx, Kind::NginxLua, Kind::Haproxy, Kind::Envoy]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Stillgate => "stillgate",
+            Kind::Nginx => "nginx",
+            Kind::NginxLua => "nginx-lua",
+            Kind::Haproxy => "haproxy",
+            Kind::Envoy => "envoy",
+            Kind::Command => "command",
+        }
+    }
+
+    /// Whether [`Spec::series`] says anything to it; a sweep over numbers of series is one cell where not.
+    pub(crate) fn makes_series(self) -> bool {
+        !matches!(self, Kind::Nginx | Kind::Command)
+    }
+}
+
+impl Spec {
+    /// A built-in as it is found on this machine.
+    pub(crate) fn built_in(kind: Kind, directory: PathBuf) -> Spec {
+        Spec {
+            kind,
+            name: kind.name().to_owned(),
+            program: None,
+            command: None,
+            arguments: Vec::new(),
+            address: None,
+            metrics: None,
+            series: None,
+            directory,
+        }
+    }
+
+    /// Starts it on the target's CPUs and waits until it listens; what it printed last is in the error where it does not.
+    pub(crate) fn start(&self, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
+        start::start(self, upstream, placement)
+    }
+}
+
+impl Started {
+    /// CPU time of the process and its descendants so far, in microseconds: exact, or to the clock tick where the kernel does
+    /// not keep `schedstat` or threads have ended.
+    pub(crate) fn cpu_time_us(&self) -> Result<f64> {
+        self.process.cpu_time_us()
+    }
+
+    /// Resident memory of the process and its descendants.
+    pub(crate) fn rss_kib(&self) -> Result<u64> {
+        self.process.rss_kib()
+    }
+
+    /// The process, then its descendants.
+    pub(crate) fn pids(&self) -> Result<Vec<u32>> {
+        // Of a process that has ended there is nothing to pass on.
+        self.process.cpu_time_us()?;
+        Ok(self.process.pids())
+    }
+
+    /// Fails with the end of its log where it has ended.
+    pub(crate) fn alive(&mut self) -> Result {
+        self.process.alive()
+    }
+
+    /// Ends it, asking first.
+    pub(crate) fn stop(self) {
+        drop(self);
+    }
+}

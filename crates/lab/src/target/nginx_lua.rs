@@ -1,0 +1,125 @@
+//! nginx whose worker counts requests in Lua and shows its series itself: sorted, matched and formatted while requests wait.
+//!
+//! The problem that moved exporters out of workers, to be measured beside those that do not have it. The Lua is our own and
+//! in `exposition.lua`; nginx needs its Lua module.
+
+use super::nginx;
+use super::program::build_arguments;
+use super::start::{Launch, Place};
+use crate::error::Result;
+use std::path::{Path, PathBuf};
+
+const EXPOSITION: &str = include_str!("exposition.lua");
+
+/// The dictionary's memory: what one series takes with room to spare, and what is there without any.
+const SERIES_BYTES: u64 = 256;
+const DICTIONARY_BYTES_MIN: u64 = 16 * 1024 * 1024;
+
+/// Where Debian has modules.
+const MODULES: &str = "/usr/lib/nginx/modules";
+/// The second needs the first.
+const MODULE_FILES: [&str; 2] = ["ndk_http_module.so", "ngx_http_lua_module.so"];
+
+pub(super) fn launch(place: &Place<'_>, program: &Path) -> Result<Launch> {
+    let modules = load_modules(&build_arguments(program)?, Path::is_file)?;
+    let mut launch = nginx::from_configuration(place, configuration(place, &modules));
+    launch.files.push((place.file("exposition.lua"), EXPOSITION.to_owned()));
+    Ok(launch)
+}
+
+fn configuration(place: &Place<'_>, modules: &str) -> String {
+    let mib = (DICTIONARY_BYTES_MIN + place.series.unwrap_or(0).saturating_mul(SERIES_BYTES)) >> 20;
+    let http = format!(
+        "  lua_package_path \"{dir}/?.lua;;\";
+  lua_shared_dict series {mib}m;
+  init_by_lua_block {{ exposition = require \"exposition\" }}
+  server {{ listen {metrics}; location = /metrics {{ content_by_lua_block {{ exposition.show() }} }} }}
+",
+        dir = place.directory.display(),
+        metrics = place.metrics
+    );
+    let server = nginx::server(place, "    log_by_lua_block { exposition.count() }\n");
+    nginx::configuration(place, modules, &server, &http)
+}
+
+/// The lines that load the Lua module, if it is not built in; `is_there` says whether a file is.
+fn load_modules(build: &str, is_there: impl Fn(&Path) -> bool) -> Result<String> {
+    let arguments = || build.split_whitespace();
+    if arguments().any(|argument| argument.starts_with("--add-module=") && argument.contains("ngx_lua")) {
+        return Ok(String::new());
+    }
+    let folder = arguments().find_map(|argument| argument.strip_prefix("--modules-path=")).unwrap_or(MODULES);
+    let files: Vec<PathBuf> = MODULE_FILES.iter().map(|file| Path::new(folder).join(file)).collect();
+    match files.iter().find(|file| !is_there(file)) {
+        None => Ok(files.iter().map(|file| format!("load_module {};\n", file.display())).collect()),
+        Some(lacking) => Err(format!(
+            "nginx-lua: this nginx has no Lua, {} is not there; install the package libnginx-mod-http-lua, or give the \
+             nginx of an OpenResty: nginx-lua=PATH",
+            lacking.display()
+        )
+        .into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn counts_and_shows_in_the_worker() {
+        let text = configuration(&Place::example(Some(1_000_000)), "");
+        expect![[r#"
+            worker_processes 1;
+            daemon off;
+            pid /dir/nginx.pid;
+            error_log stderr warn;
+            events { worker_connections 16384; }
+            http {
+              access_log off;
+              keepalive_timeout 3600s;
+              keepalive_requests 1000000000;
+              client_body_temp_path /dir/client_body;
+              proxy_temp_path /dir/proxy;
+              fastcgi_temp_path /dir/fastcgi;
+              uwsgi_temp_path /dir/uwsgi;
+              scgi_temp_path /dir/scgi;
+              upstream upstream { server 127.0.0.1:3000; keepalive 512; keepalive_requests 1000000000; }
+              server {
+                listen 127.0.0.1:8080 backlog=4096;
+                log_by_lua_block { exposition.count() }
+                location / {
+                  proxy_pass http://upstream;
+                  proxy_http_version 1.1;
+                  proxy_set_header Connection "";
+                }
+              }
+              lua_package_path "/dir/?.lua;;";
+              lua_shared_dict series 260m;
+              init_by_lua_block { exposition = require "exposition" }
+              server { listen 127.0.0.1:9090; location = /metrics { content_by_lua_block { exposition.show() } } }
+            }
+        "#]]
+        .assert_eq(&text.replace("user root root;\n", ""));
+    }
+
+    #[test]
+    fn the_module_is_found_or_asked_for() {
+        #[track_caller]
+        fn check(build: &str, is_there: bool, expected: Result<&str, &str>) {
+            let lines = load_modules(build, |_| is_there).map_err(|error| error.to_string());
+            assert_eq!(lines.as_deref().map_err(String::as_str), expected);
+        }
+        let lines = "load_module /m/ndk_http_module.so;\nload_module /m/ngx_http_lua_module.so;\n";
+        check("configure arguments: --with-x --modules-path=/m --with-y", true, Ok(lines));
+        check("configure arguments: --add-module=../ngx_lua-0.10.26 --with-y", false, Ok(""));
+        check(
+            "configure arguments:",
+            false,
+            Err(
+                "nginx-lua: this nginx has no Lua, /usr/lib/nginx/modules/ndk_http_module.so is not there; install the \
+                 package libnginx-mod-http-lua, or give the nginx of an OpenResty: nginx-lua=PATH",
+            ),
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Who runs on which CPUs: the target on its own, everything that measures on others.
+//!
+//! A thread is moved, starts the process, and is moved back: what is started inherits the CPUs. CPUs are numbered as the
+//! kernel does.
+
+use crate::error::Result;
+use crate::result::run::Placement;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Shares out the CPUs this process may use: the first half to the target, the rest to the load. What is given wins, and what
+/// is then not given is all the others.
+pub(crate) fn choose(target_cpus: Option<&[usize]>, load_cpus: Option<&[usize]>) -> Result<Placement> {
+    share(&available()?, target_cpus, load_cpus)
+}
+
+/// What speaks against a placement: CPUs that target and load share.
+pub(crate) fn warning(placement: &Placement) -> Option<String> {
+    let Placement { target_cpus, load_cpus } = placement;
+    let shared: Vec<usize> = target_cpus.iter().copied().filter(|cpu| load_cpus.contains(cpu)).collect();
+    let what = match shared.as_slice() {
+        // No list means all.
+        [] if target_cpus.is_empty() || load_cpus.is_empty() => "CPUs".to_owned(),
+        [] => return None,
+        shared => format!("CPU {}", list_words(shared)),
+    };
+    Some(format!("target and load share {what}: each takes time from the other, and latencies are those of both"))
+}
+
+/// The CPUs this thread may use.
+pub(crate) fn available() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(None).map_err(|error| format!("cannot read which CPUs may be used: {error}"))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Moves this thread to `cpus`; empty: it stays where it is.
+pub(crate) fn pin(cpus: &[usize]) -> Result {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set).map_err(|error| format!("cannot run on CPU {}: {error}", list_words(cpus)).into())
+}
+
+/// What `start` starts inherits `cpus`.
+pub(crate) fn on_cpus<T>(cpus: &[usize], start: impl FnOnce() -> T) -> Result<T> {
+    if cpus.is_empty() {
+        return Ok(start());
+    }
+    let before = available()?;
+    pin(cpus)?;
+    let started = start();
+    pin(&before)?;
+    Ok(started)
+}
+
+fn share(available: &[usize], target: Option<&[usize]>, load: Option<&[usize]>) -> Result<Placement> {
+    for cpu in target.iter().chain(&load).copied().flatten() {
+        if !available.contains(cpu) {
+            return Err(format!("CPU {cpu} is not among those this process may use: {}", list_words(available)).into());
+        }
+    }
+    let others = |taken: &[usize]| {
+        let rest: Vec<usize> = available.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
+        if rest.is_empty() { available.to_vec() } else { rest }
+    };
+    let half = &available[..available.len().div_ceil(2)];
+    let (target_cpus, load_cpus) = match (target, load) {
+        (None, None) => (half.to_vec(), others(half)),
+        (Some(target), None) => (target.to_vec(), others(target)),
+        (None, Some(load)) => (others(load), load.to_vec()),
+        (Some(target), Some(load)) => (target.to_vec(), load.to_vec()),
+    };
+    Ok(Placement { target_cpus, load_cpus })
+}
+
+fn list_words(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_unless_told() {
+        #[track_caller]
+        fn check(
+            available: &[usize],
+            target: Option<&[usize]>,
+            load: Option<&[usize]>,
+            expected: (&[usize], &[usize]),
+        ) {
+            let placement = share(available, target, load).unwrap();
+            assert_eq!((&placement.target_cpus[..], &placement.load_cpus[..]), expected);
+        }
+        check(&[0, 1], None, None, (&[0], &[1]));
+        check(&[0, 1, 2], None, None, (&[0, 1], &[2]));
+        check(&[4, 5, 6, 7], None, None, (&[4, 5], &[6, 7]));
+        check(&[3], None, None, (&[3], &[3]));
+        check(&[0, 1, 2, 3], Some(&[0]), None, (&[0], &[1, 2, 3]));
+        check(&[0, 1, 2, 3], None, Some(&[0]), (&[1, 2, 3], &[0]));
+        check(&[0, 1, 2, 3], Some(&[1]), Some(&[1]), (&[1], &[1]));
+        check(&[0, 1], Some(&[0, 1]), None, (&[0, 1], &[0, 1]));
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_ours() {
+        let error = share(&[0, 1], Some(&[0]), Some(&[7])).unwrap_err();
+        assert_eq!(error.to_string(), "CPU 7 is not among those this process may use: 0,1");
+    }
+
+    #[test]
+    fn shared_cpus_are_warned_of() {
+        let alone = share(&[0, 1], None, None).unwrap();
+        assert_eq!(warning(&alone), None);
+        let shared = share(&[0], None, None).unwrap();
+        assert!(warning(&shared).unwrap().starts_with("target and load share CPU 0: "));
+        assert!(warning(&Placement::default()).unwrap().starts_with("target and load share CPUs: "));
+    }
+}

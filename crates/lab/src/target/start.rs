@@ -1,0 +1,234 @@
+//! Starting a target: its folder, its ports, its files, and the wait until it listens.
+//!
+//! A port is chosen by binding to port 0 and giving it back; whoever takes it in between costs another attempt.
+
+use super::process::{NotListening, Running};
+use super::{
+    Kind, MetricsAddress, Spec, Started, command, envoy, haproxy, nginx, nginx_lua, program, series, stillgate,
+};
+use crate::error::{Error, Result};
+use crate::result::run::{Placement, Subject};
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Until it listens.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same where its configuration is large: that is for a million series, with room to spare on a slow machine.
+const START_TIMEOUT_LARGE: Duration = Duration::from_secs(180);
+
+/// Attempts, each with new ports.
+const ATTEMPTS: usize = 4;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What one start is given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: &'a Path,
+    pub(super) address: SocketAddr,
+    pub(super) metrics: SocketAddr,
+    pub(super) upstream: SocketAddr,
+    /// Series asked for, where this kind makes them.
+    pub(super) series: Option<u64>,
+    /// Idle servers or clusters that only make series.
+    pub(super) idle: u64,
+}
+
+/// What a kind makes of a [`Place`].
+#[derive(Debug)]
+pub(super) struct Launch {
+    /// The words after the program.
+    pub(super) words: Vec<String>,
+    /// What must be there before; the configuration first.
+    pub(super) files: Vec<(PathBuf, String)>,
+}
+
+/// What to run, and where its exposition will be.
+struct Plan {
+    program: PathBuf,
+    launch: Launch,
+    metrics: Option<MetricsAddress>,
+    configuration: Option<String>,
+}
+
+impl Place<'_> {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    #[cfg(test)]
+    pub(super) fn example(series: Option<u64>) -> Place<'static> {
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        Place {
+            directory: Path::new("/dir"),
+            address: address(8080),
+            metrics: address(9090),
+            upstream: address(3000),
+            series,
+            idle: 0,
+        }
+    }
+}
+
+/// See [`Spec::start`].
+pub(super) fn start(spec: &Spec, upstream: SocketAddr, placement: &Placement) -> Result<Started> {
+    let idle = series::idle_parts(spec, |idle| {
+        let started = start_with(spec, upstream, placement, idle)?;
+        series::shown(&started)
+    })?;
+    start_with(spec, upstream, placement, idle)
+}
+
+fn start_with(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started> {
+    if let Some(address) = spec.address
+        && TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok()
+    {
+        return Err(
+            format!("{}: something listens on {address} already; end it, or give another address", spec.name).into()
+        );
+    }
+    let mut attempt = 1;
+    loop {
+        match start_once(spec, upstream, placement, idle) {
+            Err(NotListening { port_taken: true, .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(NotListening { error, .. }) => return Err(error),
+            Ok(started) => return Ok(started),
+        }
+    }
+}
+
+fn start_once(spec: &Spec, upstream: SocketAddr, placement: &Placement, idle: u64) -> Result<Started, NotListening> {
+    let directory = new_directory(spec)?;
+    let [address, metrics] = free_addresses()?;
+    let place = Place {
+        directory: directory.path(),
+        address: spec.address.unwrap_or(address),
+        metrics,
+        upstream,
+        series: spec.series.filter(|_| spec.kind.makes_series()),
+        idle,
+    };
+    let Plan { program, launch, metrics, configuration } = plan(spec, &place)?;
+    for (file, text) in &launch.files {
+        fs::write(file, text).map_err(|error| format!("{}: cannot be written: {error}", file.display()))?;
+    }
+    let mut words = vec![program.to_string_lossy().into_owned()];
+    words.extend(launch.words);
+    let log = directory.path().join("log");
+    let mut process = Running::spawn(&spec.name, &words, &placement.target_cpus, &log, Stdio::null())?;
+    let timeout = if idle > 0 { START_TIMEOUT_LARGE } else { START_TIMEOUT };
+    process.wait_for(place.address, timeout)?;
+    if let Some(metrics) = &metrics {
+        process.wait_for(metrics.address, timeout)?;
+    }
+    let subject = Subject {
+        name: spec.name.clone(),
+        version: program::version(&program, spec.kind),
+        command: words,
+        configuration,
+        binary_sha256: program::sha256(&program),
+        revision: None,
+    };
+    Ok(Started { subject, address: place.address, metrics, process, _directory: directory })
+}
+
+fn plan(spec: &Spec, place: &Place<'_>) -> Result<Plan> {
+    if spec.kind == Kind::Command {
+        let command::Command { program, words, metrics } = command::read(spec, place)?;
+        return Ok(Plan { program, launch: Launch { words, files: Vec::new() }, metrics, configuration: None });
+    }
+    let program = program::find(spec.kind, spec.program.as_deref())?;
+    let mut launch = launch(spec.kind, place, &program)?;
+    // One idle part of thousands tells a reader all.
+    let shown = self::launch(spec.kind, &Place { idle: place.idle.min(1), ..*place }, &program)?;
+    launch.words.extend(spec.arguments.iter().map(|word| command::fill(word, place)));
+    let path = if spec.kind == Kind::Envoy { envoy::METRICS_PATH } else { "/metrics" };
+    let metrics = Some(MetricsAddress { address: place.metrics, path: path.to_owned() });
+    Ok(Plan { program, launch, metrics, configuration: Some(kept(&shown.files, place.idle)) })
+}
+
+fn launch(kind: Kind, place: &Place<'_>, program: &Path) -> Result<Launch> {
+    match kind {
+        Kind::Stillgate => Ok(stillgate::launch(place)),
+        Kind::Nginx => Ok(nginx::launch(place)),
+        Kind::NginxLua => nginx_lua::launch(place, program),
+        Kind::Haproxy => Ok(haproxy::launch(place)),
+        Kind::Envoy => Ok(envoy::launch(place)),
+        Kind::Command => Err("a command has no configuration of ours".into()),
+    }
+}
+
+/// The files as the result keeps them.
+fn kept(files: &[(PathBuf, String)], idle: u64) -> String {
+    let mut text = String::new();
+    for (number, (file, content)) in files.iter().enumerate() {
+        if number > 0 {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            text.push_str(&format!("\n[{name}]\n"));
+        }
+        text.push_str(content);
+    }
+    if idle > 1 {
+        text.push_str(&format!("\n[{idle} idle ones, of which one is shown]\n"));
+    }
+    text
+}
+
+fn new_directory(spec: &Spec) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix(&format!("{}-", spec.kind.name())).tempdir_in(&spec.directory);
+    made.map_err(|error| format!("{}: no folder can be made in it: {error}", spec.directory.display()).into())
+}
+
+/// Two ports of loopback that nobody has, both held until both are known.
+fn free_addresses() -> Result<[SocketAddr; 2]> {
+    let listen = || TcpListener::bind("127.0.0.1:0");
+    let both = listen().and_then(|first| listen().map(|second| (first, second)));
+    let addresses = both.and_then(|(first, second)| Ok([first.local_addr()?, second.local_addr()?]));
+    addresses.map_err(|error| format!("no free port on 127.0.0.1: {error}").into())
+}
+
+impl From<Error> for NotListening {
+    fn from(error: Error) -> NotListening {
+        NotListening { error, port_taken: false }
+    }
+}
+
+impl From<String> for NotListening {
+    fn from(message: String) -> NotListening {
+        Error::from(message).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_the_files() {
+        let files = [(PathBuf::from("/d/a.conf"), "a\n".to_owned()), (PathBuf::from("/d/b.lua"), "b\n".to_owned())];
+        assert_eq!(kept(&files[..1], 1), "a\n");
+        assert_eq!(kept(&files, 300), "a\n\n[b.lua]\nb\n\n[300 idle ones, of which one is shown]\n");
+    }
+
+    #[test]
+    fn an_address_that_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let spec = Spec { address: Some(address), ..Spec::built_in(Kind::Nginx, dir.path().to_owned()) };
+        let error = start_with(&spec, address, &Placement::default(), 0).unwrap_err();
+        let expected = format!("nginx: something listens on {address} already; end it, or give another address");
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there() {
+        let spec = Spec::built_in(Kind::Nginx, PathBuf::from("/nowhere"));
+        let error = new_directory(&spec).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere: no folder can be made in it: "), "{error}");
+    }
+}

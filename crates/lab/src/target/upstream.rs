@@ -1,0 +1,113 @@
+//! What stands behind the gateways: this very program as a bare responder, on the load's CPUs.
+//!
+//! So an experiment needs no other server, and the upstream costs as little as one can. It ends with us: it is told to when its
+//! input closes.
+
+use super::process::Running;
+use crate::error::{Error, Result};
+use crate::result::run::Placement;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+
+/// What the responder prints before its address.
+const ANNOUNCEMENT: &str = "listening on ";
+
+/// A running responder; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    process: Running,
+    _directory: TempDir,
+}
+
+impl Upstream {
+    /// One that answers with bodies of this length.
+    pub(crate) fn start(placement: &Placement, body_bytes: usize) -> Result<Upstream> {
+        let own = std::env::current_exe()
+            .map_err(|error| format!("the upstream: this program cannot find itself to start it: {error}"))?;
+        Upstream::start_program(&own, placement, body_bytes)
+    }
+
+    /// The same, with `program` for this one.
+    fn start_program(program: &Path, placement: &Placement, body_bytes: usize) -> Result<Upstream> {
+        let directory = tempfile::tempdir()
+            .map_err(|error| format!("{}: no folder can be made in it: {error}", std::env::temp_dir().display()))?;
+        let program = program.to_string_lossy();
+        let length = body_bytes.to_string();
+        let words = [&program, "respond", "--address", "127.0.0.1:0", "--body-bytes", &length, "--until-stdin-closes"];
+        let words = words.map(str::to_owned);
+        let log = directory.path().join("log");
+        let mut process = Running::spawn("the upstream", &words, &placement.load_cpus, &log, Stdio::piped())?;
+        let address = announced(&mut process)?;
+        Ok(Upstream { address, process, _directory: directory })
+    }
+
+    /// The process, then its descendants.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.process.pids()
+    }
+}
+
+/// Waits for the line with the address.
+fn announced(process: &mut Running) -> Result<SocketAddr> {
+    let begin = Instant::now();
+    loop {
+        let log = process.log();
+        // Only a whole line holds the whole address.
+        if let Some((line, _)) = log.split_once('\n') {
+            let address = line.strip_prefix(ANNOUNCEMENT).and_then(|address| address.parse().ok());
+            return address.ok_or_else(|| {
+                Error::new(format!("the upstream: its first line should be `{ANNOUNCEMENT}ADDRESS` and is: {line}"))
+            });
+        }
+        process.alive()?;
+        if begin.elapsed() > START_TIMEOUT {
+            return Err(format!("the upstream: it does not listen after {} s", START_TIMEOUT.as_secs()).into());
+        }
+        sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Starts a script in the responder's place. A child writes it: a program that somebody has open for writing cannot be
+    /// started, and here other threads start programs that inherit what is open.
+    fn start(script: &str) -> Result<Upstream> {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("responder");
+        let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
+        let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status().unwrap();
+        assert!(written.success());
+        Upstream::start_program(&program, &Placement::default(), 100)
+    }
+
+    #[test]
+    fn its_address_is_what_it_announces() {
+        let mut upstream = start("echo listening on 127.0.0.1:4321; echo \"$@\" >&2; cat >/dev/null").unwrap();
+        assert_eq!(upstream.address, SocketAddr::from(([127, 0, 0, 1], 4321)));
+        upstream.process.alive().unwrap();
+        assert!(!upstream.pids().is_empty());
+    }
+
+    #[test]
+    fn it_is_told_how_to_answer_and_when_to_end() {
+        let error = start("echo \"$@\" >&2; exit 1").unwrap_err().to_string();
+        assert!(error.contains("respond --address 127.0.0.1:0 --body-bytes 100 --until-stdin-closes"), "{error}");
+    }
+
+    #[test]
+    fn another_program_is_not_taken_for_it() {
+        let error = start("echo hello; cat >/dev/null").unwrap_err();
+        assert_eq!(error.to_string(), "the upstream: its first line should be `listening on ADDRESS` and is: hello");
+    }
+}

@@ -1,0 +1,246 @@
+//! `stillgate-lab compare` as its users run it: exit codes, result files, git revisions.
+//!
+//! Settings are tiny and the planted differences huge, for the machine that tests run on is busy: a late generator voids
+//! nothing here.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const LAB: &str = env!("CARGO_BIN_EXE_stillgate-lab");
+
+/// Pairs and an error that can do with one void pair.
+const TINY: &[&str] = &[
+    "--pairs",
+    "8",
+    "--alpha",
+    "0.2",
+    "--warm-up",
+    "20ms",
+    "--saturation",
+    "100ms",
+    "--latency",
+    "100ms",
+    "--connections",
+    "4",
+    "--late",
+    "10s",
+    "--no-instructions",
+    "--seed",
+    "1",
+];
+
+fn compare(folder: &Path, words: &[&str]) -> Output {
+    Command::new(LAB).arg("compare").args(words).current_dir(folder).output().unwrap()
+}
+
+fn responder(more: &str) -> String {
+    format!("'{LAB}' respond --address {{address}} {more}")
+}
+
+fn exit_code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{}", stderr(output)))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn result(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn both(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
+}
+
+/// The verdict on one measure.
+fn verdict<'a>(result: &'a Value, name: &str) -> &'a str {
+    let measures = result["analysis"]["measures"].as_array().unwrap();
+    measures.iter().find(|measure| measure["measure"] == name).unwrap()["verdict"].as_str().unwrap()
+}
+
+#[test]
+fn a_program_against_itself_gives_a_decision_and_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = responder("");
+    let output = compare(folder.path(), &[&[one.as_str(), &one, "--json", "same.json"], TINY].concat());
+    let decision = match exit_code(&output) {
+        0 => "not_worse",
+        1 => "worse",
+        2 => "undecided",
+        3 => "void",
+        other => panic!("exit code {other}: {}", stderr(&output)),
+    };
+    let result = result(&folder.path().join("same.json"));
+    assert_eq!(result["analysis"]["decision"], decision);
+    assert_eq!(result["pairs"].as_array().unwrap().len(), 8);
+    assert!(result["design"]["rate"].as_f64().unwrap() > 0.0);
+    assert_eq!(result["instructions_missing"], "--no-instructions was given");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains(result["analysis"]["sentence"].as_str().unwrap()), "{table}");
+}
+
+#[test]
+fn a_hugely_slower_program_is_worse() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
+    let words = [&[fast.as_str(), &slow, "--json", "slow.json", "--markdown"], TINY].concat();
+    let output = compare(folder.path(), &words);
+    assert_eq!(exit_code(&output), 1, "{}", both(&output));
+    let result = result(&folder.path().join("slow.json"));
+    assert_eq!(verdict(&result, "throughput"), "slower");
+    let summary = String::from_utf8(output.stdout).unwrap();
+    assert!(summary.starts_with("### Performance: worse\n"), "{summary}");
+    assert!(summary.contains("| p50 (us) |"), "{summary}");
+}
+
+#[test]
+fn a_sequential_comparison_stops_early_at_a_planned_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
+    // The later `--pairs` counts.
+    let mut words = vec![fast.as_str(), &slow, "--json", "early.json", "--sequential"];
+    words.extend(TINY.iter().map(|word| if *word == "8" { "16" } else { word }));
+    let output = compare(folder.path(), &words);
+    assert_eq!(exit_code(&output), 1, "{}", both(&output));
+    let result = result(&folder.path().join("early.json"));
+    assert_eq!(result["design"]["looks"], serde_json::json!([8, 12, 16]));
+    assert_eq!(result["pairs"].as_array().unwrap().len(), 8);
+}
+
+#[test]
+fn what_cannot_be_done_ends_with_64_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |words: &[&str], expected: &str| {
+        let output = compare(folder.path(), words);
+        assert_eq!(exit_code(&output), 64, "{words:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{words:?}: {}", stderr(&output));
+    };
+    let one = responder("");
+    let tiny = |words: &[&'static str]| -> Vec<&str> { [words, TINY].concat() };
+    check(&tiny(&["sh -c 'echo out of luck; exit 3' {address}", "sh -c true {address}"]), "out of luck");
+    check(&tiny(&["no-such-binary", "no-such-binary"]), "not on PATH");
+    check(&tiny(&["sh -c true", "sh -c true"]), "nothing says where it listens");
+    check(&["a b", "a b", "--pairs", "5"], "at least 11 are needed");
+    check(&["a b", "a b", "--sequential", "--pairs", "5"], "are needed");
+    check(&[&one, &one, "--deciding", "beauty"], "not one of throughput, cpu");
+    check(&[&one], "<B>");
+    check(&[&one, &one, "--json", "no/such/folder.json"], "no/such/folder.json");
+    check(&["HEAD", "HEAD", "--repo", "."], "no git repository");
+}
+
+/// A project whose first revision answers at once, whose second sleeps, and whose third does not compile.
+struct Project {
+    folder: tempfile::TempDir,
+}
+
+const MANIFEST: &str = "[package]\nname = \"tiny\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n";
+
+/// Answers every request, after what stands for `WORK`.
+const SERVER: &str = r#"use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut buffer = [0; 4096];
+    let mut filled = 0;
+    loop {
+        match stream.read(&mut buffer[filled..])? {
+            0 => return Ok(()),
+            read => filled += read,
+        }
+        if buffer[..filled].ends_with(b"\r\n\r\n") {
+            filled = 0;
+            WORK;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+        }
+    }
+}
+
+fn main() {
+    let listener = &TcpListener::bind(std::env::args().nth(1).unwrap()).unwrap();
+    // None ends with its connection: the CPU time of threads that have ended is told in ticks only.
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(move || loop {
+                let _ = serve(listener.accept().unwrap().0);
+            });
+        }
+    });
+}
+"#;
+
+impl Project {
+    fn new() -> Project {
+        let project = Project { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(project.path().join("src")).unwrap();
+        fs::write(project.path().join("Cargo.toml"), MANIFEST).unwrap();
+        project.git(&["init", "--quiet"]);
+        project.commit("()", "quick");
+        project.commit("std::thread::sleep(std::time::Duration::from_millis(20))", "slow");
+        project.commit("does not compile", "broken");
+        project
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn commit(&self, work: &str, tag: &str) {
+        fs::write(self.path().join("src/main.rs"), SERVER.replace("WORK", work)).unwrap();
+        self.git(&["add", "--all"]);
+        self.git(&["-c", "user.name=t", "-c", "user.email=t@t.example", "commit", "--quiet", "--message", tag]);
+        self.git(&["tag", tag]);
+    }
+
+    fn git(&self, words: &[&str]) -> String {
+        let output = Command::new("git").arg("-C").arg(self.path()).args(words).output().unwrap();
+        assert!(output.status.success(), "git {words:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn compare(&self, a: &str, b: &str, cache: &Path) -> Output {
+        let (repo, cache) = (self.path().to_str().unwrap(), cache.to_str().unwrap());
+        let words = [a, b, "--repo", repo, "--cache", cache, "--profile", "dev", "--args", "{address}"];
+        compare(cache.as_ref(), &[&words[..], &["--json", "result.json"], TINY].concat())
+    }
+}
+
+#[test]
+fn revisions_are_built_once_and_compared() {
+    let (project, cache) = (Project::new(), tempfile::tempdir().unwrap());
+    let output = project.compare("quick", "slow", cache.path());
+    assert_eq!(exit_code(&output), 1, "{}", both(&output));
+    assert_eq!(stderr(&output).matches("building").count(), 2, "{}", stderr(&output));
+    let result = result(&cache.path().join("result.json"));
+    assert_eq!(verdict(&result, "throughput"), "slower");
+    let commit = project.git(&["rev-parse", "slow"]);
+    assert_eq!(result["b"]["revision"], commit.trim());
+
+    // The other way round it is better, and both are there already.
+    let output = project.compare("slow", "quick", cache.path());
+    assert_eq!(stderr(&output).matches("building").count(), 0, "{}", stderr(&output));
+    assert_ne!(exit_code(&output), 64, "{}", stderr(&output));
+    assert_eq!(project.git(&["worktree", "list"]).lines().count(), 1, "no worktree is left");
+}
+
+#[test]
+fn a_revision_that_does_not_build_is_said_so() {
+    let (project, cache) = (Project::new(), tempfile::tempdir().unwrap());
+    let output = project.compare("quick", "broken", cache.path());
+    assert_eq!(exit_code(&output), 64);
+    let commit = &project.git(&["rev-parse", "broken"])[..12];
+    for part in ["B, broken", commit, "does not build", "src/main.rs"] {
+        assert!(stderr(&output).contains(part), "{part}: {}", stderr(&output));
+    }
+    let output = project.compare("quick", "no-such-revision", cache.path());
+    assert_eq!(exit_code(&output), 64);
+    assert!(stderr(&output).contains("B: \"no-such-revision\" is no revision of"), "{}", stderr(&output));
+
+    fs::write(project.path().join("src/main.rs"), "changed").unwrap();
+    let output = project.compare("broken", "quick", cache.path());
+    assert!(stderr(&output).contains("has uncommitted changes"), "{}", stderr(&output));
+}

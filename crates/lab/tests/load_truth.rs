@@ -1,0 +1,145 @@
+//! Whether `stillgate-lab load` tells the truth: about a target that stands still, about itself, about a known distribution.
+//!
+//! The machine of a test is busy. What is predicted is therefore taken from what was seen to happen: how long the target
+//! really stood still, what the responder really drew.
+
+#![allow(clippy::unwrap_used)]
+
+mod processes;
+
+use base64::Engine as _;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use processes::{Loading, Responder, load_json, number};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use stillgate_testkit::Process;
+
+/// How long something is stopped.
+const STOP: Duration = Duration::from_millis(500);
+
+/// Stops a process for at least [`STOP`] and says how long it was, in milliseconds.
+fn stop(process: &Process) -> f64 {
+    let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
+    let begun = Instant::now();
+    kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(STOP);
+    kill_process(pid, Signal::CONT).unwrap();
+    begun.elapsed().as_secs_f64() * 1e3
+}
+
+/// A histogram of a result, in nanoseconds.
+fn histogram(json: &Value, view: &str) -> Histogram<u64> {
+    let text = json["run"][view].as_str().unwrap();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
+    Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap()
+}
+
+/// The share of requests that took at least so long.
+fn share_from(histogram: &Histogram<u64>, ms: f64) -> f64 {
+    let below = histogram.count_between(0, (ms * 1e6) as u64);
+    1.0 - below as f64 / histogram.len() as f64
+}
+
+/// Requests come evenly over 5 s, and the target stands still for S of them. One intended at time s of the stop is answered
+/// S - s after its intended start at the earliest: latencies of the share (S - t) / 5 s are t or more. What is above is the time
+/// that the target takes for those that have gathered.
+#[test]
+fn a_target_that_stands_still_shows_in_the_right_share_of_requests() {
+    const RUN_MS: f64 = 5000.0;
+    let responder = Responder::start(&[]);
+    let url = responder.url();
+    let run = Loading::start(&[
+        &url,
+        "--rate",
+        "2k",
+        "--duration",
+        "5s",
+        "--connections",
+        "10",
+        "--interval",
+        "500ms",
+        "--late-share",
+        "50%",
+    ]);
+    run.stretches(2);
+    let stopped_ms = stop(&responder.process);
+    let (code, json, log) = run.finish();
+    let json = json.unwrap();
+    assert_eq!((code, json["void"].as_bool()), (Some(0), Some(false)), "{log}");
+    assert_eq!(number(&json, &["requests"]) + number(&json, &["missed_starts"]), 10_000.0, "{log}");
+    let (corrected, uncorrected) = (histogram(&json, "corrected"), histogram(&json, "uncorrected"));
+    // A busy machine lets the target go on later than it was told to.
+    let longest_ms = corrected.max() as f64 / 1e6;
+    assert!((stopped_ms * 0.98..stopped_ms + 300.0).contains(&longest_ms), "{longest_ms} for {stopped_ms}\n{log}");
+    for t_ms in [100.0, 200.0, 300.0, 400.0, 450.0] {
+        let (found, predicted) = (share_from(&corrected, t_ms), (longest_ms - t_ms) / RUN_MS);
+        // Two in a hundred of all that were held up, and as much as gathered requests take to be answered.
+        let (below, above) = (0.02 * longest_ms / RUN_MS, 0.10 * longest_ms / RUN_MS);
+        assert!((predicted - below..predicted + above).contains(&found), "{t_ms} ms: {found}, not {predicted}\n{log}");
+    }
+    // Only one request a connection was under way: what a closed loop would have seen.
+    let seen = share_from(&uncorrected, 100.0) * uncorrected.len() as f64;
+    assert!(seen <= 20.0, "{seen} uncorrected\n{log}");
+}
+
+#[test]
+fn a_generator_that_stood_still_makes_its_run_void() {
+    let responder = Responder::start(&[]);
+    let url = responder.url();
+    let run = Loading::start(&[&url, "--rate", "1k", "--duration", "3s", "--connections", "10", "--interval", "500ms"]);
+    run.stretches(2);
+    stop(&run.process);
+    let (code, json, log) = run.finish();
+    let json = json.unwrap();
+    assert_eq!((code, json["void"].as_bool()), (Some(3), Some(true)), "{log}");
+    let reasons = json["void_reasons"].to_string();
+    assert!(reasons.contains("the generator") && reasons.contains("late"), "{reasons}");
+    assert!(log.contains("VOID") && log.lines().filter(|line| line.starts_with("void |")).count() > 10, "{log}");
+    // A sixth of all starts fell into the stop.
+    assert!(number(&json, &["lateness", "max"]) >= 490_000.0, "{log}");
+}
+
+/// A figure of what a responder says at its end, in microseconds.
+fn told(log: &str, line: &str, label: &str) -> f64 {
+    let line = log.lines().find(|text| text.starts_with(line)).unwrap();
+    line.split(' ').find_map(|word| word.strip_prefix(label)?.strip_prefix('=')).unwrap().parse().unwrap()
+}
+
+/// Each measured quantile is the one that the responder drew, to within the histogram's resolution below, and scheduling
+/// delays above; and each drawn one is near that of the distribution.
+fn check_distribution(latency: &str, quantiles_us: [f64; 3]) {
+    /// Half of the last of three digits.
+    const RESOLUTION: f64 = 0.0005;
+    let responder = Responder::start(&["--latency", latency, "--seed", "3"]);
+    let json = load_json(
+        &[&responder.url(), "--rate", "1k", "--duration", "4s", "--connections", "400", "--late-share", "100%"],
+        0,
+    );
+    let log = responder.end();
+    assert_eq!(number(&json, &["errors"]), 0.0);
+    let measured = histogram(&json, "uncorrected");
+    for ((label, quantile), expected_us) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)].into_iter().zip(quantiles_us) {
+        let measured_us = measured.value_at_quantile(quantile) as f64 / 1e3;
+        let drawn_us = told(&log, "drawn", label);
+        // On a busy machine the generator is late to read as it is late to send, and says so.
+        let late_us = number(&json, &["lateness", if quantile > 0.95 { "max" } else { "p99" }]);
+        let most_us = told(&log, "kept", label).max(drawn_us) * 1.004 + 3_000.0 + late_us;
+        let context = format!("{latency} {label}: measured {measured_us}, expected {expected_us}\n{log}");
+        assert!((drawn_us * (1.0 - 2.0 * RESOLUTION)..most_us).contains(&measured_us), "{context}");
+        // Of 4000 draws, a hundredth lies above the 99th percentile, give or take a sixth: in the tail, far apart.
+        let apart = if quantile > 0.95 { 0.25 } else { 0.10 };
+        assert!((drawn_us / expected_us - 1.0).abs() <= apart, "{context}");
+    }
+}
+
+#[test]
+fn a_known_server_is_measured_as_it_is() {
+    check_distribution("fixed:30ms", [30_000.0, 30_000.0, 30_000.0]);
+    // -20 ln(1 - q)
+    check_distribution("exponential:20ms", [13_863.0, 46_052.0, 92_103.0]);
+    // 20 exp(0.5 z)
+    check_distribution("lognormal:20ms,0.5", [20_000.0, 37_961.0, 64_002.0]);
+    check_distribution("bimodal:10ms,80ms,5%", [10_000.0, 10_000.0, 80_000.0]);
+}

@@ -1,0 +1,264 @@
+//! `stillgate-lab report` as its reader meets it: the page in Chromium, light and dark, wide and narrow, of honest and of
+//! hostile result files.
+
+#![allow(clippy::unwrap_used)]
+
+mod browser;
+mod dom;
+mod fixture;
+
+use browser::Browser;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A page of a sweep of 24 cells is no larger.
+const PAGE_BYTES_MAX: usize = 1_500_000;
+
+/// The narrowest screens that are common.
+const PHONE_WIDTH: u32 = 390;
+
+/// A folder with result files in it.
+struct Lab {
+    dir: TempDir,
+}
+
+impl Lab {
+    fn new(results: &[(&str, Value)]) -> Lab {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, result) in results {
+            fs::write(dir.path().join(name), result.to_string()).unwrap();
+        }
+        Lab { dir }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate-lab"));
+        command.current_dir(self.dir.path()).arg("report").args(arguments).output().unwrap()
+    }
+
+    /// Makes `report.html` of these files.
+    #[track_caller]
+    fn report(&self, files: &[&str]) -> (PathBuf, String) {
+        let output = self.run(files);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "report.html\n");
+        let page = self.dir.path().join("report.html");
+        let html = fs::read_to_string(&page).unwrap();
+        (page, html)
+    }
+}
+
+#[track_caller]
+fn check_page(results: &[(&str, Value)], told: &[&str]) {
+    let lab = Lab::new(results);
+    let files: Vec<&str> = results.iter().map(|(name, _)| *name).collect();
+    let (page, html) = lab.report(&files);
+    assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
+    let dom = Browser { width: 1280, dark: false, page: &page }.dom();
+    dom::check(&dom);
+    for words in told {
+        assert!(dom.contains(words), "the page does not say {words:?}");
+    }
+}
+
+#[test]
+fn a_tail_result_is_told_from_verdict_to_machine() {
+    let told = [
+        "makes the 99.9th percentile slower by",
+        "Latency by percentile",
+        "What scrapes change: paired differences, with less without",
+        "Latency over time",
+        "<th scope=\"row\">99.999%</th>",
+        "<th scope=\"row\">100%</th>",
+        "AMD EPYC 9B14",
+        "20230131",
+        "stillgate-lab verify one.json",
+        "stillgate-lab tail stillgate nginx-lua haproxy --series 1k,10k,100k,1M",
+    ];
+    check_page(&[("one.json", fixture::tail(&fixture::reference()))], &told);
+}
+
+#[test]
+fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
+    let told = [
+        "B is worse: it needs 5.0% more CPU time a request",
+        "How much more or less of it B has than A",
+        "detectable",
+        "A went first",
+        "valgrind is not installed",
+    ];
+    check_page(&[("c.json", fixture::compare(12, 0.05))], &told);
+}
+
+#[test]
+fn a_load_result_shows_what_correction_adds_and_what_failed() {
+    let told =
+        ["half were answered within", "from the intended start", "from the send", "no answer within 400 ms", "timeout"];
+    check_page(&[("l.json", fixture::load())], &told);
+}
+
+#[test]
+fn a_page_says_whether_its_verdict_follows_from_the_data() {
+    let mut touched = fixture::load();
+    touched["corrected"]["p99"] = json!(1.0);
+    check_page(&[("whole.json", fixture::load())], &["Made again from the raw data with this page: the same."]);
+    check_page(&[("touched.json", touched)], &["One figure of its analysis is not what the raw data give"]);
+}
+
+#[test]
+fn several_results_share_a_page() {
+    let results = [
+        ("load.json", fixture::load()),
+        ("same.json", fixture::compare(8, 0.0)),
+        ("tail.json", fixture::tail(&fixture::reference())),
+    ];
+    check_page(&results, &["3 results of stillgate-lab", "No difference larger than 1.4%", "href=\"#f3\""]);
+}
+
+#[test]
+fn a_large_sweep_stays_small_and_its_links_unfold_cells() {
+    let lab = Lab::new(&[("sweep.json", fixture::tail(&fixture::sweep()))]);
+    let (page, html) = lab.report(&["sweep.json"]);
+    assert!(html.len() < PAGE_BYTES_MAX, "{} bytes", html.len());
+    dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
+    let script = "frame.contentWindow.location.hash = '#f1-c20'; \
+                  setTimeout(() => say([...inner.querySelectorAll('details.cell')].map(cell => +cell.open).join('')), 500);";
+    assert_eq!(asked(&lab, 1280, script), format!("{}1{}", "0".repeat(20), "0".repeat(3)));
+}
+
+#[test]
+fn a_phone_scrolls_in_one_direction_only() {
+    let results = [
+        ("a.json", fixture::tail(&fixture::reference())),
+        ("b.json", fixture::compare(8, 0.05)),
+        ("c.json", fixture::load()),
+        ("d.json", fixture::tail(&fixture::sweep())),
+    ];
+    let lab = Lab::new(&results);
+    lab.report(&["a.json", "b.json", "c.json", "d.json"]);
+    let script =
+        "inner.querySelectorAll('details').forEach(part => part.open = true); say(inner.documentElement.scrollWidth);";
+    assert_eq!(asked(&lab, PHONE_WIDTH, script), PHONE_WIDTH.to_string());
+}
+
+#[test]
+fn light_and_dark_follow_the_system_and_the_choice() {
+    let lab = Lab::new(&[("one.json", fixture::tail(&fixture::reference()))]);
+    let (page, _) = lab.report(&["one.json"]);
+    for (dark, lightness) in [(false, 0.85..1.0), (true, 0.02..0.25)] {
+        let picture = Browser { width: 1280, dark, page: &page }.screenshot();
+        assert_eq!(picture.width, 1280);
+        assert!(lightness.contains(&picture.lightness()), "dark: {dark}, lightness {}", picture.lightness());
+        assert!(picture.colours() > 100, "only {} colours: the page is blank", picture.colours());
+    }
+    let script = "const ground = () => frame.contentWindow.getComputedStyle(inner.body).backgroundColor; const seen = [ground()]; \
+                  for (const choice of ['dark', 'light', 'auto']) { inner.getElementById('theme-' + choice).click(); seen.push(ground()); } \
+                  say(seen.map(colour => parseInt(colour.slice(4)) > 127 ? 'light' : 'dark').join(' '));";
+    assert_eq!(asked(&lab, 1280, script), "light dark light light");
+}
+
+#[test]
+fn a_hostile_result_file_stays_text() {
+    let trap = TcpListener::bind("127.0.0.1:0").unwrap();
+    trap.set_nonblocking(true).unwrap();
+    let address = trap.local_addr().unwrap();
+    let hostile = format!(
+        "</title></style></pre><script>console.error('run')</script><img src=http://{address}/ onerror=console.error(1)>\
+         \" onfocus=\"console.error(2)\" style=\"background:url(http://{address}/)\" ' &lt;svg/onload=console.error(3)> \u{202e}"
+    );
+    let mut results = [fixture::tail(&fixture::reference()), fixture::compare(4, 0.05), fixture::load()];
+    results.iter_mut().for_each(|result| poison(result, &hostile));
+    let [tail, compare, load] = results;
+    let lab = Lab::new(&[("<b>&'.json", tail), ("b.json", compare), ("c.json", load)]);
+    let (page, html) = lab.report(&["<b>&'.json", "b.json", "c.json"]);
+    assert!(!html.contains("<script") && !html.contains("<img"), "markup of a result file is in the page");
+    dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
+    assert!(trap.accept().is_err(), "the page asked the network");
+}
+
+/// Numbers that no run has, and results with nothing in them.
+#[test]
+fn odd_results_make_a_page_too() {
+    let mut odd = fixture::tail(&fixture::reference());
+    let effects = odd["analysis"]["cells"][0]["effects"].as_array_mut().unwrap();
+    for (at, effect) in effects.iter_mut().enumerate() {
+        effect["low"] = Value::Null;
+        effect["high"] = Value::Null;
+        effect["minimum_detectable"] = Value::Null;
+        effect["difference"] = json!([0.0, 1e300, -1e300, 1e-300, -0.0][at]);
+    }
+    let mut empty = fixture::tail(&fixture::reference());
+    empty["cells"][0]["blocks"] = json!([]);
+    empty["cells"][0]["series_shown"] = json!(0);
+    empty["analysis"]["cells"][0]["effects"] = json!([]);
+    empty["failures"] = json!(["envoy: not found on PATH"]);
+    let mut none = empty.clone();
+    none["cells"] = json!([]);
+    none["analysis"]["cells"] = json!([]);
+    let mut void = fixture::load();
+    void["run"]["void"] = json!(["the generator had no CPU for 31% of the time"]);
+    let results = [("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void)];
+    let told = [
+        "∞",
+        "No request was answered",
+        "No pair of blocks stands",
+        "envoy: not found on PATH",
+        "is void and says nothing",
+    ];
+    check_page(&results, &told);
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let mut damaged = fixture::tail(&fixture::reference());
+    damaged["cells"][0]["blocks"][3]["run"]["corrected"] = json!("AAAA");
+    let mut cut = fixture::tail(&fixture::reference());
+    cut["analysis"]["cells"] = json!([]);
+    let lab = Lab::new(&[("damaged.json", damaged), ("cut.json", cut), ("good.json", fixture::load())]);
+    let check = |arguments: &[&str], message: &[&str]| {
+        let output = lab.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        message.iter().for_each(|part| assert!(said.contains(part), "{said}"));
+        assert!(!lab.dir.path().join("report.html").exists(), "no page is better than half of one");
+    };
+    check(&["missing.json"], &["missing.json", "No such file"]);
+    check(&["good.json", "damaged.json"], &["damaged.json", "nginx-lua", "pair 1", "histogram"]);
+    check(&["cut.json"], &["cut.json", "1 cells but the analysis of 0"]);
+    check(&["good.json", "-o", "no/such/folder.html"], &["no/such/folder.html", "-o"]);
+    check(&[], &["FILE"]);
+}
+
+/// What a script sees that has the report in a frame of this width; it may use `frame`, `inner` (its document) and `say`.
+#[track_caller]
+fn asked(lab: &Lab, width: u32, script: &str) -> String {
+    let asking = lab.dir.path().join("asking.html");
+    let html = format!(
+        "<!DOCTYPE html><html lang=\"en\"><body><p id=\"said\"></p><iframe id=\"frame\" width=\"{width}\" height=\"900\"></iframe>\
+         <script>const frame = document.getElementById('frame'); const say = text => document.getElementById('said').textContent = text; \
+         frame.onload = () => {{ const inner = frame.contentDocument; {script} }}; frame.src = 'report.html';</script></body></html>"
+    );
+    fs::write(&asking, html).unwrap();
+    let dom = Browser { width: 1600, dark: false, page: &asking }.dom();
+    let said = dom.split_once("<p id=\"said\">").unwrap().1;
+    said.split_once("</p>").unwrap().0.to_owned()
+}
+
+/// Puts `text` in the place of every string that is free.
+fn poison(value: &mut Value, text: &str) {
+    const CLOSED: [&str; 8] = ["kind", "arm", "verdict", "decision", "first", "corrected", "uncorrected", "lateness"];
+    match value {
+        Value::String(string) => text.clone_into(string),
+        Value::Array(values) => values.iter_mut().for_each(|value| poison(value, text)),
+        Value::Object(members) => {
+            for (_, value) in members.iter_mut().filter(|(key, _)| !CLOSED.contains(&key.as_str())) {
+                poison(value, text);
+            }
+        }
+        _ => {}
+    }
+}

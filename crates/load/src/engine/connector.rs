@@ -1,0 +1,230 @@
+//! Which connections are to be opened next, and when: all at once where that works, with pauses where it does not.
+//!
+//! A target that refuses must not be met by a loop of attempts: after a failure one attempt is made at a time, with
+//! pauses that double. It decides only; sockets are opened by who owns them.
+
+use super::sources::Endpoints;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+/// Attempts under way at once in a thread: a target's queue of connections not yet accepted is often 128 long.
+const CONNECTING_MAX: usize = 128;
+
+/// While all are opened for the first time: so many attempts, then a while for the target to accept them. What its queue
+/// has no room for is lost, and tried again by the system only after one, three and seven seconds.
+const BURST_MAX: usize = 32;
+
+/// Between two bursts.
+const BURST_INTERVAL_NS: u64 = 5_000_000;
+
+/// The pause after a first failure.
+const PAUSE_MIN_NS: u64 = 10_000_000;
+
+/// The longest pause between two attempts.
+const PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// The connections of a thread that are not open.
+#[derive(Debug)]
+pub(super) struct Connector {
+    endpoints: Endpoints,
+    /// The destination in use, or tried now.
+    destination: usize,
+    /// This thread's connections have the numbers `offset`, `offset + step` and so on among all.
+    offset: usize,
+    step: usize,
+    connections: usize,
+    closed: VecDeque<u32>,
+    connecting: usize,
+    /// Zero: the last attempt did not fail.
+    pause_ns: u64,
+    retry_at_ns: u64,
+    /// Attempts left of the burst, and when the next begins; none when bursts are not limited.
+    burst: Option<(usize, u64)>,
+    /// Whether some connection was ever open.
+    reached: bool,
+    /// The last failure.
+    failure: Option<(SocketAddr, Errno)>,
+}
+
+impl Connector {
+    /// With all of a thread's connections still to be opened.
+    pub(super) fn new(endpoints: Endpoints, connections: usize, thread: usize, threads: usize) -> Self {
+        Connector {
+            endpoints,
+            destination: 0,
+            offset: thread,
+            step: threads,
+            closed: (0..connections as u32).collect(),
+            connections,
+            connecting: 0,
+            pause_ns: 0,
+            retry_at_ns: 0,
+            burst: Some((0, 0)),
+            reached: false,
+            failure: None,
+        }
+    }
+
+    /// A connection was closed and is to be opened again.
+    pub(super) fn add(&mut self, number: usize) {
+        self.closed.push_back(number as u32);
+    }
+
+    /// The connection to open now, if any.
+    #[inline]
+    pub(super) fn next(&mut self, now_ns: u64) -> Option<usize> {
+        if self.closed.is_empty() || now_ns < self.retry_at_ns {
+            return None;
+        }
+        let limit = if self.reached && self.pause_ns == 0 { CONNECTING_MAX } else { 1 };
+        if self.connecting >= limit {
+            return None;
+        }
+        if let Some((left, next_ns)) = &mut self.burst {
+            if now_ns >= *next_ns {
+                (*left, *next_ns) = (BURST_MAX, now_ns + BURST_INTERVAL_NS);
+            }
+            *left = left.checked_sub(1)?;
+        }
+        self.connecting += 1;
+        self.closed.pop_front().map(|number| number as usize)
+    }
+
+    /// From now on as fast as it goes: a target that closes connections wants them opened as fast.
+    pub(super) fn hurry(&mut self) {
+        self.burst = None;
+    }
+
+    /// Where it is to be opened to, and from.
+    pub(super) fn ends(&self, number: usize) -> (SocketAddr, Option<IpAddr>) {
+        let source = self.endpoints.source(self.offset + number * self.step);
+        (self.endpoints.destinations[self.destination], source)
+    }
+
+    /// An attempt succeeded.
+    pub(super) fn succeeded(&mut self) {
+        self.connecting -= 1;
+        self.reached = true;
+        self.retry_at_ns = 0;
+    }
+
+    /// An attempt failed; its connection is to be tried again.
+    pub(super) fn failed(&mut self, number: usize, error: Errno, now_ns: u64) {
+        self.connecting -= 1;
+        self.add(number);
+        self.failure = Some((self.endpoints.destinations[self.destination], error));
+        if !self.reached && self.destination + 1 < self.endpoints.destinations.len() {
+            self.destination += 1;
+        } else {
+            self.slow_down(now_ns);
+        }
+    }
+
+    /// A connection gave nothing. Of failures at the same time only the first doubles the pause.
+    pub(super) fn slow_down(&mut self, now_ns: u64) {
+        if now_ns >= self.retry_at_ns {
+            self.pause_ns = (self.pause_ns * 2).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
+            self.retry_at_ns = now_ns + self.pause_ns;
+        }
+    }
+
+    /// A connection gave an answer: all is well again.
+    #[inline]
+    pub(super) fn proven(&mut self) {
+        self.pause_ns = 0;
+    }
+
+    /// Why nothing can be opened: all was tried, and nothing ever was open.
+    pub(super) fn unreachable(&self) -> Option<(SocketAddr, Errno)> {
+        self.failure.filter(|_| !self.reached && self.pause_ns > 0)
+    }
+
+    /// The destination that is tried, for telling that it was tried for too long.
+    pub(super) fn destination(&self) -> SocketAddr {
+        self.endpoints.destinations[self.destination]
+    }
+
+    pub(super) fn has_reached(&self) -> bool {
+        self.reached
+    }
+
+    /// Whether no connection is open, and the last attempts failed.
+    pub(super) fn is_shut_out(&self) -> bool {
+        self.pause_ns > 0 && self.not_open() == self.connections
+    }
+
+    /// Connections that are not open, those being opened included.
+    pub(super) fn not_open(&self) -> usize {
+        self.closed.len() + self.connecting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn connector(destinations: &[&str], connections: usize) -> Connector {
+        let destinations = destinations.iter().map(|text| text.parse().unwrap()).collect();
+        Connector::new(Endpoints { destinations, sources: Vec::new() }, connections, 0, 1)
+    }
+
+    fn taken(connector: &mut Connector, now_ns: u64) -> usize {
+        std::iter::from_fn(|| connector.next(now_ns)).count()
+    }
+
+    #[test]
+    fn one_first_then_many() {
+        let mut connector = connector(&["127.0.0.1:1"], 500);
+        assert_eq!(taken(&mut connector, 0), 1);
+        connector.succeeded();
+        assert_eq!(taken(&mut connector, MS), BURST_MAX - 1);
+        assert_eq!(taken(&mut connector, 5 * MS), BURST_MAX);
+        connector.hurry();
+        assert_eq!(taken(&mut connector, 5 * MS), CONNECTING_MAX - 2 * BURST_MAX + 1);
+        connector.succeeded();
+        assert_eq!((taken(&mut connector, 5 * MS), connector.not_open()), (1, 498));
+    }
+
+    #[test]
+    fn pauses_double_until_an_answer() {
+        let mut connector = connector(&["127.0.0.1:1"], 500);
+        connector.hurry();
+        let first = connector.next(0).unwrap();
+        connector.succeeded();
+        connector.add(first);
+        assert_eq!(taken(&mut connector, 0), CONNECTING_MAX);
+        // All fail at once: that is one failure.
+        for number in 0..CONNECTING_MAX {
+            connector.failed(number, Errno::CONNREFUSED, 0);
+        }
+        let mut now = 0;
+        for pause_ms in [10, 20, 40, 80, 160, 320, 640, 1000, 1000] {
+            assert_eq!(taken(&mut connector, now + pause_ms * MS - 1), 0, "before {pause_ms} ms");
+            now += pause_ms * MS;
+            assert_eq!(taken(&mut connector, now), 1, "after {pause_ms} ms");
+            connector.failed(0, Errno::CONNREFUSED, now);
+        }
+        assert_eq!(connector.unreachable(), None);
+        assert_eq!(taken(&mut connector, now + 1000 * MS), 1);
+        connector.succeeded();
+        assert_eq!(taken(&mut connector, now + 1000 * MS), 1);
+        connector.proven();
+        assert_eq!(taken(&mut connector, now + 1000 * MS), CONNECTING_MAX - 1);
+    }
+
+    #[test]
+    fn the_first_address_that_answers() {
+        let mut connector = connector(&["[::1]:1", "127.0.0.1:1"], 3);
+        let number = connector.next(0).unwrap();
+        assert!(connector.ends(number).0.is_ipv6());
+        connector.failed(number, Errno::CONNREFUSED, 0);
+        assert_eq!(connector.unreachable(), None);
+        let number = connector.next(0).unwrap();
+        assert!(connector.ends(number).0.is_ipv4());
+        connector.failed(number, Errno::CONNREFUSED, 0);
+        assert_eq!(connector.unreachable().unwrap().1, Errno::CONNREFUSED);
+    }
+}

@@ -1,0 +1,331 @@
+//! The calling thread's part: it checks what is asked, starts the threads, adds up what they report, and judges the run.
+
+use super::Control;
+use super::clock::{Clock, nanos};
+use super::descriptors;
+use super::error::LoadError;
+use super::record::{Stretch, Totals};
+use super::schedule::requests_due;
+use super::sources::Endpoints;
+use super::worker::{Common, Finished, Report, Wires, work};
+use crate::outcome::{ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, SelfWatch, Void, histogram};
+use crate::plan::{Load, Pace};
+use hdrhistogram::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// Empty stretches of each thread beside the one it fills: one may be read here while another is on its way.
+const STRETCHES_SPARE: usize = 2;
+
+/// Reports of one thread that can be under way: its stretches, that it is ready, and the end.
+const REPORTS_MAX: usize = STRETCHES_SPARE + 2;
+
+/// Between the word to begin and the beginning, so that all threads begin together.
+const HEAD_START: Duration = Duration::from_millis(1);
+
+/// Does a run. `observe` is told of each interval, on this thread, and says whether to go on.
+///
+/// Connections are opened before the time counts. After the measured time, requests that are under way or were due and
+/// still wait for a connection have [`Load::timeout`] to be answered. An error means that there was no run.
+pub fn run(load: &Load, observe: &mut dyn FnMut(&Interval<'_>) -> Control) -> Result<Outcome, LoadError> {
+    validate(load)?;
+    let endpoints = Endpoints::of(load)?;
+    descriptors::provide(load.connections, load.threads)?;
+    let common = Common { load, endpoints, clock: Clock::start(), stop: AtomicBool::new(false) };
+    thread::scope(|scope| {
+        let (report, reports) = sync_channel(load.threads * REPORTS_MAX);
+        let mut lines = Vec::with_capacity(load.threads);
+        for number in 0..load.threads {
+            let (line, wires) = wire(&report);
+            lines.push(line);
+            let common = &common;
+            let watched = move || {
+                let _ended = Ended { common };
+                work(common, number, &wires);
+            };
+            let spawned = thread::Builder::new().name(format!("load-{number}")).spawn_scoped(scope, watched);
+            if let Err(error) = spawned {
+                common.stop.store(true, Ordering::Relaxed);
+                return Err(LoadError::Thread(error));
+            }
+        }
+        drop(report);
+        let coordinator = Coordinator { common: &common, reports, lines, observe };
+        // However this ends, threads that still open connections are to end too.
+        let outcome = coordinator.run();
+        common.stop.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn validate(load: &Load) -> Result<(), LoadError> {
+    let invalid = |what| Err(LoadError::Invalid(what));
+    if load.threads == 0 {
+        return invalid("a load needs at least one thread");
+    }
+    if load.connections < load.threads {
+        return invalid("each thread needs a connection: ask for as many connections as threads, or fewer threads");
+    }
+    if load.duration.is_zero() || load.interval.is_zero() || load.timeout.is_zero() {
+        return invalid("duration, interval and timeout must be above zero");
+    }
+    if let Pace::Open(schedule) = &load.pace {
+        if !(schedule.rate.is_finite() && schedule.rate > 0.0) {
+            return invalid("the rate must be above zero; for as many requests as the target can do, give no rate");
+        }
+        if !(schedule.rate_end.is_finite() && schedule.rate_end >= 0.0) {
+            return invalid("the rate at the end must be a number, zero at least");
+        }
+    }
+    Ok(())
+}
+
+/// The coordinator's side of a thread's wires.
+struct Line {
+    go: SyncSender<u64>,
+    empty: SyncSender<Box<Stretch>>,
+}
+
+fn wire(reports: &SyncSender<Report>) -> (Line, Wires) {
+    let (go, begin) = sync_channel(1);
+    let (empty, stretches) = sync_channel(STRETCHES_SPARE);
+    for _ in 0..STRETCHES_SPARE {
+        // It has room, and its receiver is on the next line.
+        let _ = empty.try_send(Box::new(Stretch::new()));
+    }
+    (Line { go, empty }, Wires { reports: reports.clone(), go: begin, stretches })
+}
+
+/// A thread that panics must not leave the others running; the scope tells of the panic.
+struct Ended<'a> {
+    common: &'a Common<'a>,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.common.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Coordinator<'c, 'o> {
+    common: &'c Common<'c>,
+    reports: Receiver<Report>,
+    lines: Vec<Line>,
+    observe: &'o mut dyn FnMut(&Interval<'_>) -> Control,
+}
+
+/// What has been told of the run.
+struct Sum {
+    requests: u64,
+    latencies: Latencies,
+    /// Of the interval that is not told yet.
+    interval: Stretch,
+    /// When that began.
+    interval_ns: u64,
+    /// By thread, until when it has reported.
+    until_ns: Vec<u64>,
+    finished: Vec<Finished>,
+}
+
+impl Coordinator<'_, '_> {
+    fn run(mut self) -> Result<Outcome, LoadError> {
+        self.await_ready()?;
+        let load = self.common.load;
+        let begin_ns = self.common.clock.now_ns() + nanos(HEAD_START);
+        let measured_ns = begin_ns + nanos(load.warm_up);
+        let begun = SystemTime::now() + HEAD_START + load.warm_up;
+        for line in &self.lines {
+            // A thread that panicked has no ear; the scope tells of it.
+            let _ = line.go.send(begin_ns);
+        }
+        let mut sum = Sum {
+            requests: 0,
+            latencies: Latencies { corrected: histogram(), uncorrected: histogram() },
+            interval: Stretch::new(),
+            interval_ns: measured_ns,
+            until_ns: vec![measured_ns; load.threads],
+            finished: Vec::with_capacity(load.threads),
+        };
+        while let Ok(report) = self.reports.recv() {
+            match report {
+                Report::Ready => {}
+                Report::Failed(error) => return Err(error),
+                Report::Stretch { thread, until_ns, mut stretch } => {
+                    sum.add(&mut stretch, matches!(load.pace, Pace::Open(_)));
+                    sum.until_ns[thread] = until_ns;
+                    stretch.clear();
+                    // There is room: it came from there. A thread that has finished needs none.
+                    let _ = self.lines[thread].empty.try_send(stretch);
+                }
+                Report::Finished { thread, mut finished } => {
+                    sum.add(&mut finished.stretch, matches!(load.pace, Pace::Open(_)));
+                    sum.until_ns[thread] = u64::MAX;
+                    sum.finished.push(*finished);
+                }
+            }
+            self.tell(&mut sum, measured_ns);
+        }
+        Ok(sum.outcome(load, begun, measured_ns))
+    }
+
+    /// Waits until all threads have their connections.
+    fn await_ready(&self) -> Result<(), LoadError> {
+        let mut ready = 0;
+        while ready < self.common.load.threads {
+            match self.reports.recv_timeout(PANIC_CHECK_INTERVAL) {
+                Ok(Report::Failed(error)) => return Err(error),
+                Ok(_) => ready += 1,
+                Err(_) if self.common.stop.load(Ordering::Relaxed) => break,
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the observer of the interval that all threads have reported, if there is one.
+    fn tell(&mut self, sum: &mut Sum, measured_ns: u64) {
+        let reported = sum.until_ns.iter().copied().min().unwrap_or(u64::MAX);
+        let last = sum.finished.iter().map(|finished| finished.finished_ns.max(finished.end_ns)).max();
+        let until_ns = if reported == u64::MAX { last.unwrap_or(sum.interval_ns) } else { reported };
+        if until_ns <= sum.interval_ns {
+            return;
+        }
+        let interval = Interval {
+            start: Duration::from_nanos(sum.interval_ns - measured_ns),
+            length: Duration::from_nanos(until_ns - sum.interval_ns),
+            of: self.common.load.duration,
+            requests: sum.interval.requests,
+            errors: sum.interval.errors,
+            latencies: &sum.interval.latencies,
+        };
+        if (self.observe)(&interval) == Control::Stop {
+            self.common.stop.store(true, Ordering::Relaxed);
+        }
+        sum.interval.clear();
+        sum.interval_ns = until_ns;
+    }
+}
+
+/// A thread that panics while others wait is noticed so soon.
+const PANIC_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Sum {
+    fn add(&mut self, stretch: &mut Stretch, corrects: bool) {
+        self.requests += stretch.requests;
+        self.interval.requests += stretch.requests;
+        self.interval.errors += stretch.errors;
+        let Latencies { corrected, uncorrected } = &stretch.latencies;
+        let corrected = if corrects { corrected } else { uncorrected };
+        for latencies in [&mut self.latencies, &mut self.interval.latencies] {
+            merge(&mut latencies.corrected, corrected);
+            merge(&mut latencies.uncorrected, uncorrected);
+        }
+    }
+
+    fn outcome(self, load: &Load, begun: SystemTime, measured_ns: u64) -> Outcome {
+        let end_ns = self.finished.iter().map(|finished| finished.end_ns).max().unwrap_or(measured_ns);
+        let elapsed = Duration::from_nanos(end_ns.saturating_sub(measured_ns));
+        let per_second = |count: f64| if elapsed.is_zero() { 0.0 } else { count / elapsed.as_secs_f64() };
+        let answered_in_time: u64 = self.finished.iter().map(|finished| finished.totals.answered_in_time).sum();
+        let rate_intended = match &load.pace {
+            Pace::Open(schedule) => Some(per_second(requests_due(schedule, load.duration, elapsed))),
+            Pace::Closed => None,
+        };
+        let self_watch = watch(&self.finished);
+        let late: u64 = self.finished.iter().map(|finished| finished.totals.late).sum();
+        let void = judge(load, self.requests, late, &self_watch);
+        let mut outcome = Outcome {
+            begun,
+            elapsed,
+            requests: self.requests,
+            errors: Errors::default(),
+            sent: 0,
+            bytes_received: 0,
+            rate_achieved: per_second(answered_in_time as f64),
+            rate_intended,
+            latencies: self.latencies,
+            connect: histogram(),
+            send: histogram(),
+            first_byte: histogram(),
+            self_watch,
+            void,
+        };
+        for finished in &self.finished {
+            add(&mut outcome, &finished.totals);
+        }
+        outcome
+    }
+}
+
+fn add(outcome: &mut Outcome, totals: &Totals) {
+    outcome.sent += totals.sent;
+    outcome.bytes_received += totals.bytes_received;
+    merge(&mut outcome.connect, &totals.connect);
+    merge(&mut outcome.send, &totals.send);
+    merge(&mut outcome.first_byte, &totals.first_byte);
+    for (sum, count) in outcome.errors.counts.iter_mut().zip(totals.errors.counts) {
+        *sum += count;
+    }
+    for example in &totals.errors.examples {
+        let examples = &mut outcome.errors.examples;
+        if examples.len() < ERROR_EXAMPLES_MAX && !examples.contains(example) {
+            examples.push(example.clone());
+        }
+    }
+}
+
+fn watch(finished: &[Finished]) -> SelfWatch {
+    let mut watch = SelfWatch {
+        lateness: histogram(),
+        missed_starts: 0,
+        cpu_cores: 0.0,
+        cpu_share_max: 0.0,
+        pause_longest: Duration::ZERO,
+        pauses: Duration::ZERO,
+        cpu_wait_share_max: None,
+    };
+    for thread in finished {
+        merge(&mut watch.lateness, &thread.totals.lateness);
+        watch.missed_starts += thread.totals.missed_starts;
+        watch.pause_longest = watch.pause_longest.max(Duration::from_nanos(thread.totals.pause_longest_ns));
+        watch.pauses = watch.pauses.max(Duration::from_nanos(thread.totals.pauses_ns));
+        let share = |ns: u64| ns as f64 / thread.metered_ns.max(1) as f64;
+        let cpu = share(thread.usage.cpu_ns);
+        watch.cpu_cores += cpu;
+        watch.cpu_share_max = watch.cpu_share_max.max(cpu);
+        let wait = thread.usage.wait_ns.map(share);
+        watch.cpu_wait_share_max = watch.cpu_wait_share_max.into_iter().chain(wait).reduce(f64::max);
+    }
+    watch
+}
+
+fn judge(load: &Load, requests: u64, late: u64, watch: &SelfWatch) -> Vec<Void> {
+    let mut void = Vec::new();
+    let share = late as f64 / watch.lateness.len().max(1) as f64;
+    if share > load.bounds.late_share_max {
+        void.push(Void::Late {
+            share,
+            share_max: load.bounds.late_share_max,
+            late: load.bounds.late,
+            worst: Duration::from_nanos(watch.lateness.max()),
+            cpu_wait_share: watch.cpu_wait_share_max,
+            cpu_share: watch.cpu_share_max,
+        });
+    }
+    let pauses_max = load.duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
+    if load.pace == Pace::Closed && watch.pauses > pauses_max {
+        void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
+    }
+    if requests == 0 {
+        void.push(Void::NoAnswers);
+    }
+    void
+}
+
+fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
+    into.add(from).expect("all have the bounds of outcome::histogram, so nothing exceeds them");
+}

@@ -1,0 +1,52 @@
+//! File descriptors: as many as a run needs, or a clear word before it begins.
+
+use super::error::LoadError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs;
+
+/// Descriptors of each thread beside its connections: epoll and its scheduler statistics.
+const PER_THREAD: u64 = 2;
+
+/// What the process opens meanwhile: files of results, the display.
+const RESERVE: u64 = 64;
+
+/// Raises this process's own limit as far as a run needs it and the system allows; not further, because programs started
+/// later inherit it, and some walk through all of it.
+pub(super) fn provide(connections: usize, threads: usize) -> Result<(), LoadError> {
+    let needed = (connections as u64)
+        .saturating_add(threads as u64 * PER_THREAD)
+        .saturating_add(RESERVE)
+        .saturating_add(open_now());
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // No limit given means none.
+    if current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if let Some(limit) = maximum.filter(|&maximum| maximum < needed) {
+        return Err(LoadError::Descriptors { needed, limit });
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
+        .map_err(|_| LoadError::Descriptors { needed, limit: current.unwrap_or(needed) })
+}
+
+fn open_now() -> u64 {
+    // Without /proc, the reserve has to do.
+    fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_are_refused_with_the_figures() {
+        let Err(LoadError::Descriptors { needed, limit }) = provide(usize::MAX / 2, 1) else {
+            // A machine without any limit.
+            return;
+        };
+        assert!(needed > limit);
+        let message = LoadError::Descriptors { needed, limit }.to_string();
+        assert!(message.contains(&format!("ulimit -n {needed}")), "{message}");
+        assert!(provide(10, 2).is_ok());
+    }
+}

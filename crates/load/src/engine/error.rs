@@ -1,0 +1,116 @@
+//! Why a run could not be begun, said to whoever has to make it possible.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// Why there was no run. `Display` says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A value of the [`crate::Load`] makes no sense.
+    Invalid(&'static str),
+    /// More connections than this process may have files open.
+    Descriptors {
+        /// Files that would be open.
+        needed: u64,
+        /// How many may be.
+        limit: u64,
+    },
+    /// More connections than the source addresses have ports.
+    SourcePorts {
+        /// Connections asked for.
+        connections: usize,
+        /// Source addresses that would be used.
+        sources: usize,
+        /// Ports of each.
+        ports: usize,
+    },
+    /// A source address from which no address of the target can be reached.
+    SourceFamily {
+        /// The source.
+        source: IpAddr,
+    },
+    /// A thread could not be put on its CPU.
+    Cpu {
+        /// The CPU asked for.
+        cpu: usize,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A thread could not be started.
+    Thread(io::Error),
+    /// The system refused to tell of events.
+    Epoll(io::Error),
+    /// No connection could be opened.
+    Unreachable {
+        /// The address tried last.
+        address: SocketAddr,
+        /// The URL asked for.
+        url: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Invalid(what) => f.write_str(what),
+            LoadError::Descriptors { needed, limit } => write!(
+                f,
+                "so many connections need {needed} file descriptors, and this process may have {limit}; ask for fewer \
+                 connections, or raise the limit (`ulimit -n {needed}` in the shell that starts it, as root \
+                 `ulimit -Hn {needed}` first)"
+            ),
+            LoadError::SourcePorts { connections, sources, ports } => write!(
+                f,
+                "{connections} connections need more source ports than {sources} source address(es) with {ports} each \
+                 have; give at least {} source addresses of this machine (for a target on it, take one in 127.0.0.0/8: \
+                 sources are then found by themselves), or widen net.ipv4.ip_local_port_range",
+                connections.div_ceil(*ports)
+            ),
+            LoadError::SourceFamily { source } => write!(
+                f,
+                "no address of the target can be reached from the source address {source}: one is IPv4, the other \
+                 IPv6; give source addresses of the target's kind"
+            ),
+            LoadError::Cpu { cpu, error } => write!(
+                f,
+                "a generator thread cannot run on CPU {cpu}: {error}; `nproc` tells how many this process may use, \
+                 `taskset -p $$` which"
+            ),
+            LoadError::Thread(error) => {
+                write!(f, "a generator thread could not be started: {error}; ask for fewer threads")
+            }
+            LoadError::Epoll(error) => {
+                write!(f, "epoll: {error}; the generator needs Linux 5.11 or later, and epoll_pwait2 allowed to it")
+            }
+            LoadError::Unreachable { address, url, error } => {
+                write!(f, "no connection to {address} ({url}): {error}; {}", advice(error))
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Cpu { error, .. }
+            | LoadError::Thread(error)
+            | LoadError::Epoll(error)
+            | LoadError::Unreachable { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nothing listens there: is the target running, and is this its port?",
+        io::ErrorKind::TimedOut => "nothing answers there: is the address right, and does a firewall let it through?",
+        io::ErrorKind::AddrNotAvailable => "is the source address one of this machine, and has it ports left?",
+        io::ErrorKind::PermissionDenied => "a firewall of this machine forbids it",
+        _ => "can this machine reach it?",
+    }
+}

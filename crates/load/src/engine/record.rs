@@ -1,0 +1,164 @@
+//! What a thread counts while it runs: preallocated, so that counting neither allocates nor locks.
+//!
+//! Latencies are kept by interval in a [`Stretch`], which is handed over whole and replaced by a cleared one; all else is
+//! told once, at the end.
+
+use crate::outcome::{ERROR_EXAMPLES_MAX, ErrorKind, Errors, Latencies, PAUSE_MS_MIN, histogram};
+use hdrhistogram::Histogram;
+use std::fmt;
+
+/// Failures of a kind that are put into words to see whether their wording is new. A flood of one failure must not make
+/// the generator a formatter.
+const WORDED_MAX: u32 = 32;
+
+/// What came of requests in an interval.
+#[derive(Debug)]
+pub(super) struct Stretch {
+    pub(super) requests: u64,
+    pub(super) errors: u64,
+    /// In a closed loop only the uncorrected: the others are the same.
+    pub(super) latencies: Latencies,
+}
+
+/// What is told at the end.
+#[derive(Debug)]
+pub(super) struct Totals {
+    pub(super) sent: u64,
+    pub(super) answered_in_time: u64,
+    pub(super) bytes_received: u64,
+    pub(super) errors: Errors,
+    pub(super) connect: Histogram<u64>,
+    pub(super) send: Histogram<u64>,
+    pub(super) first_byte: Histogram<u64>,
+    pub(super) lateness: Histogram<u64>,
+    /// Starts later than the bound.
+    pub(super) late: u64,
+    pub(super) missed_starts: u64,
+    /// See [`crate::SelfWatch::pause_longest`] and `pauses`.
+    pub(super) pause_longest_ns: u64,
+    pub(super) pauses_ns: u64,
+}
+
+/// A thread's counters.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) stretch: Box<Stretch>,
+    pub(super) totals: Box<Totals>,
+    corrects: bool,
+    worded: [u32; ErrorKind::ALL.len()],
+}
+
+impl Stretch {
+    /// Empty, and in memory: a first touch of a page in the middle of a run would be a pause of our own making.
+    pub(super) fn new() -> Self {
+        let latencies = Latencies { corrected: touched(), uncorrected: touched() };
+        Stretch { requests: 0, errors: 0, latencies }
+    }
+
+    /// Empties it, keeping the memory.
+    pub(super) fn clear(&mut self) {
+        (self.requests, self.errors) = (0, 0);
+        self.latencies.corrected.reset();
+        self.latencies.uncorrected.reset();
+    }
+}
+
+impl Record {
+    /// Empty; `corrects`: whether corrected latencies differ from the others.
+    pub(super) fn new(corrects: bool) -> Self {
+        let totals = Totals {
+            sent: 0,
+            answered_in_time: 0,
+            bytes_received: 0,
+            errors: Errors::default(),
+            connect: touched(),
+            send: touched(),
+            first_byte: touched(),
+            lateness: touched(),
+            late: 0,
+            missed_starts: 0,
+            pause_longest_ns: 0,
+            pauses_ns: 0,
+        };
+        Record { stretch: Box::new(Stretch::new()), totals: Box::new(totals), corrects, worded: Default::default() }
+    }
+
+    /// A request's latencies.
+    #[inline]
+    pub(super) fn latency(&mut self, corrected_ns: u64, uncorrected_ns: u64) {
+        let latencies = &mut self.stretch.latencies;
+        latencies.uncorrected.saturating_record(uncorrected_ns);
+        if self.corrects {
+            latencies.corrected.saturating_record(corrected_ns);
+        }
+    }
+
+    /// How late a start was by our own doing.
+    #[inline]
+    pub(super) fn lateness(&mut self, late_ns: u64, bound_ns: u64) {
+        self.totals.lateness.saturating_record(late_ns);
+        self.totals.late += u64::from(late_ns > bound_ns);
+    }
+
+    /// A start that never came about, and how long it had been due.
+    pub(super) fn missed(&mut self, due_for_ns: u64) {
+        self.totals.missed_starts += 1;
+        self.stretch.latencies.corrected.saturating_record(due_for_ns);
+    }
+
+    /// The thread woke so much later than it meant to.
+    pub(super) fn woke_late(&mut self, late_ns: u64) {
+        if late_ns >= PAUSE_MS_MIN * 1_000_000 {
+            self.totals.pauses_ns += late_ns;
+            self.totals.pause_longest_ns = self.totals.pause_longest_ns.max(late_ns);
+        }
+    }
+
+    /// A failure.
+    pub(super) fn error(&mut self, kind: ErrorKind, what: &dyn fmt::Display) {
+        self.stretch.errors += 1;
+        let errors = &mut self.totals.errors;
+        errors.counts[kind as usize] += 1;
+        let worded = &mut self.worded[kind as usize];
+        if errors.examples.len() < ERROR_EXAMPLES_MAX && *worded < WORDED_MAX {
+            *worded += 1;
+            let words = format!("{}: {what}", kind.name());
+            if !errors.examples.contains(&words) {
+                errors.examples.push(words);
+            }
+        }
+    }
+}
+
+/// An empty histogram whose memory is there.
+fn touched() -> Histogram<u64> {
+    let mut histogram = histogram();
+    // Writes every count.
+    histogram.reset();
+    histogram
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_failures_are_counted_and_a_few_told() {
+        let mut record = Record::new(true);
+        for number in 0..100 {
+            record.error(ErrorKind::Status, &format_args!("{}", number % 3));
+            record.error(ErrorKind::Closed, &number);
+        }
+        let errors = &record.totals.errors;
+        assert_eq!(errors.total(), 200);
+        assert_eq!(errors.counts[ErrorKind::Status as usize], 100);
+        assert_eq!(errors.examples, ["status: 0", "closed: 0", "status: 1", "closed: 1", "status: 2"]);
+    }
+
+    #[test]
+    fn kinds_are_counted_in_their_order() {
+        for (place, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place);
+        }
+    }
+}

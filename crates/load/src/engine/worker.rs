@@ -1,0 +1,291 @@
+//! The life of a generator thread: its CPU, its connections, the word to begin, the run, what it has to report.
+//!
+//! In an open loop it wakes every millisecond at least, so that it notices being stopped or starved even while no
+//! connection is free. What it does beside its traffic is bound to those wakes, in small portions: one long chore would
+//! be a late start.
+
+use super::clock::{Clock, NEVER_NS, nanos};
+use super::connector::Connector;
+use super::error::LoadError;
+use super::record::{Record, Stretch, Totals};
+use super::schedule::{Share, Starts};
+use super::self_watch::{Meter, Usage};
+use super::sources::Endpoints;
+use super::traffic::{Traffic, Window};
+use crate::mix::Composer;
+use crate::plan::{Load, Pace};
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+
+/// Wakes of an open loop are no further apart.
+const WAKE_OPEN_NS: u64 = 1_000_000;
+
+/// Those of a closed loop, which has no starts to be late for.
+const WAKE_CLOSED_NS: u64 = 5_000_000;
+
+/// Each connection is looked at for being overdue so often.
+const OVERDUE_ROUND_NS: u64 = 100_000_000;
+
+/// Connections that are not open by then, counted from the first attempt, are left for the run to open.
+const OPENING_NS_MAX: u64 = 10_000_000_000;
+
+/// After being stopped, answers are awaited for so long.
+const STOP_GRACE_NS: u64 = 1_000_000_000;
+
+/// The kernel may wake us so much late; its default of 50 µs would be most of a short latency.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
+
+/// What threads have in common.
+#[derive(Debug)]
+pub(super) struct Common<'a> {
+    pub(super) load: &'a Load,
+    pub(super) endpoints: Endpoints,
+    pub(super) clock: Clock,
+    pub(super) stop: AtomicBool,
+}
+
+/// How a thread and the coordinator speak.
+#[derive(Debug)]
+pub(super) struct Wires {
+    pub(super) reports: SyncSender<Report>,
+    /// The word to begin: when the warm-up does. No more words: there is no run.
+    pub(super) go: Receiver<u64>,
+    /// Emptied ones, to be filled again.
+    pub(super) stretches: Receiver<Box<Stretch>>,
+}
+
+/// What a thread has to say.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// Its connections are open.
+    Ready,
+    /// It cannot work.
+    Failed(LoadError),
+    /// All until `until_ns` since its last; none of these while no empty one is at hand.
+    Stretch { thread: usize, until_ns: u64, stretch: Box<Stretch> },
+    /// The rest.
+    Finished { thread: usize, finished: Box<Finished> },
+}
+
+/// A thread's last report.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) stretch: Box<Stretch>,
+    pub(super) totals: Box<Totals>,
+    /// Over the measured time.
+    pub(super) usage: Usage,
+    /// The time of `usage`.
+    pub(super) metered_ns: u64,
+    /// When the measured time ended; earlier than planned if it was stopped.
+    pub(super) end_ns: u64,
+    /// When its last request did.
+    pub(super) finished_ns: u64,
+}
+
+/// Runs a thread from beginning to end.
+pub(super) fn work(common: &Common<'_>, thread: usize, wires: &Wires) {
+    let begun = Worker::prepare(common, thread, wires).and_then(|mut worker| {
+        worker.open_connections()?;
+        if wires.reports.send(Report::Ready).is_err() {
+            return Ok(None);
+        }
+        let Ok(begin_ns) = wires.go.recv() else { return Ok(None) };
+        worker.run(begin_ns).map_err(epoll_failed)?;
+        Ok(Some(worker.finish()))
+    });
+    let report = match begun {
+        Ok(Some(finished)) => Report::Finished { thread, finished: Box::new(finished) },
+        Ok(None) => return,
+        Err(error) => Report::Failed(error),
+    };
+    // Refused: the coordinator has given up, and nobody wants to know.
+    let _ = wires.reports.send(report);
+}
+
+struct Worker<'a> {
+    common: &'a Common<'a>,
+    wires: &'a Wires,
+    share: Share,
+    traffic: Traffic<'a>,
+    connections: usize,
+    meter: Meter,
+    /// At the beginning and the end of the measured time.
+    metered: [Option<(u64, Usage)>; 2],
+    window: Window,
+    /// When everything is given up that is still under way.
+    give_up_ns: u64,
+    wake_ns: u64,
+    chores_at_ns: u64,
+    stretch_until_ns: u64,
+    finished_ns: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn prepare(common: &'a Common<'a>, thread: usize, wires: &'a Wires) -> Result<Self, LoadError> {
+        let load = common.load;
+        if !load.cpus.is_empty() {
+            pin(load.cpus[thread % load.cpus.len()])?;
+        }
+        // Refused: wakes are a little later, and lateness tells by how much.
+        let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
+        let threads = load.threads;
+        let connections = load.connections / threads + usize::from(thread < load.connections % threads);
+        let is_open = matches!(load.pace, Pace::Open(_));
+        let composer = Composer::new(&load.mix, load.seed, thread, threads);
+        let connector = Connector::new(common.endpoints.clone(), connections, thread, threads);
+        let traffic =
+            Traffic::new(load, common.clock, composer, connector, Record::new(is_open)).map_err(epoll_failed)?;
+        Ok(Worker {
+            common,
+            wires,
+            share: Share { thread, threads },
+            traffic,
+            connections,
+            meter: Meter::new(),
+            metered: [None, None],
+            window: Window { begin_ns: NEVER_NS, end_ns: NEVER_NS },
+            give_up_ns: NEVER_NS,
+            wake_ns: if is_open { WAKE_OPEN_NS } else { WAKE_CLOSED_NS },
+            chores_at_ns: 0,
+            stretch_until_ns: NEVER_NS,
+            finished_ns: 0,
+        })
+    }
+
+    /// Opens all connections; an error only where none can be.
+    fn open_connections(&mut self) -> Result<(), LoadError> {
+        let mut now = self.common.clock.now_ns();
+        let deadline = now + OPENING_NS_MAX;
+        let unreachable = |(address, error): (_, Errno)| LoadError::Unreachable {
+            address,
+            url: self.common.load.target.url.clone(),
+            error: error.into(),
+        };
+        while self.traffic.connector.not_open() > 0 && !self.common.stop.load(Ordering::Relaxed) {
+            if let Some(failure) = self.traffic.connector.unreachable() {
+                return Err(unreachable(failure));
+            }
+            if now >= deadline {
+                if self.traffic.connector.has_reached() {
+                    return Ok(());
+                }
+                return Err(unreachable((self.traffic.connector.destination(), Errno::TIMEDOUT)));
+            }
+            now = self.traffic.turn(now + WAKE_CLOSED_NS).map_err(epoll_failed)?;
+            self.traffic.look_for_overdue(self.overdue_count(), now);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, begin_ns: u64) -> Result<(), Errno> {
+        let load = self.common.load;
+        let measured_ns = begin_ns + nanos(load.warm_up);
+        self.window = Window { begin_ns: measured_ns, end_ns: measured_ns + nanos(load.duration) };
+        self.give_up_ns = self.window.end_ns + nanos(load.timeout);
+        self.stretch_until_ns = self.next_stretch(measured_ns);
+        let starts = match &load.pace {
+            Pace::Open(schedule) => {
+                Some(Starts::new(schedule, (load.warm_up, load.duration), self.share, load.seed, begin_ns))
+            }
+            Pace::Closed => None,
+        };
+        let mut now = self.common.clock.now_ns();
+        // A schedule begins by itself, and its first start is not to be late.
+        while starts.is_none() && now < begin_ns {
+            now = self.traffic.turn(begin_ns)?;
+        }
+        self.traffic.begin(starts, self.window);
+        while !self.traffic.is_over(now) {
+            if now >= self.chores_at_ns {
+                if (self.window.begin_ns..self.window.end_ns).contains(&self.chores_at_ns) {
+                    self.traffic.record.woke_late(now - self.chores_at_ns);
+                }
+                self.chores_at_ns = now + self.wake_ns;
+                self.chores(now);
+                if now >= self.give_up_ns {
+                    break;
+                }
+            }
+            now = self.traffic.turn(self.chores_at_ns)?;
+        }
+        self.traffic.give_up(now);
+        self.finished_ns = now;
+        self.measure(now);
+        Ok(())
+    }
+
+    fn chores(&mut self, now: u64) {
+        if self.common.stop.load(Ordering::Relaxed) && now < self.window.end_ns {
+            self.traffic.stop(now);
+            self.window.end_ns = now;
+            self.give_up_ns = now + STOP_GRACE_NS.min(nanos(self.common.load.timeout));
+        }
+        self.measure(now);
+        self.traffic.look_for_overdue(self.overdue_count(), now);
+        if now >= self.stretch_until_ns {
+            self.hand_over(now);
+        }
+    }
+
+    /// Notes its usage of the CPU where the measured time begins and where it ends.
+    fn measure(&mut self, now: u64) {
+        for (metered, at) in self.metered.iter_mut().zip([self.window.begin_ns, self.window.end_ns]) {
+            if metered.is_none() && now >= at {
+                *metered = Some((now, self.meter.usage()));
+            }
+        }
+    }
+
+    fn overdue_count(&self) -> usize {
+        (self.connections * self.wake_ns as usize).div_ceil(OVERDUE_ROUND_NS as usize)
+    }
+
+    /// Gives the coordinator what was counted, if there is an empty one to go on with; otherwise the next time.
+    fn hand_over(&mut self, now: u64) {
+        let until_ns = self.stretch_until_ns;
+        while self.stretch_until_ns <= now {
+            self.stretch_until_ns = self.next_stretch(self.stretch_until_ns);
+        }
+        if let Ok(empty) = self.wires.stretches.try_recv() {
+            let stretch = std::mem::replace(&mut self.traffic.record.stretch, empty);
+            // There is room: no more reports are under way than there are stretches. A coordinator that has gone wants none.
+            let _ = self.wires.reports.try_send(Report::Stretch { thread: self.share.thread, until_ns, stretch });
+        }
+    }
+
+    /// The last stretch takes in what is answered soon after the end: it would be a short one otherwise.
+    fn next_stretch(&self, after_ns: u64) -> u64 {
+        let interval = nanos(self.common.load.interval);
+        let next = after_ns.saturating_add(interval);
+        if next >= self.window.end_ns && after_ns < self.window.end_ns {
+            return self.window.end_ns.saturating_add(interval);
+        }
+        next
+    }
+
+    fn finish(self) -> Finished {
+        let (metered_ns, usage) = match self.metered {
+            [Some((begin, before)), Some((end, after))] => (end - begin, after.since(before)),
+            _ => (0, Usage::default()),
+        };
+        let Record { stretch, totals, .. } = self.traffic.into_record();
+        let (end_ns, finished_ns) = (self.window.end_ns, self.finished_ns);
+        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns }
+    }
+}
+
+fn pin(cpu: usize) -> Result<(), LoadError> {
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(LoadError::Cpu { cpu, error: Errno::INVAL.into() });
+    }
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| LoadError::Cpu { cpu, error: error.into() })
+}
+
+fn epoll_failed(error: Errno) -> LoadError {
+    LoadError::Epoll(error.into())
+}

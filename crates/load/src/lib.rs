@@ -1,0 +1,24 @@
+//! A load generator for HTTP servers that keeps its schedule and watches itself.
+//!
+//! A closed loop asks less of a server that stalls and so hides the stall ("coordinated omission"). Here every request of an
+//! open loop has an intended start; its latency counts from there (*corrected*) and from the actual send (*uncorrected*).
+//! What the generator itself was late, or had no CPU for, is measured too, and where it exceeds a bound the run is
+//! *void*: its figures would be those of the generator.
+//!
+//! [`run`] takes a [`Load`] and gives an [`Outcome`]. It knows nothing of gateways, experiments or terminals.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod engine;
+pub mod mix;
+pub mod outcome;
+pub mod plan;
+pub mod present;
+pub mod target;
+
+pub use engine::{LoadError, run};
+pub use mix::{Mix, MixErrors};
+pub use outcome::{Errors, ErrorKind, Interval, Latencies, Outcome, SelfWatch, Void};
+pub use plan::{Arrivals, Bounds, Load, Pace, Schedule};
+pub use target::{Target, TargetError};

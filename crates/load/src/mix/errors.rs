@@ -1,0 +1,136 @@
+//! What is wrong with a mix: everything at once, each with its place and what to do.
+
+use std::fmt;
+
+/// Where in a file something stands; both counted from one, columns in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line
+    pub line: usize,
+    /// Column
+    pub column: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Where; none where it is not about a place in a file.
+    pub at: Option<Position>,
+    /// What, and what to do.
+    pub message: String,
+}
+
+/// Everything that is wrong with a mix; at least one thing. `Display` gives a line each,
+/// `FILE:LINE:COLUMN: what; what to do`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MixErrors {
+    /// The file, or what else the requests come from.
+    pub origin: String,
+    /// In the order of the file; at most [`FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// How many more there were.
+    pub more: usize,
+}
+
+/// More errors than this nobody reads.
+pub const FINDINGS_MAX: usize = 50;
+
+impl fmt::Display for MixErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Finding { at, message }) in self.findings.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            match at {
+                Some(Position { line, column }) => write!(f, "{}:{line}:{column}: {message}", self.origin)?,
+                None => write!(f, "{}: {message}", self.origin)?,
+            }
+        }
+        if self.more > 0 {
+            write!(f, "\n{}: {} more errors", self.origin, self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for MixErrors {}
+
+/// Where something was read, as cheap as its reader knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In no file.
+    Nowhere,
+    At(Position),
+    /// From this byte of the text on; counted to a position only if there is something to say of it.
+    Byte(usize),
+}
+
+impl From<Position> for Place {
+    fn from(at: Position) -> Place {
+        Place::At(at)
+    }
+}
+
+/// Gathers findings while a file is read.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    found: Vec<(Place, String)>,
+    more: usize,
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, at: impl Into<Place>, message: impl Into<String>) {
+        if self.found.len() < FINDINGS_MAX {
+            self.found.push((at.into(), message.into()));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Takes over those of another.
+    pub(super) fn append(&mut self, other: Findings) {
+        self.more += other.more;
+        for (at, message) in other.found {
+            self.add(at, message);
+        }
+    }
+
+    /// `Ok` where nothing was found.
+    pub(super) fn into_result(self, origin: &str, text: &str) -> Result<(), MixErrors> {
+        if self.is_empty() { Ok(()) } else { Err(self.into_errors(origin, text)) }
+    }
+
+    /// At least one. `text` is what was read, for the places that are bytes of it.
+    pub(super) fn into_errors(self, origin: &str, text: &str) -> MixErrors {
+        let finding = |(at, message)| match at {
+            Place::Nowhere => Finding { at: None, message },
+            Place::At(at) => Finding { at: Some(at), message },
+            Place::Byte(byte) => Finding { at: Some(position(text, byte)), message },
+        };
+        let mut findings: Vec<Finding> = self.found.into_iter().map(finding).collect();
+        findings.sort_by_key(|finding| finding.at);
+        MixErrors { origin: origin.to_owned(), findings, more: self.more }
+    }
+}
+
+/// Of a byte of the text.
+fn position(text: &str, byte: usize) -> Position {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    // Characters begin with any byte but 10xxxxxx.
+    let characters = before[line_start..].iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+    Position { line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(), column: characters + 1 }
+}
+
+/// Quoted for a message: escaped, and in full up to a length.
+pub(super) fn quoted(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 60;
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("\"{}…\"", text[..end].escape_debug()),
+        None => format!("\"{}\"", text.escape_debug()),
+    }
+}

@@ -1,0 +1,189 @@
+//! From a request's parts to its bytes: the checks that every source of requests shares.
+//!
+//! What a server could read in two ways is refused: it would not be the server that is measured.
+
+use super::errors::{Findings, Place, quoted};
+use super::template::{Piece, Template, in_target};
+use super::variable::{Source, Variable};
+use super::{Entry, Expect, Sent};
+use std::sync::Arc;
+use stillgate_wire::Method;
+
+/// Something that was read, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Located<T> {
+    pub(super) at: Place,
+    pub(super) value: T,
+}
+
+/// A request as it was read.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) name: Option<String>,
+    pub(super) method: Located<String>,
+    pub(super) path: Located<Template>,
+    pub(super) headers: Vec<(Located<String>, Located<Template>)>,
+    pub(super) body: Option<Template>,
+    /// Of the body, where the headers do not say it.
+    pub(super) content_type: Option<String>,
+    pub(super) expect: Expect,
+}
+
+/// Longest method, in bytes; the longest registered one has 17.
+const METHOD_BYTES_MAX: usize = 32;
+
+impl Draft {
+    /// Checks all parts. `None` where something was wrong, which then is in the findings.
+    pub(super) fn entry(self, host: &str, variables: &[Variable], findings: &mut Findings) -> Option<Entry> {
+        let mut wrong = Findings::default();
+        check_method(&self.method, &mut wrong);
+        check_path(&self.path, &self.method.value, variables, &mut wrong);
+        for (index, (name, value)) in self.headers.iter().enumerate() {
+            let before = &self.headers[..index];
+            check_header(name, value, variables, before, &mut wrong);
+        }
+        let sound = wrong.is_empty();
+        findings.append(wrong);
+        sound.then(|| self.assemble(host, variables))
+    }
+
+    fn assemble(self, host: &str, variables: &[Variable]) -> Entry {
+        let mut head = Template::literal(format!("{} ", self.method.value));
+        head.append(&self.path.value);
+        head.push_literal(b" HTTP/1.1\r\n");
+        let has = |wanted: &str| self.headers.iter().any(|(name, _)| name.value.eq_ignore_ascii_case(wanted));
+        if !has("host") {
+            head.push_literal(format!("Host: {host}\r\n").as_bytes());
+        }
+        for (name, value) in &self.headers {
+            head.push_literal(format!("{}: ", name.value).as_bytes());
+            head.append(&value.value);
+            head.push_literal(b"\r\n");
+        }
+        if let Some(content_type) = self.content_type.as_ref().filter(|_| !has("content-type")) {
+            head.push_literal(format!("Content-Type: {content_type}\r\n").as_bytes());
+        }
+        let method = Method::from_bytes(self.method.value.as_bytes());
+        let fixed = self.body.as_ref().map_or(Some(&[][..]), Template::as_literal);
+        let body = match fixed {
+            Some(body) => {
+                // RFC 9110 section 8.6: said where the method anticipates content, even of none.
+                if !body.is_empty() || matches!(method, Method::Post | Method::Put | Method::Patch) {
+                    head.push_literal(format!("Content-Length: {}\r\n", body.len()).as_bytes());
+                }
+                head.push_literal(b"\r\n");
+                head.push_literal(body);
+                None
+            }
+            None => self.body,
+        };
+        let sent = match head.as_literal() {
+            Some(bytes) if body.is_none() => Sent::Fixed(Arc::from(bytes)),
+            _ => Sent::Filled { head, body },
+        };
+        let name = self.name.unwrap_or_else(|| format!("{} {}", self.method.value, shown(&self.path.value, variables)));
+        Entry { name, method, expect: self.expect, sent }
+    }
+}
+
+/// The text it was made of, for people.
+fn shown(template: &Template, variables: &[Variable]) -> String {
+    let mut text = String::new();
+    for piece in &template.pieces {
+        match piece {
+            Piece::Literal(literal) => text.push_str(&String::from_utf8_lossy(literal)),
+            Piece::Variable(index, _) => text.push_str(&format!("${{{}}}", variables[*index].name)),
+        }
+    }
+    text
+}
+
+fn check_method(method: &Located<String>, findings: &mut Findings) {
+    let Located { at, value } = method;
+    let upper = value.to_ascii_uppercase();
+    if value.is_empty() || value.len() > METHOD_BYTES_MAX || !value.bytes().all(in_token) {
+        findings.add(*at, format!("{} is no method; write one like GET or POST", quoted(value)));
+    } else if *value != upper && Method::from_bytes(upper.as_bytes()) != Method::Other {
+        findings.add(*at, format!("methods are case-sensitive, {} is another; write {upper}", quoted(value)));
+    } else if value == "CONNECT" {
+        findings.add(*at, "CONNECT opens a tunnel, which is not measured; remove this request");
+    }
+}
+
+fn check_path(path: &Located<Template>, method: &str, variables: &[Variable], findings: &mut Findings) {
+    let Located { at, value: template } = path;
+    let begins = match template.pieces.first() {
+        _ if method == "OPTIONS" && template.as_literal() == Some(b"*") => true,
+        None => false,
+        Some(Piece::Literal(literal)) => literal.starts_with(b"/"),
+        Some(Piece::Variable(index, _)) => match &variables[*index].source {
+            Source::Values(values) => values.iter().all(|value| value.starts_with(b"/")),
+            _ => false,
+        },
+    };
+    if !begins {
+        let path = shown(template, variables);
+        findings.add(*at, format!("the path {} does not begin with /; write it so", quoted(&path)));
+    }
+    for piece in &template.pieces {
+        let Piece::Literal(literal) = piece else { continue };
+        let Some(byte) = literal.iter().copied().find(|byte| !in_target(*byte)) else { continue };
+        let what = match byte {
+            b'#' => "what is behind # is never sent to a server; remove it, or write %23".to_owned(),
+            b' ' => "a space cannot be in a path; write %20".to_owned(),
+            _ if byte.is_ascii() => format!("{:?} cannot be in a path; write %{byte:02X}", char::from(byte)),
+            _ => "only ASCII can be in a path; write other characters as %XX, byte by byte".to_owned(),
+        };
+        findings.add(*at, what);
+        break;
+    }
+}
+
+fn check_header(
+    name: &Located<String>,
+    value: &Located<Template>,
+    variables: &[Variable],
+    before: &[(Located<String>, Located<Template>)],
+    findings: &mut Findings,
+) {
+    let is = |other: &str| name.value.eq_ignore_ascii_case(other);
+    if name.value.is_empty() || !name.value.bytes().all(in_token) {
+        let message = format!("{} is no header name; write letters, digits and hyphens", quoted(&name.value));
+        findings.add(name.at, message);
+    } else if is("content-length") {
+        findings.add(name.at, "Content-Length is written from the body; remove it");
+    } else if is("transfer-encoding") {
+        findings.add(name.at, "Transfer-Encoding is not sent, bodies have a Content-Length; remove it");
+    } else if is("host") && before.iter().any(|(other, _)| is(&other.value)) {
+        findings.add(name.at, "a request has one Host; remove this one");
+    }
+    for piece in &value.value.pieces {
+        match piece {
+            Piece::Literal(literal) if !in_field_value(literal) => {
+                let message = "a line break or another control character cannot be in a header; remove it";
+                findings.add(value.at, message);
+            }
+            Piece::Literal(_) => {}
+            Piece::Variable(index, _) => {
+                let Variable { name, source } = &variables[*index];
+                if let Some(number) = source.refused_by(in_field_value) {
+                    let message = format!(
+                        "`{name}` cannot be in a header: its value number {number} has a line break or another control \
+                         character; remove it there"
+                    );
+                    findings.add(value.at, message);
+                }
+            }
+        }
+    }
+}
+
+/// RFC 9110 section 5.6.2.
+fn in_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// RFC 9110 section 5.5, with `obs-text`.
+fn in_field_value(value: &[u8]) -> bool {
+    value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
+}

@@ -1,0 +1,224 @@
+//! Text with variables in it: `/items/${id}`.
+//!
+//! Cut into pieces once, so that filling it in is copying. What a variable's value needs to be safe where it stands (in a
+//! request target, in a JSON string) is part of the piece.
+
+use super::variable::Variable;
+
+/// Text with variables in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Template {
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// A part of a template. Two literals never follow one another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// As it is.
+    Literal(Vec<u8>),
+    /// The value of the variable of this index, made safe.
+    Variable(usize, Escape),
+}
+
+/// What is done to a value where it is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Escape {
+    /// Nothing.
+    None,
+    /// What cannot be in a request target is percent-encoded; delimiters stay, so that a value may be a whole path.
+    Target,
+    /// As inside the quotes of a JSON string (RFC 8259 section 7).
+    Json,
+}
+
+impl Template {
+    /// Text without variables; `${` means nothing in it.
+    pub(super) fn literal(text: impl Into<Vec<u8>>) -> Template {
+        let mut template = Template::default();
+        template.push_literal(&text.into());
+        template
+    }
+
+    /// Cuts `text` at its `${name}`; `$${` stands for `${`. The error is a message.
+    pub(super) fn parse(text: &str, escape: Escape, variables: &[Variable]) -> Result<Template, String> {
+        let mut template = Template::default();
+        let mut rest = text;
+        while let Some(at) = rest.find("${") {
+            let (before, after) = (&rest[..at], &rest[at + 2..]);
+            if let Some(before) = before.strip_suffix('$') {
+                template.push_literal(before.as_bytes());
+                template.push_literal(b"${");
+                rest = after;
+                continue;
+            }
+            template.push_literal(before.as_bytes());
+            let Some(end) = after.find('}') else {
+                return Err("`${` without `}`; close it, or write `$${` for the characters themselves".to_owned());
+            };
+            let name = &after[..end];
+            let Some(index) = variables.iter().position(|variable| variable.name == name) else {
+                return Err(undefined(name, variables));
+            };
+            template.pieces.push(Piece::Variable(index, escape));
+            rest = &after[end + 1..];
+        }
+        template.push_literal(rest.as_bytes());
+        Ok(template)
+    }
+
+    pub(super) fn push_literal(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        match self.pieces.last_mut() {
+            Some(Piece::Literal(literal)) => literal.extend_from_slice(bytes),
+            _ => self.pieces.push(Piece::Literal(bytes.to_vec())),
+        }
+    }
+
+    /// Puts another behind.
+    pub(super) fn append(&mut self, other: &Template) {
+        for piece in &other.pieces {
+            match piece {
+                Piece::Literal(literal) => self.push_literal(literal),
+                variable => self.pieces.push(variable.clone()),
+            }
+        }
+    }
+
+    /// All of it, where it has no variables.
+    pub(super) fn as_literal(&self) -> Option<&[u8]> {
+        match self.pieces.as_slice() {
+            [] => Some(&[]),
+            [Piece::Literal(literal)] => Some(literal),
+            _ => None,
+        }
+    }
+
+    /// The indices of its variables, in order, with repetitions.
+    pub(super) fn variables(&self) -> impl Iterator<Item = usize> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Literal(_) => None,
+            Piece::Variable(index, _) => Some(*index),
+        })
+    }
+}
+
+impl Escape {
+    /// Appends the value, made safe.
+    pub(super) fn push(self, out: &mut Vec<u8>, value: &[u8]) {
+        match self {
+            Escape::None => out.extend_from_slice(value),
+            Escape::Target => value.iter().for_each(|&byte| match in_target(byte) {
+                true => out.push(byte),
+                false => out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+            }),
+            Escape::Json => value.iter().for_each(|&byte| match byte {
+                b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+                0..=0x1f => {
+                    out.extend_from_slice(b"\\u00");
+                    out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+                }
+                _ => out.push(byte),
+            }),
+        }
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Whether a byte may be in a request target: visible, and no `#`, behind which nothing is sent.
+pub(super) fn in_target(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'`' | b'#')
+}
+
+fn undefined(name: &str, variables: &[Variable]) -> String {
+    let name_shown = super::errors::quoted(name);
+    match super::nearest::nearest(name, variables.iter().map(|variable| variable.name.as_str())) {
+        Some(known) => format!("no variable is called {name_shown}; did you mean `${{{known}}}`?"),
+        None => format!(
+            "no variable is called {name_shown}; define it under `variables`, or write `$${{` for the characters `${{`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::variable::Source;
+    use proptest::prelude::*;
+
+    fn variables() -> Vec<Variable> {
+        ["id", "user"].map(|name| Variable { name: name.to_owned(), source: Source::Uuid }).into()
+    }
+
+    /// `<0>` stands for the variable of that index.
+    fn check(text: &str, want: Result<&str, &str>) {
+        let got = Template::parse(text, Escape::None, &variables()).map(|template| {
+            let mut shown = String::new();
+            for piece in template.pieces {
+                match piece {
+                    Piece::Literal(literal) => shown.push_str(&String::from_utf8(literal).unwrap()),
+                    Piece::Variable(index, _) => shown.push_str(&format!("<{index}>")),
+                }
+            }
+            shown
+        });
+        assert_eq!(got.as_deref().map_err(String::as_str), want, "{text}");
+    }
+
+    #[test]
+    fn cuts_at_variables() {
+        for (text, want) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("/a/${id}", "/a/<0>"),
+            ("${id}${user}x${id}", "<0><1>x<0>"),
+            ("$${id}", "${id}"),
+            ("$$${id}", "$${id}"),
+            ("$${${id}", "${<0>"),
+            ("$id {id} $", "$id {id} $"),
+            ("100$", "100$"),
+        ] {
+            check(text, Ok(want));
+        }
+        for (text, want) in [
+            ("a${id", "`${` without `}`; close it, or write `$${` for the characters themselves"),
+            ("${use}", "no variable is called \"use\"; did you mean `${user}`?"),
+            ("${}", "no variable is called \"\"; define it under `variables`, or write `$${` for the characters `${`"),
+            ("${ id }", "no variable is called \" id \"; did you mean `${id}`?"),
+        ] {
+            check(text, Err(want));
+        }
+    }
+
+    #[test]
+    fn values_are_made_safe() {
+        let value = "a b/c?d=e&f%20\"\\\n#ü";
+        for (escape, want) in [
+            (Escape::None, value),
+            (Escape::Target, "a%20b/c?d=e&f%20%22%5C%0A%23%C3%BC"),
+            (Escape::Json, "a b/c?d=e&f%20\\\"\\\\\\u000A#ü"),
+        ] {
+            let mut out = Vec::new();
+            escape.push(&mut out, value.as_bytes());
+            assert_eq!(String::from_utf8(out).unwrap(), want);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_escaped_is_itself(text in "[$\\{\\}a-c]{0,20}") {
+            let template = Template::parse(&text.replace("${", "$${"), Escape::None, &[]).unwrap();
+            prop_assert_eq!(template.as_literal(), Some(text.as_bytes()));
+        }
+
+        #[test]
+        fn json_strings_read_back(text in "\\PC*|[\\x00-\\x7f]*") {
+            let mut out = b"\"".to_vec();
+            Escape::Json.push(&mut out, text.as_bytes());
+            out.push(b'"');
+            prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
+        }
+    }
+}

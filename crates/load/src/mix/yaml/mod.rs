@@ -1,0 +1,256 @@
+//! A mix written by hand, in YAML.
+//!
+//! ```yaml
+//! variables:                             # each is drawn anew for each request, and has one value within it
+//!   id: {range: [1, 100000]}             # a whole number, both ends included
+//!   n: {counter: 1}                      # 1, 2, 3…: each number once
+//!   user: {values: [ann, bob]}           # one of them
+//!   city: {file: cities.txt}             # one of its lines; paths are relative to this file
+//!   trace: {hex: 32}                     # so many random hexadecimal digits
+//!   key: {uuid: true}                    # a random UUID
+//! requests:
+//!   - path: /items/${id}?near=${city}    # GET, with weight 1; `$${` stands for `${`
+//!     weight: 9
+//!     expect: {status: [200, 404], body: {contains: '"id"'}}
+//!   - name: order
+//!     method: POST                       # what a request with a body is by default
+//!     path: /orders
+//!     headers: {Authorization: 'Bearer ${key}'}
+//!     json: {user: '${user}', items: [{id: 7}]}    # or `body`: text, or `body_file`: sent as it is
+//!     expect: {status: 201}
+//! ```
+
+mod checks;
+mod json;
+mod reader;
+mod tree;
+mod variables;
+
+use super::errors::{Findings, quoted};
+use super::request::{Draft, Located};
+use super::template::{Escape, Template};
+use super::variable::Variable;
+use super::{Entry, Mix, MixErrors, files};
+use crate::target::Target;
+use reader::{Map, Reader};
+use std::collections::HashMap;
+use std::path::Path;
+use tree::{Node, Pair, Value};
+
+/// Largest weight of a request.
+const WEIGHT_MAX: u32 = 1_000_000;
+
+const REQUEST_KEYS: &[&str] =
+    &["name", "weight", "method", "path", "url", "headers", "body", "body_file", "json", "expect"];
+const BODY_KEYS: &[&str] = &["body", "body_file", "json"];
+
+/// Reads a mix. Files it names are relative to the folder of `origin`.
+pub(super) fn read(text: &str, origin: &Path, target: &Target) -> Result<Mix, MixErrors> {
+    let mut findings = Findings::default();
+    let (mut entries, mut variables) = (Vec::new(), Vec::new());
+    if let Some(root) = tree::parse(text, &mut findings) {
+        let folder = origin.parent().unwrap_or(Path::new(""));
+        let mut reader = Reader { findings: &mut findings };
+        if let Some(map) = reader.map(&root, &["variables", "requests"]) {
+            variables = map.get("variables").map(|node| variables::read(node, folder, &mut reader)).unwrap_or_default();
+            let requests = Requests { folder, target, variables: &variables };
+            entries = requests.read(map, &root, &mut reader);
+        }
+    }
+    findings.into_result(&origin.display().to_string(), text)?;
+    Ok(Mix::new(entries, variables, Vec::new()))
+}
+
+/// What reading a request needs to know.
+struct Requests<'a> {
+    folder: &'a Path,
+    target: &'a Target,
+    variables: &'a [Variable],
+}
+
+impl Requests<'_> {
+    fn read(&self, map: Map<'_>, root: &Node, reader: &mut Reader<'_>) -> Vec<(Entry, u32)> {
+        let Some(node) = map.get("requests") else {
+            let at = map.pair("requests").map_or(root.at, |pair| pair.key_at);
+            reader.findings.add(at, "there are no requests; write `requests: [{path: /}]` at least");
+            return Vec::new();
+        };
+        let Some(items) = reader.list(node, "a list of requests, like [{path: /}]") else { return Vec::new() };
+        if items.is_empty() {
+            reader.wrong::<()>(node, "at least one request, like [{path: /}]");
+        }
+        let mut names = HashMap::new();
+        items.iter().filter_map(|item| self.request(item, &mut names, reader)).collect()
+    }
+
+    fn request<'t>(
+        &self,
+        node: &'t Node,
+        names: &mut HashMap<&'t str, usize>,
+        reader: &mut Reader<'_>,
+    ) -> Option<(Entry, u32)> {
+        let map = reader.map(node, REQUEST_KEYS)?;
+        let name = map.get("name").and_then(|node| reader.text(node, "a name").map(|name| (node, name)));
+        if let Some((node, name)) = name
+            && let Some(line) = names.insert(name, node.at.line)
+        {
+            let message = format!("{} is also the request of line {line}; give one another name", quoted(name));
+            reader.findings.add(node.at, message);
+        }
+        let want = format!("a whole number of 1 to {WEIGHT_MAX}");
+        let weight = match map.get("weight") {
+            Some(node) => reader.number(node, |weight| (1..=WEIGHT_MAX).contains(weight), &want),
+            None => Some(1),
+        };
+        let headers = map.get("headers").map(|node| self.headers(node, reader)).unwrap_or_default();
+        let body = self.body(map, reader);
+        let method = match map.get("method") {
+            Some(node) => {
+                let value = reader.text(node, "a method like GET").map(str::to_owned);
+                value.map(|value| Located { at: node.at.into(), value })
+            }
+            None => {
+                let value = if body.is_some() { "POST" } else { "GET" }.to_owned();
+                Some(Located { at: node.at.into(), value })
+            }
+        };
+        let expect = map.get("expect").map(|node| checks::read(node, self.variables, reader));
+        let path = self.path(map, node, reader);
+        let draft = Draft {
+            name: name.map(|(_, name)| name.to_owned()),
+            method: method?,
+            path: path?,
+            headers,
+            body,
+            content_type: map.get("json").map(|_| "application/json".to_owned()),
+            expect: expect.unwrap_or_default(),
+        };
+        if draft.method.value == "HEAD" && draft.expect.needs_body() {
+            let message = "an answer to HEAD has no body; remove the check of it, or write `method: GET`";
+            reader.findings.add(node.at, message);
+        }
+        let entry = draft.entry(&self.target.host, self.variables, reader.findings);
+        Some((entry?, weight?))
+    }
+
+    /// `path`, or that of a `url` of the target's host.
+    fn path(&self, map: Map<'_>, request: &Node, reader: &mut Reader<'_>) -> Option<Located<Template>> {
+        let (node, path) = match map.present(&["path", "url"])[..] {
+            [] if map.has_unknown => return None,
+            [] => {
+                reader.findings.add(request.at, "a request without `path`; add one like `path: /`");
+                return None;
+            }
+            [Pair { key, value, .. }] if key == "path" => {
+                (value, reader.text(value, "a path like /items/${id}")?.to_owned())
+            }
+            [Pair { value, .. }] => (value, self.path_of_url(value, reader)?),
+            [_, second, ..] => {
+                reader.findings.add(second.key_at, "a request has a `path` or a `url`; remove one of them");
+                return None;
+            }
+        };
+        let value = self.template(node, &path, Escape::Target, reader)?;
+        Some(Located { at: node.at.into(), value })
+    }
+
+    fn path_of_url(&self, node: &Node, reader: &mut Reader<'_>) -> Option<String> {
+        let url = reader.text(node, "a URL of the target")?;
+        if url.starts_with('/') {
+            reader.findings.add(node.at, format!("{} is no URL; write it as `path`", quoted(url)));
+            return None;
+        }
+        match Target::parse(url) {
+            Ok(target) if target.host == self.target.host => Some(target.path_and_query),
+            Ok(target) => {
+                let message = format!(
+                    "a URL of {}, but {} is asked; write `path`, and a Host header if it is to differ",
+                    target.host, self.target.host
+                );
+                reader.findings.add(node.at, message);
+                None
+            }
+            Err(error) => {
+                reader.findings.add(node.at, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn headers(&self, node: &Node, reader: &mut Reader<'_>) -> Vec<(Located<String>, Located<Template>)> {
+        let pairs = reader.pairs(node, "a map of names and values, like {Accept: text/html}").unwrap_or_default();
+        let mut headers = Vec::new();
+        for Pair { key, key_at, value } in pairs {
+            // A field may be there more than once, with several values.
+            let values = match &value.value {
+                Value::List(values) => values.as_slice(),
+                _ => std::slice::from_ref(value),
+            };
+            for value in values {
+                let Some(text) = reader.text(value, "a value, \"\" if it is to be empty") else { continue };
+                let Some(template) = self.template(value, text, Escape::None, reader) else { continue };
+                let name = Located { at: (*key_at).into(), value: key.clone() };
+                headers.push((name, Located { at: value.at.into(), value: template }));
+            }
+        }
+        headers
+    }
+
+    fn body(&self, map: Map<'_>, reader: &mut Reader<'_>) -> Option<Template> {
+        let present = map.present(BODY_KEYS);
+        for second in present.iter().skip(1) {
+            let message = format!("a request has one body, `{}` is another; remove one of them", second.key);
+            reader.findings.add(second.key_at, message);
+        }
+        let Pair { key, value, .. } = present.first()?;
+        match key.as_str() {
+            "json" if value.is_null() => reader.wrong(value, "a map, a list or a value"),
+            "json" => Some(json::render(value, self.variables, reader)),
+            "body" => {
+                let text = reader.text(value, "a text; a map or list goes under `json`")?;
+                self.template(value, text, Escape::None, reader)
+            }
+            _ => {
+                let path = reader.text(value, "the path of a file")?;
+                match files::read(&self.folder.join(path)) {
+                    Ok(bytes) => Some(Template::literal(bytes)),
+                    Err(message) => {
+                        reader.findings.add(value.at, format!("{} {message}", quoted(path)));
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    fn template(&self, node: &Node, text: &str, escape: Escape, reader: &mut Reader<'_>) -> Option<Template> {
+        match Template::parse(text, escape, self.variables) {
+            Ok(template) => Some(template),
+            Err(message) => {
+                reader.findings.add(node.at, message);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the documentation of this module shows can be read.
+    #[test]
+    fn the_example_is_a_mix() {
+        let lines = include_str!("mod.rs").lines().skip_while(|line| *line != "//! ```yaml").skip(1);
+        let example: String = lines
+            .take_while(|line| *line != "//! ```")
+            .map(|line| format!("{}\n", line.trim_start_matches("//!").strip_prefix(' ').unwrap_or_default()))
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("cities.txt"), "Berlin\n").unwrap();
+        let target = Target::parse("http://127.0.0.1/").unwrap();
+        let mix = read(&example, &folder.path().join("mix.yaml"), &target).unwrap_or_else(|errors| panic!("{errors}"));
+        let names: Vec<&str> = mix.entries().iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["GET /items/${id}?near=${city}", "order"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Typed values out of the tree: what each key may hold, and what is said where it holds something else.
+
+use super::tree::{Node, Pair, Value};
+use crate::mix::errors::{Findings, quoted};
+use crate::mix::nearest::nearest;
+use std::str::FromStr;
+
+/// Reads values; gathers what is wrong. A reader that gives `None` has said why.
+pub(super) struct Reader<'a> {
+    pub(super) findings: &'a mut Findings,
+}
+
+/// A map that was checked for keys that are not known.
+#[derive(Clone, Copy)]
+pub(super) struct Map<'t> {
+    pairs: &'t [Pair],
+    /// It had some, and one may have been meant to be the one that is missed.
+    pub(super) has_unknown: bool,
+}
+
+impl<'t> Map<'t> {
+    /// The value of a key; a key without a value is as good as none.
+    pub(super) fn get(self, key: &str) -> Option<&'t Node> {
+        self.pair(key).map(|pair| &pair.value).filter(|node| !node.is_null())
+    }
+
+    pub(super) fn pair(self, key: &str) -> Option<&'t Pair> {
+        self.pairs.iter().find(|pair| pair.key == key)
+    }
+
+    /// Those of the keys that are there, in the order of the file.
+    pub(super) fn present(self, keys: &[&str]) -> Vec<&'t Pair> {
+        self.pairs.iter().filter(|pair| keys.contains(&pair.key.as_str())).collect()
+    }
+}
+
+impl Reader<'_> {
+    /// A map of these keys.
+    pub(super) fn map<'t>(&mut self, node: &'t Node, keys: &[&str]) -> Option<Map<'t>> {
+        let pairs = self.pairs(node, &format!("a map of {}", listed(keys)))?;
+        let mut has_unknown = false;
+        for Pair { key, key_at, .. } in pairs {
+            if keys.contains(&key.as_str()) {
+                continue;
+            }
+            has_unknown = true;
+            self.findings.add(*key_at, format!("unknown key {}; {}", quoted(key), meant(key, keys)));
+        }
+        Some(Map { pairs, has_unknown })
+    }
+
+    /// A map of any keys.
+    pub(super) fn pairs<'t>(&mut self, node: &'t Node, want: &str) -> Option<&'t [Pair]> {
+        match &node.value {
+            Value::Map(pairs) => Some(pairs),
+            _ => self.wrong(node, want),
+        }
+    }
+
+    /// A list.
+    pub(super) fn list<'t>(&mut self, node: &'t Node, want: &str) -> Option<&'t [Node]> {
+        match &node.value {
+            Value::List(items) => Some(items),
+            _ => self.wrong(node, want),
+        }
+    }
+
+    /// Text, which numbers are too.
+    pub(super) fn text<'t>(&mut self, node: &'t Node, want: &str) -> Option<&'t str> {
+        match &node.value {
+            Value::Scalar { text, .. } if !node.is_null() => Some(text),
+            _ => self.wrong(node, want),
+        }
+    }
+
+    /// A whole number that `allowed` takes.
+    pub(super) fn number<T: FromStr>(&mut self, node: &Node, allowed: impl Fn(&T) -> bool, want: &str) -> Option<T> {
+        match &node.value {
+            Value::Scalar { text, plain: true } => match text.parse().ok().filter(allowed) {
+                Some(number) => Some(number),
+                None => self.wrong(node, want),
+            },
+            _ => self.wrong(node, want),
+        }
+    }
+
+    /// Says what stands here and what should; `want` follows "write".
+    pub(super) fn wrong<T>(&mut self, node: &Node, want: &str) -> Option<T> {
+        if !matches!(node.value, Value::Refused) {
+            self.findings.add(node.at, format!("{} is here; write {want}", node.found()));
+        }
+        None
+    }
+}
+
+/// Which of the known names was probably meant.
+pub(super) fn meant(name: &str, known: &[&str]) -> String {
+    match nearest(name, known.iter().copied()) {
+        Some(known) => format!("did you mean `{known}`?"),
+        None => format!("known here: {}", listed(known)),
+    }
+}
+
+/// `a`, `b` and `c`
+pub(super) fn listed(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

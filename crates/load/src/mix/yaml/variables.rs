@@ -1,0 +1,88 @@
+//! The `variables` of a mix file.
+
+use super::reader::{Reader, listed, meant};
+use super::tree::{Node, Pair};
+use crate::mix::errors::quoted;
+use crate::mix::files;
+use crate::mix::variable::{HEX_DIGITS_MAX, Source, Variable};
+use std::path::Path;
+
+const KINDS: &[&str] = &["range", "counter", "values", "file", "uuid", "hex"];
+
+/// All of them. One that is wrong stays, with some source: its uses shall not be reported as well.
+pub(super) fn read(node: &Node, folder: &Path, reader: &mut Reader<'_>) -> Vec<Variable> {
+    let Some(pairs) = reader.pairs(node, "a map of names, like `id: {range: [1, 100]}`") else { return Vec::new() };
+    let mut variables = Vec::new();
+    for pair in pairs {
+        let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+        if pair.key.is_empty() || !pair.key.bytes().all(named) {
+            let message =
+                format!("{} is no name for a variable; write letters, digits, `_`, `-` and `.`", quoted(&pair.key));
+            reader.findings.add(pair.key_at, message);
+        }
+        let source = source(pair, folder, reader).unwrap_or_else(|| Source::Values(vec![b"/".as_slice().into()]));
+        variables.push(Variable { name: pair.key.clone(), source });
+    }
+    variables
+}
+
+fn source(pair: &Pair, folder: &Path, reader: &mut Reader<'_>) -> Option<Source> {
+    let want = format!("one of {} with its value, like `range: [1, 100]`", listed(KINDS));
+    let pairs = reader.pairs(&pair.value, &format!("a map with {want}"))?;
+    let [Pair { key, key_at, value }] = pairs else {
+        let found = format!("a variable has one source of values, here are {}; write {want}", pairs.len());
+        reader.findings.add(pair.value.at, found);
+        return None;
+    };
+    match key.as_str() {
+        "range" => range(value, reader),
+        "counter" => reader.number(value, |_| true, "the first number, like 1").map(Source::Counter),
+        "values" => {
+            let want = "a list of values, like [ann, bob]";
+            let items = reader.list(value, want)?;
+            if items.is_empty() {
+                return reader.wrong(value, "at least one value");
+            }
+            let item = |item: &Node| {
+                reader.text(item, "a value, in quotes if it is to be empty").map(|text| text.as_bytes().into())
+            };
+            // All are looked at, so that all are reported.
+            let values: Vec<Option<Box<[u8]>>> = items.iter().map(item).collect();
+            values.into_iter().collect::<Option<Vec<_>>>().map(Source::Values)
+        }
+        "file" => {
+            let path = reader.text(value, "the path of a file with one value a line")?;
+            match files::lines(&folder.join(path)) {
+                Ok(values) => Some(Source::Values(values)),
+                Err(message) => {
+                    reader.findings.add(value.at, format!("{} {message}", quoted(path)));
+                    None
+                }
+            }
+        }
+        "uuid" => reader.number(value, |&yes: &bool| yes, "`uuid: true`").map(|_| Source::Uuid),
+        "hex" => {
+            let want = format!("a number of digits, 1 to {HEX_DIGITS_MAX}");
+            reader.number(value, |digits| (1..=HEX_DIGITS_MAX).contains(digits), &want).map(Source::Hex)
+        }
+        _ => {
+            let message = format!("unknown source of values {}; {}", quoted(key), meant(key, KINDS));
+            reader.findings.add(*key_at, message);
+            None
+        }
+    }
+}
+
+fn range(node: &Node, reader: &mut Reader<'_>) -> Option<Source> {
+    let want = "the lowest and the highest number, like [1, 100]";
+    let [from, to] = reader.list(node, want)? else { return reader.wrong(node, want) };
+    let mut bound = |node| reader.number::<i64>(node, |_| true, "a whole number of at most 18 digits");
+    let (from, to) = (bound(from), bound(to));
+    let (from, to) = (from?, to?);
+    if from > to {
+        let message = format!("the range ends at {to}, before it begins at {from}; write [{to}, {from}]");
+        reader.findings.add(node.at, message);
+        return None;
+    }
+    Some(Source::Range(from, to))
+}

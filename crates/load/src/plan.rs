@@ -1,0 +1,85 @@
+//! What is asked of a run: whom, how fast, for how long, over how many connections, and what makes it void.
+//!
+//! Plain values that the caller fills in; whether this process can do it (file descriptors, CPUs) the engine finds out.
+
+use crate::mix::Mix;
+use crate::target::Target;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A run to be done.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// Who is asked.
+    pub target: Target,
+    /// What is asked.
+    pub mix: Mix,
+    /// How fast.
+    pub pace: Pace,
+    /// Load before the measured time, at the schedule's first rate; connections and caches are there when it ends.
+    pub warm_up: Duration,
+    /// The measured time.
+    pub duration: Duration,
+    /// Connections over all threads, at least one a thread.
+    pub connections: usize,
+    /// Generator threads; each has its share of the connections and of the rate.
+    pub threads: usize,
+    /// The CPUs of the threads, taken in turn; empty: wherever the system puts them.
+    pub cpus: Vec<usize>,
+    /// Source addresses, taken in turn; empty: the system's choice, and for a target in 127.0.0.0/8 as many of that network as
+    /// the connections need.
+    pub sources: Vec<IpAddr>,
+    /// From a request's send to its last byte; what is later is given up and counted as an error.
+    pub timeout: Duration,
+    /// How often the observer is told.
+    pub interval: Duration,
+    /// When the run is void.
+    pub bounds: Bounds,
+    /// Of Poisson arrivals, the choice among a mix and its variables: the same seed gives the same run.
+    pub seed: u64,
+}
+
+/// How fast requests are made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// Each connection sends its next request when the last was answered: what the target can do at most.
+    Closed,
+    /// Requests start by a schedule, whatever the target does.
+    Open(Schedule),
+}
+
+/// The rate of an open loop over the measured time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// Requests a second at the beginning; above zero and finite.
+    pub rate: f64,
+    /// Requests a second at the end, reached linearly; the same for a constant rate.
+    pub rate_end: f64,
+    /// How starts are spread.
+    pub arrivals: Arrivals,
+}
+
+/// How intended starts lie about the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrivals {
+    /// Evenly.
+    Uniform,
+    /// As of many independent users: exponential gaps.
+    Poisson,
+}
+
+/// When a run is void. Only starts that were late by the generator's own doing count, not those that waited for a
+/// connection to become free.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// A start later than this is late.
+    pub late: Duration,
+    /// The share of starts that may be late, 0 to 1.
+    pub late_share_max: f64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { late: Duration::from_millis(1), late_share_max: 0.001 }
+    }
+}

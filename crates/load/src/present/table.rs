@@ -1,0 +1,160 @@
+//! A run as text, in the form that users of wrk and wrk2 know.
+//!
+//! Of a void run every line with figures is marked, so that neither a reader nor a script takes them for a result.
+
+use super::units::{bytes, counted, latency};
+use crate::outcome::{ErrorKind, Outcome};
+use crate::plan::{Arrivals, Load, Pace, Schedule};
+use hdrhistogram::Histogram;
+
+/// Percentiles of a distribution, as wrk2 prints them.
+const DISTRIBUTION: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
+
+/// Columns of the phases of a request.
+const PHASES: [(&str, f64); 4] = [("50%", 50.0), ("99%", 99.0), ("99.9%", 99.9), ("max", 100.0)];
+
+const VOID_MARK: &str = "void | ";
+
+/// The whole text; ends with a newline.
+pub fn table(outcome: &Outcome, load: &Load) -> String {
+    let mut text = heading(load);
+    text.push_str(&void_banner(outcome));
+    let figures = figures(load, outcome);
+    if outcome.void.is_empty() {
+        text.push_str(&figures);
+    } else {
+        figures.lines().for_each(|line| text.push_str(&format!("{}\n", format!("{VOID_MARK}{line}").trim_end())));
+    }
+    text
+}
+
+fn heading(load: &Load) -> String {
+    let mut text = format!("Running {:?} test @ {}\n", load.duration, load.target.url);
+    let threads = counted(load.threads as u64, "thread");
+    let connections = counted(load.connections as u64, "connection");
+    text.push_str(&format!("  {threads} and {connections}, {}\n", pace(&load.pace)));
+    if let [_, _, ..] = load.mix.entries() {
+        text.push_str(&format!("  a mix of {} requests\n", load.mix.entries().len()));
+    }
+    text
+}
+
+fn pace(pace: &Pace) -> String {
+    match pace {
+        Pace::Closed => "closed loop".to_owned(),
+        Pace::Open(Schedule { rate, rate_end, arrivals }) => {
+            let rate = match rate == rate_end {
+                true => format!("{rate} requests/s"),
+                false => format!("{rate} to {rate_end} requests/s"),
+            };
+            match arrivals {
+                Arrivals::Uniform => format!("open loop of {rate}"),
+                Arrivals::Poisson => format!("open loop of {rate}, Poisson arrivals"),
+            }
+        }
+    }
+}
+
+fn void_banner(outcome: &Outcome) -> String {
+    if outcome.void.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n*** VOID: this run says nothing about the target ***\n".to_owned();
+    outcome.void.iter().for_each(|void| text.push_str(&format!("  - {void}\n")));
+    text.push('\n');
+    text
+}
+
+fn figures(load: &Load, outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let latencies = &outcome.latencies;
+    if load.pace == Pace::Closed {
+        // In a closed loop both are the same.
+        text.push_str(&distribution("Latency", &latencies.uncorrected));
+    } else {
+        text.push_str(&distribution("Corrected Latency (from the intended start)", &latencies.corrected));
+        text.push('\n');
+        text.push_str(&distribution("Uncorrected Latency (from the send)", &latencies.uncorrected));
+    }
+    text.push('\n');
+    text.push_str(&phases(outcome));
+    text.push('\n');
+    let elapsed_s = outcome.elapsed.as_secs_f64();
+    let read = bytes(outcome.bytes_received);
+    text.push_str(&format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.requests, "request")));
+    text.push_str(&errors(outcome));
+    text.push_str(&format!("Requests/sec: {:>10.2}", outcome.rate_achieved));
+    if let Some(intended) = outcome.rate_intended {
+        text.push_str(&format!(" of {intended:.2} intended"));
+    }
+    let per_second = if elapsed_s > 0.0 { (outcome.bytes_received as f64 / elapsed_s) as u64 } else { 0 };
+    text.push_str(&format!("\nTransfer/sec: {:>10}\n", bytes(per_second)));
+    text.push_str(&generator(load, outcome));
+    text
+}
+
+fn distribution(title: &str, histogram: &Histogram<u64>) -> String {
+    let mut text = format!("  Latency Distribution (HdrHistogram - {title})\n");
+    if histogram.is_empty() {
+        text.push_str("  nothing was measured\n");
+        return text;
+    }
+    for percentile in DISTRIBUTION {
+        text.push_str(&format!("{percentile:>7.3}% {:>9}\n", at(histogram, percentile)));
+    }
+    text
+}
+
+fn at(histogram: &Histogram<u64>, percentile: f64) -> String {
+    latency(histogram.value_at_percentile(percentile))
+}
+
+fn phases(outcome: &Outcome) -> String {
+    let mut text = "  Phase     ".to_owned();
+    PHASES.iter().for_each(|(name, _)| text.push_str(&format!("{name:>10}")));
+    text.push('\n');
+    let rows = [("connect", &outcome.connect), ("send", &outcome.send), ("first byte", &outcome.first_byte)];
+    for (name, histogram) in rows {
+        text.push_str(&format!("  {name:<10}"));
+        for (_, percentile) in PHASES {
+            let cell = if histogram.is_empty() { "-".to_owned() } else { at(histogram, percentile) };
+            text.push_str(&format!("{cell:>10}"));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn errors(outcome: &Outcome) -> String {
+    let errors = &outcome.errors;
+    if errors.total() == 0 {
+        return String::new();
+    }
+    let kinds = ErrorKind::ALL.iter().zip(errors.counts).filter(|(_, count)| *count > 0);
+    let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+    let mut text = format!("  {}: {}\n", counted(errors.total(), "error"), kinds.join(", "));
+    for example in &errors.examples {
+        // A server's words may hold anything.
+        let example: String = example.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        text.push_str(&format!("    {example}\n"));
+    }
+    text
+}
+
+fn generator(load: &Load, outcome: &Outcome) -> String {
+    let watch = &outcome.self_watch;
+    let mut text = "Generator:".to_owned();
+    if load.pace != Pace::Closed && !watch.lateness.is_empty() {
+        let (tail, max) = (at(&watch.lateness, 99.9), latency(watch.lateness.max()));
+        text.push_str(&format!(" start lateness {tail} at 99.9%, {max} at most;"));
+    }
+    text.push_str(&format!(" {:.2} CPUs, busiest thread {:.0}%", watch.cpu_cores, watch.cpu_share_max * 100.0));
+    if let Some(wait) = watch.cpu_wait_share_max {
+        text.push_str(&format!(", kept waiting {:.1}%", wait * 100.0));
+    }
+    if load.pace != Pace::Closed {
+        text.push_str(&format!("; {} missed", counted(watch.missed_starts, "start")));
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,170 @@
+//! Group-sequential bounds: looking at data several times with one stated chance of a false alarm.
+
+use std::f64::consts::{E, PI};
+
+use crate::estimate::is_level;
+use crate::normal;
+use crate::quadrature;
+use crate::root::rising_root;
+
+/// The most looks; with more, an always-valid method would serve better.
+const LOOKS_MAX: usize = 200;
+
+/// The least that a look must add, as a share of all information: less would need a finer grid and tell nothing.
+const INFORMATION_STEP_MIN: f64 = 0.001;
+
+/// How far densities and kernels are followed, in their standard deviations; what lies beyond is below 1e-22.
+const DEVIATIONS_MAX: f64 = 10.0;
+
+/// No bound lies above: the chance to pass it would be no number any more.
+const Z_MAX: f64 = 38.0;
+
+/// How the error is spent over the information, for a look at any share t of it (Lan & DeMets 1983, "Discrete
+/// Sequential Boundaries for Clinical Trials").
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spending {
+    /// Hardly any early, and the last look almost as good as a single one.
+    OBrienFleming,
+    /// About evenly, for stopping early; the last look pays for it.
+    Pocock,
+}
+
+impl Spending {
+    /// The two-sided error spent up to `share`, of `alpha` in all; each side has its half.
+    fn spent(self, alpha: f64, share: f64) -> f64 {
+        match self {
+            Self::OBrienFleming => 4.0 * normal::upper_tail(normal::upper_quantile(alpha / 4.0) / share.sqrt()),
+            Self::Pocock => alpha * ((E - 1.0) * share).ln_1p(),
+        }
+    }
+}
+
+/// The bound of each look: stop and say "different" as soon as |z| is at least it. Over all looks together that happens
+/// with chance `alpha` where there is no difference.
+///
+/// `information` is what each look knows, ascending, in any unit (pairs so far); the last is all there will be. z are
+/// standard normal with independent increments: of a test that gives a p-value, compare it with [`nominal_p`] instead.
+/// Solved look by look with the recursion of Armitage, McPherson & Rowe 1969 (Jennison & Turnbull 2000, chapters 7 and
+/// 19), to about 10 digits; a look at which less than 1e-300 may be spent has an infinite bound.
+///
+/// `None` without looks or with more than 200, where one adds less than a thousandth of the information, where one is
+/// not finite, or where `alpha` is not in (0, 1).
+pub fn boundaries(information: &[f64], alpha: f64, spending: Spending) -> Option<Vec<f64>> {
+    let steps = steps(information)?;
+    if !is_level(alpha) {
+        return None;
+    }
+    let all: f64 = *information.last()?;
+    let mut walk = Walk::new(0.0);
+    let mut bounds = Vec::with_capacity(steps.len());
+    let mut spent = 0.0;
+    for (look, &step) in steps.iter().enumerate() {
+        let now = spending.spent(alpha, information[look] / all);
+        let tail = (now - spent) / 2.0;
+        let scale = information[look].sqrt();
+        let bound = if tail < f64::MIN_POSITIVE {
+            f64::INFINITY
+        } else {
+            rising_root(0.0, Z_MAX, |z| tail - walk.chance_above(z * scale, step))
+        };
+        walk.advance(information[look], step, bound * scale, steps.get(look + 1).copied());
+        bounds.push(bound);
+        spent = now;
+    }
+    Some(bounds)
+}
+
+/// The two-sided p-value at which each bound is reached: stop at a look whose own p-value is at most it.
+pub fn nominal_p(bounds: &[f64]) -> Vec<f64> {
+    bounds.iter().map(|&bound| normal::two_sided(bound)).collect()
+}
+
+/// The chance to stop at each look, and not before, with two-sided `bounds` where z has mean `drift` times the root of
+/// the information (Jennison & Turnbull 2000, section 19.2): with drift 0 the false alarms, whose sum is alpha; with
+/// another the power.
+///
+/// `None` as [`boundaries`], and where there is not one bound above 0 for each look or `drift` is not finite.
+pub fn crossing_probability(information: &[f64], bounds: &[f64], drift: f64) -> Option<Vec<f64>> {
+    let steps = steps(information)?;
+    let positive = bounds.iter().all(|&bound| bound > 0.0);
+    if bounds.len() != steps.len() || !positive || !drift.is_finite() {
+        return None;
+    }
+    let mut walk = Walk::new(drift);
+    let mut chances = Vec::with_capacity(steps.len());
+    for (look, &step) in steps.iter().enumerate() {
+        let bound = bounds[look] * information[look].sqrt();
+        chances.push(walk.chance_above(bound, step) + walk.chance_below(-bound, step));
+        walk.advance(information[look], step, bound, steps.get(look + 1).copied());
+    }
+    Some(chances)
+}
+
+/// What each look adds to the information; `None` where that cannot be planned with.
+fn steps(information: &[f64]) -> Option<Vec<f64>> {
+    let all = *information.last()?;
+    if information.len() > LOOKS_MAX || !all.is_finite() || all <= 0.0 {
+        return None;
+    }
+    let before = std::iter::once(&0.0).chain(information);
+    let steps: Vec<f64> = information.iter().zip(before).map(|(now, before)| now - before).collect();
+    // A hair below, for the thousandth of a sum of floats. NaN is not at least anything.
+    let least = all * INFORMATION_STEP_MIN * (1.0 - 1e-9);
+    steps.iter().all(|&step| step >= least).then_some(steps)
+}
+
+/// The score, z times the root of the information, of those runs that have not stopped.
+struct Walk {
+    /// Mean of the score per information.
+    drift: f64,
+    /// Scores in ascending order and the probability around each.
+    atoms: Vec<(f64, f64)>,
+}
+
+impl Walk {
+    fn new(drift: f64) -> Self {
+        Self { drift, atoms: vec![(0.0, 1.0)] }
+    }
+
+    /// The chance that the score lies above `bound` after `step` more information.
+    fn chance_above(&self, bound: f64, step: f64) -> f64 {
+        let tail = |&(score, mass): &(f64, f64)| mass * normal::upper_tail(self.deviate(bound, score, step));
+        self.atoms.iter().map(tail).sum()
+    }
+
+    /// The chance that the score lies below `bound` after `step` more information.
+    fn chance_below(&self, bound: f64, step: f64) -> f64 {
+        let tail = |&(score, mass): &(f64, f64)| mass * normal::lower_tail(self.deviate(bound, score, step));
+        self.atoms.iter().map(tail).sum()
+    }
+
+    /// How many standard deviations of the step `to` lies above what is expected after `from`.
+    fn deviate(&self, to: f64, from: f64, step: f64) -> f64 {
+        (to - from - self.drift * step) / step.sqrt()
+    }
+
+    /// Moves on by `step` to `information`, dropping the runs that stopped beyond `bound`.
+    ///
+    /// The grid is as fine as the narrower of the step that made the density and the `next` that will blur it.
+    fn advance(&mut self, information: f64, step: f64, bound: f64, next: Option<f64>) {
+        let Some(next) = next else { return };
+        let (middle, reach) = (self.drift * information, DEVIATIONS_MAX * information.sqrt());
+        let (low, high) = ((middle - reach).max(-bound), (middle + reach).min(bound));
+        if low >= high {
+            self.atoms.clear();
+            return;
+        }
+        let panels = ((high - low) / step.min(next).sqrt()).ceil().max(1.0) as usize;
+        let nodes = quadrature::nodes(low, high, panels).into_iter();
+        self.atoms = nodes.map(|(score, width)| (score, width * self.density(score, step))).collect();
+    }
+
+    /// The density of the score after `step` more information, from the atoms near enough to matter.
+    fn density(&self, score: f64, step: f64) -> f64 {
+        let (middle, reach) = (score - self.drift * step, DEVIATIONS_MAX * step.sqrt());
+        let start = self.atoms.partition_point(|atom| atom.0 < middle - reach);
+        let near = self.atoms[start..].iter().take_while(|atom| atom.0 <= middle + reach);
+        let kernel = |&(from, mass): &(f64, f64)| mass * (-self.deviate(score, from, step).powi(2) / 2.0).exp();
+        near.map(kernel).sum::<f64>() / (2.0 * PI * step).sqrt()
+    }
+}
