@@ -143,7 +143,9 @@ fn judge(from: &str, to: &str, dev: bool) -> Option<String> {
         return Some(format!("{from} -> {to}: {from} does no IO; take what it gives as an argument"));
     }
     if LABORATORY.contains(&from) && ORDER.contains(&to) && !LABORATORY.contains(&to) && to != "stillgate-wire" {
-        return Some(format!("{from} -> {to}: the laboratory serves any gateway; start ours as a program like the others"));
+        return Some(format!(
+            "{from} -> {to}: the laboratory serves any gateway; start ours as a program like the others"
+        ));
     }
     match (place(from), place(to)) {
         (Some(above), Some(below)) if above >= below => {

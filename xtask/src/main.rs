@@ -32,16 +32,14 @@ cargo xtask bench idle   [--connections N]
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
                          [--spread] [--json FILE]
                                       CPU per request with N expression routes beside one; also with URI routes
-cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--changes N] [--expressions] [--blocks N] [--json FILE]
+cargo xtask bench reload [--seconds S] [--rate R] [--routes N] [--changes N] [--expressions] [--blocks N] [--lab PATH] [--json FILE]
                                       latency while N routes a second change against none
 cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
-cargo xtask bench tail   [--series N,N] [--seconds S] [--blocks N] [--rate R] [--connections N] [--plain] [--touched PERCENT]
-                         [--clustered] [--free] [--json FILE]
-                                      latency with a scraper every second against none, beside nginx with stub_status
 cargo xtask bench explosion [--uris N] [--rounds N] [--memory SIZE] [--series-per-family N] [--json FILE]
                                       a label from the raw URI against the same without: memory, sums, throughput
 The benches build the release binary first; --binary PATH measures another one.
+Latency under scrapes, and one revision against another: `stillgate-lab`, see docs/laboratory.md.
 ";
 
 fn main() -> ExitCode {

@@ -19,6 +19,6 @@ pub mod target;
 
 pub use engine::{LoadError, run};
 pub use mix::{Mix, MixErrors};
-pub use outcome::{Errors, ErrorKind, Interval, Latencies, Outcome, SelfWatch, Void};
+pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch, Void};
 pub use plan::{Arrivals, Bounds, Load, Pace, Schedule};
 pub use target::{Target, TargetError};

@@ -6,8 +6,8 @@
 //! the throughput, the gateway's CPU time a request stands beside it.
 
 use super::closed_loop::ClosedLoop;
+use super::exposition::{fetch, sums};
 use super::process::{Running, free_port};
-use super::scraper::{fetch, sums};
 use super::statistics::median;
 use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
 use crate::Result;

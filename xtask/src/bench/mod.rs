@@ -10,9 +10,10 @@ use std::path::PathBuf;
 mod changing_file;
 mod closed_loop;
 mod explosion;
+mod exposition;
 mod idle;
+mod lab_load;
 mod load_connection;
-mod open_loop;
 mod peers;
 mod process;
 mod proxy;
@@ -20,12 +21,10 @@ mod reload;
 mod route_sets;
 mod routes;
 mod schedule;
-mod scraper;
 mod served;
 mod soak;
 mod statistics;
 mod syscalls;
-mod tail;
 mod wrk;
 
 /// Where the measured gateway runs.
@@ -40,36 +39,35 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
         Some("soak") => soak::run(args),
-        Some("tail") => tail::run(args),
         Some("explosion") => explosion::run(args),
-        _ => Err("bench what? proxy, idle, reload, routes, soak, tail or explosion; see `cargo xtask help`".into()),
+        _ => Err("bench what? proxy, idle, reload, routes, soak or explosion; see `cargo xtask help`".into()),
     }
 }
 
-/// The binary of `--binary`, or the one that ships, built now.
+/// The gateway: that of `--binary`, or the one that ships.
 fn binary(args: &mut Args) -> Result<Binary> {
-    Ok(match args.value("--binary")? {
-        Some(path) => Binary::Given(path),
-        None => Binary::Built,
-    })
+    Ok(Binary { given: args.value("--binary")?, package: "stillgate-gateway", name: "stillgate" })
 }
 
-/// Which gateway is measured.
-enum Binary {
-    Given(PathBuf),
-    Built,
+/// The laboratory: that of `--lab`, or the one that ships.
+fn lab(args: &mut Args) -> Result<Binary> {
+    Ok(Binary { given: args.value("--lab")?, package: "stillgate-lab", name: "stillgate-lab" })
+}
+
+/// A program of this workspace that takes part.
+struct Binary {
+    given: Option<PathBuf>,
+    package: &'static str,
+    name: &'static str,
 }
 
 impl Binary {
-    /// Where it is, once it is built.
+    /// Where it is; built first where none was given.
     fn path(self) -> Result<PathBuf> {
-        match self {
-            Binary::Given(path) => Ok(path),
-            Binary::Built => {
-                let arguments = ["build", "--release", "--package", "stillgate-gateway", "--bin", "stillgate"];
-                step::run(&mut step::cargo(arguments))?;
-                Ok(step::target_dir().join("release/stillgate"))
-            }
+        if let Some(path) = self.given {
+            return Ok(path);
         }
+        step::run(&mut step::cargo(["build", "--release", "--package", self.package, "--bin", self.name]))?;
+        Ok(step::target_dir().join("release").join(self.name))
     }
 }

@@ -203,14 +203,6 @@ fn tree(pid: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Time, in clock ticks, that the host of a virtual machine has kept its CPUs from it so far.
-pub(super) fn stolen_ticks() -> Result<u64> {
-    let text = fs::read_to_string("/proc/stat")?;
-    let all = text.lines().find_map(|line| line.strip_prefix("cpu "));
-    let stolen = all.and_then(|fields| fields.split_whitespace().nth(7)?.parse().ok());
-    stolen.ok_or_else(|| "/proc/stat: not as proc(5) has it".into())
-}
-
 /// A port of loopback that nobody listens on.
 pub(super) fn free_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)

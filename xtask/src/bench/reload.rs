@@ -2,15 +2,15 @@
 //!
 //! Blocks without and with the storm alternate in ABBA order, so that a drift of the machine falls on both alike. In a
 //! block without, the same changes are written, but where the gateway does not look: what writing takes is not the
-//! gateway's doing. The load is open-loop: a pause for a reload would show in full. The gateway is free to use both CPUs, for
+//! gateway's doing. The load is the laboratory's, open-loop: a pause for a reload would show in full. The gateway is free to use both CPUs, for
 //! reading a file while serving is what the second one is for; load and upstream go before all else on theirs.
 //!
 //! How long a change takes to be served is found out afterwards, under the same load and storm, since asking is a load too.
 
 use super::changing_file::{ChangingFile, Template};
-use super::open_loop::{self, Load, Outcome};
+use super::lab_load::{Load, Outcome, write_mix};
 use super::process::{Running, free_port};
-use super::schedule::{self, Policy};
+use super::schedule;
 use super::served::{Asker, Written};
 use super::statistics::{median, percentile, quartiles};
 use super::{OTHER_CPU, peers};
@@ -32,6 +32,8 @@ const WARM_UP: Duration = Duration::from_secs(3);
 const LEAD_IN: Duration = Duration::from_millis(500);
 /// How long changes are followed, at most.
 const FOLLOW_MAX: Duration = Duration::from_secs(10);
+/// Failures told word for word; all are counted.
+const FAILURES_SHOWN: usize = 3;
 
 struct Options {
     block: Duration,
@@ -57,8 +59,7 @@ struct Bench<'t> {
 /// What one block gave.
 struct Block {
     storm: bool,
-    sorted_us: Vec<u32>,
-    late_sorted_us: Vec<u32>,
+    outcome: Outcome,
     /// All threads but the workers.
     control_us: f64,
     took_us: f64,
@@ -74,11 +75,11 @@ struct Measure {
 }
 
 const MEASURES: &[Measure] = &[
-    Measure { name: "p50, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.5)) },
-    Measure { name: "p99, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.99)) },
-    Measure { name: "p99.9, µs", of: |block| f64::from(percentile(&block.sorted_us, 0.999)) },
-    Measure { name: "max, µs", of: |block| f64::from(percentile(&block.sorted_us, 1.0)) },
-    Measure { name: "load late p99.9, µs", of: |block| f64::from(percentile(&block.late_sorted_us, 0.999)) },
+    Measure { name: "p50, µs", of: |block| block.outcome.p50_us },
+    Measure { name: "p99, µs", of: |block| block.outcome.p99_us },
+    Measure { name: "p99.9, µs", of: |block| block.outcome.p99_9_us },
+    Measure { name: "max, µs", of: |block| block.outcome.max_us },
+    Measure { name: "load late p99.9, µs", of: |block| block.outcome.late_p99_9_us },
     Measure { name: "worker CPU a request, µs", of: |block| block.worker_us },
 ];
 
@@ -98,31 +99,40 @@ pub(super) fn run(mut args: Args) -> Result {
         return Err("--routes: at least 10, of which two change".into());
     }
     let json: Option<String> = args.value("--json")?;
-    let binary = super::binary(&mut args)?;
+    let (binary, lab) = (super::binary(&mut args)?, super::lab(&mut args)?);
     args.finish()?;
     packages::ensure(&[NGINX])?;
-    let binary = binary.path()?;
+    let (binary, lab) = (binary.path()?, lab.path()?);
     let dir = dir_in_memory()?;
     let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
     let (address, admin) = (free_port()?, free_port()?);
     let head = peers::stillgate_head(address, Some(admin), upstream, "");
     let template = Template::new(head, upstream, options.routes, options.expressions);
-    let mut bench = Bench::start(&binary, dir.path(), (address, admin), &template, &options)?;
     schedule::pin(OTHER_CPU)?;
-    schedule::put_first(&upstream_process.tree()?);
+    let load = Load {
+        lab,
+        address,
+        rate: options.rate,
+        connections: CONNECTIONS,
+        mix: write_mix(dir.path(), &template.fixed_paths)?,
+        lead_in: LEAD_IN,
+        goes_first: schedule::put_first(&upstream_process.tree()?),
+    };
+    let mut bench = Bench::start(&binary, dir.path(), load, admin, &template, options.changes)?;
     introduce(&options, &template);
-    open_loop::run(&bench.load, WARM_UP)?;
-    let (blocks, total) = bench.blocks(&options)?;
+    bench.load.run(WARM_UP)?;
+    let blocks = bench.blocks(&options)?;
     let followed = bench.follow(options.block.min(FOLLOW_MAX))?;
-    schedule::set_own(Policy::Normal)?;
-    let result = report(&blocks, &total, &followed);
+    let result = report(&blocks, &followed);
     if let Some(path) = json {
         fs::write(&path, serde_json::to_string_pretty(&result)?)?;
         println!("written to {path}");
     }
-    let failed = total.failed + followed.outcome.failed;
+    let outcomes: Vec<&Outcome> = blocks.iter().map(|block| &block.outcome).chain([&followed.outcome]).collect();
+    let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
     if failed > 0 {
-        let failures = [total.failures, followed.outcome.failures].concat();
+        let failures = outcomes.iter().flat_map(|outcome| &outcome.failures).take(FAILURES_SHOWN);
+        let failures: Vec<&str> = failures.map(String::as_str).collect();
         return Err(format!("{failed} requests failed:\n{}", failures.join("\n")).into());
     }
     Ok(())
@@ -150,63 +160,53 @@ impl<'t> Bench<'t> {
     fn start(
         binary: &Path,
         dir: &Path,
-        (address, admin): (SocketAddr, SocketAddr),
+        load: Load,
+        admin: SocketAddr,
         template: &'t Template,
-        options: &Options,
+        changes: u32,
     ) -> Result<Self> {
         let config = ChangingFile::create(template, &dir.join("config"))?;
         let decoy = ChangingFile::create(template, &dir.join("decoy"))?;
         let words = peers::stillgate_command(binary, config.path());
         let mut gateway = Running::spawn(&words, None, &dir.join("log"))?;
-        gateway.wait_for(address)?;
-        let paths = template.fixed_paths.clone();
-        let load = Load { address, rate: options.rate, connections: CONNECTIONS, paths, lead_in: LEAD_IN };
-        Ok(Self { gateway, template, config, decoy, load, changes: options.changes, admin })
+        gateway.wait_for(load.address)?;
+        Ok(Self { gateway, template, config, decoy, load, changes, admin })
     }
 
-    /// All blocks, and their sum.
-    fn blocks(&mut self, options: &Options) -> Result<(Vec<Block>, Outcome)> {
+    fn blocks(&mut self, options: &Options) -> Result<Vec<Block>> {
         let mut blocks = Vec::new();
-        let mut total = Outcome::default();
         for pair in 0..options.pairs {
             for storm in if pair % 2 == 0 { [false, true] } else { [true, false] } {
-                let (block, outcome) = self.block(storm, options.block)?;
-                blocks.push(block);
-                total.merge(outcome);
+                blocks.push(self.block(storm, options.block)?);
             }
         }
-        Ok((blocks, total))
+        Ok(blocks)
     }
 
     /// One block; at its end everything that was written is served.
-    fn block(&mut self, storm: bool, duration: Duration) -> Result<(Block, Outcome)> {
+    fn block(&mut self, storm: bool, duration: Duration) -> Result<Block> {
         let generation = self.generation()?;
         let (cpu_us, worker_us) = self.cpu_us()?;
         let begin = Instant::now();
         let file = if storm { &mut self.config } else { &mut self.decoy };
         let before = file.written();
-        let mut outcome = storm_and_load(file, self.template, &self.load, duration, self.changes, None)?;
+        let outcome = storm_and_load(file, self.template, &self.load, duration, self.changes, None)?;
         let took_us = begin.elapsed().as_micros() as f64;
         let after = self.cpu_us()?;
         self.gateway.check_alive()?;
         if storm {
             self.wait_for_last()?;
         }
-        let (mut sorted_us, mut late_sorted_us) = (outcome.latencies_us.clone(), std::mem::take(&mut outcome.late_us));
-        sorted_us.sort_unstable();
-        late_sorted_us.sort_unstable();
         let workers_us = after.1 - worker_us;
-        let block = Block {
+        Ok(Block {
             storm,
-            sorted_us,
-            late_sorted_us,
             control_us: (after.0 - cpu_us - workers_us).max(0.0),
             took_us,
-            worker_us: workers_us / outcome.sent as f64,
+            worker_us: workers_us / (self.load.lead_in_requests() + outcome.requests as f64),
+            outcome,
             writes: if storm { self.config.written() - before } else { 0 },
             reloads: self.generation()? - generation,
-        };
-        Ok((block, outcome))
+        })
     }
 
     /// Waits until the last change is served; adds one where that could not be seen.
@@ -272,7 +272,7 @@ fn storm_and_load(
         let over = &over;
         let writer = scope.spawn(move || -> std::result::Result<(), String> {
             // What it does must not take from the load beside it.
-            schedule::set_own(Policy::Idle).map_err(|error| error.to_string())?;
+            schedule::put_self_last().map_err(|error| error.to_string())?;
             let mut next = Instant::now();
             while !over.load(Ordering::Relaxed) {
                 let number = file.change().map_err(|error| error.to_string())?;
@@ -286,7 +286,7 @@ fn storm_and_load(
             }
             Ok(())
         });
-        let outcome = open_loop::run(load, duration);
+        let outcome = load.run(duration);
         over.store(true, Ordering::Relaxed);
         writer.join().map_err(|_| "the writer panicked")??;
         outcome
@@ -294,13 +294,15 @@ fn storm_and_load(
 }
 
 /// Prints the table and what else there is to say.
-fn report(blocks: &[Block], total: &Outcome, followed: &Followed) -> Value {
+fn report(blocks: &[Block], followed: &Followed) -> Value {
     println!("{:26} {:>10} {:>10} {:>8} {:>16}   ratio of each pair", "", "idle", "storm", "ratio", "quartiles");
     let mut rows = Vec::new();
     for Measure { name, of } in MEASURES {
         let values = |storm| blocks.iter().filter(move |block| block.storm == storm).map(of);
         let ratios: Vec<f64> = values(true).zip(values(false)).map(|(storm, idle)| storm / idle).collect();
-        let each: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+        let void = || blocks.chunks(2).map(|pair| pair.iter().any(|block| !block.outcome.void.is_empty()));
+        let mark = |void| if void { "!" } else { "" };
+        let each: Vec<String> = ratios.iter().zip(void()).map(|(ratio, void)| format!("{ratio:.2}{}", mark(void))).collect();
         let (ratio, (low, high)) = (median(ratios.iter().copied()), quartiles(&ratios));
         let (idle, storm) = (median(values(false)), median(values(true)));
         let spread = format!("{low:.3} to {high:.3}");

@@ -7,18 +7,8 @@
 use crate::Result;
 use crate::step;
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use std::path::Path;
 use std::process::Command;
-
-/// When a thread runs.
-#[derive(Clone, Copy)]
-pub(super) enum Policy {
-    /// When nobody else wants to. Everyone may choose it.
-    Idle,
-    /// Before everyone else: for threads that sleep nearly always. Root only. What they start is normal again.
-    RealTime,
-    /// As everyone else.
-    Normal,
-}
 
 /// Moves this thread, and what it will start, to one CPU.
 pub(super) fn pin(cpu: usize) -> Result {
@@ -27,26 +17,31 @@ pub(super) fn pin(cpu: usize) -> Result {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Puts the load, which this thread makes, and the upstream before all else on their CPU; says so where it may not.
-pub(super) fn put_first(upstream: &[u32]) {
-    let upstream = upstream.iter().map(|&pid| set(Policy::RealTime, pid));
-    if let Some(error) = upstream.chain([set_own(Policy::RealTime)]).find_map(Result::err) {
+/// Puts processes before everyone else on their CPU: for those that sleep nearly always. Root only; false, and said so,
+/// where it is refused. What they start is normal again.
+pub(super) fn put_first(pids: &[u32]) -> bool {
+    let refused = pids.iter().find_map(|&pid| set(&["--fifo", "--reset-on-fork", "--pid", "1"], pid).err());
+    if let Some(error) = &refused {
         println!("(load and upstream do not go before other programs; run as root. {error})");
     }
+    refused.is_none()
 }
 
-/// Sets the policy of this thread.
-pub(super) fn set_own(policy: Policy) -> Result {
-    set(policy, gettid().as_raw_nonzero().get().cast_unsigned())
+/// A command that runs a program, all its threads, before everyone else. Only where [`put_first`] is allowed.
+pub(super) fn first(program: &Path) -> Command {
+    let mut command = Command::new("chrt");
+    // It replaces itself by the program.
+    command.args(["--fifo", "1"]).arg(program);
+    command
+}
+
+/// Lets this thread run only when nobody else wants to.
+pub(super) fn put_self_last() -> Result {
+    set(&["--idle", "--pid", "0"], gettid().as_raw_nonzero().get().cast_unsigned())
 }
 
 /// Sets the policy of a thread, or of a process's first thread.
-pub(super) fn set(policy: Policy, id: u32) -> Result {
-    let words: &[&str] = match policy {
-        Policy::Idle => &["--idle", "--pid", "0"],
-        Policy::RealTime => &["--fifo", "--reset-on-fork", "--pid", "1"],
-        Policy::Normal => &["--other", "--pid", "0"],
-    };
-    step::output(Command::new("chrt").args(words).arg(id.to_string()))?;
+fn set(policy: &[&str], id: u32) -> Result {
+    step::output(Command::new("chrt").args(policy).arg(id.to_string()))?;
     Ok(())
 }

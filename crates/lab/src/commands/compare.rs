@@ -98,13 +98,13 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "N", value_parser = positive, default_value = "32")]
     connections: usize,
     /// Measured time of the closed loop
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "600ms")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "400ms")]
     saturation: Duration,
     /// Measured time of the open loop
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "800ms")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "500ms")]
     latency: Duration,
     /// Unmeasured load after each start
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "200ms")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "150ms")]
     warm_up: Duration,
     /// A request that the generator starts later than this is late; too many void a run
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1ms")]

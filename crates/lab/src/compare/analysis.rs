@@ -20,7 +20,7 @@ use stillgate_stats::{
     hodges_lehmann, log_ratios, mann_whitney, median, minimum_detectable_effect_signed_rank, signed_rank,
 };
 
-/// A comparison that lost more of its pairs than this is not what was designed.
+/// A comparison, or a measure of it, that lost more of its pairs than this is not what was designed.
 const VOID_SHARE_MAX: f64 = 0.2;
 
 /// A function of its arguments alone. Fails only where a kept histogram cannot be read.
@@ -32,12 +32,14 @@ pub(crate) fn analyse(
     let reasons: Vec<Option<String>> = pairs.iter().map(measures::void).collect();
     let void_pairs = reasons.iter().flatten().count();
     let sound = pairs.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-    let readings = sound.map(|(pair, _)| measures::read(pair)).collect::<Result<Vec<_>>>()?;
+    let readings = sound.clone().map(|(pair, _)| measures::read(pair)).collect::<Result<Vec<_>>>()?;
+    let late: Vec<String> = sound.filter_map(|(pair, _)| measures::late(pair)).collect();
     let counted = instructions.filter(|instructions| !instructions.a.is_empty());
     let look = looks::at(design, pairs.len(), PAIRED.len() + usize::from(counted.is_some()));
     let mut analysis = judge(design, &look, &readings, counted);
     analysis.void_pairs = void_pairs;
-    if readings.is_empty() || void_pairs as f64 > VOID_SHARE_MAX * pairs.len() as f64 {
+    analysis.late_pairs = late.len();
+    if readings.is_empty() || is_lost(void_pairs, pairs.len()) {
         let reason = reasons.iter().flatten().next().map_or("no pair was run", String::as_str);
         analysis.decision = Decision::Void;
         analysis.sentence = words::void(void_pairs, pairs.len(), VOID_SHARE_MAX, reason);
@@ -45,8 +47,14 @@ pub(crate) fn analyse(
         // Deciding at a moment that was not planned would be one look more than the error was stated for.
         analysis.decision = Decision::Undecided;
         analysis.sentence = words::unfinished(pairs.len(), design.pairs);
+    } else if let Some(reason) = late.first().filter(|_| is_lost(late.len(), readings.len())) {
+        analysis.sentence += &words::late(late.len(), readings.len(), reason);
     }
     Ok(analysis)
+}
+
+fn is_lost(missing: usize, pairs: usize) -> bool {
+    missing as f64 > VOID_SHARE_MAX * pairs as f64
 }
 
 /// Whether the design looks at the data after this many pairs.
@@ -63,8 +71,10 @@ pub(super) fn judge(
 ) -> CompareAnalysis {
     let mut found: Vec<(&Measure, MeasureAnalysis)> = Vec::new();
     for (index, measure) in PAIRED.iter().enumerate() {
-        let a: Vec<f64> = readings.iter().map(|(a, _)| a[index]).collect();
-        let b: Vec<f64> = readings.iter().map(|(_, b)| b[index]).collect();
+        let (a, b): (Vec<f64>, Vec<f64>) = readings.iter().filter_map(|(a, b)| a[index].zip(b[index])).unzip();
+        if is_lost(readings.len() - a.len(), readings.len()) {
+            continue;
+        }
         found.extend(paired(measure, &a, &b, design, look).map(|analysis| (measure, analysis)));
     }
     found.extend(instructions.and_then(|counted| repeated(counted, design, look)).map(|found| (&INSTRUCTIONS, found)));
@@ -78,7 +88,7 @@ pub(super) fn judge(
     let decision = decide(design, &found);
     let sentence = words::decision(decision, design, &found, readings.len());
     let measures = found.into_iter().map(|(_, analysis)| analysis).collect();
-    CompareAnalysis { measures, void_pairs: 0, decision, sentence }
+    CompareAnalysis { measures, void_pairs: 0, late_pairs: 0, decision, sentence }
 }
 
 /// None without sound pairs.
@@ -227,13 +237,31 @@ mod tests {
     #[test]
     fn void_pairs_are_left_out_until_there_are_too_many() {
         let mut some = pairs(|_| 1100);
-        some[0].b.rated.void.push("it was late".to_owned());
+        some[0].b.saturation.void.push("it stood still".to_owned());
         some[1].a.cpu_us_per_request = 0.0;
         some[2].b.saturation.errors = 100;
         let analysis = analyse(&design(16, &[]), &some, None).unwrap();
         assert_eq!((analysis.void_pairs, analysis.decision), (3, Decision::Worse));
         some[3].b.rated.requests = 0;
-        check(&some, Decision::Void, "4 of 16 pairs cannot be used, 20% may be; the first because of B: it was late");
+        check(
+            &some,
+            Decision::Void,
+            "4 of 16 pairs cannot be used, 20% may be; the first because of B: it stood still",
+        );
+    }
+
+    #[test]
+    fn a_late_generator_takes_the_latencies_and_nothing_else() {
+        let mut some = pairs(|_| 1100);
+        for pair in &mut some[..3] {
+            pair.a.rated.void.push("it was late".to_owned());
+        }
+        let analysis = analyse(&design(16, &[]), &some, None).unwrap();
+        assert_eq!((analysis.void_pairs, analysis.late_pairs, analysis.measures.len()), (0, 3, PAIRED.len()));
+        some[3].b.rated.void.push("it was late".to_owned());
+        let sentence = "worse than A: throughput -9.0%, cpu +9.9% (16 pairs). Latencies are not judged: they cannot be used \
+                        in 4 of 16 pairs; in the first because of A: it was late";
+        check(&some, Decision::Worse, sentence);
     }
 
     #[test]

@@ -20,7 +20,7 @@ const ALARMS_MAX: usize = 6;
 const FOUND_MIN: usize = 195;
 
 /// Scale of the noise of a start, by [`PAIRED`]: per cents of throughput and CPU, more of the tail, steps of a page in memory.
-const NOISE: Reading = [0.012, 0.012, 0.02, 0.05, 0.15, 0.002];
+const NOISE: [f64; PAIRED.len()] = [0.012, 0.012, 0.02, 0.05, 0.15, 0.002];
 
 const SLOWED: f64 = 1.05;
 
@@ -32,9 +32,9 @@ pub(super) fn design(pairs: usize, looks: &[usize]) -> CompareDesign {
         power: 0.9,
         margin: 0.05,
         deciding: vec!["cpu".to_owned()],
-        warm_up_s: 0.2,
-        saturation_s: 0.6,
-        rate_s: 0.8,
+        warm_up_s: 0.15,
+        saturation_s: 0.4,
+        rate_s: 0.5,
         rate: 10_000.0,
         connections: 32,
         late_s: 0.001,
@@ -72,7 +72,7 @@ impl Machine {
                 _ => (noise + luck).exp() * slowed,
             };
         }
-        reading
+        reading.map(Some)
     }
 
     fn pair(&mut self, slowed: f64) -> (Reading, Reading) {

@@ -25,7 +25,7 @@ pub(crate) struct Measure {
 }
 
 const fn latency(name: &'static str) -> Measure {
-    Measure { name, unit: "us", higher_is_better: false, worse: "slower", better: "faster", effect_min: 0.0 }
+    Measure { name, unit: LATENCY_UNIT, higher_is_better: false, worse: "slower", better: "faster", effect_min: 0.0 }
 }
 
 /// The measures of every pair, in the order of the tables.
@@ -72,8 +72,11 @@ pub(crate) const INSTRUCTIONS: Measure = Measure {
 /// See [`Measure::effect_min`].
 pub(crate) const EFFECT_MIN: f64 = 0.01;
 
-/// One start's figure for each of [`PAIRED`].
-pub(crate) type Reading = [f64; PAIRED.len()];
+/// One start's figure for each of [`PAIRED`]; none where it was not measured.
+pub(crate) type Reading = [Option<f64>; PAIRED.len()];
+
+/// Of what is read from the open loop.
+pub(crate) const LATENCY_UNIT: &str = "us";
 
 /// Whether there is a measure of this name.
 pub(crate) fn is_known(name: &str) -> bool {
@@ -83,15 +86,25 @@ pub(crate) fn is_known(name: &str) -> bool {
 /// Why a pair cannot be used; none: it can.
 pub(crate) fn void(pair: &Pair) -> Option<String> {
     [(Side::A, &pair.a), (Side::B, &pair.b)].into_iter().find_map(|(side, record)| {
-        let runs = [&record.saturation, &record.rated].into_iter().find_map(unusable);
-        let reason = runs.or_else(|| unmeasured(record))?;
+        let generator = record.saturation.void.first().cloned();
+        let failed = || [&record.saturation, &record.rated].into_iter().find_map(failing);
+        let reason = generator.or_else(failed).or_else(|| unmeasured(record))?;
         Some(format!("{side:?}: {reason}"))
     })
 }
 
+/// Why a pair tells nothing of latencies: the generator was late in an open loop. What was measured before that loop, with
+/// the generator never waiting for a clock, is as good as any.
+pub(crate) fn late(pair: &Pair) -> Option<String> {
+    [(Side::A, &pair.a), (Side::B, &pair.b)]
+        .into_iter()
+        .find_map(|(side, record)| Some(format!("{side:?}: {}", record.rated.void.first()?)))
+}
+
 /// Both sides' figures.
 pub(crate) fn read(pair: &Pair) -> Result<(Reading, Reading)> {
-    Ok((read_side(&pair.a).map_err(of_side(Side::A))?, read_side(&pair.b).map_err(of_side(Side::B))?))
+    let late = late(pair).is_some();
+    Ok((read_side(&pair.a, late).map_err(of_side(Side::A))?, read_side(&pair.b, late).map_err(of_side(Side::B))?))
 }
 
 fn of_side(side: Side) -> impl Fn(Error) -> Error {
@@ -108,10 +121,7 @@ fn unmeasured(side: &SideRecord) -> Option<String> {
     nothing.into_iter().find_map(|(is, reason)| is.then(|| reason.to_owned()))
 }
 
-fn unusable(run: &RunRecord) -> Option<String> {
-    if let Some(reason) = run.void.first() {
-        return Some(reason.clone());
-    }
+fn failing(run: &RunRecord) -> Option<String> {
     let asked = run.requests + run.errors;
     let failed = run.errors as f64 / asked.max(1) as f64;
     (failed > FAILED_SHARE_MAX).then(|| {
@@ -120,9 +130,9 @@ fn unusable(run: &RunRecord) -> Option<String> {
     })
 }
 
-fn read_side(side: &SideRecord) -> Result<Reading> {
+fn read_side(side: &SideRecord, late: bool) -> Result<Reading> {
     let latencies = histogram::decode(&side.rated.corrected)?;
-    let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
-    let throughput = side.saturation.rate_achieved;
-    Ok([throughput, side.cpu_us_per_request, us(0.5), us(0.99), us(0.999), side.rss_kib as f64])
+    let us = |quantile: f64| (!late).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3);
+    let throughput = Some(side.saturation.rate_achieved);
+    Ok([throughput, Some(side.cpu_us_per_request), us(0.5), us(0.99), us(0.999), Some(side.rss_kib as f64)])
 }

@@ -80,6 +80,13 @@ pub(super) fn void(void_pairs: usize, pairs: usize, share_max: f64, reason: &str
     format!("Void: {void_pairs} of {pairs} pairs cannot be used, {allowed} may be; the first because of {reason}")
 }
 
+/// Of latencies that cannot be judged; behind the decision.
+pub(super) fn late(late: usize, pairs: usize, reason: &str) -> String {
+    format!(
+        " Latencies are not judged: they cannot be used in {late} of {pairs} pairs; in the first because of {reason}"
+    )
+}
+
 /// Of a comparison that was broken off.
 pub(super) fn unfinished(done: usize, planned: usize) -> String {
     format!("Unfinished: {done} of {planned} pairs were run, and no look was planned there; nothing is decided")

@@ -175,7 +175,12 @@ fn measure_table(prefix: &str, result: &CompareResult) -> String {
 }
 
 fn counted(result: &CompareResult) -> impl Iterator<Item = &Pair> {
-    result.pairs.iter().filter(|pair| !void(pair))
+    result.pairs.iter().filter(|pair| !void(pair) && !is_late(pair))
+}
+
+/// Whether its latencies tell nothing.
+fn is_late(pair: &Pair) -> bool {
+    measures::late(pair).is_some()
 }
 
 fn void(pair: &Pair) -> bool {
@@ -195,7 +200,7 @@ fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
 }
 
 fn pairs(prefix: &str, result: &CompareResult) -> Result<String> {
-    let some_void = result.pairs.iter().any(void);
+    let some_void = result.pairs.iter().any(|pair| void(pair) || is_late(pair));
     let looks = &result.design.looks;
     let mut out = pairs_plot::legend(looks.len() > 1, some_void) + "<div class=\"facets\">";
     for (number, measure) in result.analysis.measures.iter().enumerate() {
@@ -204,7 +209,11 @@ fn pairs(prefix: &str, result: &CompareResult) -> Result<String> {
             let (Some(a), Some(b)) = (value(&pair.a, &measure.measure)?, value(&pair.b, &measure.measure)?) else {
                 break;
             };
-            dots.push(Dot { first: pair.first, ratio: b / a - 1.0, void: void(pair) });
+            dots.push(Dot {
+                first: pair.first,
+                ratio: b / a - 1.0,
+                void: void(pair) || measure.unit == measures::LATENCY_UNIT && is_late(pair),
+            });
         }
         if dots.is_empty() {
             continue;

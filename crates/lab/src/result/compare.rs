@@ -108,6 +108,9 @@ pub(crate) struct CompareAnalysis {
     pub(crate) measures: Vec<MeasureAnalysis>,
     /// Pairs left out because one of their runs was void.
     pub(crate) void_pairs: usize,
+    /// Of the others, pairs whose latencies were left out because the generator was late.
+    #[serde(default)]
+    pub(crate) late_pairs: usize,
     /// See [`Decision`].
     pub(crate) decision: Decision,
     /// The decision with its figures.

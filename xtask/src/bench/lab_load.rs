@@ -1,0 +1,176 @@
+//! The laboratory's open-loop load, as the program one would run by hand: `stillgate-lab load`, its result read as JSON.
+//!
+//! It is no library call, for the benches measure with what ships, and this crate must stay quick to build. Only requests of
+//! many paths at a constant rate are made here; whoever wants the closed loop finds it in `closed_loop.rs`.
+
+use super::{OTHER_CPU, schedule};
+use crate::Result;
+use crate::step;
+use serde_json::Value;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Kinds of failure where an answer came all the same: those requests are also among the answered ones.
+const REFUSED_ANSWERS: [&str; 2] = ["status", "body"];
+
+/// What is asked for.
+pub(super) struct Load {
+    /// The program.
+    pub(super) lab: PathBuf,
+    pub(super) address: SocketAddr,
+    /// Requests a second, over all connections.
+    pub(super) rate: f64,
+    pub(super) connections: u32,
+    /// See [`write_mix`].
+    pub(super) mix: PathBuf,
+    /// Load before the measured time, for connections and caches to be there.
+    pub(super) lead_in: Duration,
+    /// Whether it may go before all else on its CPU.
+    pub(super) goes_first: bool,
+}
+
+/// What came of it in the measured time.
+#[derive(Debug, PartialEq)]
+pub(super) struct Outcome {
+    /// Intended ones: answered, failed or never sent.
+    pub(super) requests: u64,
+    /// Not answered 200, or never sent since no connection became free.
+    pub(super) failed: u64,
+    /// The first few failures in words.
+    pub(super) failures: Vec<String>,
+    /// Why the run says more about the generator than about the gateway; empty: it does not.
+    pub(super) void: Vec<String>,
+    /// From when a request should have started.
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p99_9_us: f64,
+    pub(super) max_us: f64,
+    /// How late the generator itself started requests.
+    pub(super) late_p99_9_us: f64,
+}
+
+/// Writes a mix into `dir` that asks for one of the paths at random, and takes only 200; where it is.
+pub(super) fn write_mix(dir: &Path, paths: &[String]) -> Result<PathBuf> {
+    let mix = dir.join("mix.yaml");
+    let relative: Vec<&str> = paths.iter().map(|path| path.trim_start_matches('/')).collect();
+    fs::write(dir.join("paths.txt"), relative.join("\n"))?;
+    fs::write(
+        &mix,
+        "variables:\n  path: {file: paths.txt}\nrequests:\n  - {name: fixed, path: \"/${path}\", expect: {status: [200]}}\n",
+    )?;
+    Ok(mix)
+}
+
+impl Load {
+    /// Keeps the load up for `duration` after its lead-in, on connections of its own.
+    pub(super) fn run(&self, duration: Duration) -> Result<Outcome> {
+        let (_, out, err) = step::capture(&mut self.command(duration))?;
+        // A void run does not end well either, but has a result.
+        let result = serde_json::from_str(&out).map_err(|_| format!("{}: no result\n{err}", self.lab.display()))?;
+        Outcome::of(&result)
+    }
+
+    /// Requests that its lead-in makes.
+    pub(super) fn lead_in_requests(&self) -> f64 {
+        self.rate * self.lead_in.as_secs_f64()
+    }
+
+    fn command(&self, duration: Duration) -> Command {
+        let mut command = if self.goes_first { schedule::first(&self.lab) } else { Command::new(&self.lab) };
+        let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
+        command.args(["load", &format!("http://{}/", self.address), "--rate", &self.rate.to_string()]);
+        command.args(["--connections", &self.connections.to_string(), "--cpus", &OTHER_CPU.to_string()]);
+        command.args(["--duration", &milliseconds(duration), "--warm-up", &milliseconds(self.lead_in)]);
+        command.arg("--mix").arg(&self.mix).args(["--json", "-", "--quiet"]);
+        command
+    }
+}
+
+impl Outcome {
+    fn of(result: &Value) -> Result<Self> {
+        let missing = |name: &str| format!("the result of stillgate-lab has no {name}; is --lab of this version?");
+        let count = |name: &str| result[name].as_u64().ok_or_else(|| missing(name));
+        let us = |histogram: &str, part: &str| {
+            result[histogram][part].as_f64().ok_or_else(|| missing(&format!("{histogram}.{part}")))
+        };
+        let texts = |list: &Value| -> Vec<String> {
+            list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let (answered, errors, missed) = (count("requests")?, count("errors")?, count("missed_starts")?);
+        let refused: u64 = REFUSED_ANSWERS.iter().filter_map(|kind| result["errors_by_kind"][kind].as_u64()).sum();
+        let mut failures = texts(&result["run"]["error_examples"]);
+        if missed > 0 {
+            failures.push(format!("{missed} requests were due and found no free connection"));
+        }
+        let mut void = texts(&result["void_reasons"]);
+        if result["void"].as_bool().ok_or_else(|| missing("void"))? && void.is_empty() {
+            void.push("it does not say why".to_owned());
+        }
+        Ok(Self {
+            requests: answered + errors.saturating_sub(refused) + missed,
+            failed: errors + missed,
+            failures,
+            void,
+            p50_us: us("corrected", "p50")?,
+            p99_us: us("corrected", "p99")?,
+            p99_9_us: us("corrected", "p99_9")?,
+            max_us: us("corrected", "max")?,
+            late_p99_9_us: us("lateness", "p99_9")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result() -> Value {
+        json!({
+            "requests": 100, "errors": 0, "errors_by_kind": {}, "missed_starts": 0, "void": false, "void_reasons": [],
+            "corrected": {"p50": 1.5, "p99": 2.5, "p99_9": 3.5, "max": 4.5}, "lateness": {"p99_9": 0.5},
+            "run": {"error_examples": []},
+        })
+    }
+
+    #[test]
+    fn a_run_without_failures() {
+        let outcome = Outcome::of(&result()).unwrap();
+        assert_eq!((outcome.requests, outcome.failed), (100, 0));
+        assert_eq!((outcome.p50_us, outcome.p99_us, outcome.p99_9_us, outcome.max_us), (1.5, 2.5, 3.5, 4.5));
+        assert_eq!((outcome.late_p99_9_us, outcome.void, outcome.failures), (0.5, vec![], vec![]));
+    }
+
+    #[test]
+    fn each_request_counts_once() {
+        let mut result = result();
+        result["errors"] = json!(5);
+        result["errors_by_kind"] = json!({"status": 2, "closed": 3});
+        result["missed_starts"] = json!(4);
+        result["run"]["error_examples"] = json!(["status: 404 to fixed"]);
+        let outcome = Outcome::of(&result).unwrap();
+        assert_eq!((outcome.requests, outcome.failed, outcome.failures.len()), (107, 9, 2));
+    }
+
+    #[test]
+    fn a_void_run_is_one_though_it_gives_no_reason() {
+        let mut result = result();
+        result["void"] = json!(true);
+        assert_eq!(Outcome::of(&result).unwrap().void.len(), 1);
+        result["void_reasons"] = json!(["late", "starved"]);
+        assert_eq!(Outcome::of(&result).unwrap().void, ["late", "starved"]);
+    }
+
+    #[test]
+    fn what_a_result_lacks_is_named() {
+        for name in ["requests", "errors", "missed_starts", "void", "corrected", "lateness"] {
+            let mut result = result();
+            result.as_object_mut().unwrap().remove(name);
+            let error = Outcome::of(&result).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}
