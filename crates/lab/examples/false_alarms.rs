@@ -110,6 +110,7 @@ fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
         connections: CONNECTIONS,
         threads: 1,
         cpus: Vec::new(),
+        realtime: false,
         sources: Vec::new(),
         timeout: PATIENCE,
         interval: MEASURED,

@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         connections: number(1, 50.0)? as usize,
         threads: 1,
         cpus: if cpu >= 0.0 { vec![cpu as usize] } else { Vec::new() },
+        realtime: false,
         sources: Vec::new(),
         timeout: Duration::from_secs(10),
         interval: Duration::from_secs(1),

@@ -73,7 +73,9 @@ pub struct SelfWatch {
     pub cpu_cores: f64,
     /// The busiest thread's share of its CPU, 0 to 1; near 1 the generator is the limit.
     pub cpu_share_max: f64,
-    /// The longest time by which the generator woke later than it meant to, where that was [`PAUSE_MS_MIN`] or more.
+    /// Whether all threads of an open loop went before other programs; see [`crate::Load::realtime`].
+    pub realtime: bool,
+    /// The longest time by which the generator woke later than it meant to, where that was more than a pause (see [`PAUSE_CLOSED`]).
     pub pause_longest: Duration,
     /// The sum of such times, of the thread that had most.
     pub pauses: Duration,
@@ -100,19 +102,20 @@ pub enum Void {
         /// See [`SelfWatch::cpu_share_max`].
         cpu_share: f64,
     },
-    /// In a closed loop, where no start can be late: the generator did nothing for too long.
+    /// The generator did nothing for too long, so that answers waited for it; in an open loop perhaps between two starts.
     StoodStill {
         /// The longest pause.
         longest: Duration,
-        /// All pauses of [`PAUSE_MS_MIN`] or more.
+        /// All pauses together.
         sum: Duration,
     },
     /// Nothing was answered in the measured time.
     NoAnswers,
 }
 
-/// A generator that wakes so much later than it meant to was stopped, or starved; a scheduler's usual turns are shorter.
-pub const PAUSE_MS_MIN: u64 = 100;
+/// A closed loop that wakes so much later than it meant to was stopped, or starved; a scheduler's usual turns are shorter. In an
+/// open loop a pause is what is longer than [`crate::Bounds::late`].
+pub const PAUSE_CLOSED: Duration = Duration::from_millis(100);
 
 /// A thread busier than this has no CPU left for being punctual.
 const CPU_SHARE_FULL: f64 = 0.9;
@@ -129,7 +132,7 @@ impl fmt::Display for Void {
             ),
             Void::StoodStill { longest, sum } => write!(
                 f,
-                "the generator stood still for {:.0} ms ({:.0} ms at a time), so the rate is partly its own; do not suspend it, \
+                "the generator stood still for {:.0} ms ({:.0} ms at a time), so the figures are partly its own; do not suspend it, \
                  and pin it to CPUs that the target and everything else leave alone",
                 sum.as_secs_f64() * 1e3,
                 longest.as_secs_f64() * 1e3,

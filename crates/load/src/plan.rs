@@ -26,6 +26,10 @@ pub struct Load {
     pub threads: usize,
     /// The CPUs of the threads, taken in turn; empty: wherever the system puts them.
     pub cpus: Vec<usize>,
+    /// Whether the threads of an open loop go before all other programs on their CPUs (`SCHED_FIFO`), where the system lets
+    /// them: a thread that just woke may wait for milliseconds otherwise. Not where the target has the same CPUs. A
+    /// closed loop, which never sleeps, ignores it.
+    pub realtime: bool,
     /// Source addresses, taken in turn; empty: the system's choice, and for a target in 127.0.0.0/8 as many of that network as
     /// the connections need.
     pub sources: Vec<IpAddr>,

@@ -34,6 +34,8 @@ const LEAD_IN: Duration = Duration::from_millis(500);
 const FOLLOW_MAX: Duration = Duration::from_secs(10);
 /// Failures told word for word; all are counted.
 const FAILURES_SHOWN: usize = 3;
+/// Reasons told why runs are void.
+const VOID_REASONS_SHOWN: usize = 3;
 
 struct Options {
     block: Duration,
@@ -66,6 +68,13 @@ struct Block {
     worker_us: f64,
     writes: u64,
     reloads: u64,
+}
+
+impl Block {
+    /// Whether it says more about the load than about the gateway.
+    fn is_void(&self) -> bool {
+        !self.outcome.void.is_empty()
+    }
 }
 
 /// One line of the table.
@@ -108,7 +117,6 @@ pub(super) fn run(mut args: Args) -> Result {
     let (address, admin) = (free_port()?, free_port()?);
     let head = peers::stillgate_head(address, Some(admin), upstream, "");
     let template = Template::new(head, upstream, options.routes, options.expressions);
-    schedule::pin(OTHER_CPU)?;
     let load = Load {
         lab,
         address,
@@ -119,6 +127,8 @@ pub(super) fn run(mut args: Args) -> Result {
         goes_first: schedule::put_first(&upstream_process.tree()?),
     };
     let mut bench = Bench::start(&binary, dir.path(), load, admin, &template, options.changes)?;
+    // Not before: the gateway would be pinned with us.
+    schedule::pin(OTHER_CPU)?;
     introduce(&options, &template);
     bench.load.run(WARM_UP)?;
     let blocks = bench.blocks(&options)?;
@@ -293,30 +303,56 @@ fn storm_and_load(
     })
 }
 
-/// Prints the table and what else there is to say.
-fn report(blocks: &[Block], followed: &Followed) -> Value {
+/// Prints the table; its rows.
+fn table(blocks: &[Block]) -> Vec<Value> {
+    let void: Vec<bool> = blocks.chunks(2).map(|pair| pair.iter().any(Block::is_void)).collect();
     println!("{:26} {:>10} {:>10} {:>8} {:>16}   ratio of each pair", "", "idle", "storm", "ratio", "quartiles");
     let mut rows = Vec::new();
     for Measure { name, of } in MEASURES {
         let values = |storm| blocks.iter().filter(move |block| block.storm == storm).map(of);
         let ratios: Vec<f64> = values(true).zip(values(false)).map(|(storm, idle)| storm / idle).collect();
-        let void = || blocks.chunks(2).map(|pair| pair.iter().any(|block| !block.outcome.void.is_empty()));
-        let mark = |void| if void { "!" } else { "" };
-        let each: Vec<String> = ratios.iter().zip(void()).map(|(ratio, void)| format!("{ratio:.2}{}", mark(void))).collect();
+        let marked = ratios.iter().zip(&void);
+        let each: Vec<String> =
+            marked.map(|(ratio, &void)| format!("{ratio:.2}{}", if void { "!" } else { "" })).collect();
         let (ratio, (low, high)) = (median(ratios.iter().copied()), quartiles(&ratios));
         let (idle, storm) = (median(values(false)), median(values(true)));
         let spread = format!("{low:.3} to {high:.3}");
         println!("{name:26} {idle:10.1} {storm:10.1} {ratio:8.3} {spread:>16}   {}", each.join(" "));
         rows.push(json!({ "measure": name, "idle": idle, "storm": storm, "ratio": ratio, "ratios": ratios }));
     }
+    rows
+}
+
+/// Says which figures say more about the load than about the gateway; how many blocks it concerns.
+fn report_void(blocks: &[Block], followed: &Followed) -> usize {
+    let void = blocks.iter().filter(|block| block.is_void()).count();
+    if void > 0 {
+        println!(
+            "\nVOID: {void} of {} blocks (their pairs are marked !); leave the machine alone and repeat",
+            blocks.len()
+        );
+    }
+    if !followed.outcome.void.is_empty() {
+        println!("\nVOID: the run in which changes were followed");
+    }
+    let outcomes = blocks.iter().map(|block| &block.outcome).chain([&followed.outcome]);
+    for reason in outcomes.flat_map(|outcome| &outcome.void).take(VOID_REASONS_SHOWN) {
+        println!("  {reason}");
+    }
+    void
+}
+
+/// Prints the table and what else there is to say.
+fn report(blocks: &[Block], followed: &Followed) -> Value {
+    let rows = table(blocks);
     let storms = || blocks.iter().filter(|block| block.storm);
     let (written, reloads): (u64, u64) = storms().fold((0, 0), |sum, b| (sum.0 + b.writes, sum.1 + b.reloads));
-    let requests = total.latencies_us.len() as u64 + total.failed;
+    let outcomes = || blocks.iter().map(|block| &block.outcome);
+    let (requests, failed): (u64, u64) = outcomes().fold((0, 0), |sum, of| (sum.0 + of.requests, sum.1 + of.failed));
     println!(
         "\n(medians over the blocks; a ratio is the median of the pairs' ratios)\n\
-         {requests} requests, {} failed; {written} changes were written and are all served; {reloads} configs were loaded, so {} \
+         {requests} requests, {failed} failed; {written} changes were written and are all served; {reloads} configs were loaded, so {} \
          changes went with a later one",
-        total.failed,
         written.saturating_sub(reloads)
     );
     let control = |storm: bool| {
@@ -337,11 +373,13 @@ fn report(blocks: &[Block], followed: &Followed) -> Value {
         took(0.5),
         took(0.9),
         took(1.0),
-        followed.outcome.sent,
+        followed.outcome.requests,
         followed.outcome.failed
     );
+    let void = report_void(blocks, followed);
     json!({
-        "rows": rows, "requests": requests, "failed": total.failed + followed.outcome.failed,
+        "rows": rows, "requests": requests, "failed": failed + followed.outcome.failed, "void_blocks": void,
+        "void_followed": !followed.outcome.void.is_empty(),
         "changes": written, "reloads": reloads, "served_us": followed.took_us, "control_percent": storm_percent,
         "control_idle_percent": idle_percent, "control_ms_per_config": config_ms,
     })

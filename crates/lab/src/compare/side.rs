@@ -29,7 +29,7 @@ pub(super) fn measure(
     seed: u64,
 ) -> Result<(Subject, SideRecord)> {
     let mut started = spec.start(upstream.address, &design.placement)?;
-    let load = Asking::of(started.address, design.connections, design, seed)?;
+    let mut load = Asking::of(started.address, design.connections, design, seed)?;
     let warm_up = load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
     checked(&mut started, warm_up)?;
     let before_us = started.cpu_time_us()?;
@@ -37,7 +37,8 @@ pub(super) fn measure(
     let saturation = checked(&mut started, saturation)?;
     let cpu_us = started.cpu_time_us()? - before_us;
     // Only now: a closed loop never sleeps, and would starve all else.
-    let first = schedule::first(&design.placement, &upstream.pids());
+    let first = schedule::first(&design.placement, &upstream.pids())?;
+    load.realtime = first.realtime;
     let rated = load.run(constant(design.rate), LEAD_IN, seconds(design.rate_s));
     drop(first);
     let rated = checked(&mut started, rated)?;
@@ -81,6 +82,8 @@ pub(super) struct Asking<'a> {
     connections: usize,
     cpus: &'a [usize],
     late: Duration,
+    /// See [`Load::realtime`].
+    realtime: bool,
     seed: u64,
 }
 
@@ -94,7 +97,15 @@ impl<'a> Asking<'a> {
         let target = Target::parse(&format!("http://{address}/")).map_err(|error| Error::new(error.to_string()))?;
         let mix = Mix::single("GET", "/", &target.host, &[], Vec::new());
         let mix = mix.map_err(|error| Error::new(error.to_string()))?;
-        Ok(Asking { target, mix, connections, cpus: &design.placement.load_cpus, late: seconds(design.late_s), seed })
+        Ok(Asking {
+            target,
+            mix,
+            connections,
+            cpus: &design.placement.load_cpus,
+            late: seconds(design.late_s),
+            realtime: false,
+            seed,
+        })
     }
 
     pub(super) fn run(&self, pace: Pace, warm_up: Duration, duration: Duration) -> Result<Outcome> {
@@ -108,6 +119,7 @@ impl<'a> Asking<'a> {
             connections: self.connections,
             threads,
             cpus: self.cpus.to_vec(),
+            realtime: self.realtime,
             sources: Vec::new(),
             timeout: TIMEOUT,
             interval: INTERVAL,

@@ -81,6 +81,7 @@ mod tests {
                 missed_starts: 0,
                 cpu_cores: 0.5,
                 cpu_share_max: 0.5,
+                realtime: false,
                 pause_longest: Duration::ZERO,
                 pauses: Duration::ZERO,
                 cpu_wait_share_max: None,

@@ -150,8 +150,8 @@ impl<'a> Runner<'a> {
         };
         let series_shown = make_series(&target, &planned.spec)?;
         target.alive()?;
-        let load = load(design, planned, &target)?;
-        let first = schedule::first(placement, &upstream.pids());
+        let first = schedule::first(placement, &upstream.pids())?;
+        let load = Load { realtime: first.realtime, ..load(design, planned, &target)? };
         if let Some(warning) = first.warning.as_ref().filter(|_| planned.number == 0) {
             progress.note(&format!("note: {warning}"));
         }
@@ -276,6 +276,7 @@ fn load(design: &TailDesign, planned: &PlannedCell, target: &Started) -> Result<
         connections: design.connections,
         threads: threads.min(design.connections),
         cpus: cpus.clone(),
+        realtime: false,
         sources: Vec::new(),
         timeout: TIMEOUT,
         interval: (duration / POINTS).clamp(POINT_MIN, POINT_MAX),

@@ -7,6 +7,7 @@
 //! processes that are not ours without unsafe code.
 
 use super::placement;
+use crate::error::Result;
 use crate::result::run::Placement;
 use rustix::thread::gettid;
 use std::process::{Command, Stdio};
@@ -15,23 +16,31 @@ const NORMAL: &[&str] = &["--other", "--pid", "0"];
 const FIRST: &[&str] = &["--fifo", "--pid", "1"];
 const IDLE: &[&str] = &["--idle", "--pid", "0"];
 
-/// While it lives, the thread that made it and the processes it was given go before all else.
+/// While it lives, this thread stays on the load's CPUs, and the processes it was given go before all else there.
 #[derive(Debug)]
 pub(crate) struct First {
     /// Why they do not.
     pub(crate) warning: Option<String>,
+    /// Whether the generator's threads may ask for the same.
+    pub(crate) realtime: bool,
     changed: Vec<u32>,
+    before: Vec<usize>,
 }
 
-/// Puts this thread, the threads it starts from now on, and the first threads of `pids` first. Processes this thread starts
-/// meanwhile would go first too: start none. Does nothing where the target shares the load's CPUs.
-pub(crate) fn first(placement: &Placement, pids: &[u32]) -> First {
-    let mut first = First { warning: placement::warning(placement), changed: Vec::new() };
+/// Puts the first threads of `pids` first, and takes this thread, which counts what the generator measures, off the target's CPUs; it
+/// needs no priority itself. Does nothing where the target shares the load's CPUs.
+pub(crate) fn first(placement: &Placement, pids: &[u32]) -> Result<First> {
+    let mut first = First {
+        warning: placement::warning(placement),
+        realtime: false,
+        changed: Vec::new(),
+        before: placement::available()?,
+    };
     if first.warning.is_some() {
-        return first;
+        return Ok(first);
     }
-    // This thread last: `chrt` would inherit it.
-    for id in pids.iter().copied().chain([own()]) {
+    placement::pin(&placement.load_cpus)?;
+    for &id in pids {
         match set(FIRST, id) {
             Ok(()) => first.changed.push(id),
             Err(error) => {
@@ -43,7 +52,8 @@ pub(crate) fn first(placement: &Placement, pids: &[u32]) -> First {
             }
         }
     }
-    first
+    first.realtime = first.warning.is_none();
+    Ok(first)
 }
 
 /// Makes this thread run only when nobody else wants to. Everyone may; where it fails it runs as others do.
@@ -53,6 +63,8 @@ pub(crate) fn own_last() -> Result<(), String> {
 
 impl Drop for First {
     fn drop(&mut self) {
+        // It was where we were.
+        let _ = placement::pin(&self.before);
         for &id in &self.changed {
             // It may have ended.
             let _ = set(NORMAL, id);
@@ -85,26 +97,26 @@ mod tests {
         stat.rsplit(')').next().unwrap().split_whitespace().nth(41 - 3).unwrap().parse().unwrap()
     }
 
-    const POLICY_OTHER: u32 = 0;
-    const POLICY_FIFO: u32 = 1;
     const POLICY_IDLE: u32 = 5;
 
     #[test]
-    fn first_until_dropped() {
-        let placement = Placement { target_cpus: vec![0], load_cpus: vec![1] };
-        let first = first(&placement, &[]);
-        // Not everyone may; then it says so.
-        assert_eq!(own_policy() == POLICY_FIFO, first.warning.is_none(), "{first:?}");
+    fn off_the_targets_cpus_until_dropped() {
+        let all = placement::available().unwrap();
+        let [target, .., load] = all[..] else { return };
+        let placement = Placement { target_cpus: vec![target], load_cpus: vec![load] };
+        let first = first(&placement, &[]).unwrap();
+        assert_eq!(placement::available().unwrap(), [load]);
         drop(first);
-        assert_eq!(own_policy(), POLICY_OTHER);
+        assert_eq!(placement::available().unwrap(), all);
     }
 
     #[test]
     fn nobody_goes_before_a_target_on_the_same_cpu() {
+        let all = placement::available().unwrap();
         let placement = Placement { target_cpus: vec![0], load_cpus: vec![0] };
-        let first = first(&placement, &[]);
-        assert!(first.warning.is_some());
-        assert_eq!(own_policy(), POLICY_OTHER);
+        let first = first(&placement, &[]).unwrap();
+        assert!(first.warning.is_some() && !first.realtime);
+        assert_eq!(placement::available().unwrap(), all);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use super::record::{Stretch, Totals};
 use super::schedule::requests_due;
 use super::sources::Endpoints;
 use super::worker::{Common, Finished, Report, Wires, work};
-use crate::outcome::{ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, SelfWatch, Void, histogram};
+use crate::outcome::{
+    ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, PAUSE_CLOSED, SelfWatch, Void, histogram,
+};
 use crate::plan::{Load, Pace};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -284,6 +286,7 @@ fn watch(finished: &[Finished]) -> SelfWatch {
         missed_starts: 0,
         cpu_cores: 0.0,
         cpu_share_max: 0.0,
+        realtime: finished.iter().all(|thread| thread.realtime),
         pause_longest: Duration::ZERO,
         pauses: Duration::ZERO,
         cpu_wait_share_max: None,
@@ -303,10 +306,22 @@ fn watch(finished: &[Finished]) -> SelfWatch {
     watch
 }
 
+/// In an open loop, see [`pause_alone`]; in bounds of lateness.
+const PAUSE_ALONE_BOUNDS: u32 = 10;
+
+/// A single pause that is no longer says nothing yet: in a short run, one late wake is more than the share.
+fn pause_alone(load: &Load) -> Duration {
+    match load.pace {
+        Pace::Closed => PAUSE_CLOSED,
+        Pace::Open(_) => load.bounds.late * PAUSE_ALONE_BOUNDS,
+    }
+}
+
 fn judge(load: &Load, requests: u64, late: u64, watch: &SelfWatch) -> Vec<Void> {
     let mut void = Vec::new();
     let share = late as f64 / watch.lateness.len().max(1) as f64;
-    if share > load.bounds.late_share_max {
+    // One late start is no share, however few there were.
+    if share > load.bounds.late_share_max && late > 1 {
         void.push(Void::Late {
             share,
             share_max: load.bounds.late_share_max,
@@ -317,7 +332,7 @@ fn judge(load: &Load, requests: u64, late: u64, watch: &SelfWatch) -> Vec<Void> 
         });
     }
     let pauses_max = load.duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
-    if load.pace == Pace::Closed && watch.pauses > pauses_max {
+    if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
         void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
     }
     if requests == 0 {

@@ -3,7 +3,7 @@
 //! Latencies are kept by interval in a [`Stretch`], which is handed over whole and replaced by a cleared one; all else is
 //! told once, at the end.
 
-use crate::outcome::{ERROR_EXAMPLES_MAX, ErrorKind, Errors, Latencies, PAUSE_MS_MIN, histogram};
+use crate::outcome::{ERROR_EXAMPLES_MAX, ErrorKind, Errors, Latencies, histogram};
 use hdrhistogram::Histogram;
 use std::fmt;
 
@@ -107,8 +107,8 @@ impl Record {
     }
 
     /// The thread woke so much later than it meant to.
-    pub(super) fn woke_late(&mut self, late_ns: u64) {
-        if late_ns >= PAUSE_MS_MIN * 1_000_000 {
+    pub(super) fn woke_late(&mut self, late_ns: u64, bound_ns: u64) {
+        if late_ns > bound_ns {
             self.totals.pauses_ns += late_ns;
             self.totals.pause_longest_ns = self.totals.pause_longest_ns.max(late_ns);
         }

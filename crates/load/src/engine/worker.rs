@@ -13,12 +13,17 @@ use super::self_watch::{Meter, Usage};
 use super::sources::Endpoints;
 use super::traffic::{Traffic, Window};
 use crate::mix::Composer;
+use crate::outcome::PAUSE_CLOSED;
 use crate::plan::{Load, Pace};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
+use thread_priority::unix::{
+    RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
+use thread_priority::{ThreadPriority, ThreadPriorityValue};
 
 /// Wakes of an open loop are no further apart.
 const WAKE_OPEN_NS: u64 = 1_000_000;
@@ -83,6 +88,8 @@ pub(super) struct Finished {
     pub(super) end_ns: u64,
     /// When its last request did.
     pub(super) finished_ns: u64,
+    /// Whether it went before other programs.
+    pub(super) realtime: bool,
 }
 
 /// Runs a thread from beginning to end.
@@ -118,6 +125,9 @@ struct Worker<'a> {
     /// When everything is given up that is still under way.
     give_up_ns: u64,
     wake_ns: u64,
+    /// What is more is a pause.
+    pause_ns: u64,
+    realtime: bool,
     chores_at_ns: u64,
     stretch_until_ns: u64,
     finished_ns: u64,
@@ -149,6 +159,8 @@ impl<'a> Worker<'a> {
             window: Window { begin_ns: NEVER_NS, end_ns: NEVER_NS },
             give_up_ns: NEVER_NS,
             wake_ns: if is_open { WAKE_OPEN_NS } else { WAKE_CLOSED_NS },
+            pause_ns: nanos(if is_open { load.bounds.late } else { PAUSE_CLOSED }),
+            realtime: is_open && load.realtime && go_first(),
             chores_at_ns: 0,
             stretch_until_ns: NEVER_NS,
             finished_ns: 0,
@@ -201,7 +213,7 @@ impl<'a> Worker<'a> {
         while !self.traffic.is_over(now) {
             if now >= self.chores_at_ns {
                 if (self.window.begin_ns..self.window.end_ns).contains(&self.chores_at_ns) {
-                    self.traffic.record.woke_late(now - self.chores_at_ns);
+                    self.traffic.record.woke_late(now - self.chores_at_ns, self.pause_ns);
                 }
                 self.chores_at_ns = now + self.wake_ns;
                 self.chores(now);
@@ -272,8 +284,8 @@ impl<'a> Worker<'a> {
             _ => (0, Usage::default()),
         };
         let Record { stretch, totals, .. } = self.traffic.into_record();
-        let (end_ns, finished_ns) = (self.window.end_ns, self.finished_ns);
-        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns }
+        let (end_ns, finished_ns, realtime) = (self.window.end_ns, self.finished_ns, self.realtime);
+        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime }
     }
 }
 
@@ -284,6 +296,13 @@ fn pin(cpu: usize) -> Result<(), LoadError> {
     }
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(|error| LoadError::Cpu { cpu, error: error.into() })
+}
+
+/// Puts this thread before all others of its CPU but those that also are real-time; whether it may.
+fn go_first() -> bool {
+    let lowest = ThreadPriorityValue::try_from(1u8).map(ThreadPriority::Crossplatform);
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    lowest.is_ok_and(|priority| set_thread_priority_and_policy(thread_native_id(), priority, policy).is_ok())
 }
 
 fn epoll_failed(error: Errno) -> LoadError {

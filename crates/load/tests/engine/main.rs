@@ -37,6 +37,7 @@ fn load(address: SocketAddr, pace: Pace, connections: usize, duration: Duration)
         connections,
         threads: 1,
         cpus: Vec::new(),
+        realtime: false,
         sources: Vec::new(),
         timeout: Duration::from_secs(20),
         interval: millis(50),

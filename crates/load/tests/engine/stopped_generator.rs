@@ -84,6 +84,7 @@ fn generate(url: &str, pace: Pace) -> Outcome {
         connections: 4,
         threads: 1,
         cpus: Vec::new(),
+        realtime: false,
         sources: Vec::new(),
         timeout: Duration::from_secs(10),
         interval: Duration::from_millis(100),

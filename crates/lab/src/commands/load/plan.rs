@@ -33,6 +33,7 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
         connections: arguments.connections,
         threads,
         cpus: arguments.cpus.as_ref().map(|cpus| cpus.0.clone()).unwrap_or_default(),
+        realtime: false,
         sources: arguments.sources.clone(),
         timeout: arguments.timeout,
         interval: arguments.interval,
