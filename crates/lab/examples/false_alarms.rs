@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use stillgate_load::engine::Control;
 use stillgate_load::{Bounds, Load, Mix, Pace, Target};
 
 /// As `compare` asks by default.
@@ -119,7 +118,7 @@ fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
     };
     let mut run = |duration| {
         load.duration = duration;
-        stillgate_load::run(&load, &mut |_| Control::Continue)
+        stillgate_load::run(&load, &std::sync::atomic::AtomicBool::new(false), &mut |_| {})
     };
     run(WARM_UP)?;
     let before = cpu_ticks(server.id())?;

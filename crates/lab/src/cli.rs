@@ -1,7 +1,9 @@
 //! What can be typed: the commands of `stillgate-lab`, and how wrong usage ends.
 //!
-//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`].
+//! The arguments of a command are defined in its file below `commands`; the kinds of values they share, in [`values`]; what result
+//! files keep of them, in [`typed`].
 
+pub(crate) mod typed;
 pub(crate) mod values;
 
 use crate::commands;

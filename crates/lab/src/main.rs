@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod atomic_file;
 mod cli;
 mod commands;
 mod compare;
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("stillgate-lab: {error}");
+            eprintln!("stillgate-lab: {}", report::plain(&error.to_string()));
             ExitCode::from(error.exit)
         }
     }

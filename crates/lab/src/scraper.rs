@@ -81,15 +81,16 @@ impl Run {
                 continue;
             }
             let got = exchange(&self.metrics, Wanted::Scrape { gzip: self.gzip }, &mut |_| {});
-            let (bytes, error) = match got {
-                Ok(bytes) => (bytes, None),
-                Err(failed) => (failed.bytes, Some(failed.to_string())),
+            let (bytes, error, broke_off) = match got {
+                Ok(bytes) => (bytes, None, false),
+                Err(failed) => (failed.bytes, Some(failed.to_string()), failed.broke_off),
             };
             scrapes.push(Scrape {
                 at_s: now.saturating_duration_since(self.begin).as_secs_f64(),
                 took_s: now.elapsed().as_secs_f64(),
                 bytes,
                 error,
+                broke_off,
             });
             next = following(next, self.every, Instant::now());
         }

@@ -6,6 +6,9 @@ use crate::error::{Error, Result};
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
+/// Names standard output where a file is expected.
+pub(crate) const STANDARD_OUTPUT: &str = "-";
+
 /// Writes all of it. A reader that has left has what it wanted.
 pub(crate) fn show(text: impl Display) -> Result {
     let mut out = io::stdout().lock();

@@ -1,10 +1,11 @@
-//! Being asked to end: SIGINT and SIGTERM, as a flag for what looks at it now and then, or as a stream for what waits.
+//! Being asked to end: SIGINT, SIGTERM, or SIGHUP of a terminal that is closed, as a flag for what looks at it now and then, or as a stream for what waits.
 
 use crate::error::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use std::fmt::Display;
+use std::fs;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,16 +13,21 @@ use std::sync::atomic::AtomicBool;
 /// What asks a command to end.
 const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
-/// Exit code of a process that is asked a second time and so ends at once; what a shell shows of one ended by SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
+/// Exit code of a process that was asked to end before it had anything to show, or a second time and so ends at once; what a shell
+/// shows of one ended by SIGINT.
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
 /// True once the process was asked to end. Asked twice, it ends without finishing anything.
 pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
         // In this order: the first signal finds the flag unset, and sets it.
-        flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(&asked)).map_err(unheard)?;
+        flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED.into(), Arc::clone(&asked)).map_err(unheard)?;
         flag::register(signal, Arc::clone(&asked)).map_err(unheard)?;
+    }
+    // A terminal that is closed may send it several times, so a second one is no wish to end at once.
+    if !is_ignored(SIGHUP) {
+        flag::register(SIGHUP, Arc::clone(&asked)).map_err(unheard)?;
     }
     Ok(asked)
 }
@@ -36,6 +42,30 @@ pub(crate) fn stop_stream() -> Result<UnixStream> {
     Ok(ours)
 }
 
+/// Whether who started this process had it ignore a signal, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+/// `SigIgn:` is a bit a signal, in hexadecimal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 fn unheard(error: impl Display) -> Error {
-    Error::new(format!("cannot listen for SIGINT and SIGTERM: {error}"))
+    Error::new(format!("cannot listen for signals: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nohup_is_respected() {
+        let status = |mask: &str| format!("Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\nSigCgt:\t1\n");
+        assert!(ignores(&status("0000000000001001"), SIGHUP));
+        assert!(!ignores(&status("0000000000001000"), SIGHUP));
+        assert!(!ignores("", SIGHUP));
+    }
 }

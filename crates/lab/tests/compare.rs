@@ -130,7 +130,97 @@ fn what_cannot_be_done_ends_with_64_and_says_why() {
     check(&[&one, &one, "--deciding", "beauty"], "not one of throughput, cpu");
     check(&[&one], "<B>");
     check(&[&one, &one, "--json", "no/such/folder.json"], "no/such/folder.json");
+    check(&[&one, &one, "--markdown", "no/such/folder.md"], "no/such/folder.md");
+    check(&[&one, &one, "--json", "one.json", "--markdown", "one.json"], "the result goes there");
+    check(&[&one, &one, "--pairs", "1000000000000"], "at most 10000");
     check(&["HEAD", "HEAD", "--repo", "."], "no git repository");
+}
+
+#[test]
+fn what_is_better_but_not_measured_well_enough_is_undecided() {
+    let folder = tempfile::tempdir().unwrap();
+    let (slow, fast) = (responder("--latency fixed:20ms"), responder(""));
+    let words = [&[slow.as_str(), &fast, "--deciding", "p99.9", "--json", "open.json"], TINY].concat();
+    let output = compare(folder.path(), &words);
+    assert_eq!(exit_code(&output), 2, "{}", both(&output));
+    assert!(both(&output).contains("p99.9 was not judged"), "{}", both(&output));
+    assert_eq!(result(&folder.path().join("open.json"))["analysis"]["decision"], "undecided");
+}
+
+/// A server that leaves the process that was started, so that nothing can be measured of it; it ends soon after that does.
+const BACKGROUND: &str = r#"
+(setsid sh -c 'tail --pid="$0" -f /dev/null | "$1" respond --address "$2" --until-stdin-closes' "$$" "$1" "$2" >/dev/null 2>&1 &)
+exec sleep 600
+"#;
+
+#[test]
+fn what_cannot_be_measured_is_void() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("background.sh"), BACKGROUND).unwrap();
+    let one = format!("sh '{}' '{LAB}' {{address}}", folder.path().join("background.sh").display());
+    let output = compare(folder.path(), &[&[one.as_str(), &one, "--json", "void.json"], TINY].concat());
+    assert_eq!(exit_code(&output), 3, "{}", both(&output));
+    assert!(both(&output).contains("start it in the foreground"), "{}", both(&output));
+}
+
+#[test]
+fn a_program_that_fails_requests_is_worse_however_fast_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let well = server(folder.path(), "well", "()", WELL);
+    let failing =
+        server(folder.path(), "failing", "()", r#"if answered() % 100 == 99 { "503 No Luck" } else { "200 OK" }"#);
+    let words = [&[well.as_str(), &failing, "--json", "failing.json"], TINY].concat();
+    let output = compare(folder.path(), &words);
+    assert_eq!(exit_code(&output), 1, "{}", both(&output));
+    let result = result(&folder.path().join("failing.json"));
+    assert_eq!(result["analysis"]["failures"]["verdict"], "slower", "{result:#}");
+    assert_eq!(result["analysis"]["void_pairs"], 0);
+    assert!(both(&output).contains("503"), "{}", both(&output));
+}
+
+#[test]
+fn a_program_that_ends_under_load_is_worse_and_its_log_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let well = server(folder.path(), "well", "()", WELL);
+    let ending = "if answered() == 200 { eprintln!(\"out of luck\"); std::process::abort() }";
+    let ending = server(folder.path(), "ending", ending, WELL);
+    let output = compare(folder.path(), &[&[well.as_str(), &ending, "--json", "ended.json"], TINY].concat());
+    assert_eq!(exit_code(&output), 1, "{}", both(&output));
+    for part in ["it ended under load", "out of luck", "signal: 6"] {
+        assert!(both(&output).contains(part), "{part}: {}", both(&output));
+    }
+    let result = result(&folder.path().join("ended.json"));
+    assert!(result["crash"]["words"].as_str().unwrap().contains("out of luck"), "{result:#}");
+
+    // Without a baseline there is nothing to say.
+    let output = compare(folder.path(), &[&[ending.as_str(), &well, "--json", "ended.json"], TINY].concat());
+    assert_eq!(exit_code(&output), 64, "{}", both(&output));
+    assert!(stderr(&output).contains("the baseline ended under load"), "{}", stderr(&output));
+}
+
+#[test]
+fn instructions_are_counted_by_callgrind() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = server(folder.path(), "plain", "()", WELL);
+    let more = server(folder.path(), "more", "(0..20_000).for_each(|round| drop(std::hint::black_box(round)))", WELL);
+    let mut words = vec![plain.as_str(), &more, "--json", "counted.json"];
+    words.extend(TINY.iter().filter(|word| **word != "--no-instructions"));
+    let output = compare(folder.path(), &words);
+    let result = result(&folder.path().join("counted.json"));
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        assert!(result["instructions"].is_object() || result["instructions_missing"].is_string(), "{result:#}");
+        return;
+    }
+    let counted = &result["instructions"];
+    assert_eq!(counted["counted_by"], "callgrind", "{}", result["instructions_missing"]);
+    let figures = |side: &str| -> Vec<f64> {
+        counted[side].as_array().unwrap().iter().map(|figure| figure.as_f64().unwrap()).collect()
+    };
+    assert_eq!((figures("a").len(), figures("b").len()), (3, 3));
+    let (most, least) =
+        (figures("a").into_iter().fold(0.0, f64::max), figures("b").into_iter().fold(f64::MAX, f64::min));
+    assert!(least > most + 20_000.0, "{counted:#}");
+    assert_eq!((exit_code(&output), verdict(&result, "instructions")), (1, "slower"), "{}", both(&output));
 }
 
 /// A project whose first revision answers at once, whose second sleeps, and whose third does not compile.
@@ -140,9 +230,18 @@ struct Project {
 
 const MANIFEST: &str = "[package]\nname = \"tiny\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n";
 
-/// Answers every request, after what stands for `WORK`.
+/// Answers every request with what stands for `STATUS`, after what stands for `WORK`.
 const SERVER: &str = r#"use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[allow(dead_code)]
+static ANSWERED: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(dead_code)]
+fn answered() -> usize {
+    ANSWERED.fetch_add(1, Ordering::Relaxed)
+}
 
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     let mut buffer = [0; 4096];
@@ -155,7 +254,8 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
         if buffer[..filled].ends_with(b"\r\n\r\n") {
             filled = 0;
             WORK;
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+            let answer = format!("HTTP/1.1 {}\r\nContent-Length: 2\r\n\r\nok", STATUS);
+            stream.write_all(answer.as_bytes())?;
         }
     }
 }
@@ -172,6 +272,21 @@ fn main() {
     });
 }
 "#;
+
+const WELL: &str = "\"200 OK\"";
+
+fn server_source(work: &str, status: &str) -> String {
+    SERVER.replace("WORK", work).replace("STATUS", status)
+}
+
+/// The command of such a server, compiled.
+fn server(folder: &Path, name: &str, work: &str, status: &str) -> String {
+    let (source, binary) = (folder.join(format!("{name}.rs")), folder.join(name));
+    fs::write(&source, server_source(work, status)).unwrap();
+    let output = Command::new("rustc").args(["--edition", "2024", "-o"]).args([&binary, &source]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    format!("'{}' {{address}}", binary.display())
+}
 
 impl Project {
     fn new() -> Project {
@@ -190,7 +305,7 @@ impl Project {
     }
 
     fn commit(&self, work: &str, tag: &str) {
-        fs::write(self.path().join("src/main.rs"), SERVER.replace("WORK", work)).unwrap();
+        fs::write(self.path().join("src/main.rs"), server_source(work, WELL)).unwrap();
         self.git(&["add", "--all"]);
         self.git(&["-c", "user.name=t", "-c", "user.email=t@t.example", "commit", "--quiet", "--message", tag]);
         self.git(&["tag", tag]);

@@ -30,6 +30,8 @@ fn values_that_make_no_sense() {
     check(&[url, "--rate", "1000M"], &["--rate", "no generator starts more"]);
     check(&[url, "--rate-end", "5"], &["--rate <RATE>"]);
     check(&[url, "--poisson"], &["--rate <RATE>"]);
+    check(&[url, "--realtime", "--cpus", "0"], &["--rate <RATE>"]);
+    check(&[url, "--realtime", "--rate", "5"], &["--cpus <LIST>"]);
     check(&[url, "--duration", "0"], &["--duration 0", "--duration 10s"]);
     check(&[url, "--duration", "5"], &["--duration", "number and its unit"]);
     check(&[url, "--timeout", "0s"], &["--timeout 0"]);
@@ -80,6 +82,7 @@ fn results_without_a_place_are_refused_before_the_run() {
     check(&[url, "--json", folder.path().to_str().unwrap()], &["is a folder"]);
     check(&[url, "--hdr-log", &path("missing/run.hlog")], &["--hdr-log", "run.hlog"]);
     check(&[url, "--hdr-log", "/dev/full"], &["--hdr-log /dev/full", "No space left"]);
+    check(&[url, "--json", &path("one"), "--hdr-log", &path("one")], &["--json and --hdr-log name the same file"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves nothing behind");
 }
 

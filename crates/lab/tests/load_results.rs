@@ -5,6 +5,7 @@
 mod processes;
 
 use processes::{Loading, Responder, load, load_json, number, run};
+use stillgate_testkit::eventually;
 use tempfile::TempDir;
 
 /// On a busy machine every run is late; what is tested here is not the machine.
@@ -122,8 +123,46 @@ fn an_interrupted_run_is_reported() {
     run.process.signal("INT");
     let (code, json, log) = run.finish();
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("Requests/sec:"));
-    assert!(number(&json.unwrap(), &["duration_s"]) < 60.0);
+    assert!(log.contains("Requests/sec:") && log.contains("interrupted after"), "{log}");
+    let json = json.unwrap();
+    assert!(number(&json, &["duration_s"]) < 60.0 && json["interrupted"] == true, "{json}");
+}
+
+#[test]
+fn a_run_that_is_interrupted_before_anything_is_measured_says_so() {
+    let responder = Responder::start(&[]);
+    for signal in ["INT", "TERM", "HUP"] {
+        let run = Loading::start(&[&responder.url(), "--rate", "100", "--warm-up", "1h"]);
+        eventually("it begins", || run.process.log().contains("of warm-up"));
+        run.process.signal(signal);
+        let (code, json, log) = run.finish();
+        assert_eq!((code, json), (Some(130), None), "{signal}: {log}");
+        assert!(log.contains("nothing was measured") && !log.contains("Requests/sec"), "{signal}: {log}");
+    }
+}
+
+#[test]
+fn what_was_asked_beyond_the_server_adds_up() {
+    let responder = Responder::start(&["--latency", "fixed:50ms"]);
+    let url = responder.url();
+    let arguments = [url.as_str(), "--rate", "1k", "--duration", "300ms", "--connections", "4", "--timeout", "400ms"];
+    let json = load_json(&[&arguments[..], &ANY_LATENESS[..]].concat(), 0);
+    let [requests, in_time, cut_off, missed] =
+        ["requests", "answered_in_time", "cut_off", "missed_starts"].map(|name| number(&json, &[name]));
+    assert_eq!((requests + cut_off + missed, number(&json, &["errors"])), (300.0, 0.0), "{json}");
+    assert!(in_time < requests && number(&json, &["drain_s"]) > 0.0, "{json}");
+    let rate = number(&json, &["rate_achieved"]) * number(&json, &["duration_s"]);
+    assert!((rate - in_time).abs() < 1e-6, "{json}");
+    let notes = json["notes"].to_string();
+    assert!(notes.contains("of 300 requests were answered in the measured time"), "{notes}");
+}
+
+#[test]
+fn what_was_not_measured_is_null() {
+    let responder = Responder::start(&["--latency", "fixed:1h"]);
+    let json = load_json(&[&responder.url(), "--duration", "100ms", "--connections", "2", "--timeout", "200ms"], 3);
+    assert!(json["lateness"]["p50"].is_null() && json["first_byte"]["max"].is_null(), "{json}");
+    assert!(number(&json, &["connect", "max"]) > 0.0 && number(&json, &["corrected", "max"]) > 0.0, "{json}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod processes;
 
 use processes::{lab, run};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use stillgate_testkit::{Process, eventually};
@@ -41,10 +41,13 @@ fn a_small_experiment_leaves_a_file_that_verifies() {
     let folder = TempDir::new().unwrap();
     let json = folder.path().join("tail.json");
     let done = run(&["tail"], &words(&small(&json, "2")));
-    assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
+    // Nothing can be said of it.
+    assert_eq!(done.code, Some(3), "{}{}", done.stdout, done.stderr);
     assert!(done.stderr.contains("2 pairs cannot show a difference, however large"), "{}", done.stderr);
     assert!(done.stdout.contains("The slowest requests: void in 1 of 1: stillgate-lab ("), "{}", done.stdout);
     let result = read(&json);
+    let planned = json!([{"name": "stillgate-lab", "series": null, "scrape_every_s": 0.3}]);
+    assert_eq!(result["design"]["plan"], planned);
     let blocks = result["cells"][0]["blocks"].as_array().unwrap();
     let shape: Vec<_> = blocks.iter().map(|block| (block["pair"].as_u64().unwrap(), &block["arm"])).collect();
     assert_eq!(shape.iter().map(|(pair, _)| *pair).collect::<Vec<_>>(), [0, 0, 1, 1]);
@@ -122,6 +125,11 @@ fn wrong_usage_is_explained() {
     check(&["nginx", "--block", "1s", "--scrape-every", "5s"], "write --block 5s");
     check(&["nginx", "--json", unwritable.to_str().unwrap()], "its folder does not exist");
     check(&["nginx", "--json", "-", "--report", "page.html"], "name one with --json FILE");
+    check(&["nginx", "--pairs", "1000000000000"], "at most 10000");
+    let page = folder.path().join("same").to_str().unwrap().to_owned();
+    check(&["nginx", "--json", &page, "--report", &page], "name the same file");
+    let missing = folder.path().join("missing/tail.html");
+    check(&["nginx", "--report", missing.to_str().unwrap()], "its folder does not exist");
 }
 
 #[test]
@@ -137,6 +145,12 @@ fn verify_tells_changed_and_unreadable_files_apart() {
     };
     // Of the first layout there was; must open for ever.
     check("kept.json", &text, 0, "verified: same verdict");
+    check(
+        "older.json",
+        &text.replacen("\"lab_version\": \"0.1.0\"", "\"lab_version\": \"0.0.1\"", 1),
+        0,
+        "words were not compared",
+    );
     check(
         "changed.json",
         &text.replacen("\"verdict\": \"void\"", "\"verdict\": \"slower\"", 1),

@@ -2,8 +2,8 @@
 //!
 //! `closed URL [CONNECTIONS [SECONDS [RATE [CPU]]]]`
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::engine::Control;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Schedule, Target, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         bounds: Bounds::default(),
         seed: 1,
     };
-    let outcome = run(&load, &mut |_| Control::Continue)?;
+    let outcome = run(&load, &AtomicBool::new(false), &mut |_| {})?;
     let micros = |ns: u64| ns as f64 / 1e3;
     let per_request =
         outcome.self_watch.cpu_cores * outcome.elapsed.as_secs_f64() * 1e6 / outcome.requests.max(1) as f64;

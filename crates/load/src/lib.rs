@@ -16,9 +16,11 @@ pub mod outcome;
 pub mod plan;
 pub mod present;
 pub mod target;
+pub mod verdict;
 
 pub use engine::{LoadError, run};
 pub use mix::{Mix, MixErrors};
-pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch, Void};
+pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch};
 pub use plan::{Arrivals, Bounds, Load, Pace, Schedule};
 pub use target::{Target, TargetError};
+pub use verdict::{Note, Void};

@@ -1,7 +1,7 @@
 //! What came of a run, and of each interval of it.
 
+use crate::verdict::{Note, Void};
 use hdrhistogram::Histogram;
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// Significant decimal digits of all histograms.
@@ -18,8 +18,9 @@ pub fn histogram() -> Histogram<u64> {
 /// Latencies of the same requests, seen two ways; in nanoseconds.
 ///
 /// All that were answered in full, whatever the answer. A request that was given up for its timeout is in both, with the
-/// time it had been waited for: leaving it out would hide the slowest. A start that never came about is in the corrected
-/// ones, with the time it had been due. Other failures are not in them.
+/// time it had been waited for: leaving it out would hide the slowest. A start that never came about, or was under way when
+/// an open loop's run ended, is in the corrected ones with the time it had been due, which is the least it would have taken.
+/// Other failures are not in them.
 #[derive(Debug, Clone)]
 pub struct Latencies {
     /// From the intended start. In a closed loop the same as uncorrected.
@@ -35,8 +36,17 @@ pub struct Outcome {
     pub begun: SystemTime,
     /// The measured time, as it came to be.
     pub elapsed: Duration,
-    /// Requests of the measured time that were answered in full, whatever the answer.
+    /// Requests of the measured time that were answered in full, whatever the answer, and whenever it came: see `drain`.
     pub requests: u64,
+    /// Those of them that were answered by the end of the measured time.
+    pub answered_in_time: u64,
+    /// How long after the measured time the last answer came, or was given up.
+    pub drain: Duration,
+    /// Requests that were under way at the very end, before their timeout: because they were sent late, no connection being
+    /// free before, or because the run was interrupted. No failures.
+    pub cut_off: u64,
+    /// Whether the run was ended early.
+    pub interrupted: bool,
     /// Those that failed, by kind; an answer that a check refused is also in `requests`.
     pub errors: Errors,
     /// Requests sent in all, warm-up included.
@@ -60,6 +70,8 @@ pub struct Outcome {
     pub self_watch: SelfWatch,
     /// Why the run says nothing; empty: it stands.
     pub void: Vec<Void>,
+    /// What its reader must know beside that.
+    pub notes: Vec<Note>,
 }
 
 /// What the generator saw of itself.
@@ -84,89 +96,9 @@ pub struct SelfWatch {
     pub cpu_wait_share_max: Option<f64>,
 }
 
-/// Why a run is void. `Display` is one sentence with the figures and what to do.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Void {
-    /// Too many requests were started late.
-    Late {
-        /// Share of starts later than the bound.
-        share: f64,
-        /// The share allowed.
-        share_max: f64,
-        /// The bound.
-        late: Duration,
-        /// The latest start.
-        worst: Duration,
-        /// See [`SelfWatch::cpu_wait_share_max`].
-        cpu_wait_share: Option<f64>,
-        /// See [`SelfWatch::cpu_share_max`].
-        cpu_share: f64,
-    },
-    /// The generator did nothing for too long, so that answers waited for it; in an open loop perhaps between two starts.
-    StoodStill {
-        /// The longest pause.
-        longest: Duration,
-        /// All pauses together.
-        sum: Duration,
-    },
-    /// Nothing was answered in the measured time.
-    NoAnswers,
-}
-
 /// A closed loop that wakes so much later than it meant to was stopped, or starved; a scheduler's usual turns are shorter. In an
 /// open loop a pause is what is longer than [`crate::Bounds::late`].
 pub const PAUSE_CLOSED: Duration = Duration::from_millis(100);
-
-/// A thread busier than this has no CPU left for being punctual.
-const CPU_SHARE_FULL: f64 = 0.9;
-
-/// A thread that waited for its CPU for more than this share of the time shares it with something.
-const CPU_WAIT_SHARE_MUCH: f64 = 0.01;
-
-impl fmt::Display for Void {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Void::NoAnswers => f.write_str(
-                "nothing was answered in the measured time; see the errors, and ask the target once by hand \
-                 (`curl -v URL`)",
-            ),
-            Void::StoodStill { longest, sum } => write!(
-                f,
-                "the generator stood still for {:.0} ms ({:.0} ms at a time), so the figures are partly its own; do not suspend it, \
-                 and pin it to CPUs that the target and everything else leave alone",
-                sum.as_secs_f64() * 1e3,
-                longest.as_secs_f64() * 1e3,
-            ),
-            Void::Late { share, share_max, late, worst, cpu_wait_share, cpu_share } => {
-                write!(
-                    f,
-                    "the generator started {:.3}% of the requests more than {late:?} late ({:.3}% may be; the worst was \
-                     {:.1} ms late), so the latencies are partly its own; ",
-                    share * 100.0,
-                    share_max * 100.0,
-                    worst.as_secs_f64() * 1e3,
-                )?;
-                match cpu_wait_share {
-                    _ if *cpu_share > CPU_SHARE_FULL => write!(
-                        f,
-                        "a thread of it used {:.0}% of its CPU: give it more threads and CPUs, or a lower rate",
-                        cpu_share * 100.0
-                    ),
-                    Some(wait) if *wait > CPU_WAIT_SHARE_MUCH => write!(
-                        f,
-                        "another program had its CPU for {:.1}% of the time: pin it to CPUs that the target and \
-                         everything else leave alone",
-                        wait * 100.0
-                    ),
-                    _ => f.write_str(
-                        "it was neither busy nor waiting for a CPU, so it was stopped or the whole machine was: do not \
-                         suspend it, and on a virtual machine see its steal time (`vmstat 1`, column st)",
-                    ),
-                }
-            }
-        }
-    }
-}
 
 /// A failed request's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,25 +183,4 @@ pub struct Interval<'a> {
     pub errors: u64,
     /// Latencies of the requests that were answered in it.
     pub latencies: &'a Latencies,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn void_says_what_to_do() {
-        let check = |cpu_share, cpu_wait_share, advice: &str| {
-            let (late, worst) = (Duration::from_millis(1), Duration::from_millis(500));
-            let (share, share_max) = (0.05, 0.001);
-            let text = Void::Late { share, share_max, late, worst, cpu_wait_share, cpu_share }.to_string();
-            assert!(text.contains("5.000% of the requests more than 1ms late (0.100% may be"), "{text}");
-            assert!(text.contains("500.0 ms late") && text.contains(advice), "{text}");
-        };
-        check(0.97, Some(0.3), "used 97% of its CPU");
-        check(0.3, Some(0.2), "for 20.0% of the time");
-        check(0.3, Some(0.0), "steal time");
-        check(0.3, None, "steal time");
-        assert!(Void::NoAnswers.to_string().contains("curl"));
-    }
 }

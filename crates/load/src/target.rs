@@ -3,8 +3,11 @@
 //! Strict, because a URL that is silently read as another one makes a measurement of something else: what a browser would
 //! mend (spaces, other scripts, `\`) is refused with what to write. TLS is not spoken.
 
-use std::fmt;
-use std::io;
+mod error;
+
+pub use error::TargetError;
+
+use error::shown;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// An HTTP server and the path to ask for.
@@ -43,111 +46,6 @@ impl Target {
             }
         }
         Ok(target)
-    }
-}
-
-/// Why a URL cannot be asked. `Display` says what to write instead.
-#[derive(Debug)]
-pub enum TargetError {
-    /// Nothing was given.
-    Empty,
-    /// No `http://` in front.
-    NoScheme {
-        /// With it in front.
-        meant: String,
-    },
-    /// A URL of TLS.
-    Tls {
-        /// `https` or `wss`.
-        scheme: String,
-    },
-    /// A scheme that is not HTTP.
-    OtherScheme {
-        /// As written.
-        scheme: String,
-    },
-    /// A name or password before the host.
-    UserInformation,
-    /// Nothing between `http://` and the path.
-    NoHost,
-    /// A host that is neither a name nor an address.
-    BadHost {
-        /// As written.
-        host: String,
-    },
-    /// A port that is none.
-    BadPort {
-        /// As written.
-        port: String,
-    },
-    /// A character that cannot be in a URL.
-    BadCharacter {
-        /// It.
-        character: char,
-        /// Which one it is, counted from one.
-        column: usize,
-    },
-    /// Something behind a `#`.
-    Fragment,
-    /// The resolver found no such name, or could not be asked.
-    Unresolved {
-        /// The name.
-        host: String,
-        /// What it said.
-        error: io::Error,
-    },
-    /// The resolver knows the name, without an address.
-    NoAddress {
-        /// The name.
-        host: String,
-    },
-}
-
-impl fmt::Display for TargetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TargetError::Empty => f.write_str("the URL is empty; write one like http://127.0.0.1:8080/"),
-            TargetError::NoScheme { meant } => write!(f, "the URL has no scheme; write {meant}"),
-            TargetError::Tls { scheme } => write!(
-                f,
-                "{scheme} means TLS, which is not spoken yet; measure an http:// listener of the same server, or put a \
-                 proxy that speaks TLS between and measure both"
-            ),
-            TargetError::OtherScheme { scheme } => {
-                write!(f, "cannot ask by {:?}; write a URL that begins with http://", shown(scheme))
-            }
-            TargetError::UserInformation => f.write_str(
-                "the URL has a user name before its host; remove it up to the @, and send an Authorization header",
-            ),
-            TargetError::NoHost => f.write_str("the URL has no host; write one like http://127.0.0.1:8080/"),
-            TargetError::BadHost { host } => write!(
-                f,
-                "{:?} is no host; write a name of letters, digits, dots and hyphens (xn--… for others), an IPv4 address, \
-                 or an IPv6 address in [ ]",
-                shown(host)
-            ),
-            TargetError::BadPort { port } => {
-                write!(f, "{:?} is no port; write a number of 1 to 65535 behind the host", shown(port))
-            }
-            TargetError::BadCharacter { character, column } => {
-                write!(f, "{character:?} in column {column} cannot be in a URL; write {}", percent_encoded(*character))
-            }
-            TargetError::Fragment => f.write_str("what is behind # is never sent to a server; remove it, or write %23"),
-            TargetError::Unresolved { host, error } => write!(
-                f,
-                "the name {host:?} was not resolved ({error}); check its spelling and the name server, or write its address"
-            ),
-            TargetError::NoAddress { host } => write!(f, "the name {host:?} has no address; write the address instead"),
-        }
-    }
-}
-
-impl std::error::Error for TargetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TargetError::Unresolved { error, .. } => Some(error),
-            _ => None,
-        }
     }
 }
 
@@ -256,20 +154,6 @@ fn address(host: &str) -> Result<Option<IpAddr>, TargetError> {
         return Err(bad());
     }
     Ok(None)
-}
-
-/// Quoted in a message, in full up to a length.
-fn shown(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 100;
-    match text.char_indices().nth(CHARACTERS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-fn percent_encoded(character: char) -> String {
-    let mut bytes = [0; 4];
-    character.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
 #[cfg(test)]

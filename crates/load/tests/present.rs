@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use stillgate_load::outcome::histogram;
 use stillgate_load::present::table;
 use stillgate_load::{
-    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Outcome, Pace, Schedule, SelfWatch, Target, Void,
+    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Note, Outcome, Pace, Schedule, SelfWatch, Target, Void,
 };
 
 fn load(pace: Pace, threads: usize) -> Load {
@@ -43,11 +43,22 @@ fn spread(unit_ns: u64) -> hdrhistogram::Histogram<u64> {
     histogram
 }
 
+/// Of each start.
+fn lateness() -> hdrhistogram::Histogram<u64> {
+    let mut lateness = spread(2);
+    lateness.add(spread(2)).unwrap();
+    lateness
+}
+
 fn outcome() -> Outcome {
     Outcome {
         begun: UNIX_EPOCH + Duration::from_millis(1_790_000_000_250),
         elapsed: Duration::from_millis(10_001),
         requests: 199_990,
+        answered_in_time: 199_985,
+        drain: Duration::from_micros(420),
+        cut_off: 0,
+        interrupted: false,
         errors: Errors::default(),
         sent: 200_000,
         bytes_received: 20_772_000,
@@ -58,7 +69,7 @@ fn outcome() -> Outcome {
         send: spread(1),
         first_byte: spread(40),
         self_watch: SelfWatch {
-            lateness: spread(2),
+            lateness: lateness(),
             missed_starts: 0,
             cpu_cores: 0.43,
             cpu_share_max: 0.431,
@@ -68,6 +79,7 @@ fn outcome() -> Outcome {
             cpu_wait_share_max: Some(0.002),
         },
         void: Vec::new(),
+        notes: Vec::new(),
     }
 }
 
@@ -77,6 +89,10 @@ fn with_errors() -> Outcome {
     outcome.errors.counts[ErrorKind::Status as usize] = 5;
     outcome.errors.examples = vec!["GET /items: status 503".to_owned(), "GET /items: \u{1b}[31mred\r\n".to_owned()];
     outcome.self_watch.missed_starts = 1;
+    (outcome.cut_off, outcome.interrupted) = (3, true);
+    outcome.drain = Duration::from_secs(1);
+    let (answered, connections, cpu_share) = (199_985, 50, 0.431);
+    outcome.notes = vec![Note::FellBehind { answered, due: 210_000, connections, cpu_share }, Note::NotFirst];
     outcome
 }
 
@@ -101,6 +117,8 @@ fn empty() -> Outcome {
     Outcome {
         elapsed: Duration::ZERO,
         requests: 0,
+        answered_in_time: 0,
+        drain: Duration::ZERO,
         sent: 0,
         bytes_received: 0,
         rate_achieved: 0.0,

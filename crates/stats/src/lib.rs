@@ -27,18 +27,21 @@ mod root;
 mod sequential;
 mod signed_rank;
 mod student_t;
+mod two_sample;
 
 pub use bootstrap::bca;
 pub use change_points::{ChangePoint, e_divisive};
-pub use estimate::{Estimate, Interval};
+pub use estimate::{Estimate, Interval, standard_deviation};
 pub use hodges_lehmann::hodges_lehmann;
 pub use holm::holm;
 pub use mann_whitney::{MannWhitney, mann_whitney};
 pub use paired::{PairedT, log_ratios, paired_t};
 pub use power::{
-    SIGNED_RANK_EFFICIENCY, minimum_detectable_effect, minimum_detectable_effect_signed_rank, pairs_needed, power,
+    SIGNED_RANK_EFFICIENCY, effect_beyond, minimum_detectable_effect, minimum_detectable_effect_signed_rank,
+    minimum_detectable_effect_two_sample, pairs_needed, power,
 };
 pub use quantile::{median, quantile, quantile_interval, quantile_ranks};
 pub use random::Random;
 pub use sequential::{Spending, boundaries, crossing_probability, nominal_p};
 pub use signed_rank::{SignedRank, signed_rank};
+pub use two_sample::{TwoSampleT, two_sample_t};

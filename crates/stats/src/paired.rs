@@ -1,6 +1,6 @@
 //! Paired measurements: their log ratios, and Student's t over differences.
 
-use crate::estimate::{Estimate, Interval, is_level, is_sample};
+use crate::estimate::{Estimate, Interval, is_level, is_sample, mean_and_deviation};
 use crate::student_t;
 
 /// ln(b / a) of each pair: the change from `a` to `b`, where +0.01 and -0.01 are opposite and equally large.
@@ -49,14 +49,4 @@ pub fn paired_t(diffs: &[f64], confidence: f64) -> Option<PairedT> {
     let reach = student_t::two_sided_quantile(1.0 - confidence, df) * error;
     let estimate = Estimate { value: mean, interval: Interval { low: mean - reach, high: mean + reach } };
     Some(PairedT { t, df, p_value: student_t::two_sided(t, df), estimate, sd })
-}
-
-/// In two passes, the second correcting the mean by what the first left over.
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
-    let n = values.len() as f64;
-    let rough = values.iter().sum::<f64>() / n;
-    let left = values.iter().map(|value| value - rough).sum::<f64>() / n;
-    let mean = rough + left;
-    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-    (mean, (squares / (n - 1.0)).sqrt())
 }

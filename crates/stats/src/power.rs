@@ -59,6 +59,33 @@ pub fn minimum_detectable_effect_signed_rank(n: u64, sd: f64, alpha: f64, power:
     (reached > 0.0 && pairs > 1.0).then(|| Design::new(pairs, reached).shift_found(power) * sd / pairs.sqrt())
 }
 
+/// The smallest true mean difference whose estimate over `n` pairs lies beyond `threshold` (0 or more) with chance `power`:
+/// what a rule that asks for an estimate beyond it can find, however small the test's own minimum is. By the normal
+/// approximation with the signed-rank estimate's efficiency.
+///
+/// `None` without pairs, where `threshold` or `sd` is negative or not finite, or where `power` is not in (0.5, 1).
+pub fn effect_beyond(threshold: f64, n: u64, sd: f64, power: f64) -> Option<f64> {
+    if n == 0 || !is_scatter(threshold) || !is_scatter(sd) || !is_goal(0.5, power) {
+        return None;
+    }
+    let error = sd / (n as f64 * SIGNED_RANK_EFFICIENCY).sqrt();
+    Some(threshold + normal::upper_quantile(1.0 - power) * error)
+}
+
+/// The smallest true difference of two means that a t test with pooled variance at level `alpha`, over `a` and `b` values
+/// with standard deviation `sd`, finds with chance `power` (R's `power.t.test(type = "two.sample", strict = TRUE)`).
+///
+/// `None` where a side is empty or both have below 3 values together, `sd` is negative or not finite, or unless
+/// 0 < `alpha` < `power` < 1.
+pub fn minimum_detectable_effect_two_sample(a: u64, b: u64, sd: f64, alpha: f64, power: f64) -> Option<f64> {
+    if a == 0 || b == 0 || a + b < 3 || !is_scatter(sd) || !is_goal(alpha, power) {
+        return None;
+    }
+    // As a paired design with so many degrees of freedom: they are all it takes from its pairs.
+    let shift = Design::new((a + b - 1) as f64, alpha).shift_found(power);
+    Some(shift * sd * (1.0 / a as f64 + 1.0 / b as f64).sqrt())
+}
+
 /// The fewest pairs with which a paired t test at level `alpha` finds a true mean difference of `effect` with chance
 /// `power`; at least 2.
 ///
@@ -125,4 +152,24 @@ fn is_scatter(sd: f64) -> bool {
 
 fn is_goal(alpha: f64, power: f64) -> bool {
     is_level(alpha) && is_level(power) && alpha < power
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_a_threshold_lies_more_than_the_threshold() {
+        assert_eq!(effect_beyond(0.1, 10, 0.0, 0.9), Some(0.1));
+        let found = effect_beyond(0.0, 100, 1.0, 0.9).unwrap();
+        assert!((found - 1.281_551_565_544_6 / (100.0 * SIGNED_RANK_EFFICIENCY).sqrt()).abs() < 1e-12, "{found}");
+        for none in [
+            effect_beyond(-0.1, 10, 1.0, 0.9),
+            effect_beyond(0.1, 0, 1.0, 0.9),
+            effect_beyond(0.1, 10, f64::NAN, 0.9),
+            effect_beyond(0.1, 10, 1.0, 0.5),
+        ] {
+            assert_eq!(none, None);
+        }
+    }
 }

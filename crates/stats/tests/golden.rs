@@ -162,6 +162,33 @@ fn minimum_detectable_effect_of_r() {
 }
 
 #[test]
+fn two_sample_t_of_r() {
+    for case in cases("r", "two_sample_t") {
+        let got = two_sample_t(&numbers(&case, "a"), &numbers(&case, "b"), 0.0, 0.95).unwrap();
+        for (name, got) in [
+            ("t", got.t),
+            ("df", got.df),
+            ("p_value", got.p_value),
+            ("value", got.estimate.value),
+            ("low", got.estimate.interval.low),
+            ("high", got.estimate.interval.high),
+            ("sd", got.sd),
+        ] {
+            close(&case, name, got, number(&case, name), 1e-10, 1e-18);
+        }
+    }
+}
+
+#[test]
+fn minimum_detectable_effect_of_two_samples_of_r() {
+    for case in cases("r", "minimum_detectable_effect_two_sample") {
+        let (n, sd) = (number(&case, "n") as u64, number(&case, "sd"));
+        let got = minimum_detectable_effect_two_sample(n, n, sd, number(&case, "alpha"), number(&case, "power"));
+        close(&case, "effect", got.unwrap(), number(&case, "effect"), 1e-7, 0.0);
+    }
+}
+
+#[test]
 fn sequential_bounds_of_rpact() {
     for case in cases("r", "sequential") {
         let spending = if case["spending"] == "asOF" { Spending::OBrienFleming } else { Spending::Pocock };

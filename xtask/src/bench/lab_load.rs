@@ -99,11 +99,13 @@ impl Outcome {
         let texts = |list: &Value| -> Vec<String> {
             list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
-        let (answered, errors, missed) = (count("requests")?, count("errors")?, count("missed_starts")?);
+        let (answered, errors) = (count("requests")?, count("errors")?);
+        // Neither was answered before the run was given up.
+        let missed = count("missed_starts")? + count("cut_off")?;
         let refused: u64 = REFUSED_ANSWERS.iter().filter_map(|kind| result["errors_by_kind"][kind].as_u64()).sum();
         let mut failures = texts(&result["run"]["error_examples"]);
         if missed > 0 {
-            failures.push(format!("{missed} requests were due and found no free connection"));
+            failures.push(format!("{missed} requests were due and never answered"));
         }
         let mut void = texts(&result["void_reasons"]);
         if result["void"].as_bool().ok_or_else(|| missing("void"))? && void.is_empty() {
@@ -130,7 +132,7 @@ mod tests {
 
     fn result() -> Value {
         json!({
-            "requests": 100, "errors": 0, "errors_by_kind": {}, "missed_starts": 0, "void": false, "void_reasons": [],
+            "requests": 100, "errors": 0, "errors_by_kind": {}, "missed_starts": 0, "cut_off": 0, "void": false, "void_reasons": [],
             "corrected": {"p50": 1.5, "p99": 2.5, "p99_9": 3.5, "max": 4.5}, "lateness": {"p99_9": 0.5},
             "run": {"error_examples": []},
         })

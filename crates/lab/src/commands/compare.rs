@@ -1,35 +1,39 @@
 //! `stillgate-lab compare`: which of two programs is slower, for people and for pipelines.
 
+use crate::atomic_file;
 use crate::cli::EXIT_USAGE_OF_COMPARE;
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, cpus, duration, percent, positive, rate};
 use crate::compare::revisions::{self, Build, Repository};
-use crate::compare::run::{Contest, Pilot, STEPS_OF_PILOT};
+use crate::compare::run::{Contest, Pairs, Pilot, STEPS_OF_PILOT};
+use crate::compare::side::upstream_placement;
 use crate::compare::subject::{self, Asked, Manner};
 use crate::compare::{analysis, instructions, looks, markdown, measures, table};
 use crate::display::Progress;
 use crate::environment::{self, Stolen};
 use crate::error::{Error, Result};
-use crate::result::compare::{CompareDesign, CompareResult, Decision, Instructions, Pair, Side};
+use crate::result::compare::{CompareDesign, CompareResult, Crash, Decision, Instructions, Pair, Side};
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
 use crate::result::run::Placement;
 use crate::result::{Experiment, ResultFile};
-use crate::stdout;
+use crate::stdout::{self, STANDARD_OUTPUT};
 use crate::stop::stop_flag;
 use crate::target::{Kind, Upstream, placement};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Pairs unless `--pairs` says otherwise: with one look, and at most with several.
 const PAIRS: usize = 16;
 const PAIRS_SEQUENTIAL: usize = 32;
 
+/// More are a mistyped number: with the shortest runs these take days.
+const PAIRS_MAX: usize = 10_000;
+
 /// Of the upstream's answers.
 const BODY_BYTES: usize = 100;
-
-const STANDARD_OUTPUT: &str = "-";
 
 /// `stillgate-lab compare`.
 #[derive(Debug, Args)]
@@ -37,19 +41,22 @@ const STANDARD_OUTPUT: &str = "-";
 A and B are binaries, commands in quotes (\"server --listen {address} --upstream {upstream}\"), or with --repo git revisions of a \
 Cargo project. Each pair starts both anew, in random order, and loads them on CPUs of their own.
 
-Exit codes: 0 B is not worse, 1 B is worse in some measure, 2 undecided: a difference of --margin could have been missed, 3 void: \
-too many runs say nothing. 64: the comparison could not be done.
+Exit codes: 0 B is not worse; 1 B is worse in some measure, fails more requests, or ended under load; 2 undecided: a difference \
+of --margin could have been missed, or B failed more than 0.1% of the requests of some pair; 3 void: too many runs say more about \
+the generator than about the programs; 64 the comparison could not be done, for example because a program does not start.
 
 One error, --alpha, holds for all measures and looks together. The number of pairs is fixed before the first and never extended; \
 --sequential looks at half and three quarters of them too, and pays for it. Measures are tested by Wilcoxon's signed-rank test on \
-the pairs' log ratios, instructions by Student's test on three repetitions a side with valgrind; a change of instructions or \
-memory below 1% counts as none.")]
+the pairs' log ratios, failed requests by the sign test of pairs, instructions by Student's test on three repetitions a side with \
+valgrind; a change of instructions or memory below 1% counts as none. Throughput is not judged where the generator was the limit, \
+latencies where it was late.")]
 pub(crate) struct Compare {
     /// The baseline
     a: String,
     /// What is compared with it
     b: String,
-    /// What the binaries are: stillgate, nginx, haproxy, envoy, or command for any with --args [default: as the name says]
+    /// What the binaries are: stillgate, nginx, nginx-lua, haproxy, envoy, or command for any with --args [default: as the
+    /// name says]
     #[arg(long, value_name = "KIND", value_parser = kind)]
     target: Option<Kind>,
     /// Words after the binaries; {address}, {upstream} and {dir} are filled in
@@ -106,7 +113,7 @@ pub(crate) struct Compare {
     /// Unmeasured load after each start
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "150ms")]
     warm_up: Duration,
-    /// A request that the generator starts later than this is late; too many void a run
+    /// A request that the generator starts later than this is late; with too many, latencies are not judged
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1ms")]
     late: Duration,
     /// Do not count instructions
@@ -118,7 +125,7 @@ pub(crate) struct Compare {
     /// CPUs of the programs [default: the first half]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     target_cpus: Option<Cpus>,
-    /// CPUs of generator and upstream [default: the others]
+    /// CPUs of generator and upstream, which has the last of several [default: the others]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     load_cpus: Option<Cpus>,
     /// File for design, raw data and analysis; kept up to date while the comparison runs [default: compare-DATE.json]
@@ -146,10 +153,11 @@ fn compare(arguments: &Compare) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("compare"));
     let writer = ResultWriter::open(&path)?;
+    arguments.check_outputs(&path)?;
     let (a, b) = arguments.sides(folder.path())?;
     let stop = stop_flag()?;
     let (environment, stolen) = (environment::gather(), Stolen::begin());
-    let upstream = Upstream::start(&design.placement, BODY_BYTES)?;
+    let upstream = Upstream::start(&upstream_placement(&design.placement), BODY_BYTES)?;
     let contest = Contest { a: &a.spec, b: &b.spec, upstream: &upstream, stop: &stop };
     let counting = if arguments.no_instructions { 0 } else { instructions::REPETITIONS };
     let mut progress = Progress::new("compare", (STEPS_OF_PILOT + counting + design.pairs) as u64);
@@ -157,26 +165,30 @@ fn compare(arguments: &Compare) -> Result<u8> {
     if arguments.rate == Rate::Auto {
         design.rate = pilot.rate;
     }
-    let counted = match arguments.no_instructions {
-        true => Err("--no-instructions was given".to_owned()),
-        false => instructions::count(&contest, &design, &mut progress),
+    let counted = match (arguments.no_instructions, &pilot.crash) {
+        (true, _) => Err("--no-instructions was given".to_owned()),
+        (false, Some(_)) => Err("B ended under load".to_owned()),
+        (false, None) => instructions::count(&contest, &design, &mut progress),
     };
-    let make = |pairs: &[Pair]| -> Result<ResultFile> {
-        let result = result(&design, &pilot, (&a, &b), pairs, &counted)?;
+    let make = |pairs: &[Pair], crash: Option<&Crash>| -> Result<ResultFile> {
+        let result = result(&design, &pilot, (&a, &b), (pairs, crash), &counted)?;
         let environment = Environment { stolen_s: stolen.ms().map(|ms| ms / 1e3), ..environment.clone() };
         Ok(ResultFile::new(typed(), environment, Experiment::Compare(Box::new(result))))
     };
     let mut saved = false;
-    let pairs = contest.pairs(&design, counted.as_ref().ok(), &mut progress, |pairs| {
-        saved = true;
-        writer.save(&make(pairs)?)
-    });
-    let pairs = pairs.map_err(|error| match saved {
+    let run = match &pilot.crash {
+        Some(crash) => Ok(Pairs { pairs: Vec::new(), crash: Some(crash.clone()) }),
+        None => contest.pairs(&design, counted.as_ref().ok(), &mut progress, |pairs| {
+            saved = true;
+            writer.save(&make(pairs, None)?)
+        }),
+    };
+    let Pairs { pairs, crash } = run.map_err(|error| match saved {
         true => error.context(format!("{} holds what was measured until then", path.display())),
         false => error,
     })?;
     progress.finish();
-    let file = make(&pairs)?;
+    let file = make(&pairs, crash.as_ref())?;
     arguments.show(&file, &path)?;
     writer.finish(&file)?;
     let Experiment::Compare(result) = &file.experiment else { unreachable!("made above") };
@@ -186,8 +198,11 @@ fn compare(arguments: &Compare) -> Result<u8> {
 impl Compare {
     /// All but the rate of a pilot.
     fn design(&self) -> Result<CompareDesign> {
-        let family = measures::PAIRED.len() + usize::from(!self.no_instructions);
+        let family = measures::family(!self.no_instructions);
         let pairs = self.pairs.unwrap_or(if self.sequential { PAIRS_SEQUENTIAL } else { PAIRS });
+        if pairs > PAIRS_MAX {
+            return Err(Error::new(format!("--pairs {pairs}: at most {PAIRS_MAX}")));
+        }
         let design = CompareDesign {
             pairs,
             looks: if self.sequential { looks::plan(pairs, self.alpha, family) } else { Vec::new() },
@@ -260,6 +275,33 @@ impl Compare {
         Ok((asked(a)?, asked(b)?))
     }
 
+    /// A result must not be lost to its own summary, nor an hour to a folder that is not there.
+    fn check_outputs(&self, json: &Path) -> Result {
+        let Some(markdown) = self.markdown.as_deref().filter(|path| *path != Path::new(STANDARD_OUTPUT)) else {
+            return Ok(());
+        };
+        let is_same = |one: &Path, other: &Path| {
+            one == other
+                || std::fs::canonicalize(one)
+                    .is_ok_and(|one| std::fs::canonicalize(other).is_ok_and(|other| one == other))
+        };
+        if is_same(json, markdown) {
+            return Err(Error::new(format!(
+                "--markdown {}: the result goes there; name another file",
+                markdown.display()
+            )));
+        }
+        let cannot = |why: &dyn std::fmt::Display| {
+            Err(Error::new(format!("--markdown {}: cannot be written: {why}", markdown.display())))
+        };
+        match std::fs::metadata(markdown) {
+            Ok(there) if there.is_dir() => cannot(&"it is a folder; name a file in it"),
+            // A pipe or a terminal is tried when there is something to write.
+            Ok(there) if !there.is_file() => Ok(()),
+            _ => atomic_file::can_replace(markdown).or_else(|error| cannot(&error)),
+        }
+    }
+
     /// Markdown in place of the table where it goes to standard output; neither where the result itself goes there.
     fn show(&self, file: &ResultFile, path: &Path) -> Result {
         let Experiment::Compare(result) = &file.experiment else { unreachable!("made by this command") };
@@ -285,7 +327,7 @@ fn result(
     design: &CompareDesign,
     pilot: &Pilot,
     (a, b): (&Asked, &Asked),
-    pairs: &[Pair],
+    (pairs, crash): (&[Pair], Option<&Crash>),
     counted: &Result<Instructions, String>,
 ) -> Result<CompareResult> {
     let mut result = CompareResult {
@@ -295,7 +337,8 @@ fn result(
         pairs: pairs.to_vec(),
         instructions: counted.as_ref().ok().cloned(),
         instructions_missing: counted.as_ref().err().cloned(),
-        analysis: analysis::analyse(design, pairs, counted.as_ref().ok())?,
+        crash: crash.cloned(),
+        analysis: analysis::analyse(design, pairs, counted.as_ref().ok(), crash)?,
     };
     result.a.revision.clone_from(&a.revision);
     result.b.revision.clone_from(&b.revision);
@@ -335,13 +378,4 @@ fn probability(text: &str) -> Result<f64, String> {
 
 fn rate_or_auto(text: &str) -> Result<Rate, String> {
     if text == "auto" { Ok(Rate::Auto) } else { rate(text).map(Rate::Fixed) }
-}
-
-fn typed() -> Vec<String> {
-    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
-}
-
-fn seed_of_clock() -> u64 {
-    // Milliseconds: short enough to be typed again.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -5,26 +5,27 @@
 
 mod plan;
 
+use crate::cli::typed::typed;
 use crate::cli::values::{self, Cpus, Header};
 use crate::display::LoadDisplay;
 use crate::environment;
 use crate::error::{Error, Result};
-use crate::result::file::ResultWriter;
+use crate::result::file::{self, ResultWriter};
 use crate::result::load::LoadResult;
 use crate::result::tail::Point;
 use crate::result::{Experiment, ResultFile};
 use crate::stdout::show;
-use crate::stop;
+use crate::stop::{self, EXIT_INTERRUPTED};
+use crate::target::placement;
 use clap::Args;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::LineWriter;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use stillgate_load::engine::Control;
 use stillgate_load::present::{IntervalLog, table};
-use stillgate_load::{Interval, Load, Outcome};
+use stillgate_load::{Interval, Load, LoadError, Outcome};
 
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
@@ -36,7 +37,12 @@ With --rate, requests start by a schedule, whatever the server does, and latency
 from the send (uncorrected). Without, each connection sends its next request when the last was answered.
 
 Exit codes: 0 the run is done, failed requests included (they are in the table, and as `errors` in the JSON); 3 the run is void, \
-it says more about this generator than about the server; 2 it could not be done. Ctrl-C ends a run early with the figures so far.
+it says more about this generator than about the server; 2 it could not be done; 130 it was ended before anything was measured. \
+Ctrl-C ends a run early with the figures so far; once more, at once and without them.
+
+After the measured time the generator waits, for up to --timeout, for what is still under way or was due and found no free connection; \
+Ctrl-C ends that, too. Where the server breaks or refuses connections, one new connection is tried at a time, with pauses of 10 to \
+100 ms, and what is due meanwhile waits.
 
 Examples:
   20,000 requests a second over 50 connections, result also as JSON:
@@ -72,6 +78,10 @@ pub(crate) struct LoadArguments {
     /// The CPUs of the threads, taken in turn, e.g. 0,2-3; by default wherever the system puts them
     #[arg(long, value_name = "LIST", value_parser = values::cpus)]
     cpus: Option<Cpus>,
+    /// Let the threads of an open loop go before all other programs on their CPUs (SCHED_FIFO; needs CAP_SYS_NICE); not where the
+    /// target shares those CPUs: the load would take its time away
+    #[arg(long, requires = "rate", requires = "cpus")]
+    realtime: bool,
     /// Source addresses, taken in turn; one has ports for some 28,000 connections
     #[arg(long, value_name = "IP,...", value_delimiter = ',')]
     sources: Vec<IpAddr>,
@@ -124,6 +134,9 @@ pub(crate) struct LoadArguments {
 
 pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     let load = plan::load(arguments)?;
+    let mix_sha256 = arguments.mix.as_deref().and_then(file::sha256);
+    // This thread counts what the others measure; it is to keep off the target's CPUs as they do.
+    placement::pin(&load.cpus)?;
     // Before the run: nobody wants to hear after an hour that its result has no place.
     let json = arguments.json.as_deref().map(ResultWriter::open).transpose()?;
     let mut log = arguments.hdr_log.as_deref().map(Log::create).transpose()?;
@@ -138,7 +151,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     match json {
         Some(json) => {
             let on_stdout = json.path() == Path::new("-");
-            json.finish(&file(&load, &outcome, points)?)?;
+            json.finish(&result_file(&load, &outcome, points, mix_sha256)?)?;
             if !on_stdout {
                 show(text)?;
             } else if !arguments.quiet {
@@ -152,14 +165,15 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
 
 /// The run, shown and logged while it goes on.
 fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outcome, Vec<Point>)> {
-    let stop = stop::stop_flag()?;
+    let interrupt = stop::stop_flag()?;
     let mut display = (!quiet).then(|| LoadDisplay::new(load));
     let mut points = Vec::new();
     let mut failed = None;
-    let outcome = stillgate_load::run(load, &mut |interval| {
+    let outcome = stillgate_load::run(load, &interrupt, &mut |interval| {
         // What is left behind the last whole stretch.
-        if interval.length < plan::INTERVAL_MIN && interval.requests + interval.errors == 0 {
-            return Control::Continue;
+        let is_empty = interval.errors == 0 && interval.latencies.corrected.is_empty();
+        if interval.length < plan::INTERVAL_MIN && is_empty {
+            return;
         }
         points.push(Point::of(interval));
         if let Some(display) = &mut display {
@@ -167,25 +181,21 @@ fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outco
         }
         if let Some(Err(error)) = log.as_mut().map(|log| log.write(interval)) {
             failed = Some(error);
-        }
-        match stop.load(Ordering::Relaxed) || failed.is_some() {
-            true => Control::Stop,
-            false => Control::Continue,
+            interrupt.store(true, Ordering::Relaxed);
         }
     });
     drop(display);
     match (outcome, failed) {
-        (Err(error), _) => Err(Error::new(error.to_string())),
         (_, Some(error)) => Err(error),
+        (Err(error @ LoadError::Interrupted(_)), None) => Err(Error::new(error.to_string()).exit(EXIT_INTERRUPTED)),
+        (Err(error), None) => Err(Error::new(error.to_string())),
         (Ok(outcome), None) => Ok((outcome, points)),
     }
 }
 
-fn file(load: &Load, outcome: &Outcome, points: Vec<Point>) -> Result<ResultFile> {
-    let result = LoadResult::of(load, outcome, points)?;
-    // What is not text is in no argument that is understood.
-    let typed = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
-    Ok(ResultFile::new(typed, environment::gather(), Experiment::Load(Box::new(result))))
+fn result_file(load: &Load, outcome: &Outcome, points: Vec<Point>, mix_sha256: Option<String>) -> Result<ResultFile> {
+    let result = LoadResult::of(load, outcome, points, mix_sha256)?;
+    Ok(ResultFile::new(typed(), environment::gather(), Experiment::Load(Box::new(result))))
 }
 
 /// The interval log, with its path for messages.
@@ -198,8 +208,15 @@ struct Log {
 impl Log {
     fn create(path: &Path) -> Result<Log> {
         let unwritable = |error| Error::new(format!("--hdr-log {}: {error}; name another file", path.display()));
+        let is_new = !path.exists();
         let file = File::create(path).map_err(unwritable)?;
-        let writer = IntervalLog::new(LineWriter::new(file)).map_err(unwritable)?;
+        let writer = IntervalLog::new(LineWriter::new(file)).map_err(|error| {
+            if is_new {
+                // It has nothing in it; that it stays is no other failure.
+                let _ = fs::remove_file(path);
+            }
+            unwritable(error)
+        })?;
         Ok(Log { path: path.to_owned(), writer })
     }
 

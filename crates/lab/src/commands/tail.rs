@@ -1,6 +1,7 @@
 //! `stillgate-lab tail`: what scrapes of a gateway's metrics do to its slowest requests, for each of several gateways, numbers
 //! of series and scrape intervals.
 
+use crate::cli::typed::{seed_of_clock, typed};
 use crate::cli::values::{Cpus, count, cpus, duration, percent, positive, rate};
 use crate::commands;
 use crate::display::Progress;
@@ -8,7 +9,7 @@ use crate::environment::{self, Stolen};
 use crate::error::{EXIT_FAILED, Error, Result};
 use crate::result::environment::Environment;
 use crate::result::file::{self, ResultWriter};
-use crate::result::tail::{TailDesign, TailResult};
+use crate::result::tail::{TailDesign, TailResult, Verdict};
 use crate::result::{Experiment, ResultFile};
 use crate::stdout;
 use crate::stop::stop_flag;
@@ -19,13 +20,22 @@ use crate::target::{Kind, Spec, placement};
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Exit code of an experiment that was asked to stop; what a shell shows of a process ended by SIGINT.
 const EXIT_STOPPED: u8 = 130;
 
+/// Exit code where nothing can be said of any cell.
+const EXIT_VOID: u8 = 3;
+
+/// More say no more, and would take years.
+const PAIRS_MAX: u64 = 10_000;
+
 /// `stillgate-lab tail`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 done, whatever the verdicts; 2 a combination could not be run, or nothing could; 3 all combinations are void, nothing can \
+be said; 130 asked to stop, what was finished is kept. A verdict is given only of a combination whose pairs were all run.")]
 pub(crate) struct Tail {
     /// stillgate, nginx, nginx-lua, haproxy or envoy, as found on this machine; `haproxy=PATH` names the binary
     #[arg(value_name = "TARGET", value_parser = built_in, required_unless_present = "start")]
@@ -103,16 +113,17 @@ fn built_in(text: &str) -> Result<BuiltIn, String> {
     Ok(BuiltIn { kind, program })
 }
 
-/// 0: done; 2: a cell could not be run; 130: asked to stop. What was finished is kept in any case.
+/// 0: done; 2: a cell could not be run; 3: all cells are void; 130: asked to stop. What was finished is kept in any case.
 pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
-    let design = arguments.design()?;
+    let mut design = arguments.design()?;
     design::check(&design, &arguments.scrape_every)?;
     let planned = design::cells(&arguments.specs(folder.path()), &arguments.series, &arguments.scrape_every);
+    design.plan = planned.iter().map(PlannedCell::planned).collect();
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("tail"));
     let writer = ResultWriter::open(&path)?;
-    if arguments.report.is_some() && matches!(writer, ResultWriter::Stream(_)) {
-        return Err("--report is made from the result file; name one with --json FILE".into());
+    if let Some(page) = &arguments.report {
+        arguments.check_page(page, &path, &writer)?;
     }
     let stop = stop_flag()?;
     let (environment, stolen) = (environment::gather(), Stolen::begin());
@@ -135,6 +146,7 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let Experiment::Tail(tail) = &file.experiment else { unreachable!("made above") };
     stdout::show(table::text(tail)?)?;
     let failed = !tail.failures.is_empty();
+    let void = tail.analysis.cells.iter().all(|cell| cell.verdict == Verdict::Void);
     writer.finish(&file)?;
     if let Some(page) = &arguments.report {
         commands::report::write(std::slice::from_ref(&path), page)?;
@@ -143,6 +155,7 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     Ok(match ended {
         Ended::Stopped => EXIT_STOPPED,
         Ended::Done if failed => EXIT_FAILED,
+        Ended::Done if void => EXIT_VOID,
         Ended::Done => 0,
     })
 }
@@ -150,6 +163,14 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
 impl Tail {
     fn design(&self) -> Result<TailDesign> {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
+        if self.pairs > PAIRS_MAX {
+            return Err(format!(
+                "--pairs {}: at most {PAIRS_MAX}; {} is the default",
+                self.pairs,
+                design::PAIRS_DEFAULT
+            )
+            .into());
+        }
         let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
             eprintln!("note: {warning}");
@@ -160,6 +181,7 @@ impl Tail {
             block_s: self.block.as_secs_f64(),
             lead_in_s: design::LEAD_IN.as_secs_f64(),
             pairs: usize::try_from(self.pairs).map_err(|_| "--pairs: too many")?,
+            plan: Vec::new(),
             seed: self.seed.unwrap_or_else(seed_of_clock),
             confidence: design::CONFIDENCE,
             power: design::POWER,
@@ -169,6 +191,20 @@ impl Tail {
             touched_percent: self.touched * 100.0,
             placement,
         })
+    }
+
+    /// Before anything begins, whether the page has a place of its own.
+    fn check_page(&self, page: &Path, json: &Path, writer: &ResultWriter) -> Result {
+        if matches!(writer, ResultWriter::Stream(_)) {
+            return Err("--report is made from the result file; name one with --json FILE".into());
+        }
+        let of = |path: &Path| std::fs::canonicalize(path).ok();
+        if page == json || (of(page).is_some() && of(page) == of(json)) {
+            return Err(
+                "--report and --json name the same file, and the page would replace the result; name two".into()
+            );
+        }
+        commands::report::check_output(page)
     }
 
     fn specs(&self, folder: &Path) -> Vec<Spec> {
@@ -220,13 +256,4 @@ fn introduce(design: &TailDesign, planned: &[PlannedCell], path: &Path) {
     if design.pairs < needed {
         eprintln!("note: {} pairs cannot show a difference, however large; at least {needed} can", design.pairs);
     }
-}
-
-fn typed() -> Vec<String> {
-    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
-}
-
-fn seed_of_clock() -> u64 {
-    // Milliseconds: short enough to be typed again.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -1,16 +1,21 @@
 //! `stillgate-lab verify`: makes the analysis of result files again from design and raw data alone.
 //!
-//! The raw data are taken at their word: what was measured nobody can measure again. Numbers are compared to the last digit
-//! but one: the logarithms and exponentials in some p-values come from the system's library, and those of two systems may
-//! differ in the last bits.
+//! The histograms are taken at their word: what was measured nobody can measure again. What follows from them, or was decided
+//! before they were, is held against them: the analysis, the order of the runs, which runs are void, what was typed. Numbers
+//! are compared to the last digit but one: the logarithms and exponentials in some p-values come from the system's library,
+//! and those of two systems may differ in the last bits.
 
-use crate::compare;
+mod arguments;
+mod compare;
+mod load;
+mod runs;
+mod tail;
+
+use crate::compare::analysis as compare_analysis;
 use crate::error::{EXIT_FAILED, Error, Result};
-use crate::result::load::LoadResult;
-use crate::result::tail::{Arm, TailResult};
-use crate::result::{Experiment, ResultFile, file, histogram};
+use crate::result::{Experiment, ResultFile, file};
 use crate::stdout;
-use crate::tail;
+use crate::tail::analysis as tail_analysis;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -42,8 +47,8 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     let mut worst = 0;
     for path in &arguments.files {
         let (said, code) = match verify(path) {
-            Ok(differences) if differences.is_empty() => (format!("{}: verified: same verdict\n", path.display()), 0),
-            Ok(differences) => (listed(path, &differences), EXIT_DIFFERENT),
+            Ok(verified) if verified.differences.is_empty() => (same(path, &verified), 0),
+            Ok(verified) => (listed(path, &verified.differences), EXIT_DIFFERENT),
             Err(error) => {
                 eprintln!("stillgate-lab: {error}");
                 (String::new(), EXIT_FAILED)
@@ -55,6 +60,17 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     Ok(worst)
 }
 
+/// A result made again.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    /// As it was stored, but its analysis is the one that the raw data give, in this version's words.
+    pub(crate) result: ResultFile,
+    /// What was stored and does not follow.
+    pub(crate) differences: Vec<Difference>,
+    /// Whether words were held against words: another version may put the same figures into other ones.
+    pub(crate) words_compared: bool,
+}
+
 /// A figure that is not what the raw data give.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Difference {
@@ -64,76 +80,35 @@ pub(crate) struct Difference {
     recomputed: String,
 }
 
-fn verify(path: &Path) -> Result<Vec<Difference>> {
+fn verify(path: &Path) -> Result<Verified> {
     let result = file::read(path)?;
-    differences(&result).map_err(|error| error.context(path.display()))
+    made_again(result).map_err(|error| error.context(path.display()))
 }
 
-/// Everything in a result that does not follow from its raw data.
-pub(crate) fn differences(result: &ResultFile) -> Result<Vec<Difference>> {
+/// Makes a result again, and finds everything in it that does not follow from its raw data.
+pub(crate) fn made_again(mut result: ResultFile) -> Result<Verified> {
     let mut found = Vec::new();
-    match &result.experiment {
+    arguments::check(&result, &mut found);
+    match &mut result.experiment {
         Experiment::Tail(tail) => {
-            let analysis = tail::analysis::analyse(&tail.design, &tail.cells)?;
+            let analysis = tail_analysis::analyse(&tail.design, &tail.cells)?;
             compare_json("analysis", &json(&tail.analysis)?, &json(&analysis)?, &mut found);
-            check_order(tail, &mut found);
+            tail.analysis = analysis;
+            tail::check(tail, &mut found)?;
         }
         Experiment::Compare(compared) => {
-            let analysis =
-                compare::analysis::analyse(&compared.design, &compared.pairs, compared.instructions.as_ref())?;
+            let analysis = compare_analysis::again(compared)?;
             compare_json("analysis", &json(&compared.analysis)?, &json(&analysis)?, &mut found);
+            compared.analysis = analysis;
+            compare::check(compared, &mut found)?;
         }
-        Experiment::Load(load) => check_load(load, &mut found)?,
+        Experiment::Load(load) => load::check(load, &mut found)?,
     }
-    if result.lab_version != env!("CARGO_PKG_VERSION") {
-        // Another version may put the same figures into other words.
+    let words_compared = result.lab_version == env!("CARGO_PKG_VERSION");
+    if !words_compared {
         found.retain(|difference| !difference.path.ends_with(SENTENCE));
     }
-    Ok(found)
-}
-
-/// The blocks must have been run in the order that the seed gives: another one could have been chosen with the data in view.
-fn check_order(tail: &TailResult, found: &mut Vec<Difference>) {
-    let words = |(pair, arm): (usize, Arm)| format!("pair {pair} {arm:?}").to_lowercase();
-    for (index, cell) in tail.cells.iter().enumerate() {
-        let planned = tail::design::order(tail.design.seed, cell.number, tail.design.pairs);
-        for (number, block) in cell.blocks.iter().enumerate() {
-            let drawn = planned.get(number).copied();
-            if drawn != Some((block.pair, block.arm)) {
-                found.push(Difference {
-                    path: format!("cells[{index}].blocks[{number}]"),
-                    stored: words((block.pair, block.arm)),
-                    recomputed: drawn.map_or("no such block is in the design".to_owned(), words),
-                });
-            }
-        }
-    }
-}
-
-/// The figures at the top follow from the run that is kept with them.
-fn check_load(load: &LoadResult, found: &mut Vec<Difference>) -> Result {
-    let run = &load.run;
-    let percentiles = |what: &str, text: &str| {
-        let decoded = histogram::decode(text).map_err(|error| error.context(format_args!("run.{what}")))?;
-        json(&histogram::percentiles(&decoded))
-    };
-    let figures = [
-        ("corrected", json(&load.corrected)?, percentiles("corrected", &run.corrected)?),
-        ("uncorrected", json(&load.uncorrected)?, percentiles("uncorrected", &run.uncorrected)?),
-        ("lateness", json(&load.lateness)?, percentiles("lateness", &run.lateness)?),
-        ("requests", json(&load.requests)?, json(&run.requests)?),
-        ("errors", json(&load.errors)?, json(&run.errors)?),
-        ("errors_by_kind", json(&load.errors_by_kind)?, json(&run.errors_by_kind)?),
-        ("rate_intended", json(&load.rate_intended)?, json(&run.rate_intended)?),
-        ("rate_achieved", json(&load.rate_achieved)?, json(&run.rate_achieved)?),
-        ("duration_s", json(&load.duration_s)?, json(&run.elapsed_s)?),
-        ("void", json(&load.void)?, json(&!run.void.is_empty())?),
-        ("void_reasons", json(&load.void_reasons)?, json(&run.void)?),
-    ];
-    for (what, stored, recomputed) in &figures {
-        compare_json(what, stored, recomputed, found);
-    }
-    Ok(())
+    Ok(Verified { result, differences: found, words_compared })
 }
 
 fn json(value: &impl Serialize) -> Result<Value> {
@@ -144,7 +119,8 @@ fn compare_json(path: &str, stored: &Value, recomputed: &Value, found: &mut Vec<
     match (stored, recomputed) {
         (Value::Object(a), Value::Object(b)) => {
             for (key, recomputed) in b {
-                compare_json(&format!("{path}.{key}"), a.get(key).unwrap_or(&Value::Null), recomputed, found);
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                compare_json(&path, a.get(key).unwrap_or(&Value::Null), recomputed, found);
             }
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
@@ -174,6 +150,22 @@ fn is_same(a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
+fn difference(path: impl Into<String>, stored: impl ToString, recomputed: impl ToString) -> Difference {
+    Difference { path: path.into(), stored: stored.to_string(), recomputed: recomputed.to_string() }
+}
+
+fn same(path: &Path, verified: &Verified) -> String {
+    let words = match verified.words_compared {
+        true => String::new(),
+        false => format!(
+            "; words were not compared: they are those of stillgate-lab {}, this is {}",
+            verified.result.lab_version,
+            env!("CARGO_PKG_VERSION")
+        ),
+    };
+    format!("{}: verified: same verdict{words}\n", path.display())
+}
+
 fn listed(path: &Path, differences: &[Difference]) -> String {
     let mut out = format!("{}: {} figures are not what the raw data give:\n", path.display(), differences.len());
     for Difference { path, stored, recomputed } in differences.iter().take(SHOWN_MAX) {
@@ -189,6 +181,7 @@ fn listed(path: &Path, differences: &[Difference]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::histogram;
     use crate::tail::synthetic;
     use proptest::prelude::*;
 
@@ -197,7 +190,7 @@ mod tests {
         let file = synthetic::file(7, 9, 50_000.0);
         let mut value = json(&file).unwrap();
         change(value.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")));
-        let found = differences(&file::parse(&value.to_string()).unwrap()).unwrap();
+        let found = made_again(file::parse(&value.to_string()).unwrap()).unwrap().differences;
         found.into_iter().map(|difference| difference.path).collect()
     }
 
@@ -233,6 +226,55 @@ mod tests {
         check("/cells/1/blocks/3/run/void", |value| *value = vec!["late"].into(), &format!("{analysed}.void_pairs"));
         let swapped: fn(&mut Value) = |arm| *arm = if *arm == "with" { "without" } else { "with" }.into();
         check("/cells/0/blocks/1/arm", swapped, "cells[0].blocks[1]");
+        // In what says which data count.
+        check("/cells/1/blocks/3/run/void", |value| *value = vec!["late"].into(), "cells[1].blocks[3].run.void");
+        let late = |value: &mut Value| {
+            let mut lateness = stillgate_load::outcome::histogram();
+            lateness.record_n(2_000_000, 100).unwrap();
+            *value = json(&histogram::encode(&lateness).unwrap()).unwrap();
+        };
+        check("/cells/1/blocks/3/run/lateness", late, "cells[1].blocks[3].run.void");
+        check("/cells/1/blocks/3/run/requests", |value| *value = 4_999.into(), "cells[1].blocks[3].run.requests");
+        check("/cells/1/blocks/3/run/errors", |value| *value = 1.into(), "cells[1].blocks[3].run.errors");
+        check("/cells/1/blocks/3/points", |value| *value = Value::Array(Vec::new()), "cells[1].blocks[3].points");
+        check("/cells/1/blocks/3/points/7/max_us", |value| *value = 9e9.into(), "cells[1].blocks[3].points");
+        // In what was planned.
+        check("/cells", |value| drop(value.as_array_mut().unwrap().remove(0)), "cells");
+        check("/cells", |value| drop(value.as_array_mut().unwrap().pop()), "analysis.cells");
+        check("/cells/1/number", |value| *value = 0.into(), "cells[1].number");
+        check("/cells/1/series_asked", |value| *value = 1.into(), "cells[1]");
+        check("/design/plan", |value| drop(value.as_array_mut().unwrap().pop()), "cells[1]");
+        check("/cells/1/blocks/3/run/begun_unix_s", |value| *value = 1e9.into(), "cells[1].blocks[3].run.begun_unix_s");
+        check("/design/pairs", |value| *value = 8.into(), "cells[0].blocks[16]");
+    }
+
+    #[test]
+    fn what_was_typed_holds() {
+        let check = |words: &[&str], path: Option<&str>| {
+            let mut file = synthetic::file(7, 9, 0.0);
+            file.arguments = words.iter().map(|word| (*word).to_owned()).collect();
+            let found = made_again(file).unwrap().differences;
+            assert_eq!(found.first().map(|difference| difference.path.as_str()), path, "{words:?}: {found:?}");
+        };
+        check(&["tail", "nginx", "--pairs", "9", "--seed", "7", "--rate", "1k", "--block", "5s"], None);
+        check(&["tail", "nginx", "--pairs", "50"], Some("design.pairs"));
+        check(&["tail", "nginx", "--seed", "8"], Some("design.seed"));
+        check(&["tail", "nginx", "--block", "1s"], Some("design.block"));
+        check(&["load", "http://127.0.0.1/"], Some("arguments"));
+        // Of another version.
+        check(&["tail", "nginx", "--pears", "50"], None);
+    }
+
+    #[test]
+    fn files_of_the_first_layout_verify() {
+        for (kind, text) in [
+            ("tail", include_str!("../../tests/data/tail-schema-1.json")),
+            ("compare", include_str!("../../tests/data/compare-schema-1.json")),
+            ("load", include_str!("../../tests/data/load-schema-1.json")),
+        ] {
+            let verified = made_again(file::parse(text).unwrap()).unwrap();
+            assert_eq!(verified.differences, vec![], "{kind}");
+        }
     }
 
     #[test]
@@ -245,16 +287,20 @@ mod tests {
     }
 
     #[test]
-    fn other_words_of_another_version_are_no_difference() {
-        let check = |version: &str, found: usize| {
+    fn other_words_of_another_version_are_no_difference_and_are_not_shown() {
+        let check = |version: &str, found: usize, said: &str| {
             let mut file = synthetic::file(1, 1, 0.0);
             file.lab_version = version.to_owned();
             let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
-            tail.analysis.sentence = "In older words.".to_owned();
-            assert_eq!(differences(&file).unwrap().len(), found);
+            tail.analysis.sentence = "All is well.".to_owned();
+            let verified = made_again(file).unwrap();
+            assert_eq!(verified.differences.len(), found);
+            let Experiment::Tail(again) = &verified.result.experiment else { panic!("it stays one") };
+            assert!(again.analysis.sentence.starts_with("The slowest requests: "), "{}", again.analysis.sentence);
+            assert!(same(Path::new("a.json"), &verified).contains(said));
         };
-        check(env!("CARGO_PKG_VERSION"), 1);
-        check("0.0.1", 0);
+        check(env!("CARGO_PKG_VERSION"), 1, "verified: same verdict\n");
+        check("0.0.1", 0, "same verdict; words were not compared: they are those of stillgate-lab 0.0.1, this is");
     }
 
     proptest! {
@@ -264,7 +310,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("result.json");
             file::ResultWriter::open(&path).unwrap().finish(&synthetic::file(seed, pairs, stall_us)).unwrap();
-            prop_assert_eq!(verify(&path).unwrap(), vec![]);
+            prop_assert_eq!(verify(&path).unwrap().differences, vec![]);
         }
     }
 }

@@ -4,51 +4,73 @@
 //! Wilcoxon's signed-rank test decides, exactly and without assuming a distribution; the effect and its interval are
 //! Hodges and Lehmann's, which invert that test. Mann and Whitney's U is given beside, for those who expect it; it knows nothing
 //! of pairs and so sees less. p-values are corrected over the measures and looks ([`looks`](super::looks)), and the intervals
-//! are as wide as for all of them to hold together.
+//! are as wide as for all of them to hold together. Failed requests are a measure too ([`failures`](super::failures)).
 //!
 //! "No difference" is never said without the smallest one that would have been seen. Nothing here asks for more pairs:
 //! how many there are, and when they are looked at, was fixed before the first.
 
 use super::looks::{self, Look};
 use super::measures::{self, INSTRUCTIONS, Measure, PAIRED, Reading};
-use super::{repetitions, words};
+use super::{failures, repetitions, words};
 use crate::error::Result;
 use crate::result::compare::{
-    CompareAnalysis, CompareDesign, Decision, Instructions, MeasureAnalysis, MeasureVerdict, Pair,
+    CompareAnalysis, CompareDesign, CompareResult, Crash, Decision, Failures, Instructions, MeasureAnalysis,
+    MeasureVerdict, Pair,
 };
 use stillgate_stats::{
-    hodges_lehmann, log_ratios, mann_whitney, median, minimum_detectable_effect_signed_rank, signed_rank,
+    effect_beyond, hodges_lehmann, log_ratios, mann_whitney, median, minimum_detectable_effect_signed_rank,
+    signed_rank, standard_deviation,
 };
 
 /// A comparison, or a measure of it, that lost more of its pairs than this is not what was designed.
 const VOID_SHARE_MAX: f64 = 0.2;
+
+/// The figures that are judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures<'a> {
+    /// A and B of each pair that is not void.
+    pub(super) readings: &'a [(Reading, Reading)],
+    /// Their shares of failed requests.
+    pub(super) failed: &'a [failures::Shares],
+    pub(super) instructions: Option<&'a Instructions>,
+}
+
+/// Of all that a result holds besides.
+pub(crate) fn again(result: &CompareResult) -> Result<CompareAnalysis> {
+    analyse(&result.design, &result.pairs, result.instructions.as_ref(), result.crash.as_ref())
+}
 
 /// A function of its arguments alone. Fails only where a kept histogram cannot be read.
 pub(crate) fn analyse(
     design: &CompareDesign,
     pairs: &[Pair],
     instructions: Option<&Instructions>,
+    crash: Option<&Crash>,
 ) -> Result<CompareAnalysis> {
     let reasons: Vec<Option<String>> = pairs.iter().map(measures::void).collect();
     let void_pairs = reasons.iter().flatten().count();
-    let sound = pairs.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
-    let readings = sound.clone().map(|(pair, _)| measures::read(pair)).collect::<Result<Vec<_>>>()?;
-    let late: Vec<String> = sound.filter_map(|(pair, _)| measures::late(pair)).collect();
-    let counted = instructions.filter(|instructions| !instructions.a.is_empty());
-    let look = looks::at(design, pairs.len(), PAIRED.len() + usize::from(counted.is_some()));
-    let mut analysis = judge(design, &look, &readings, counted);
+    let sound: Vec<&Pair> =
+        pairs.iter().zip(&reasons).filter(|(_, reason)| reason.is_none()).map(|(pair, _)| pair).collect();
+    let readings = sound.iter().map(|pair| measures::read(pair)).collect::<Result<Vec<_>>>()?;
+    let failed: Vec<failures::Shares> = sound.iter().map(|pair| failures::shares(pair)).collect();
+    let instructions = instructions.filter(|instructions| !instructions.a.is_empty());
+    let look = looks::at(design, pairs.len(), measures::family(instructions.is_some()));
+    let mut analysis = judge(design, &look, &Figures { readings: &readings, failed: &failed, instructions });
     analysis.void_pairs = void_pairs;
-    analysis.late_pairs = late.len();
-    if readings.is_empty() || is_lost(void_pairs, pairs.len()) {
+    analysis.late_pairs = sound.iter().filter(|pair| measures::late(pair).is_some()).count();
+    analysis.not_judged = not_judged(&analysis, &sound);
+    failures::add_example(&mut analysis.failures, &sound);
+    if let Some(crash) = crash {
+        analysis.decision = Decision::Worse;
+        analysis.sentence = words::crashed(crash, design);
+    } else if readings.is_empty() || is_lost(void_pairs, pairs.len()) {
         let reason = reasons.iter().flatten().next().map_or("no pair was run", String::as_str);
         analysis.decision = Decision::Void;
         analysis.sentence = words::void(void_pairs, pairs.len(), VOID_SHARE_MAX, reason);
-    } else if !is_look(design, pairs.len()) {
+    } else if !looks::is_look(design, pairs.len()) || look.is_early && void_pairs > 0 {
         // Deciding at a moment that was not planned would be one look more than the error was stated for.
         analysis.decision = Decision::Undecided;
-        analysis.sentence = words::unfinished(pairs.len(), design.pairs);
-    } else if let Some(reason) = late.first().filter(|_| is_lost(late.len(), readings.len())) {
-        analysis.sentence += &words::late(late.len(), readings.len(), reason);
+        analysis.sentence = words::unfinished(pairs.len(), design.pairs, void_pairs);
     }
     Ok(analysis)
 }
@@ -57,38 +79,49 @@ fn is_lost(missing: usize, pairs: usize) -> bool {
     missing as f64 > VOID_SHARE_MAX * pairs as f64
 }
 
-/// Whether the design looks at the data after this many pairs.
-fn is_look(design: &CompareDesign, done: usize) -> bool {
-    if design.looks.is_empty() { done == design.pairs } else { design.looks.contains(&done) }
+/// Measures without an analysis, those for one reason together; the reason is the first pair's that has one.
+fn not_judged(analysis: &CompareAnalysis, sound: &[&Pair]) -> Vec<String> {
+    let mut found: Vec<(Vec<&str>, usize, String)> = Vec::new();
+    let is_judged = |name: &str| analysis.measures.iter().any(|measure| measure.measure == name);
+    for measure in PAIRED.iter().filter(|measure| !is_judged(measure.name)) {
+        let reasons: Vec<String> = sound.iter().filter_map(|pair| measures::missing(pair, measure)).collect();
+        let Some(reason) = reasons.first() else { continue };
+        match found.iter_mut().find(|(_, count, known)| *count == reasons.len() && known == reason) {
+            Some((names, ..)) => names.push(measure.name),
+            None => found.push((vec![measure.name], reasons.len(), reason.clone())),
+        }
+    }
+    found.iter().map(|(names, count, reason)| words::not_judged(names, *count, sound.len(), reason)).collect()
 }
 
-/// All but what makes a comparison void, from plain figures: A and B of each sound pair.
-pub(super) fn judge(
-    design: &CompareDesign,
-    look: &Look,
-    readings: &[(Reading, Reading)],
-    instructions: Option<&Instructions>,
-) -> CompareAnalysis {
+/// All but what makes a comparison void or unfinished.
+pub(super) fn judge(design: &CompareDesign, look: &Look, figures: &Figures<'_>) -> CompareAnalysis {
+    let Figures { readings, failed, instructions } = *figures;
     let mut found: Vec<(&Measure, MeasureAnalysis)> = Vec::new();
     for (index, measure) in PAIRED.iter().enumerate() {
         let (a, b): (Vec<f64>, Vec<f64>) = readings.iter().filter_map(|(a, b)| a[index].zip(b[index])).unzip();
-        if is_lost(readings.len() - a.len(), readings.len()) {
+        let missing = readings.len() - a.len();
+        if is_lost(missing, readings.len()) || look.is_early && missing > 0 {
             continue;
         }
         found.extend(paired(measure, &a, &b, design, look).map(|analysis| (measure, analysis)));
     }
     found.extend(instructions.and_then(|counted| repeated(counted, design, look)).map(|found| (&INSTRUCTIONS, found)));
-    let p_values: Vec<(f64, bool)> =
+    let mut failures = failures::of(failed);
+    let mut p_values: Vec<(f64, bool)> =
         found.iter().map(|(measure, analysis)| (analysis.p_value, measure.name == INSTRUCTIONS.name)).collect();
-    for ((measure, analysis), adjusted) in found.iter_mut().zip(look.adjust(&p_values)) {
-        analysis.p_adjusted = adjusted;
+    p_values.push((failures.p_value, false));
+    let adjusted = look.adjust(&p_values);
+    for ((measure, analysis), adjusted) in found.iter_mut().zip(&adjusted) {
+        analysis.p_adjusted = *adjusted;
         analysis.verdict = verdict(measure, analysis, design.alpha);
         analysis.sentence = words::measure(measure, analysis);
     }
-    let decision = decide(design, &found);
-    let sentence = words::decision(decision, design, &found, readings.len());
+    failures::conclude(&mut failures, adjusted.last().copied().unwrap_or(1.0), design.alpha);
+    let decision = decide(design, &found, &failures);
+    let sentence = words::decision(decision, design, &found, &failures, readings.len());
     let measures = found.into_iter().map(|(_, analysis)| analysis).collect();
-    CompareAnalysis { measures, void_pairs: 0, late_pairs: 0, decision, sentence }
+    CompareAnalysis { measures, void_pairs: 0, late_pairs: 0, failures, not_judged: Vec::new(), decision, sentence }
 }
 
 /// None without sound pairs.
@@ -99,28 +132,36 @@ fn paired(measure: &Measure, a: &[f64], b: &[f64], design: &CompareDesign, look:
         Some(estimate) => (estimate.value, estimate.interval.low, estimate.interval.high),
         None => (median(&ratios)?, f64::NEG_INFINITY, f64::INFINITY),
     };
-    let deviation = standard_deviation(&ratios);
-    let detectable = minimum_detectable_effect_signed_rank(ratios.len() as u64, deviation, look.level, design.power);
     let mut analysis = blank(measure, median(a)?, median(b)?);
     analysis.effect = effect.exp_m1();
     analysis.low = low.exp_m1();
     analysis.high = high.exp_m1();
     analysis.p_value = test.p_value;
     analysis.p_mann_whitney = mann_whitney(a, b).map_or(1.0, |test| test.p_value);
-    analysis.minimum_detectable = detectable.map_or(f64::INFINITY, f64::exp_m1).max(measure.effect_min);
+    analysis.minimum_detectable = detectable(measure, &ratios, design, look).exp_m1();
     Some(analysis)
+}
+
+/// What the test would have found and what would have been large enough to count, as a logarithm.
+fn detectable(measure: &Measure, ratios: &[f64], design: &CompareDesign, look: &Look) -> f64 {
+    let (pairs, deviation) = (ratios.len() as u64, standard_deviation(ratios).unwrap_or(0.0));
+    let tested = minimum_detectable_effect_signed_rank(pairs, deviation, look.level, design.power);
+    let least = measure.effect_min.ln_1p();
+    let counts = effect_beyond(least, pairs, deviation, design.power).unwrap_or(least);
+    tested.unwrap_or(f64::INFINITY).max(counts)
 }
 
 /// Instructions: see [`repetitions`] for the rule.
 fn repeated(counted: &Instructions, design: &CompareDesign, look: &Look) -> Option<MeasureAnalysis> {
-    let found = repetitions::difference(&counted.a, &counted.b, look.level_once, design.power)?;
+    let least = INSTRUCTIONS.effect_min.ln_1p();
+    let found = repetitions::difference(&counted.a, &counted.b, look.level_once, design.power, least)?;
     let mut analysis = blank(&INSTRUCTIONS, median(&counted.a)?, median(&counted.b)?);
     analysis.effect = found.effect.exp_m1();
     analysis.low = found.low.exp_m1();
     analysis.high = found.high.exp_m1();
     analysis.p_value = found.p_value;
     analysis.p_mann_whitney = mann_whitney(&counted.a, &counted.b).map_or(1.0, |test| test.p_value);
-    analysis.minimum_detectable = found.minimum_detectable.exp_m1().max(INSTRUCTIONS.effect_min);
+    analysis.minimum_detectable = found.minimum_detectable.exp_m1();
     Some(analysis)
 }
 
@@ -152,27 +193,27 @@ fn verdict(measure: &Measure, analysis: &MeasureAnalysis, alpha: f64) -> Measure
     }
 }
 
-/// A worse measure decides whichever it is. Otherwise each deciding measure must be better, or so well measured that a
-/// difference of the margin would have been seen.
-fn decide(design: &CompareDesign, found: &[(&Measure, MeasureAnalysis)]) -> Decision {
-    if found.iter().any(|(_, analysis)| analysis.verdict == MeasureVerdict::Slower) {
+/// A worse measure decides whichever it is, and so do failed requests. Where B failed many in any pair it is never called "not
+/// worse": what answered is not what was asked for. Otherwise each deciding measure must be better, or so well measured that a
+/// difference of the margin would have been seen and is not in its interval.
+fn decide(design: &CompareDesign, found: &[(&Measure, MeasureAnalysis)], failures: &Failures) -> Decision {
+    let slower = MeasureVerdict::Slower;
+    if failures.verdict == slower || found.iter().any(|(_, analysis)| analysis.verdict == slower) {
         return Decision::Worse;
     }
     let decided = |name: &String| {
         found.iter().any(|(measure, analysis)| {
-            measure.name == name
-                && (analysis.verdict == MeasureVerdict::Faster || analysis.minimum_detectable <= design.margin)
+            let seen = analysis.minimum_detectable <= design.margin && worst(analysis) <= design.margin;
+            measure.name == name && (analysis.verdict == MeasureVerdict::Faster || seen)
         })
     };
-    if design.deciding.iter().all(decided) { Decision::NotWorse } else { Decision::Undecided }
+    let is_decided = failures.pairs_b_failing == 0 && design.deciding.iter().all(decided);
+    if is_decided { Decision::NotWorse } else { Decision::Undecided }
 }
 
-/// Of a sample; zero of a single value.
-fn standard_deviation(values: &[f64]) -> f64 {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (count - 1.0).max(1.0)).sqrt()
+/// How much worse B may be by the interval.
+pub(super) fn worst(analysis: &MeasureAnalysis) -> f64 {
+    if analysis.higher_is_better { -analysis.low } else { analysis.high }
 }
 
 #[cfg(test)]
@@ -183,28 +224,31 @@ mod tests {
     use crate::result::histogram;
     use crate::result::run::RunRecord;
     use std::collections::BTreeMap;
-    use stillgate_load::outcome;
+    use stillgate_load::{Void, outcome};
+
+    /// So many that p99.9 is told.
+    const REQUESTS: u64 = 4000;
 
     fn run(us: u64) -> RunRecord {
         let mut latencies = outcome::histogram();
-        latencies.record_n(us * 1000, 1000).unwrap();
+        latencies.record_n(us * 1000, REQUESTS).unwrap();
         let text = histogram::encode(&latencies).unwrap();
         RunRecord {
-            begun_unix_s: 0.0,
             elapsed_s: 1.0,
-            requests: 1000,
-            errors: 0,
-            errors_by_kind: BTreeMap::new(),
-            error_examples: Vec::new(),
-            rate_intended: None,
+            requests: REQUESTS,
             rate_achieved: 1e9 / us as f64,
             corrected: text.clone(),
             uncorrected: text.clone(),
             lateness: text,
-            generator_cpu_cores: 0.5,
-            generator_cpu_wait_share: None,
-            void: Vec::new(),
+            ..RunRecord::default()
         }
+    }
+
+    /// Requests of `run` that were answered 503.
+    fn fail(run: &mut RunRecord, count: u64) {
+        run.errors = count;
+        run.errors_by_kind = BTreeMap::from([("status".to_owned(), count)]);
+        run.error_examples = vec!["status 503".to_owned()];
     }
 
     fn side(us: u64) -> SideRecord {
@@ -217,9 +261,13 @@ mod tests {
         (0..16).map(pair).collect()
     }
 
+    fn analysed(pairs: &[Pair]) -> CompareAnalysis {
+        analyse(&design(16, &[]), pairs, None, None).unwrap()
+    }
+
     #[track_caller]
     fn check(pairs: &[Pair], expected: Decision, sentence: &str) {
-        let analysis = analyse(&design(16, &[]), pairs, None).unwrap();
+        let analysis = analysed(pairs);
         assert_eq!(analysis.decision, expected, "{}", analysis.sentence);
         assert!(analysis.sentence.contains(sentence), "{}", analysis.sentence);
     }
@@ -239,10 +287,10 @@ mod tests {
         let mut some = pairs(|_| 1100);
         some[0].b.saturation.void.push("it stood still".to_owned());
         some[1].a.cpu_us_per_request = 0.0;
-        some[2].b.saturation.errors = 100;
-        let analysis = analyse(&design(16, &[]), &some, None).unwrap();
+        some[2].b.rss_kib = 0;
+        let analysis = analysed(&some);
         assert_eq!((analysis.void_pairs, analysis.decision), (3, Decision::Worse));
-        some[3].b.rated.requests = 0;
+        some[3].b.rss_kib = 0;
         check(
             &some,
             Decision::Void,
@@ -251,17 +299,98 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_fails_requests_is_never_not_worse() {
+        let failing = |count: usize| {
+            let mut some = pairs(|number| 1000 + (number + 1) % 3);
+            some[..count].iter_mut().for_each(|pair| fail(&mut pair.b.saturation, REQUESTS / 100));
+            some
+        };
+        let few = "Undecided after 16 pairs: more than 0.1% of B's requests failed in 1 pair (A's in 0)";
+        check(&failing(1), Decision::Undecided, few);
+        assert_eq!(analysed(&failing(1)).void_pairs, 0);
+        check(&failing(7), Decision::Undecided, "failed in 7 pairs (A's in 0); cpu was not judged.");
+        check(&failing(16), Decision::Worse, "B is worse than A: failed requests 0.50% (A 0%) (16 pairs).");
+        let analysis = analysed(&failing(16));
+        let words = "B: 40 of 4000 requests failed, such as: status 503";
+        assert!(analysis.failures.sentence.as_ref().is_some_and(|said| said.ends_with(words)), "{analysis:?}");
+        assert!(analysis.measures.is_empty() && analysis.not_judged[0].contains(words), "{analysis:?}");
+    }
+
+    #[test]
+    fn a_program_that_answers_nothing_is_worse() {
+        let mut hanging = pairs(|_| 1000);
+        for pair in &mut hanging {
+            for run in [&mut pair.b.saturation, &mut pair.b.rated] {
+                *run = RunRecord { errors: 4, void: vec![Void::NoAnswers.to_string()], ..run.clone() };
+                (run.requests, run.rate_achieved) = (0, 0.0);
+            }
+            pair.b.cpu_us_per_request = 0.0;
+        }
+        check(&hanging, Decision::Worse, "B is worse than A: failed requests 100.00% (A 0%)");
+    }
+
+    #[test]
+    fn a_crash_is_worse_whatever_else_was_seen() {
+        let crash = |pair| Crash { pair, words: "it has ended (signal: 11)".to_owned() };
+        for (pair, said) in [(None, "in the pilot"), (Some(3), "in pair 3 of 16")] {
+            let analysis = analyse(&design(16, &[]), &pairs(|_| 900)[..2], None, Some(&crash(pair))).unwrap();
+            assert_eq!(analysis.decision, Decision::Worse);
+            assert!(analysis.sentence.contains(said), "{}", analysis.sentence);
+        }
+    }
+
+    #[test]
     fn a_late_generator_takes_the_latencies_and_nothing_else() {
         let mut some = pairs(|_| 1100);
         for pair in &mut some[..3] {
             pair.a.rated.void.push("it was late".to_owned());
         }
-        let analysis = analyse(&design(16, &[]), &some, None).unwrap();
+        let analysis = analysed(&some);
         assert_eq!((analysis.void_pairs, analysis.late_pairs, analysis.measures.len()), (0, 3, PAIRED.len()));
         some[3].b.rated.void.push("it was late".to_owned());
-        let sentence = "worse than A: throughput -9.0%, cpu +9.9% (16 pairs). Latencies are not judged: they cannot be used \
-                        in 4 of 16 pairs; in the first because of A: it was late";
+        let sentence = "worse than A: throughput -9.0%, cpu +9.9% (16 pairs). Not judged: p50, p99, p99.9.";
         check(&some, Decision::Worse, sentence);
+        let expected = "p50, p99, p99.9 not judged: 4 of 16 pairs cannot be used, the first because of A: it was late";
+        assert_eq!(analysed(&some).not_judged, [expected]);
+    }
+
+    #[test]
+    fn throughput_is_not_judged_where_the_generator_was_the_limit_of_both() {
+        let limited = |of: fn(&mut Pair) -> Vec<&mut SideRecord>| {
+            let mut some = pairs(|_| 1100);
+            for pair in &mut some {
+                for side in of(pair) {
+                    side.saturation.generator_cpu_share_max = Some(0.7);
+                    side.saturation.generator_cpu_wait_share = Some(0.25);
+                }
+            }
+            analysed(&some)
+        };
+        let both = limited(|pair| vec![&mut pair.a, &mut pair.b]);
+        assert!(both.sentence.contains("worse than A: cpu +9.9%"), "{}", both.sentence);
+        assert!(both.not_judged[0].starts_with("throughput not judged: "), "{both:?}");
+        let one = limited(|pair| vec![&mut pair.a]);
+        assert!(one.sentence.contains("throughput -9.0%") && one.not_judged.is_empty(), "{}", one.sentence);
+    }
+
+    #[test]
+    fn a_percentile_of_too_few_requests_is_not_judged_and_counts_in_the_family() {
+        let mut short = pairs(|_| 1100);
+        let corrected = analysed(&short).measures[0].p_adjusted;
+        short.iter_mut().for_each(|pair| pair.b.rated.requests = 1000);
+        let analysis = analysed(&short);
+        assert_eq!(analysis.measures.len(), PAIRED.len() - 1);
+        assert!(analysis.not_judged[0].contains("1000 requests a run, where 3688"), "{:?}", analysis.not_judged);
+        assert_eq!(analysis.measures[0].p_adjusted, corrected);
+    }
+
+    #[test]
+    fn an_early_look_with_a_void_pair_decides_nothing() {
+        let (design, mut some) = (design(32, &[16, 24, 32]), pairs(|_| 1100));
+        let decision = |pairs: &[Pair]| analyse(&design, pairs, None, None).unwrap().decision;
+        assert_eq!(decision(&some), Decision::Worse);
+        some[0].a.rss_kib = 0;
+        assert_eq!(decision(&some), Decision::Undecided);
     }
 
     #[test]
@@ -269,10 +398,10 @@ mod tests {
         let instructions =
             |b: f64| Instructions { counted_by: "callgrind".to_owned(), a: vec![1000.0; 3], b: vec![b; 3] };
         for (b, expected) in [(1005.0, Decision::NotWorse), (1020.0, Decision::Worse)] {
-            let analysis = analyse(&design(16, &[]), &pairs(|_| 1000), Some(&instructions(b))).unwrap();
+            let analysis = analyse(&design(16, &[]), &pairs(|_| 1000), Some(&instructions(b)), None).unwrap();
             assert_eq!(analysis.decision, expected, "{}", analysis.sentence);
             let counted = analysis.measures.last().unwrap();
-            assert!(counted.measure == "instructions" && counted.minimum_detectable >= 0.01);
+            assert!(counted.measure == "instructions" && counted.minimum_detectable > 0.01);
         }
         let mut larger = pairs(|_| 1000);
         larger.iter_mut().for_each(|pair| pair.b.rss_kib += 4);
@@ -283,7 +412,7 @@ mod tests {
     fn a_damaged_histogram_is_an_error() {
         let mut damaged = pairs(|_| 1000);
         damaged[0].b.rated.corrected = "?".to_owned();
-        let error = analyse(&design(16, &[]), &damaged, None).unwrap_err().to_string();
+        let error = analyse(&design(16, &[]), &damaged, None, None).unwrap_err().to_string();
         assert!(error.contains("the latencies of B"), "{error}");
     }
 }

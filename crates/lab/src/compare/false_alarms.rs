@@ -4,9 +4,10 @@
 //! luck of each start; and now and then a start that went quite differently (Student's t with three degrees of freedom).
 //! The tests have fixed seeds, so they say the same each time.
 
-use super::analysis::judge;
+use super::analysis::{Figures, judge};
+use super::failures::Shares;
 use super::looks;
-use super::measures::{PAIRED, Reading};
+use super::measures::{self, PAIRED, Reading};
 use crate::result::compare::{CompareAnalysis, CompareDesign, Decision, Instructions, MeasureVerdict};
 use crate::result::run::Placement;
 use stillgate_stats::Random;
@@ -98,7 +99,13 @@ fn compare(
     let mut machine = Machine::new(seed);
     let instructions = counted.then(|| machine.instructions(slowed));
     let pairs: Vec<_> = (0..design.pairs).map(|_| machine.pair(slowed)).collect();
-    let mut analyses = levels.iter().map(|(done, look)| judge(design, look, &pairs[..*done], instructions.as_ref()));
+    let failed = vec![Shares::default(); design.pairs];
+    let figures = |done: usize| Figures {
+        readings: &pairs[..done],
+        failed: &failed[..done],
+        instructions: instructions.as_ref(),
+    };
+    let mut analyses = levels.iter().map(|(done, look)| judge(design, look, &figures(*done)));
     let last = design.pairs;
     let mut analysis = analyses.next().unwrap();
     for next in analyses {
@@ -114,7 +121,7 @@ fn compare(
 /// Of so many comparisons: those that saw any difference, and those that found B worse.
 fn check(design: &CompareDesign, slowed: f64, counted: bool) -> (usize, usize) {
     let looks = if design.looks.is_empty() { vec![design.pairs] } else { design.looks.clone() };
-    let family = PAIRED.len() + usize::from(counted);
+    let family = measures::family(counted);
     let levels: Vec<_> = looks.iter().map(|&done| (done, looks::at(design, done, family))).collect();
     let analyses: Vec<_> = (0..COMPARISONS).map(|seed| compare(design, &levels, seed, slowed, counted)).collect();
     let differs = |analysis: &&CompareAnalysis| {
@@ -155,7 +162,9 @@ fn instructions_alone_find_it() {
     let alone = |slowed: f64| {
         let found = |seed: &u64| {
             let instructions = Machine::new(*seed).instructions(slowed);
-            let analysis = judge(&design(16, &[]), &looks::at(&design(16, &[]), 16, 7), &[], Some(&instructions));
+            let figures = Figures { readings: &[], failed: &[], instructions: Some(&instructions) };
+            let look = looks::at(&design(16, &[]), 16, measures::family(true));
+            let analysis = judge(&design(16, &[]), &look, &figures);
             analysis.decision == Decision::Worse
         };
         (0..COMPARISONS).filter(found).count()

@@ -9,11 +9,13 @@
 
 use super::run::Contest;
 use super::side::Asking;
+use crate::cli::typed::quoted_word;
 use crate::display::Progress;
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, Instructions};
 use crate::target::{Kind, Spec, Started};
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,9 @@ const LONG: Duration = Duration::from_millis(1000);
 
 /// Fewer requests between the two runs leave too much of what did not quite cancel.
 const REQUESTS_MIN: u64 = 50;
+
+/// Between two counts of perf.
+const PERF_INTERVAL_MS: &str = "100";
 
 /// Programs under callgrind are some fifty times slower, so one connection saturates them.
 const CONNECTIONS: usize = 1;
@@ -126,6 +131,7 @@ fn by_callgrind(spec: &Spec, upstream: SocketAddr, design: &CompareDesign, time:
     let mut started = under_callgrind(spec, folder.path())?.start(upstream, &design.placement)?;
     let outcome = load(&mut started, design, time)?;
     started.stop();
+    // All that were sent, whether in the measured time or not: their instructions are in the count, too.
     Ok(Counted { instructions: totals(folder.path())?, requests: outcome.sent })
 }
 
@@ -135,14 +141,14 @@ fn under_callgrind(spec: &Spec, folder: &Path) -> Result<Spec> {
     let counts = folder.join("counts.%p");
     let valgrind = format!(
         "valgrind --tool=callgrind --trace-children=yes --quiet --callgrind-out-file={}",
-        quoted(&counts.to_string_lossy())
+        quoted_word(&counts.to_string_lossy())
     );
     if let Some(command) = &spec.command {
         return Ok(Spec { command: Some(format!("{valgrind} {command}")), ..spec.clone() });
     }
     let program = program(spec)?;
     let script = folder.join(spec.kind.name());
-    let program = quoted(&program.to_string_lossy());
+    let program = quoted_word(&program.to_string_lossy());
     // Its version is asked for at each start, which is no work of the program's.
     let text = format!(
         "#!/bin/sh\ncase \"$1\" in --version|-v|-V) exec {program} \"$@\" ;; esac\nexec {valgrind} {program} \"$@\"\n"
@@ -180,24 +186,30 @@ fn totals(folder: &Path) -> Result<u64> {
     }
 }
 
-/// `perf` counts all processes of the program while it is under load.
+/// `perf` counts all processes of the program while it is under load, and before: what is idle executes nothing. The load begins
+/// when the first count has come, for only then does perf see all that is answered.
 fn by_pmu(spec: &Spec, upstream: SocketAddr, design: &CompareDesign) -> Result<f64> {
     let mut started = spec.start(upstream, &design.placement)?;
     load(&mut started, design, SHORT)?;
     let pids: Vec<String> = started.pids()?.iter().map(u32::to_string).collect();
-    // Ends by itself, after the load: what is idle executes nothing.
-    let perf = Command::new("perf")
-        .args(["stat", "--field-separator", ",", "--event", "instructions:u", "--pid", &pids.join(",")])
-        .args(["--", "sleep", &(LONG * 2).as_secs().to_string()])
+    // Ends by itself, after the load.
+    let mut perf = Command::new("perf")
+        .args(["stat", "--interval-print", PERF_INTERVAL_MS, "--field-separator", ",", "--event", "instructions:u"])
+        .args(["--pid", &pids.join(","), "--", "sleep", &(LONG * 2).as_secs().to_string()])
+        .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| Error::new(format!("cannot run perf: {error}")))?;
+    let mut counts = BufReader::new(perf.stderr.take().expect("it was piped above"));
+    let mut text = String::new();
+    let first = counts.read_line(&mut text);
     let outcome = load(&mut started, design, LONG);
-    let output = perf.wait_with_output().map_err(|error| Error::new(format!("perf: {error}")))?;
+    let rest = counts.read_to_string(&mut text);
+    let ended = perf.wait();
+    first.and(rest).and(ended.map(drop).map(|()| 0)).map_err(|error| Error::new(format!("perf: {error}")))?;
     let outcome = outcome?;
     started.stop();
-    let text = String::from_utf8_lossy(&output.stderr);
     let count = perf_count(&text).ok_or_else(|| Error::new(format!("perf counted nothing: {}", text.trim())))?;
     Ok(count as f64 / outcome.sent.max(1) as f64)
 }
@@ -215,24 +227,24 @@ fn load(started: &mut Started, design: &CompareDesign, time: Duration) -> Result
 }
 
 fn pmu_counts() -> bool {
-    let output = Command::new("perf").args(["stat", "-x", ",", "--event", "instructions:u", "--", "true"]).output();
+    let output = Command::new("perf")
+        .args(["stat", "--interval-print", PERF_INTERVAL_MS, "--field-separator", ","])
+        .args(["--event", "instructions:u", "--", "true"])
+        .output();
     output.is_ok_and(|output| perf_count(&String::from_utf8_lossy(&output.stderr)).is_some())
 }
 
-/// The count in `perf stat`'s separated form; `<not supported>` is none.
+/// The sum of the counts that `perf stat` gave interval by interval, in its separated form; `<not supported>` is none.
 fn perf_count(text: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.contains("instructions"))?;
-    line.split(',').next()?.parse().ok().filter(|count| *count > 0)
+    let lines = text.lines().filter(|line| line.contains("instructions"));
+    // After the time.
+    let counts = lines.filter_map(|line| line.split(',').nth(1)?.trim().parse::<u64>().ok());
+    Some(counts.sum()).filter(|count| *count > 0)
 }
 
 fn runs(command: &mut Command) -> bool {
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
-}
-
-/// As one word of a shell.
-pub(super) fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
@@ -251,13 +263,10 @@ mod tests {
 
     #[test]
     fn what_the_pmu_cannot_count_is_no_count() {
-        assert_eq!(perf_count("123456,,instructions:u,1000,100.00,,\n"), Some(123_456));
-        assert_eq!(perf_count("<not supported>,,instructions:u,0,100.00,,\n"), None);
+        let counted =
+            "     0.100277,12,,instructions:u,1000,100.00,,\n     0.200500,123444,,instructions:u,1000,100.00,,\n";
+        assert_eq!(perf_count(counted), Some(123_456));
+        assert_eq!(perf_count("     0.100277,<not supported>,,instructions:u,0,100.00,,\n"), None);
         assert_eq!(perf_count(""), None);
-    }
-
-    #[test]
-    fn a_word_is_quoted_for_a_shell() {
-        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
 }

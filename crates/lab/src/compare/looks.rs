@@ -6,7 +6,12 @@
 //! test's exact p-value is held against the same nominal levels, which its discreteness makes conservative.
 //!
 //! Over measures: Holm's correction with one look; with several, Bonferroni's, since Holm's order may change from look to look.
+//! A measure that could not be judged counts in it all the same: how many questions there are was fixed before the run.
+//!
+//! The boundaries are for the planned numbers of pairs. At an early look a measure that lacks a pair is therefore not judged; at
+//! the last look fewer pairs only make it more careful, for it then has more in common with the looks before.
 
+use super::measures;
 use crate::result::compare::CompareDesign;
 use stillgate_stats::{Spending, boundaries, holm, nominal_p};
 
@@ -21,7 +26,10 @@ pub(crate) struct Look {
     pub(crate) level: f64,
     /// Of figures that are looked at once whatever the design: instructions.
     pub(crate) level_once: f64,
+    /// Whether more looks are to come.
+    pub(crate) is_early: bool,
     sequential: bool,
+    family: usize,
     alpha: f64,
 }
 
@@ -30,7 +38,7 @@ pub(crate) fn at(design: &CompareDesign, done: usize, family: usize) -> Look {
     let once = design.alpha / family.max(1) as f64;
     let alpha = design.alpha;
     if design.looks.is_empty() {
-        return Look { level: once, level_once: once, sequential: false, alpha };
+        return Look { level: once, level_once: once, is_early: false, sequential: false, family, alpha };
     }
     let spent = design.looks.iter().position(|&look| look >= done).and_then(|index| {
         let last = *design.looks.last()? as f64;
@@ -39,15 +47,19 @@ pub(crate) fn at(design: &CompareDesign, done: usize, family: usize) -> Look {
         nominal_p(&bounds).get(index).copied()
     });
     // A run that was not planned like this one has nothing to spend.
-    Look { level: spent.unwrap_or(0.0), level_once: once, sequential: true, alpha }
+    let is_early = done < design.pairs;
+    Look { level: spent.unwrap_or(0.0), level_once: once, is_early, sequential: true, family, alpha }
 }
 
 impl Look {
     /// p-values after correction: at most alpha means significant. `once` says which were looked at once whatever the design.
     pub(crate) fn adjust(&self, p_values: &[(f64, bool)]) -> Vec<f64> {
         if !self.sequential {
-            let raw: Vec<f64> = p_values.iter().map(|(p_value, _)| *p_value).collect();
-            return holm(&raw);
+            let mut raw: Vec<f64> = p_values.iter().map(|(p_value, _)| *p_value).collect();
+            raw.resize(raw.len().max(self.family), 1.0);
+            let mut adjusted = holm(&raw);
+            adjusted.truncate(p_values.len());
+            return adjusted;
         }
         let scaled = |&(p_value, once): &(f64, bool)| {
             let level = if once { self.level_once } else { self.level };
@@ -55,6 +67,17 @@ impl Look {
         };
         p_values.iter().map(scaled).collect()
     }
+}
+
+/// Whether the looks of a design are those that it would have been given, with or without instructions counted.
+pub(crate) fn are_planned(design: &CompareDesign) -> bool {
+    let planned = |instructions| plan(design.pairs, design.alpha, measures::family(instructions)) == design.looks;
+    design.looks.is_empty() || planned(false) || planned(true)
+}
+
+/// Whether a design looks at the data after this many pairs.
+pub(crate) fn is_look(design: &CompareDesign, done: usize) -> bool {
+    if design.looks.is_empty() { done == design.pairs } else { design.looks.contains(&done) }
 }
 
 /// Whether the last look can find anything at all: few pairs cannot give a p-value that is small enough.
@@ -107,6 +130,8 @@ mod tests {
     fn corrected_p_values_are_held_against_alpha() {
         let raw = [(0.001, false), (0.5, false), (0.002, false)];
         assert_eq!(at(&design(16, &[]), 16, 3).adjust(&raw), [0.003, 0.5, 0.004]);
+        // One of the family that was not judged.
+        assert_eq!(at(&design(16, &[]), 16, 4).adjust(&raw), [0.004, 1.0, 0.006]);
         let look = at(&design(32, &[16, 24, 32]), 16, 3);
         let adjusted = look.adjust(&[(look.level, false), (0.01 / 3.0, true), (1.0, false)]);
         assert!((adjusted[0] - 0.01).abs() < 1e-12 && (adjusted[1] - 0.01).abs() < 1e-12 && adjusted[2] == 1.0);
@@ -118,6 +143,10 @@ mod tests {
             [(10, vec![], false), (11, vec![], true), (16, vec![16], true), (4, vec![2, 3, 4], false)]
         {
             assert_eq!(can_decide(&design(pairs, &looks), 7), possible, "{pairs} {looks:?}");
+        }
+        for (looks, planned) in [(vec![], true), (vec![16, 24, 32], true), (vec![8, 16, 32], false), (vec![16], false)]
+        {
+            assert_eq!(are_planned(&design(32, &looks)), planned, "{looks:?}");
         }
         assert_eq!(plan(32, 0.01, 7), [16, 24, 32]);
         assert_eq!(plan(16, 0.01, 7), [12, 16]);

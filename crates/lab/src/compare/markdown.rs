@@ -32,7 +32,7 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
             MeasureVerdict::Faster => "better".to_owned(),
             MeasureVerdict::NoDifference if measure.minimum_detectable.is_infinite() => "too few pairs".to_owned(),
             MeasureVerdict::NoDifference => {
-                format!("no difference larger than {}", words::size(measure.minimum_detectable))
+                format!("no difference; {} would have been seen", words::size(measure.minimum_detectable))
             }
         };
         writeln!(
@@ -46,6 +46,19 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
             words::interval(measure.low, measure.high),
             words::p(measure.p_adjusted),
         )?;
+    }
+    let analysis = &result.analysis;
+    let said: Vec<&String> = analysis.failures.sentence.iter().chain(&analysis.not_judged).collect();
+    if !said.is_empty() {
+        writeln!(out)?;
+    }
+    for sentence in said {
+        writeln!(out, "- {}", escaped(sentence))?;
+    }
+    if let Some(crash) = &result.crash {
+        // Its output is quoted by indentation, which nothing in it can end.
+        writeln!(out, "\nHow B ended:\n")?;
+        crash.words.lines().try_for_each(|line| writeln!(out, "    {line}"))?;
     }
     writeln!(out, "\n<details><summary>How it was measured</summary>\n")?;
     for (side, subject) in [("A", &result.a), ("B", &result.b)] {

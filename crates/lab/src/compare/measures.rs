@@ -1,12 +1,22 @@
-//! What is compared: the measures, and how each is read from the record of one start.
+//! What is compared: the measures, how each is read from the record of one start, and what a pair is good for.
+//!
+//! A pair is void for reasons of the generator alone, or where the system tells nothing. Failed requests are the programs' own
+//! doing and void nothing: they are judged by themselves, and a pair with many of them tells nothing of the other measures.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::result::compare::{Pair, Side, SideRecord};
 use crate::result::histogram;
 use crate::result::run::RunRecord;
+use stillgate_load::Void;
 
 /// A run with more failed requests than this share is not one of the work that was asked for.
 pub(crate) const FAILED_SHARE_MAX: f64 = 0.001;
+
+/// A generator thread that used, or waited for, more than this share of its CPU was the limit of a closed loop.
+const GENERATOR_SHARE_MAX: f64 = 0.9;
+
+/// With fewer requests p99.9 has no upper bound at 95%: it is hardly more than the slowest request.
+const REQUESTS_P99_9_MIN: u64 = 3_688;
 
 /// One measure.
 #[derive(Debug, Clone, Copy)]
@@ -83,56 +93,159 @@ pub(crate) fn is_known(name: &str) -> bool {
     PAIRED.iter().chain([&INSTRUCTIONS]).any(|measure| measure.name == name)
 }
 
-/// Why a pair cannot be used; none: it can.
+/// What is too small to count for a measure of this name.
+pub(crate) fn effect_min(name: &str) -> f64 {
+    PAIRED.iter().chain([&INSTRUCTIONS]).find(|measure| measure.name == name).map_or(0.0, |measure| measure.effect_min)
+}
+
+/// Measures that are judged together: the pairs', failed requests, and instructions where they are counted.
+pub(crate) fn family(instructions: bool) -> usize {
+    PAIRED.len() + 1 + usize::from(instructions)
+}
+
+/// Why a pair cannot be used at all; none: it can.
 pub(crate) fn void(pair: &Pair) -> Option<String> {
-    [(Side::A, &pair.a), (Side::B, &pair.b)].into_iter().find_map(|(side, record)| {
-        let generator = record.saturation.void.first().cloned();
-        let failed = || [&record.saturation, &record.rated].into_iter().find_map(failing);
-        let reason = generator.or_else(failed).or_else(|| unmeasured(record))?;
-        Some(format!("{side:?}: {reason}"))
+    of_either(pair, |record| {
+        generators_reason(&record.saturation).or_else(|| unmeasured(record).filter(|_| failing_side(record).is_none()))
     })
+}
+
+/// Why a pair is of other work than was asked for: failed requests.
+pub(crate) fn failing(pair: &Pair) -> Option<String> {
+    of_either(pair, failing_side)
+}
+
+/// Whether more requests of one side failed than its other measures bear.
+pub(crate) fn is_failing(record: &SideRecord) -> bool {
+    failing_side(record).is_some()
+}
+
+/// The share of requests of one side that failed, over both loops.
+pub(crate) fn failed_share(record: &SideRecord) -> f64 {
+    if unanswered(record).is_some() {
+        return 1.0;
+    }
+    let (closed, open) = (&record.saturation, &record.rated);
+    (closed.failed() + open.failed()) as f64 / (closed.asked() + open.asked()).max(1) as f64
 }
 
 /// Why a pair tells nothing of latencies: the generator was late in an open loop. What was measured before that loop, with
 /// the generator never waiting for a clock, is as good as any.
 pub(crate) fn late(pair: &Pair) -> Option<String> {
-    [(Side::A, &pair.a), (Side::B, &pair.b)]
-        .into_iter()
-        .find_map(|(side, record)| Some(format!("{side:?}: {}", record.rated.void.first()?)))
+    of_either(pair, |record| generators_reason(&record.rated))
+}
+
+/// Why a pair that is not void tells nothing of a measure; none: it does.
+pub(crate) fn missing(pair: &Pair, measure: &Measure) -> Option<String> {
+    let failed = failing(pair);
+    if failed.is_some() || measure.unit == LATENCY_UNIT && late(pair).is_some() {
+        return failed.or_else(|| late(pair));
+    }
+    match measure.name {
+        // Where it was the limit on one side only, the other is slower by at least as much as it seems.
+        "throughput" if generator_was_the_limit(&pair.a) && generator_was_the_limit(&pair.b) => Some(
+            "the generator, which had no CPU left: the rates are its own; give it more CPUs (--load-cpus)".to_owned(),
+        ),
+        "p99.9" => {
+            let requests = pair.a.rated.requests.min(pair.b.rated.requests);
+            (requests < REQUESTS_P99_9_MIN).then(|| {
+                format!(
+                    "{requests} requests a run, where {REQUESTS_P99_9_MIN} are needed; measure for longer (--latency)"
+                )
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Both sides' figures.
 pub(crate) fn read(pair: &Pair) -> Result<(Reading, Reading)> {
-    let late = late(pair).is_some();
-    Ok((read_side(&pair.a, late).map_err(of_side(Side::A))?, read_side(&pair.b, late).map_err(of_side(Side::B))?))
+    let is_read = PAIRED.each_ref().map(|measure| missing(pair, measure).is_none());
+    let side = |side: Side, record| {
+        read_side(record, is_read).map_err(|error| error.context(format!("the latencies of {side:?}")))
+    };
+    Ok((side(Side::A, &pair.a)?, side(Side::B, &pair.b)?))
 }
 
-fn of_side(side: Side) -> impl Fn(Error) -> Error {
-    move |error| error.context(format!("the latencies of {side:?}"))
+/// The first side with a reason, and that.
+fn of_either(pair: &Pair, reason: impl Fn(&SideRecord) -> Option<String>) -> Option<String> {
+    [(Side::A, &pair.a), (Side::B, &pair.b)]
+        .into_iter()
+        .find_map(|(side, record)| Some(format!("{side:?}: {}", reason(record)?)))
+}
+
+/// Why a run says more about the generator than about its target. That nothing was answered is the target's doing.
+fn generators_reason(run: &RunRecord) -> Option<String> {
+    let of_target = Void::NoAnswers.to_string();
+    run.void.iter().find(|reason| **reason != of_target).cloned()
+}
+
+fn generator_was_the_limit(record: &SideRecord) -> bool {
+    let run = &record.saturation;
+    let wait = run.generator_cpu_wait_share.unwrap_or(0.0);
+    run.generator_cpu_share_max.is_some_and(|share| share + wait > GENERATOR_SHARE_MAX)
 }
 
 /// There is no ratio to nothing.
 fn unmeasured(side: &SideRecord) -> Option<String> {
     let nothing = [
-        (side.saturation.rate_achieved <= 0.0 || side.rated.requests == 0, "no request was answered in time"),
-        (side.cpu_us_per_request <= 0.0, "its CPU time is below what the system's clock tells; measure for longer"),
+        (
+            side.cpu_us_per_request <= 0.0,
+            "it used no CPU time that the system tells of; start it in the foreground, or measure for longer (--saturation)",
+        ),
         (side.rss_kib == 0, "its memory is not told"),
     ];
     nothing.into_iter().find_map(|(is, reason)| is.then(|| reason.to_owned()))
 }
 
-fn failing(run: &RunRecord) -> Option<String> {
-    let asked = run.requests + run.errors;
-    let failed = run.errors as f64 / asked.max(1) as f64;
-    (failed > FAILED_SHARE_MAX).then(|| {
-        let example = run.error_examples.first().map_or("no example was kept", String::as_str);
-        format!("{} of {asked} requests failed, such as: {example}", run.errors)
+fn failing_side(record: &SideRecord) -> Option<String> {
+    let failed = |run: &RunRecord| {
+        (run.failed_share() > FAILED_SHARE_MAX).then(|| {
+            let example = run.error_examples.first().map_or("no connection became free in time", String::as_str);
+            format!("{} of {} requests failed, such as: {example}", run.failed(), run.asked())
+        })
+    };
+    [&record.saturation, &record.rated].into_iter().find_map(failed).or_else(|| unanswered(record))
+}
+
+fn unanswered(record: &SideRecord) -> Option<String> {
+    let nothing = record.saturation.rate_achieved <= 0.0 || record.rated.requests == 0;
+    nothing.then(|| {
+        "no request was answered in the measured time; measure for longer (--saturation, --latency)".to_owned()
     })
 }
 
-fn read_side(side: &SideRecord, late: bool) -> Result<Reading> {
+fn read_side(side: &SideRecord, is_read: [bool; PAIRED.len()]) -> Result<Reading> {
     let latencies = histogram::decode(&side.rated.corrected)?;
-    let us = |quantile: f64| (!late).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3);
-    let throughput = Some(side.saturation.rate_achieved);
-    Ok([throughput, Some(side.cpu_us_per_request), us(0.5), us(0.99), us(0.999), Some(side.rss_kib as f64)])
+    let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+    let (throughput, rss_kib) = (side.saturation.rate_achieved, side.rss_kib as f64);
+    let mut is_read = is_read.into_iter();
+    let figures = [throughput, side.cpu_us_per_request, us(0.5), us(0.99), us(0.999), rss_kib];
+    Ok(figures.map(|figure| Some(figure).filter(|_| is_read.next() == Some(true))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_stats::quantile_ranks;
+
+    #[test]
+    fn p99_9_needs_as_many_requests_as_bound_it() {
+        assert!(quantile_ranks(REQUESTS_P99_9_MIN, 0.999, 0.95).is_some());
+        assert_eq!(quantile_ranks(REQUESTS_P99_9_MIN - 1, 0.999, 0.95), None);
+    }
+
+    #[test]
+    fn nothing_answered_is_not_the_generators_doing() {
+        let nothing = Void::NoAnswers.to_string();
+        let check = |void: &[&str], expected: Option<&str>| {
+            let void = void.iter().map(|reason| (*reason).to_owned()).collect();
+            let run = RunRecord { void, ..RunRecord::default() };
+            assert_eq!(generators_reason(&run).as_deref(), expected, "{run:?}");
+        };
+        check(&[], None);
+        check(&["late"], Some("late"));
+        check(&[&nothing, &nothing], None);
+        check(&[&nothing, "stood still"], Some("stood still"));
+    }
 }

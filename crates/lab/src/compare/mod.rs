@@ -2,10 +2,11 @@
 //!
 //! [`subject`] makes what was typed into two targets ([`revisions`] builds git revisions); [`run`] measures them in pairs, each
 //! side by [`side`]; [`instructions`] counts apart. [`analysis`] is pure and says what it all means, by the measures of
-//! [`measures`], the error budget of [`looks`] and, for instructions, the rule of [`repetitions`]. [`table`] and [`markdown`]
-//! show it in the sentences of [`words`].
+//! [`measures`], the error budget of [`looks`], and the rules of [`failures`] and, for instructions, of [`repetitions`].
+//! [`table`] and [`markdown`] show it in the sentences of [`words`].
 
 pub(crate) mod analysis;
+mod failures;
 #[cfg(test)]
 mod false_alarms;
 pub(crate) mod instructions;
@@ -15,7 +16,7 @@ pub(crate) mod measures;
 mod repetitions;
 pub(crate) mod revisions;
 pub(crate) mod run;
-mod side;
+pub(crate) mod side;
 pub(crate) mod subject;
 pub(crate) mod table;
 mod words;

@@ -1,15 +1,16 @@
-//! One start of one program, measured: warm-up, closed loop, open loop, memory.
+//! A pair: both programs freshly started, then measured in turn; closed loop in slices, open loop, memory.
 //!
 //! A start serves one record only. Where the loader and the allocator happen to put things differs from start to start and
 //! moves a program's speed by per cents; pairs that shared a start would share that luck and show it as a difference.
 
 use crate::error::{Error, Result};
 use crate::result::compare::{CompareDesign, SideRecord};
-use crate::result::run::{RunRecord, Subject};
+use crate::result::run::{Placement, RunRecord, Subject};
 use crate::target::{Spec, Started, Upstream, schedule};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::engine::Control;
+use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Schedule, Target};
 
 /// Before the open loop's measured time: its connections are opened in it.
@@ -21,47 +22,154 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The observer has nothing to do; this only bounds how often it is asked.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the program, measures it and stops it. `seed` is the load's.
+/// Slices of the closed loop. A machine's speed wanders over tenths of seconds and longer, so the shorter they are the more of
+/// that both sides share; on a busy virtual machine, pairs of 400 ms differed by 10 to 18% in slices of 160 ms and by
+/// 3% in those of 20 to 40 ms. Shorter ones are mostly the opening of connections.
+const SLICE: Duration = Duration::from_millis(25);
+
+/// What came of both sides of a pair, or of one in the pilot.
+pub(super) enum Fate<T> {
+    Measured(T),
+    /// The program at this place ended under load: its exit status, and the last of what it printed.
+    Ended(usize, String),
+}
+
+/// Starts both programs, measures them in turn and stops them. `seed` is the load's.
 pub(super) fn measure(
-    spec: &Spec,
+    specs: [&Spec; 2],
     upstream: &Upstream,
     design: &CompareDesign,
     seed: u64,
-) -> Result<(Subject, SideRecord)> {
-    let mut started = spec.start(upstream.address, &design.placement)?;
-    let mut load = Asking::of(started.address, design.connections, design, seed)?;
-    let warm_up = load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
-    checked(&mut started, warm_up)?;
-    let before_us = started.cpu_time_us()?;
-    let saturation = load.run(Pace::Closed, Duration::ZERO, seconds(design.saturation_s));
-    let saturation = checked(&mut started, saturation)?;
-    let cpu_us = started.cpu_time_us()? - before_us;
-    // Only now: a closed loop never sleeps, and would starve all else.
-    let first = schedule::first(&design.placement, &upstream.pids())?;
-    load.realtime = first.realtime;
-    let rated = load.run(constant(design.rate), LEAD_IN, seconds(design.rate_s));
-    drop(first);
-    let rated = checked(&mut started, rated)?;
-    let record = SideRecord {
-        cpu_us_per_request: cpu_us / saturation.requests.max(1) as f64,
-        saturation: RunRecord::of(&saturation)?,
-        rated: RunRecord::of(&rated)?,
-        rss_kib: started.rss_kib()?,
-    };
-    let subject = started.subject.clone();
-    started.stop();
-    Ok((subject, record))
+) -> Result<Fate<[SideRecord; 2]>> {
+    let mut sides =
+        [Running::start(specs[0], upstream, design, seed)?, Running::start(specs[1], upstream, design, seed)?];
+    let rated = in_turn(&mut sides, upstream, design);
+    for (place, side) in sides.iter_mut().enumerate() {
+        // An end that came under load is no failure to measure: it is what there is to say.
+        if let Err(end) = side.started.alive() {
+            return Ok(Fate::Ended(place, end.to_string()));
+        }
+    }
+    let rated = rated?;
+    let [one, other] = sides;
+    Ok(Fate::Measured([one.finish(&rated[0])?, other.finish(&rated[1])?]))
 }
 
-/// Requests a second that the program answers at most, and what it is. Also finds out, before anything long begins, whether it
-/// starts and answers.
-pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, f64)> {
-    let mut started = spec.start(upstream.address, &design.placement)?;
-    let load = Asking::of(started.address, design.connections, design, design.seed)?;
-    let warm_up = load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
-    checked(&mut started, warm_up)?;
-    let outcome = load.run(Pace::Closed, Duration::ZERO, seconds(design.saturation_s));
-    let outcome = checked(&mut started, outcome)?;
+/// All loads; the outcomes are those of the open loop.
+fn in_turn(sides: &mut [Running<'_>; 2], upstream: &Upstream, design: &CompareDesign) -> Result<Vec<Outcome>> {
+    for side in &mut *sides {
+        side.warm_up(design)?;
+    }
+    let slices = (design.saturation_s / SLICE.as_secs_f64()).round().max(1.0) as usize;
+    for slice in 0..2 * slices {
+        // A B B A: a drift is the same for both.
+        sides[usize::from(matches!(slice % 4, 1 | 2))].saturate(seconds(design.saturation_s) / slices as u32)?;
+    }
+    // Only now: a closed loop never sleeps, and would starve all else.
+    let first = schedule::first(&design.placement, &upstream.pids())?;
+    sides.iter_mut().map(|side| side.rated(design, first.realtime)).collect()
+}
+
+/// A started program, and what was measured of it.
+struct Running<'a> {
+    started: Started,
+    load: Asking<'a>,
+    slices: Vec<Outcome>,
+    cpu_us: f64,
+}
+
+impl<'a> Running<'a> {
+    fn start(spec: &Spec, upstream: &Upstream, design: &'a CompareDesign, seed: u64) -> Result<Running<'a>> {
+        let started = spec.start(upstream.address, &design.placement)?;
+        let load = Asking::of(started.address, design.connections, design, seed)?;
+        Ok(Running { started, load, slices: Vec::new(), cpu_us: 0.0 })
+    }
+
+    fn warm_up(&mut self, design: &CompareDesign) -> Result {
+        let outcome = self.load.run(Pace::Closed, Duration::ZERO, seconds(design.warm_up_s));
+        checked(&mut self.started, outcome).map(drop)
+    }
+
+    /// A slice of the closed loop.
+    fn saturate(&mut self, duration: Duration) -> Result {
+        let before_us = self.started.cpu_time_us()?;
+        let outcome = self.load.run(Pace::Closed, Duration::ZERO, duration);
+        self.slices.push(checked(&mut self.started, outcome)?);
+        self.cpu_us += self.started.cpu_time_us()? - before_us;
+        Ok(())
+    }
+
+    /// The open loop.
+    fn rated(&mut self, design: &CompareDesign, realtime: bool) -> Result<Outcome> {
+        self.load.realtime = realtime;
+        let outcome = self.load.run(constant(design.rate), LEAD_IN, seconds(design.rate_s));
+        checked(&mut self.started, outcome)
+    }
+
+    fn finish(self, rated: &Outcome) -> Result<SideRecord> {
+        let saturation = joined(&self.slices).ok_or("no slice of the closed loop was run")?;
+        let record = SideRecord {
+            cpu_us_per_request: self.cpu_us / saturation.requests.max(1) as f64,
+            saturation: RunRecord::of(&saturation)?,
+            rated: RunRecord::of(rated)?,
+            rss_kib: self.started.rss_kib()?,
+        };
+        self.started.stop();
+        Ok(record)
+    }
+}
+
+/// Slices of a closed loop as one run: counts and histograms added, and void if one of them is.
+fn joined(slices: &[Outcome]) -> Option<Outcome> {
+    let (first, others) = slices.split_first()?;
+    let mut sum = first.clone();
+    for slice in others {
+        // By share of the time, which is what a rate is.
+        let answered = |outcome: &Outcome| outcome.rate_achieved * outcome.elapsed.as_secs_f64();
+        let elapsed = sum.elapsed + slice.elapsed;
+        sum.rate_achieved = (answered(&sum) + answered(slice)) / elapsed.as_secs_f64();
+        let share = |sum: f64, slice_value: f64| {
+            sum + (slice_value - sum) * slice.elapsed.as_secs_f64() / elapsed.as_secs_f64()
+        };
+        sum.self_watch.cpu_cores = share(sum.self_watch.cpu_cores, slice.self_watch.cpu_cores);
+        sum.self_watch.cpu_share_max = share(sum.self_watch.cpu_share_max, slice.self_watch.cpu_share_max);
+        let waits = sum.self_watch.cpu_wait_share_max.zip(slice.self_watch.cpu_wait_share_max);
+        sum.self_watch.cpu_wait_share_max = waits.map(|(sum, slice)| share(sum, slice));
+        sum.elapsed = elapsed;
+        sum.requests += slice.requests;
+        sum.answered_in_time += slice.answered_in_time;
+        sum.drain += slice.drain;
+        sum.cut_off += slice.cut_off;
+        sum.sent += slice.sent;
+        sum.bytes_received += slice.bytes_received;
+        for (sum, count) in sum.errors.counts.iter_mut().zip(slice.errors.counts) {
+            *sum += count;
+        }
+        let room = ERROR_EXAMPLES_MAX.saturating_sub(sum.errors.examples.len());
+        sum.errors.examples.extend(slice.errors.examples.iter().take(room).cloned());
+        for (sum, slice) in [
+            (&mut sum.latencies.corrected, &slice.latencies.corrected),
+            (&mut sum.latencies.uncorrected, &slice.latencies.uncorrected),
+            (&mut sum.self_watch.lateness, &slice.self_watch.lateness),
+        ] {
+            sum.add(slice).expect("all histograms of the generator have the same bounds");
+        }
+        sum.void.extend(slice.void.iter().cloned());
+    }
+    Some(sum)
+}
+
+/// What the program is, and how many requests a second it answers at most. Also finds out, before anything long begins,
+/// whether it starts and answers.
+pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) -> Result<(Subject, Fate<f64>)> {
+    let mut side = Running::start(spec, upstream, design, design.seed)?;
+    let subject = side.started.subject.clone();
+    let tried = side.warm_up(design).and_then(|()| side.saturate(seconds(design.saturation_s)));
+    if let Err(end) = side.started.alive() {
+        return Ok((subject, Fate::Ended(0, end.to_string())));
+    }
+    tried?;
+    let outcome = &side.slices[0];
     let answered = outcome.requests.saturating_sub(outcome.errors.total());
     if answered == 0 {
         let example = outcome.errors.examples.first().map_or("no request was answered", String::as_str);
@@ -70,9 +178,24 @@ pub(super) fn pilot(spec: &Spec, upstream: &Upstream, design: &CompareDesign) ->
             "{name}: not one of its requests went well, such as: {example}; try it by hand, then compare"
         )));
     }
-    let subject = started.subject.clone();
-    started.stop();
-    Ok((subject, outcome.rate_achieved))
+    let rate = outcome.rate_achieved;
+    side.started.stop();
+    Ok((subject, Fate::Measured(rate)))
+}
+
+/// Of the load's CPUs all but the last, which is the upstream's; the only one where there is but one. Two that are never
+/// idle on one CPU would each measure the other.
+pub(super) fn generator_cpus(placement: &Placement) -> &[usize] {
+    match placement.load_cpus.as_slice() {
+        [generator @ .., _] if !generator.is_empty() => generator,
+        all => all,
+    }
+}
+
+/// Where the upstream runs.
+pub(crate) fn upstream_placement(placement: &Placement) -> Placement {
+    let load_cpus = placement.load_cpus.last().map_or_else(Vec::new, |last| vec![*last]);
+    Placement { load_cpus, ..placement.clone() }
 }
 
 /// What all loads on one start share.
@@ -101,7 +224,7 @@ impl<'a> Asking<'a> {
             target,
             mix,
             connections,
-            cpus: &design.placement.load_cpus,
+            cpus: generator_cpus(&design.placement),
             late: seconds(design.late_s),
             realtime: false,
             seed,
@@ -126,7 +249,7 @@ impl<'a> Asking<'a> {
             bounds: Bounds { late: self.late, ..Bounds::default() },
             seed: self.seed,
         };
-        stillgate_load::run(&load, &mut |_| Control::Continue).map_err(|error| Error::new(error.to_string()))
+        stillgate_load::run(&load, &AtomicBool::new(false), &mut |_| {}).map_err(|error| Error::new(error.to_string()))
     }
 }
 
@@ -142,4 +265,21 @@ fn constant(rate: f64) -> Pace {
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_upstream_has_a_cpu_of_its_own_where_there_are_several() {
+        let check = |load: &[usize], generator: &[usize], upstream: &[usize]| {
+            let placement = Placement { target_cpus: vec![0], load_cpus: load.to_vec() };
+            assert_eq!(generator_cpus(&placement), generator, "{load:?}");
+            assert_eq!(upstream_placement(&placement).load_cpus, upstream, "{load:?}");
+        };
+        check(&[], &[], &[]);
+        check(&[1], &[1], &[1]);
+        check(&[4, 5, 6], &[4, 5], &[6]);
+    }
 }

@@ -3,8 +3,8 @@
 //! With `--repo` both are revisions. Otherwise what has a space or a `{placeholder}` is a command, the rest is a binary. A
 //! binary is started as the gateway that `--target`, or else its name, says it is, or with the words of `--args`.
 
-use super::instructions::quoted;
 use super::revisions::Repository;
+use crate::cli::typed::quoted_word;
 use crate::error::{Error, Result};
 use crate::result::compare::Side;
 use crate::target::{Kind, Spec};
@@ -84,11 +84,11 @@ fn binary(text: &str, path: &Path, side: Side, manner: &Manner, folder: &Path) -
     let words = manner.words.as_deref();
     match (kind, words) {
         (Some(Kind::Command) | None, Some(words)) => {
-            let command = format!("{} {words}", quoted(&path.to_string_lossy()));
+            let command = format!("{} {words}", quoted_word(&path.to_string_lossy()));
             Ok(Spec { command: Some(command), ..spec })
         }
         (Some(Kind::Command) | None, None) => Err(Error::new(format!(
-            "{side:?}: how is {text:?} started? Say --target stillgate, nginx, haproxy or envoy, or its words: \
+            "{side:?}: how is {text:?} started? Say --target stillgate, nginx, nginx-lua, haproxy or envoy, or its words: \
              --args '--listen {{address}} --upstream {{upstream}}'"
         ))),
         (Some(kind), words) => {
@@ -148,7 +148,7 @@ mod tests {
         check("serve {address}", &plain, Ok((Kind::Command, Some("serve {address}"))));
         check("/bin/sh", &nginx, Ok((Kind::Nginx, None)));
         check("sh", &nginx, Ok((Kind::Nginx, None)));
-        check("/bin/sh", &words, Ok((Kind::Command, Some("'/bin/sh' -l {address}"))));
+        check("/bin/sh", &words, Ok((Kind::Command, Some("/bin/sh -l {address}"))));
         check("/bin/sh", &plain, Err("how is \"/bin/sh\" started"));
         check("no-such-binary", &plain, Err("is no file and not on PATH"));
         check("./no/such", &nginx, Err("is no file"));

@@ -38,12 +38,24 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
     for measure in &result.analysis.measures {
         writeln!(out, "{}", measure.sentence)?;
     }
+    let analysis = &result.analysis;
+    for sentence in analysis.failures.sentence.iter().chain(&analysis.not_judged) {
+        writeln!(out, "{}", printable(sentence))?;
+    }
     match (&result.instructions, &result.instructions_missing) {
         (Some(counted), _) => writeln!(out, "instructions were counted by {}", counted.counted_by)?,
-        (None, Some(reason)) => writeln!(out, "instructions were not counted: {reason}")?,
+        (None, Some(reason)) => writeln!(out, "instructions were not counted: {}", printable(reason))?,
         (None, None) => {}
     }
-    writeln!(out, "\n{}", result.analysis.sentence)
+    if let Some(crash) = &result.crash {
+        writeln!(out, "{}", printable(&crash.words))?;
+    }
+    writeln!(out, "\n{}", printable(&result.analysis.sentence))
+}
+
+/// What may hold words of a program, without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.trim_end().replace(|character: char| character.is_control() && character != '\n', "\u{fffd}")
 }
 
 fn mark(measure: &MeasureAnalysis) -> &'static str {
@@ -51,5 +63,15 @@ fn mark(measure: &MeasureAnalysis) -> &'static str {
         MeasureVerdict::Slower => "  worse",
         MeasureVerdict::Faster => "  better",
         MeasureVerdict::NoDifference => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_no_say_over_the_terminal() {
+        assert_eq!(printable("ended\n\u{1b}[2Jall is well\r\n"), "ended\n\u{fffd}[2Jall is well");
     }
 }

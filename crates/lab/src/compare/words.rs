@@ -2,8 +2,9 @@
 //!
 //! One wording for terminal, Markdown, report and result file.
 
-use super::measures::Measure;
-use crate::result::compare::{CompareDesign, Decision, MeasureAnalysis, MeasureVerdict};
+use super::analysis::worst;
+use super::measures::{self, FAILED_SHARE_MAX, Measure, PAIRED};
+use crate::result::compare::{CompareDesign, Crash, Decision, Failures, MeasureAnalysis, MeasureVerdict};
 
 /// More pairs than this are no advice.
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
@@ -26,9 +27,27 @@ pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis) -> String {
             format!("{name}: so few pairs can show no difference")
         }
         MeasureVerdict::NoDifference => {
-            format!("{name}: no difference larger than {}", size(analysis.minimum_detectable))
+            let (detectable, interval) = (size(analysis.minimum_detectable), interval(analysis.low, analysis.high));
+            format!("{name}: no difference; {interval}, and one of {detectable} or more would have been seen")
         }
     }
+}
+
+/// Of failed requests, where there are any.
+pub(super) fn failures(failures: &Failures) -> String {
+    let Failures { a, b, pairs_a_more, pairs_b_more, .. } = failures;
+    let word = match failures.verdict {
+        MeasureVerdict::Slower => "more",
+        MeasureVerdict::Faster => "fewer",
+        MeasureVerdict::NoDifference => "no certain difference",
+    };
+    format!(
+        "failed requests: {word}, {} (A {}); more than A's in {}, fewer in {pairs_a_more}, p = {}",
+        failed_share(*b),
+        failed_share(*a),
+        pairs_in_words(*pairs_b_more),
+        p(failures.p_adjusted)
+    )
 }
 
 /// Of the whole, where it is not void.
@@ -36,42 +55,63 @@ pub(super) fn decision(
     decision: Decision,
     design: &CompareDesign,
     found: &[(&Measure, MeasureAnalysis)],
+    failures: &Failures,
     pairs: usize,
 ) -> String {
     let with = |verdict| {
         let of = |(measure, analysis): &(&Measure, MeasureAnalysis)| {
             (analysis.verdict == verdict).then(|| format!("{} {}", measure.name, change(analysis.effect)))
         };
-        found.iter().filter_map(of).collect::<Vec<_>>().join(", ")
+        let failed = (failures.verdict == verdict && verdict != MeasureVerdict::NoDifference)
+            .then(|| format!("failed requests {} (A {})", failed_share(failures.b), failed_share(failures.a)));
+        failed.into_iter().chain(found.iter().filter_map(of)).collect::<Vec<_>>().join(", ")
     };
     let (worse, better) = (with(MeasureVerdict::Slower), with(MeasureVerdict::Faster));
-    let also = if better.is_empty() { String::new() } else { format!(" Better: {better}.") };
-    let deciding = |name: &String| found.iter().find(|(measure, _)| measure.name == name).map(|(_, found)| found);
+    let is_judged = |measure: &&Measure| found.iter().any(|(judged, _)| judged.name == measure.name);
+    let missing: Vec<&str> = PAIRED.iter().filter(|measure| !is_judged(measure)).map(|measure| measure.name).collect();
+    let mut also = if better.is_empty() { String::new() } else { format!(" Better: {better}.") };
+    if !missing.is_empty() {
+        also.push_str(&format!(" Not judged: {}.", missing.join(", ")));
+    }
     match decision {
         Decision::Worse => format!("B is worse than A: {worse} ({pairs} pairs).{also}"),
         Decision::NotWorse => {
-            let seen = design
-                .deciding
-                .iter()
-                .filter_map(deciding)
-                .map(|analysis| format!("{} of {} or more", analysis.measure, size(analysis.minimum_detectable)));
-            format!(
-                "B is not worse than A ({pairs} pairs).{also} A change in {} would have been seen with a probability of {}.",
-                seen.collect::<Vec<_>>().join(", in "),
-                share(design.power)
-            )
+            let power = share(design.power);
+            let seen: String =
+                deciding(design, found).iter().map(|analysis| would_have_been_seen(analysis, &power)).collect();
+            format!("B is not worse than A ({pairs} pairs).{also}{seen}")
         }
         Decision::Undecided => {
-            let open = design.deciding.iter().filter(|name| {
-                deciding(name).is_none_or(|analysis| {
-                    analysis.verdict == MeasureVerdict::NoDifference && analysis.minimum_detectable > design.margin
-                })
-            });
-            let open: Vec<String> = open.map(|name| undecided(name, deciding(name), design, pairs)).collect();
+            let open = undecided(design, found, failures, pairs);
             format!("Undecided after {pairs} pairs: {}.{also}", open.join("; "))
         }
         Decision::Void => String::new(),
     }
+}
+
+fn deciding<'a>(design: &CompareDesign, found: &'a [(&Measure, MeasureAnalysis)]) -> Vec<&'a MeasureAnalysis> {
+    let named = |name: &String| found.iter().find(|(measure, _)| measure.name == name).map(|(_, found)| found);
+    design.deciding.iter().filter_map(named).collect()
+}
+
+fn would_have_been_seen(analysis: &MeasureAnalysis, power: &str) -> String {
+    let MeasureAnalysis { measure, low, high, minimum_detectable, .. } = analysis;
+    let (detectable, interval) = (size(*minimum_detectable), interval(*low, *high));
+    format!(
+        " The change in {measure} is {interval}; one of {detectable} or more would have been seen with a probability of {power}."
+    )
+}
+
+/// Of a program that ended.
+pub(super) fn crashed(crash: &Crash, design: &CompareDesign) -> String {
+    let when = crash.pair.map_or("the pilot".to_owned(), |pair| format!("pair {pair} of {}", design.pairs));
+    format!("B is worse than A: it ended under load, in {when}; the end of what it printed is in the result")
+}
+
+/// Of measures that lack too many pairs.
+pub(super) fn not_judged(names: &[&str], missing: usize, pairs: usize, reason: &str) -> String {
+    let names = names.join(", ");
+    format!("{names} not judged: {missing} of {pairs} pairs cannot be used, the first because of {reason}")
 }
 
 /// Of a comparison that says nothing.
@@ -80,38 +120,76 @@ pub(super) fn void(void_pairs: usize, pairs: usize, share_max: f64, reason: &str
     format!("Void: {void_pairs} of {pairs} pairs cannot be used, {allowed} may be; the first because of {reason}")
 }
 
-/// Of latencies that cannot be judged; behind the decision.
-pub(super) fn late(late: usize, pairs: usize, reason: &str) -> String {
-    format!(
-        " Latencies are not judged: they cannot be used in {late} of {pairs} pairs; in the first because of {reason}"
-    )
-}
-
-/// Of a comparison that was broken off.
-pub(super) fn unfinished(done: usize, planned: usize) -> String {
-    format!("Unfinished: {done} of {planned} pairs were run, and no look was planned there; nothing is decided")
-}
-
-fn undecided(name: &str, analysis: Option<&MeasureAnalysis>, design: &CompareDesign, pairs: usize) -> String {
-    let Some(analysis) = analysis else {
-        return format!("{name} was not measured");
+/// Of a comparison that was broken off, or is looked at where it cannot be.
+pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
+    let why = match void {
+        0 => "no look was planned there".to_owned(),
+        void => format!("an early look needs all of them ({void} are void)"),
     };
+    format!("Unfinished: {done} of {planned} pairs were run, and {why}; nothing is decided")
+}
+
+/// Why B cannot be said to be not worse.
+fn undecided(
+    design: &CompareDesign,
+    found: &[(&Measure, MeasureAnalysis)],
+    failures: &Failures,
+    pairs: usize,
+) -> Vec<String> {
+    let Failures { pairs_a_failing, pairs_b_failing, .. } = failures;
+    let failing = (*pairs_b_failing > 0).then(|| {
+        let failing = pairs_in_words(*pairs_b_failing);
+        format!("more than {} of B's requests failed in {failing} (A's in {pairs_a_failing})", share(FAILED_SHARE_MAX))
+    });
+    let open = design.deciding.iter().filter_map(|name| match found.iter().find(|(measure, _)| measure.name == name) {
+        None => Some(format!("{name} was not judged")),
+        Some((_, analysis)) => undecided_measure(analysis, design, pairs),
+    });
+    failing.into_iter().chain(open).collect()
+}
+
+/// None: it is decided.
+fn undecided_measure(analysis: &MeasureAnalysis, design: &CompareDesign, pairs: usize) -> Option<String> {
+    let (name, margin) = (&analysis.measure, share(design.margin));
     let detectable = analysis.minimum_detectable;
-    if detectable.is_infinite() {
-        return format!("so few pairs can show no difference in {name}");
+    if analysis.verdict == MeasureVerdict::Faster || detectable <= design.margin && worst(analysis) <= design.margin {
+        return None;
     }
-    // What can be seen goes with the root of the number of pairs.
+    if detectable.is_infinite() {
+        return Some(format!("so few pairs can show no difference in {name}"));
+    }
+    if detectable <= design.margin {
+        let worst = size(worst(analysis));
+        return Some(format!(
+            "{name} may be worse by as much as {worst}, more than the margin of {margin}; run more pairs (--pairs)"
+        ));
+    }
+    // What can be seen goes with the root of the number of pairs; what counts as a change does not.
+    let least = measures::effect_min(name);
     let needed = (pairs as f64 * (detectable.ln_1p() / design.margin.ln_1p()).powi(2)).ceil();
-    let advice = if needed <= PAIRS_ADVISED_MAX {
+    let advice = if design.margin <= least {
+        format!("smaller ones count as none, so no --margin below {} can be had", share(least))
+    } else if needed <= PAIRS_ADVISED_MAX {
         format!("about {needed} pairs (--pairs) would show it")
     } else {
         "a quieter machine is needed".to_owned()
     };
-    format!(
-        "a change in {name} must be {} to be seen, more than the margin of {}; {advice}",
-        size(detectable),
-        share(design.margin)
-    )
+    let detectable = size(detectable);
+    Some(format!("a change in {name} must be {detectable} to be seen, more than the margin of {margin}; {advice}"))
+}
+
+/// `3 pairs`
+fn pairs_in_words(pairs: usize) -> String {
+    if pairs == 1 { "1 pair".to_owned() } else { format!("{pairs} pairs") }
+}
+
+/// `0.05%`; what is not quite nothing is not said to be.
+fn failed_share(share: f64) -> String {
+    match share {
+        0.0 => "0%".to_owned(),
+        share if share < 1e-4 => "under 0.01%".to_owned(),
+        share => format!("{:.2}%", share * 100.0),
+    }
 }
 
 /// `5.2%` of 0.052 and of -0.052.

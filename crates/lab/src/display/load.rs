@@ -29,12 +29,12 @@ impl LoadDisplay {
             let bar = ProgressBar::with_draw_target(Some(milliseconds(load.duration)), ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
             bar.set_style(style.progress_chars("=> "));
-            bar.set_prefix(load.target.url.clone());
+            bar.set_prefix(units::shortened(&load.target.url).into_owned());
             bar
         });
         match &bar {
             Some(bar) => bar.set_message(beginning(load)),
-            None => eprintln!("{}: {}", load.target.url, beginning(load)),
+            None => eprintln!("{}: {}", units::shortened(&load.target.url), beginning(load)),
         }
         LoadDisplay { bar, total: outcome::histogram(), requests: 0, errors: 0 }
     }

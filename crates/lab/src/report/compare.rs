@@ -53,7 +53,7 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &CompareResult) -> 
 fn forest(prefix: &str, result: &CompareResult) -> String {
     let measures = &result.analysis.measures;
     if measures.is_empty() {
-        return "<p class=\"absent\">No pair stands, so there is nothing to compare.</p>\n".to_owned();
+        return "<p class=\"absent\">No measure could be judged, so there is nothing to draw.</p>\n".to_owned();
     }
     let margin = result.design.margin;
     let reach = measures.iter().flat_map(|measure| {
@@ -71,10 +71,11 @@ fn forest(prefix: &str, result: &CompareResult) -> String {
         after: &["difference", "detectable", "p"],
         groups: vec![group],
         note: format!(
-            "Intervals at {level}. Grey: what so few pairs would have missed (power {}). Dotted: the margin of {}. \
-             p after Holm's correction. The scale is logarithmic in the ratio.",
+            "All intervals together hold with {level}. Grey: what so few pairs would have missed (power {}). Dotted: the margin \
+             of {}. p corrected for the number of measures{}. The scale is logarithmic in the ratio.",
             number::round_percent(result.design.power),
-            number::round_percent(margin)
+            number::round_percent(margin),
+            if result.design.looks.is_empty() { "" } else { " and looks" }
         ),
     }
     .draw()
@@ -133,7 +134,17 @@ fn sentences(result: &CompareResult) -> String {
     let missing = result.instructions_missing.as_ref().map_or_else(String::new, |why| {
         format!("<li>{} Instructions were not counted: {}</li>", chip(Tone::Plain, "not counted"), Text(why))
     });
-    format!("<ul class=\"sentences\">{}{void}{missing}</ul>\n", items.collect::<String>())
+    let failures = result.analysis.failures.sentence.iter().map(|sentence| {
+        let (tone, word) = verdict(result.analysis.failures.verdict);
+        format!("<li>{} {}</li>", chip(tone, word), Text(sentence))
+    });
+    let not_judged = result.analysis.not_judged.iter();
+    let not_judged = not_judged.map(|why| format!("<li>{} {}</li>", chip(Tone::Plain, "not judged"), Text(why)));
+    let crash = result.crash.iter().map(|crash| {
+        format!("<li>{} B ended under load:<pre>{}</pre></li>", chip(Tone::Worse, "worse"), Text(&crash.words))
+    });
+    let items: String = crash.chain(items).chain(failures).chain(not_judged).collect();
+    format!("<ul class=\"sentences\">{items}{void}{missing}</ul>\n")
 }
 
 fn verdict(verdict: MeasureVerdict) -> (Tone, &'static str) {
@@ -152,7 +163,7 @@ fn measure_table(prefix: &str, result: &CompareResult) -> String {
         figures("B"),
         figures("difference"),
         figures("p"),
-        figures("p, Holm"),
+        figures("p, corrected"),
         figures("p, Mann-Whitney"),
     ];
     let rows = result.analysis.measures.iter().map(|measure| {
@@ -183,8 +194,9 @@ fn is_late(pair: &Pair) -> bool {
     measures::late(pair).is_some()
 }
 
+/// Whether it counts for nothing but its failed requests, if for those.
 fn void(pair: &Pair) -> bool {
-    measures::void(pair).is_some()
+    measures::void(pair).or_else(|| measures::failing(pair)).is_some()
 }
 
 fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
@@ -275,10 +287,18 @@ fn pair_table(prefix: &str, result: &CompareResult) -> Result<String> {
             row.push(Cell::Figure(number::time(us)));
         }
         row.extend(sides.map(|side| Cell::Figure(number::bytes(side.rss_kib as f64 * 1024.0))));
-        row.push(Cell::Words(measures::void(pair).map_or_else(String::new, |why| format!("void: {why}"))));
+        row.push(Cell::Words(remark(pair)));
         rows.push(row);
     }
     Ok(tables::draw(&format!("{prefix}-pt"), "Pairs in the order they were run", &heads, &rows))
+}
+
+fn remark(pair: &Pair) -> String {
+    if let Some(why) = measures::void(pair) {
+        return format!("void: {why}");
+    }
+    let late = || Some(format!("latencies not judged: {}", measures::late(pair)?));
+    measures::failing(pair).or_else(late).unwrap_or_default()
 }
 
 fn design_rows(design: &CompareDesign) -> provenance::Rows {

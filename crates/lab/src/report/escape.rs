@@ -36,6 +36,20 @@ impl Display for Short<'_> {
     }
 }
 
+/// Text for a terminal, on as many lines as it has: what a program under measure printed must not move the cursor.
+pub(crate) fn plain(text: &str) -> String {
+    let shown = |character| if character != '\n' && deceives(character) { REPLACEMENT } else { character };
+    text.chars().map(shown).collect()
+}
+
+/// Control characters, other ends of lines, and marks that turn the reading direction.
+fn deceives(character: char) -> bool {
+    matches!(
+        character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    ) || character.is_control()
+}
+
 fn escape(character: char, out: &mut Formatter<'_>) -> fmt::Result {
     match character {
         '&' => out.write_str("&amp;"),
@@ -44,8 +58,7 @@ fn escape(character: char, out: &mut Formatter<'_>) -> fmt::Result {
         '"' => out.write_str("&quot;"),
         '\'' => out.write_str("&#39;"),
         '\n' | '\t' => out.write_char(character),
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.write_char(REPLACEMENT),
-        control if control.is_control() => out.write_char(REPLACEMENT),
+        deceiving if deceives(deceiving) => out.write_char(REPLACEMENT),
         plain => out.write_char(plain),
     }
 }
@@ -70,6 +83,8 @@ mod tests {
     fn what_deceives_the_eye_is_taken_out() {
         check("a\u{202e}b\0c\u{9b}d", "a\u{fffd}b\u{fffd}c\u{fffd}d");
         check("two\nlines\tkept", "two\nlines\tkept");
+        check("a\u{61c}b\u{2028}c\u{2029}d", "a\u{fffd}b\u{fffd}c\u{fffd}d");
+        assert_eq!(plain("two\nlines\x1b[2J\r"), "two\nlines\u{fffd}[2J\u{fffd}");
     }
 
     #[test]

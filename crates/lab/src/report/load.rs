@@ -117,7 +117,7 @@ fn errors(prefix: &str, result: &LoadResult) -> String {
     let rows = run.errors_by_kind.iter();
     let rows = rows.map(|(kind, count)| vec![Cell::Words(kind.clone()), Cell::Figure(number::count(*count))]);
     let rows: Vec<_> = rows.collect();
-    let caption = format!("{} of {} failed", number::count(run.errors), number::count(run.requests + run.errors));
+    let caption = format!("{} of {} failed", number::count(run.errors), number::count(run.asked()));
     let mut out = tables::draw(&format!("{prefix}-k"), &caption, &[words("kind"), figures("count")], &rows);
     if !run.error_examples.is_empty() {
         let items = run.error_examples.iter().map(|example| format!("<li>{}</li>", super::escape::Text(example)));
@@ -132,12 +132,23 @@ fn generator(prefix: &str, result: &LoadResult, lateness: &Histogram<u64>) -> St
     let late = |share| number::time(histogram::quantile_us(lateness, share));
     let rows = vec![
         ("CPU", Some(format!("{:.2} cores", run.generator_cpu_cores))),
+        ("busiest thread", run.generator_cpu_share_max.map(|share| format!("{} of its CPU", number::percent(share)))),
+        ("real-time priority", run.generator_realtime.map(|is| if is { "yes" } else { "no" }.to_owned())),
         ("waited for a CPU", run.generator_cpu_wait_share.map(number::percent)),
         (
             "started requests late by",
             (!lateness.is_empty()).then(|| {
                 let slowest = number::time(histogram::max_us(lateness));
                 format!("median {}, 99.9% {}, at most {slowest}", late(0.5), late(0.999))
+            }),
+        ),
+        (
+            "starts that never came about",
+            run.missed_starts.filter(|missed| *missed > 0).map(|missed| {
+                format!(
+                    "{}; they count with the time they had been due, the least they would have waited",
+                    number::count(missed)
+                )
             }),
         ),
         (
@@ -149,7 +160,7 @@ fn generator(prefix: &str, result: &LoadResult, lateness: &Histogram<u64>) -> St
 }
 
 fn design_rows(result: &LoadResult) -> provenance::Rows {
-    let run = &result.run;
+    let (run, design) = (&result.run, result.design.as_ref());
     vec![
         ("URL", Some(result.url.clone())),
         ("pace", Some(format!("{} loop", result.pace))),
@@ -160,5 +171,26 @@ fn design_rows(result: &LoadResult) -> provenance::Rows {
         ("threads", Some(number::count(result.threads as u64))),
         ("received", (result.bytes_received > 0).then(|| number::bytes(result.bytes_received as f64))),
         ("seed", Some(result.seed.to_string())),
+        ("arrivals", design.and_then(|design| design.arrivals.clone())),
+        ("rate at the end", design.and_then(|design| design.rate_end).map(|rate| format!("{}/s", number::plain(rate)))),
+        ("load before", design.map(|design| number::seconds(design.warm_up_s))),
+        ("time-out", design.map(|design| number::seconds(design.timeout_s))),
+        (
+            "void where later",
+            design.map(|design| {
+                let share = number::percent(design.late_share_max);
+                format!("than {} were more than {share} of all starts", number::seconds(design.late_s))
+            }),
+        ),
+        ("CPUs of the generator", design.map(|design| list(&design.cpus, "any"))),
+        ("source addresses", design.map(|design| list(&design.sources, "the system's choice"))),
+        ("SHA-256 of the mix", design.and_then(|design| design.mix_sha256.clone())),
     ]
+}
+
+fn list<T: ToString>(items: &[T], none: &str) -> String {
+    match items {
+        [] => none.to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
 }

@@ -1,7 +1,8 @@
 //! Reports: result files as one self-contained HTML page.
 //!
 //! The page needs nothing but a browser: no network, no script. What is drawn is made here, in plain HTML and SVG, and every
-//! picture has its figures in a table or in words beside it. It judges nothing: verdicts are the result files'.
+//! picture has its figures in a table or in words beside it. It judges nothing: verdicts are those that `verify` makes of the
+//! raw data.
 
 mod axis;
 mod compare;
@@ -23,6 +24,7 @@ mod time_series;
 
 use crate::error::Result;
 use crate::result::Experiment;
+pub(crate) use escape::plain;
 pub(crate) use section::Source;
 
 /// The page of these results, in their order.

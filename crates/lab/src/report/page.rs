@@ -118,19 +118,27 @@ fn verdict(out: &mut String, number: usize, source: &Source, section: &Section, 
     );
 }
 
-/// Whether the verdict follows from the data.
+/// Whether the file says what its data say. The verdict above is made from the data in any case.
 fn checked(source: &Source) -> String {
     match source.differences {
-        0 => "<p class=\"checked\">Made again from the raw data with this page: the same.</p>".to_owned(),
+        0 if source.words_compared => {
+            "<p class=\"checked\">Made again from the raw data with this page: the same.</p>".to_owned()
+        }
+        0 => format!(
+            "<p class=\"checked\">Made again from the raw data with this page: the same figures, in the words of stillgate-lab {}. \
+             Those of {}, which wrote the file, were not compared.</p>",
+            env!("CARGO_PKG_VERSION"),
+            Text(&source.result.lab_version)
+        ),
         some => {
             let figures = if some == 1 {
-                "One figure of its analysis is".to_owned()
+                "One figure in the file is".to_owned()
             } else {
-                format!("{some} figures of its analysis are")
+                format!("{some} figures in the file are")
             };
             format!(
-                "<p class=\"checked\">{} {figures} not what the raw data give; do not rely on it. \
-                 <code>stillgate-lab verify</code> names them.</p>",
+                "<p class=\"checked\">{} {figures} not what its raw data and its design give; do not rely on it. What is shown here \
+                 was made again from the raw data. <code>stillgate-lab verify</code> names the differences.</p>",
                 chip(Tone::Void, "differs")
             )
         }

@@ -4,6 +4,7 @@ use super::escape::Text;
 use super::number;
 use super::section::{Section, Source};
 use super::tables;
+use crate::cli::typed::{quoted, quoted_word};
 use crate::result::environment::Environment;
 use crate::result::run::{Placement, Subject};
 
@@ -26,7 +27,7 @@ pub(crate) fn subject(id: &str, subject: &Subject) -> String {
         ("name", Some(subject.name.clone())),
         ("version", subject.version.clone()),
         ("revision", subject.revision.clone()),
-        ("command", Some(typed(&subject.command))),
+        ("command", Some(quoted(&subject.command))),
         ("SHA-256 of the binary", subject.binary_sha256.clone()),
     ];
     let mut out = tables::facts(id, "The program under measure", rows);
@@ -66,15 +67,16 @@ fn machine(machine: &Environment) -> Rows {
         ("mitigations", list(&machine.mitigations)),
         ("load average at the beginning", machine.load_average.map(|load| format!("{load:.2}"))),
         ("stolen by the host", machine.stolen_s.map(|stolen| format!("{} of CPU time", number::time(stolen * 1e6)))),
-        ("commit", machine.commit.clone()),
+        // Of whoever ran it, who need not be whose program it is.
+        ("commit of the folder it ran in", machine.commit.clone()),
     ]
 }
 
 fn check(source: &Source) -> String {
     let Source { name, sha256, result, .. } = source;
-    let name = quoted(name);
+    let name = quoted_word(name);
     let verify = format!("stillgate-lab verify {name}");
-    let again = format!("stillgate-lab {}", typed(&result.arguments));
+    let again = format!("stillgate-lab {}", quoted(&result.arguments));
     let sum = sha256.as_ref().map_or_else(String::new, |sum| {
         format!("<p>The file this page was made from, by its SHA-256:</p>\n{}", command(&format!("{sum}  {name}")))
     });
@@ -94,29 +96,9 @@ fn command(text: &str) -> String {
     format!("<pre tabindex=\"0\" role=\"region\" aria-label=\"To be typed\"><code>{}</code></pre>\n", Text(text))
 }
 
-fn typed(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
-}
-
-/// As a shell would need it.
-fn quoted(word: &str) -> String {
-    let safe = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
-    if !word.is_empty() && word.chars().all(safe) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn commands_can_be_typed_again() {
-        let words = ["tail", "--start", "gw -c 'x y'", "", "--series=1k,10k"].map(str::to_owned);
-        assert_eq!(typed(&words), "tail --start 'gw -c '\\''x y'\\''' '' --series=1k,10k");
-    }
 
     #[test]
     fn what_is_not_known_is_left_out() {

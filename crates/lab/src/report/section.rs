@@ -14,8 +14,11 @@ pub(crate) struct Source {
     pub(crate) name: String,
     /// Of its bytes, where they can be read again.
     pub(crate) sha256: Option<String>,
-    /// Figures of its analysis that do not follow from its raw data.
+    /// Figures in it that do not follow from its raw data.
     pub(crate) differences: usize,
+    /// Whether words were held against words, too; those of another version are not.
+    pub(crate) words_compared: bool,
+    /// With the analysis that its raw data give: what a page shows in large is never what somebody typed into the file.
     pub(crate) result: ResultFile,
 }
 

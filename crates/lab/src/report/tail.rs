@@ -12,6 +12,7 @@ use super::tail_cell::{self, Shown, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
+use crate::tail::fairness;
 
 /// Up to so many cells are shown unfolded.
 const UNFOLDED_CELLS_MAX: usize = 2;
@@ -35,7 +36,7 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
         body: String::new(),
     };
     if cells.len() > 1 {
-        let markup = overview(prefix, cells, analyses) + &cell_table(prefix, cells, analyses);
+        let markup = overview(prefix, cells, analyses) + &cell_table(prefix, cells, analyses) + &caveats(result);
         section.part(&format!("{prefix}-all"), "All cells", &markup);
     }
     let mut markup = String::new();
@@ -68,7 +69,9 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
             &format!("<ul class=\"errors\">{items}</ul>"),
         );
     }
-    provenance::parts(&mut section, prefix, source, &design_rows(&result.design));
+    let mut rows = design_rows(&result.design);
+    rows.push(("priority of the generator", priority(result)));
+    provenance::parts(&mut section, prefix, source, &rows);
     Ok(section)
 }
 
@@ -76,8 +79,10 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
 fn overall(cells: &[CellAnalysis]) -> (Tone, &'static str) {
     let count = |verdict| cells.iter().filter(|cell| cell.verdict == verdict).count();
     let (slower, void) = (count(Verdict::Slower), count(Verdict::Void));
+    let failing = count(Verdict::Failing);
     match () {
         () if cells.is_empty() || void == cells.len() => (Tone::Void, "void"),
+        () if failing > 0 => (Tone::Worse, "more requests fail"),
         () if slower > 0 && slower + void < cells.len() => (Tone::Worse, "slower in some cells"),
         () if slower > 0 => (Tone::Worse, "slower"),
         () if count(Verdict::Faster) > 0 => (Tone::Better, "faster in some cells"),
@@ -114,7 +119,8 @@ fn overview(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String {
     let x = Axis::count(cells.iter().map(|cell| cell.series_shown as f64));
     let mut out = String::from("<div class=\"facets\">");
     for (measure, called) in OVERVIEW {
-        let all = analyses.iter().flat_map(|cell| effect(cell, measure));
+        let sound = analyses.iter().filter(|cell| cell.verdict != Verdict::Void);
+        let all = sound.flat_map(|cell| effect(cell, measure));
         let y = Axis::difference(
             all.flat_map(|effect| [effect.low, effect.difference, effect.high]),
             number::round_time_difference,
@@ -140,7 +146,8 @@ fn points(
 ) -> Vec<Point> {
     let mut points = Vec::new();
     for (number, (cell, analysis)) in cells.iter().zip(analyses).enumerate() {
-        let Some(effect) = effect(analysis, measure) else { continue };
+        // What is void has no place among results.
+        let Some(effect) = effect(analysis, measure).filter(|_| analysis.verdict != Verdict::Void) else { continue };
         if cell.subject.name == name && cell.scrape_every_s == every_s {
             points.push(Point {
                 series: cell.series_shown,
@@ -174,7 +181,9 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
     let rows = cells.iter().zip(analyses).enumerate().map(|(number, (cell, analysis))| {
         let link = format!("<a href=\"#{prefix}-c{number}\">{}</a>", Short(&cell.subject.name));
         let (tone, word) = tone_of(analysis.verdict);
-        let time = |us: f64| TableCell::Figure(number::time(us));
+        let sound = analysis.verdict != Verdict::Void;
+        let none = || number::NONE.to_owned();
+        let time = |us: f64| TableCell::Figure(if sound { number::time(us) } else { none() });
         vec![
             TableCell::Markup(link),
             TableCell::Figure(number::count(cell.series_shown)),
@@ -183,7 +192,7 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
             time(analysis.with.p99_9),
             time(analysis.without.max),
             time(analysis.with.max),
-            TableCell::Figure(effect(analysis, "p99.9").map_or_else(|| number::NONE.to_owned(), interval)),
+            TableCell::Figure(effect(analysis, "p99.9").filter(|_| sound).map_or_else(none, interval)),
             TableCell::Markup(chip(tone, word)),
         ]
     });
@@ -196,6 +205,31 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
     )
 }
 
+/// What must be known before targets are held against each other.
+fn caveats(result: &TailResult) -> String {
+    let notes = fairness::notes(result);
+    let items: String = notes.iter().map(|note| format!("<li>{}</li>", Text(note))).collect();
+    if items.is_empty() {
+        return String::new();
+    }
+    format!("<p class=\"note\">Targets differ in more than their scrapes:</p><ul class=\"note\">{items}</ul>\n")
+}
+
+/// Whether the generator went before other programs, by its runs.
+fn priority(result: &TailResult) -> Option<String> {
+    let known: Vec<bool> =
+        result.cells.iter().flat_map(|cell| &cell.blocks).filter_map(|block| block.run.generator_realtime).collect();
+    let granted = known.iter().filter(|granted| **granted).count();
+    match known.len() {
+        0 => None,
+        all if granted == all => Some("real-time".to_owned()),
+        _ if granted == 0 => {
+            Some("that of other programs: latencies may hold delays of the system's scheduler".to_owned())
+        }
+        all => Some(format!("real-time in {granted} of {all} blocks")),
+    }
+}
+
 fn design_rows(design: &TailDesign) -> Vec<(&'static str, Option<String>)> {
     let some = |text: String| Some(text);
     let mut rows = vec![
@@ -204,7 +238,8 @@ fn design_rows(design: &TailDesign) -> Vec<(&'static str, Option<String>)> {
         ("block", some(number::seconds(design.block_s))),
         ("load before each block", some(number::seconds(design.lead_in_s))),
         ("pairs of blocks a cell", some(number::count(design.pairs as u64))),
-        ("confidence of intervals", some(number::round_percent(design.confidence))),
+        ("cells planned", (!design.plan.is_empty()).then(|| number::count(design.plan.len() as u64))),
+        ("confidence of a cell's intervals together", some(number::round_percent(design.confidence))),
         ("power of detectable differences", some(number::round_percent(design.power))),
         ("margin", some(format!("{} of the value without scrapes", number::round_percent(design.margin)))),
         ("scrapes ask for gzip", some(if design.gzip { "yes" } else { "no" }.to_owned())),

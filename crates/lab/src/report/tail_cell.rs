@@ -12,7 +12,7 @@ use super::time_series::{self, Stretch};
 use super::{number, provenance};
 use crate::error::Result;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, Verdict};
-use crate::tail::analysis::{pooled, void_reasons};
+use crate::tail::analysis::{FAILED, pooled, void_reasons};
 use hdrhistogram::Histogram;
 
 /// How a cell is shown.
@@ -73,6 +73,7 @@ pub(crate) fn name(cell: &Cell) -> String {
 pub(crate) fn tone_of(verdict: Verdict) -> (Tone, &'static str) {
     match verdict {
         Verdict::Slower => (Tone::Worse, "slower"),
+        Verdict::Failing => (Tone::Worse, "more fail"),
         Verdict::Faster => (Tone::Better, "faster"),
         Verdict::NoDifference => (Tone::Same, "no difference"),
         Verdict::Void => (Tone::Void, "void"),
@@ -88,17 +89,18 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
     if analysis.effects.is_empty() {
         return "<p class=\"absent\">No pair of blocks stands, so there are no effects.</p>\n".to_owned();
     }
-    let mut units: Vec<&str> = analysis.effects.iter().map(|effect| effect.unit.as_str()).collect();
+    let timed = || analysis.effects.iter().filter(|effect| effect.measure != FAILED);
+    let mut units: Vec<&str> = timed().map(|effect| effect.unit.as_str()).collect();
     units.dedup();
     let groups = units.iter().map(|unit| {
-        let effects: Vec<&Effect> = analysis.effects.iter().filter(|effect| effect.unit == *unit).collect();
+        let effects: Vec<&Effect> = timed().filter(|effect| effect.unit == *unit).collect();
         let reach = effects.iter().flat_map(|effect| {
             [effect.low, effect.difference, effect.high, -effect.minimum_detectable, effect.minimum_detectable]
         });
         let axis = Axis::difference(reach, number::round_time_difference);
-        Group { axis, lines: Vec::new(), rows: effects.iter().map(|effect| row(effect)).collect() }
+        Group { axis, lines: Vec::new(), rows: effects.iter().map(|effect| row(effect, analysis.verdict)).collect() }
     });
-    let strip = format!("difference, {} interval", number::round_percent(design.confidence));
+    let strip = format!("difference, simultaneous {} interval", number::round_percent(design.confidence));
     let pairs = analysis.pairs;
     Forest {
         id: &format!("{id}-e"),
@@ -108,15 +110,32 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
         after: &["difference", "p"],
         groups: groups.collect(),
         note: format!(
-            "{pairs} pairs of blocks. Grey: differences that so few pairs would have missed (power {}). p after Holm's \
-             correction. The scale is linear around zero and logarithmic beyond.",
-            number::round_percent(design.power)
+            "{pairs} pairs of blocks. All intervals together hold with {}. Grey: true differences that would not have been called \
+             one with a power of {}, by the test or, of the 99%, the 99.9% and the slowest, by the margin of {}. p after Holm's \
+             correction. The scale is linear around zero and logarithmic beyond. {}",
+            number::round_percent(design.confidence),
+            number::round_percent(design.power),
+            number::round_percent(design.margin),
+            failed(analysis)
         ),
     }
     .draw()
 }
 
-fn row(effect: &Effect) -> Row {
+/// Failed requests in words: they are no times.
+fn failed(analysis: &CellAnalysis) -> String {
+    let effect = analysis.effects.iter().find(|effect| effect.measure == FAILED);
+    effect.map_or_else(String::new, |effect| {
+        format!(
+            "Requests that failed or could not be started: {} without scrapes, {} with; p {}.",
+            number::percent(effect.without),
+            number::percent(effect.with),
+            number::p_value(effect.p_adjusted)
+        )
+    })
+}
+
+fn row(effect: &Effect, verdict: Verdict) -> Row {
     let name = match effect.measure.as_str() {
         "p50" => "median",
         "p99" => "99%",
@@ -125,7 +144,7 @@ fn row(effect: &Effect) -> Row {
         "cpu" => "CPU a request",
         other => other,
     };
-    let sure = effect.low > 0.0 || effect.high < 0.0;
+    let sure = verdict != Verdict::Void && (effect.low > 0.0 || effect.high < 0.0);
     Row {
         name: name.to_owned(),
         before: vec![number::time(effect.without), number::time(effect.with)],
@@ -206,7 +225,7 @@ fn block_table(id: &str, cell: &Cell) -> String {
             }),
             TableCell::Figure(number::count(run.requests)),
             TableCell::Figure(format!("{}/s", number::plain(run.rate_achieved))),
-            TableCell::Figure(number::count(run.errors)),
+            TableCell::Figure(number::count(run.failed())),
             TableCell::Figure(number::time(block.cpu_us_per_request)),
             TableCell::Figure(number::time(slowest)),
             if took.is_empty() {

@@ -216,8 +216,13 @@ mod tests {
     #[test]
     fn scrapes_are_marked_where_they_were() {
         let points = points(100);
-        let scrape =
-            |at_s, error: Option<&str>| Scrape { at_s, took_s: 0.5, bytes: 10, error: error.map(str::to_owned) };
+        let scrape = |at_s, error: Option<&str>| Scrape {
+            at_s,
+            took_s: 0.5,
+            bytes: 10,
+            error: error.map(str::to_owned),
+            broke_off: false,
+        };
         let scrapes = [scrape(2.5, None), scrape(7.5, Some("refused"))];
         let stretch = |scrapes| Stretch {
             name: "pair 1".to_owned(),

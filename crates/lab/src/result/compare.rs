@@ -18,14 +18,26 @@ pub(crate) struct CompareResult {
     pub(crate) instructions: Option<Instructions>,
     /// Why instructions were not counted.
     pub(crate) instructions_missing: Option<String>,
+    /// That what is compared ended under load, which ended the comparison.
+    #[serde(default)]
+    pub(crate) crash: Option<Crash>,
     /// A function of all the above.
     pub(crate) analysis: CompareAnalysis,
+}
+
+/// The end of the program that is compared, while it was under load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Crash {
+    /// The pair in which it ended, from 1; none: in the pilot, before the first.
+    pub(crate) pair: Option<usize>,
+    /// Its exit status and the last of what it printed.
+    pub(crate) words: String,
 }
 
 /// What was decided before the first pair.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CompareDesign {
-    /// Pairs; the most of them where `sequential`.
+    /// Pairs; the most of them where `looks` has any.
     pub(crate) pairs: usize,
     /// Numbers of pairs after which a sequential design looks; empty: one look, at the end.
     pub(crate) looks: Vec<usize>,
@@ -33,7 +45,8 @@ pub(crate) struct CompareDesign {
     pub(crate) alpha: f64,
     /// Of the minimum detectable effect.
     pub(crate) power: f64,
-    /// Where the minimum detectable effect of a deciding measure is above this share, the comparison is undecided.
+    /// Where a worsening of a deciding measure by this share could have been missed, or its interval reaches beyond it, the
+    /// comparison is undecided.
     pub(crate) margin: f64,
     /// Measures that must be decided; a significant worsening of any measure counts all the same.
     pub(crate) deciding: Vec<String>,
@@ -50,7 +63,7 @@ pub(crate) struct CompareDesign {
     /// A request that the generator starts later than this is late.
     #[serde(default)]
     pub(crate) late_s: f64,
-    /// Of the order within pairs, and of resampling.
+    /// Of the order within pairs.
     pub(crate) seed: u64,
     /// Who ran where.
     pub(crate) placement: Placement,
@@ -106,15 +119,46 @@ pub(crate) struct Instructions {
 pub(crate) struct CompareAnalysis {
     /// One a measure.
     pub(crate) measures: Vec<MeasureAnalysis>,
-    /// Pairs left out because one of their runs was void.
+    /// Pairs left out because one of their runs was void: for the generator's reasons, or because it could not be measured.
     pub(crate) void_pairs: usize,
     /// Of the others, pairs whose latencies were left out because the generator was late.
     #[serde(default)]
     pub(crate) late_pairs: usize,
+    /// Failed requests of the pairs that are not void.
+    #[serde(default)]
+    pub(crate) failures: Failures,
+    /// Why some measures are not judged, in words.
+    #[serde(default)]
+    pub(crate) not_judged: Vec<String>,
     /// See [`Decision`].
     pub(crate) decision: Decision,
     /// The decision with its figures.
     pub(crate) sentence: String,
+}
+
+/// What failed requests say. Pairs with many of them count here and in no other measure: what fails is not slow.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Failures {
+    /// Share of the baseline's requests that failed, 0 to 1; the mean of the pairs.
+    pub(crate) a: f64,
+    /// The same of what is compared with it.
+    pub(crate) b: f64,
+    /// Pairs in which the larger share of the baseline's requests failed.
+    pub(crate) pairs_a_more: usize,
+    /// The same of what is compared with it.
+    pub(crate) pairs_b_more: usize,
+    /// Pairs in which more of the baseline's requests failed than other measures bear.
+    pub(crate) pairs_a_failing: usize,
+    /// The same of what is compared with it.
+    pub(crate) pairs_b_failing: usize,
+    /// Of no difference, by the exact sign test of the pairs that differ.
+    pub(crate) p_value: f64,
+    /// After correction, as of the other measures.
+    pub(crate) p_adjusted: f64,
+    /// See [`MeasureVerdict`].
+    pub(crate) verdict: MeasureVerdict,
+    /// The verdict in words; none where nothing failed.
+    pub(crate) sentence: Option<String>,
 }
 
 /// What one measure says. Effects are ratios B to A minus one: 0.05 is 5% more.
@@ -132,7 +176,7 @@ pub(crate) struct MeasureAnalysis {
     pub(crate) b: f64,
     /// Estimate of the effect from the paired log ratios.
     pub(crate) effect: f64,
-    /// Lower end of its interval.
+    /// Lower end of its interval, one of those that hold together with 1 - alpha.
     #[serde(with = "super::unbounded::below")]
     pub(crate) low: f64,
     /// Upper end.
@@ -140,11 +184,11 @@ pub(crate) struct MeasureAnalysis {
     pub(crate) high: f64,
     /// Of no difference, by the paired test that decides.
     pub(crate) p_value: f64,
-    /// After Holm's correction over the measures.
+    /// After correction over the measures: Holm's with one look; with several, Bonferroni's, and over the looks.
     pub(crate) p_adjusted: f64,
     /// Of no difference, by Mann and Whitney's U, which knows nothing of pairs; for comparison.
     pub(crate) p_mann_whitney: f64,
-    /// The smallest effect that this many pairs would have shown with the design's power.
+    /// The smallest effect that would have been called one with the design's power, by its test and its least size.
     #[serde(with = "super::unbounded::above")]
     pub(crate) minimum_detectable: f64,
     /// See [`MeasureVerdict`].
@@ -154,14 +198,15 @@ pub(crate) struct MeasureAnalysis {
 }
 
 /// What is said of one measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MeasureVerdict {
     /// B is worse.
     Slower,
     /// B is better.
     Faster,
-    /// No difference larger than the minimum detectable effect.
+    /// No difference was seen; the minimum detectable effect says which could have been missed.
+    #[default]
     NoDifference,
 }
 
@@ -171,10 +216,10 @@ pub(crate) enum MeasureVerdict {
 pub(crate) enum Decision {
     /// Nothing is worse. Exit code 0.
     NotWorse,
-    /// A measure is worse. Exit code 1.
+    /// A measure is worse, more requests failed, or it ended under load. Exit code 1.
     Worse,
-    /// A deciding measure's minimum detectable effect is above the margin. Exit code 2.
+    /// A deciding measure was not judged, or not well enough; or many requests failed. Exit code 2.
     Undecided,
-    /// Too many runs were void. Exit code 3.
+    /// Too many runs were void: they say more about the generator than about the programs. Exit code 3.
     Void,
 }

@@ -1,39 +1,31 @@
 //! Result files on disk: read with errors that say what to do, written so that a reader never sees half of one.
 //!
-//! An experiment may take an hour, so its file is tried before it begins, and saved again after each finished part: a new
-//! file beside it takes its name in one step, and whatever ends the program in between leaves the older one whole. JSON is
+//! An experiment may take an hour, so its file is tried before it begins, and saved again, whole, after each finished part. JSON is
 //! laid out for people and for `diff`: what holds no further list or object is one line, all else is indented.
 
+use crate::atomic_file;
+use crate::cli::typed::redacted;
 use crate::error::{Error, Result};
 use crate::result::environment::Environment;
 use crate::result::{Experiment, ResultFile, SCHEMA_VERSION, layout, migrate};
+use crate::stdout::STANDARD_OUTPUT;
 use serde_json::Value;
-use std::fs::{self, File, Permissions};
+use sha2::{Digest as _, Sha256};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// A file beyond this is not read: the largest sweep gives some ten megabytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Of a file not yet whole.
-const PARTIAL_SUFFIX: &str = ".partial";
-
-/// What a new file may be read and written by, before the process's umask.
-const FILE_MODE: u32 = 0o666;
-
-/// Names standard output where a file is expected.
-const STANDARD_OUTPUT: &str = "-";
-
 impl ResultFile {
-    /// A result of now, by this program.
+    /// A result of now, by this program. Secrets among the arguments are left out.
     pub(crate) fn new(arguments: Vec<String>, environment: Environment, experiment: Experiment) -> ResultFile {
         ResultFile {
             schema_version: SCHEMA_VERSION,
             lab_version: env!("CARGO_PKG_VERSION").to_owned(),
             written_at: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            arguments,
+            arguments: redacted(arguments),
             environment,
             experiment,
         }
@@ -71,6 +63,12 @@ pub(crate) fn parse(text: &str) -> Result<ResultFile> {
             "it is not a result of stillgate-lab as this version knows it ({error}); was it edited by hand?"
         ))
     })
+}
+
+/// SHA-256 of a file that can be read again; what came through a pipe is gone.
+pub(crate) fn sha256(path: &Path) -> Option<String> {
+    let bytes = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::read(path).ok())?;
+    Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn read_text(path: &Path) -> Result<String> {
@@ -116,11 +114,11 @@ impl ResultWriter {
                 // A link stays one; what it leads to is replaced.
                 let path = fs::canonicalize(path).map_err(|error| unwritable(path, &error))?;
                 File::options().append(true).open(&path).map_err(|error| unwritable(&path, &error))?;
-                partial(&path).map(|_| ResultWriter::File(path))
+                replaceable(&path).map(|()| ResultWriter::File(path))
             }
             Ok(_) => Ok(ResultWriter::Stream(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                partial(path).map(|_| ResultWriter::File(path.to_owned()))
+                replaceable(path).map(|()| ResultWriter::File(path.to_owned()))
             }
             Err(error) => Err(unwritable(path, &error)),
         }
@@ -131,11 +129,7 @@ impl ResultWriter {
         match self {
             ResultWriter::Stream(_) => Ok(()),
             ResultWriter::File(path) => {
-                let mut file = partial(path)?;
-                file.write_all(&text(result)?)
-                    .and_then(|()| file.as_file().sync_all())
-                    .map_err(|error| unwritable(path, &error))?;
-                file.persist(path).map(drop).map_err(|error| unwritable(path, &error.error))
+                atomic_file::replace(path, &text(result)?).map_err(|error| unwritable(path, &error))
             }
         }
     }
@@ -164,28 +158,17 @@ impl ResultWriter {
     }
 }
 
-/// A new file in the folder of `path`, gone when it is dropped.
-fn partial(path: &Path) -> Result<NamedTempFile> {
-    let Some(name) = path.file_name() else {
+fn replaceable(path: &Path) -> Result {
+    if path.file_name().is_none() {
         return Err(Error::new(format!("{}: is not the name of a file", path.display())));
-    };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut prefix = name.to_owned();
-    prefix.push(".");
-    tempfile::Builder::new()
-        .prefix(&prefix)
-        .suffix(PARTIAL_SUFFIX)
-        .permissions(Permissions::from_mode(FILE_MODE))
-        .tempfile_in(folder)
-        .map_err(|error| unwritable(path, &error))
+    }
+    atomic_file::can_replace(path).map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Error {
-    let why = match (error.kind(), error.raw_os_error()) {
-        (io::ErrorKind::NotFound, _) => "its folder does not exist".to_owned(),
-        (_, Some(code)) => io::Error::from_raw_os_error(code).to_string(),
-        // tempfile names its own file in the message, which nobody knows.
-        (kind, None) => kind.to_string(),
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "its folder does not exist".to_owned(),
+        _ => error.to_string(),
     };
     Error::new(format!("{}: cannot be written: {why}; choose another file with --json", path.display()))
 }

@@ -6,9 +6,11 @@ use crate::result::run::{Percentiles, RunRecord};
 use crate::result::tail::Point;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use stillgate_load::{Load, Outcome, Pace};
+use std::net::IpAddr;
+use stillgate_load::{Arrivals, Load, Outcome, Pace};
 
-/// What scripts read is at the top: counts, and percentiles in microseconds. All of it follows from `run` and what was asked.
+/// What scripts read is at the top: counts, and percentiles in microseconds. All of it but the bytes follows from `run`, `parts` and
+/// what was asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LoadResult {
     /// The URL asked.
@@ -21,12 +23,27 @@ pub(crate) struct LoadResult {
     pub(crate) threads: usize,
     /// The seed.
     pub(crate) seed: u64,
+    /// What was decided before the run; none in files of the first versions.
+    #[serde(default)]
+    pub(crate) design: Option<LoadDesign>,
     /// The measured time, in seconds.
     #[serde(default)]
     pub(crate) duration_s: f64,
-    /// Answered in the measured time.
+    /// Whether it was ended early; `duration_s` is the time that was measured.
+    #[serde(default)]
+    pub(crate) interrupted: bool,
+    /// Of the requests that were due in the measured time, those that were answered, by the end of it or in `drain_s` after it.
     #[serde(default)]
     pub(crate) requests: u64,
+    /// Those answered by the end of the measured time; divided by `duration_s` they are `rate_achieved`.
+    #[serde(default)]
+    pub(crate) answered_in_time: u64,
+    /// How long after the measured time the last answer came, or was given up, in seconds.
+    #[serde(default)]
+    pub(crate) drain_s: f64,
+    /// Requests still under way at the very end, before their timeout; no failures.
+    #[serde(default)]
+    pub(crate) cut_off: u64,
     /// Failed, all kinds together; an answer that a check refused is also in `requests`.
     #[serde(default)]
     pub(crate) errors: u64,
@@ -39,10 +56,13 @@ pub(crate) struct LoadResult {
     /// Why, in sentences.
     #[serde(default)]
     pub(crate) void_reasons: Vec<String>,
+    /// What else is to be known of the run, in sentences, such as that its rate was not kept.
+    #[serde(default)]
+    pub(crate) notes: Vec<String>,
     /// Requests a second by the schedule; none in a closed loop.
     #[serde(default)]
     pub(crate) rate_intended: Option<f64>,
-    /// Requests a second that were answered.
+    /// Requests a second that were answered by the end of the measured time.
     #[serde(default)]
     pub(crate) rate_achieved: f64,
     /// Bytes received in the measured time.
@@ -51,31 +71,114 @@ pub(crate) struct LoadResult {
     /// Starts that were due and never came about, for no connection became free.
     #[serde(default)]
     pub(crate) missed_starts: u64,
+    /// The busiest generator thread's share of its CPU, 0 to 1.
+    #[serde(default)]
+    pub(crate) cpu_share_max: f64,
+    /// Whether the generator went before other programs.
+    #[serde(default)]
+    pub(crate) realtime: bool,
     /// From the intended start.
+    #[serde(with = "measured")]
     pub(crate) corrected: Percentiles,
     /// From the send.
+    #[serde(with = "measured")]
     pub(crate) uncorrected: Percentiles,
     /// How late the generator itself started requests.
-    #[serde(default)]
+    #[serde(default, with = "measured")]
     pub(crate) lateness: Percentiles,
     /// Time to establish a connection.
-    #[serde(default)]
+    #[serde(default, with = "measured")]
     pub(crate) connect: Percentiles,
     /// From the beginning of a send until the system had taken all of the request.
-    #[serde(default)]
+    #[serde(default, with = "measured")]
     pub(crate) send: Percentiles,
     /// From the send to the first byte of the answer.
-    #[serde(default)]
+    #[serde(default, with = "measured")]
     pub(crate) first_byte: Percentiles,
-    /// The run itself, with the histograms.
+    /// The run itself, with the histograms of whole requests.
     pub(crate) run: RunRecord,
+    /// The histograms of their parts; none in files of the first versions.
+    #[serde(default)]
+    pub(crate) parts: Option<PartHistograms>,
     /// Stretches of it.
     pub(crate) points: Vec<Point>,
 }
 
+/// What was decided before the run, beside what stands at the top.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LoadDesign {
+    /// Requests a second at the beginning; none in a closed loop.
+    pub(crate) rate: Option<f64>,
+    /// Requests a second at the end, reached linearly.
+    pub(crate) rate_end: Option<f64>,
+    /// `uniform` or `poisson`; none in a closed loop.
+    pub(crate) arrivals: Option<String>,
+    /// The time that was to be measured.
+    pub(crate) duration_s: f64,
+    /// Load before it.
+    pub(crate) warm_up_s: f64,
+    /// A request without a complete answer for so long has failed.
+    pub(crate) timeout_s: f64,
+    /// Of the stretches.
+    pub(crate) interval_s: f64,
+    /// A request that the generator started later than this was late.
+    pub(crate) late_s: f64,
+    /// The share of requests that might be.
+    pub(crate) late_share_max: f64,
+    /// CPUs of the generator; empty: wherever the system put it.
+    pub(crate) cpus: Vec<usize>,
+    /// Source addresses; empty: the system's choice.
+    pub(crate) sources: Vec<IpAddr>,
+    /// SHA-256 of the file with the mix; what it names is not in it.
+    pub(crate) mix_sha256: Option<String>,
+}
+
+/// Where the time of requests goes. Histograms are as those of the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PartHistograms {
+    /// Time to establish a connection.
+    pub(crate) connect: String,
+    /// From the beginning of a send until the system had taken all of the request.
+    pub(crate) send: String,
+    /// From the send to the first byte of the answer.
+    pub(crate) first_byte: String,
+}
+
+impl LoadDesign {
+    fn of(load: &Load, mix_sha256: Option<String>) -> LoadDesign {
+        let schedule = match &load.pace {
+            Pace::Closed => None,
+            Pace::Open(schedule) => Some(schedule),
+        };
+        let arrivals = schedule.map(|schedule| match schedule.arrivals {
+            Arrivals::Uniform => "uniform",
+            Arrivals::Poisson => "poisson",
+        });
+        LoadDesign {
+            rate: schedule.map(|schedule| schedule.rate),
+            rate_end: schedule.map(|schedule| schedule.rate_end),
+            arrivals: arrivals.map(str::to_owned),
+            duration_s: load.duration.as_secs_f64(),
+            warm_up_s: load.warm_up.as_secs_f64(),
+            timeout_s: load.timeout.as_secs_f64(),
+            interval_s: load.interval.as_secs_f64(),
+            late_s: load.bounds.late.as_secs_f64(),
+            late_share_max: load.bounds.late_share_max,
+            cpus: load.cpus.clone(),
+            sources: load.sources.clone(),
+            mix_sha256,
+        }
+    }
+}
+
 impl LoadResult {
-    /// Of a run, and its stretches.
-    pub(crate) fn of(load: &Load, outcome: &Outcome, points: Vec<Point>) -> Result<LoadResult> {
+    /// Of a run, its stretches, and the digest of its mix, where that was in a file.
+    pub(crate) fn of(
+        load: &Load,
+        outcome: &Outcome,
+        points: Vec<Point>,
+        mix_sha256: Option<String>,
+    ) -> Result<LoadResult> {
         let run = RunRecord::of(outcome)?;
         let watch = &outcome.self_watch;
         Ok(LoadResult {
@@ -84,16 +187,24 @@ impl LoadResult {
             connections: load.connections,
             threads: load.threads,
             seed: load.seed,
+            design: Some(LoadDesign::of(load, mix_sha256)),
             duration_s: run.elapsed_s,
+            interrupted: outcome.interrupted,
             requests: run.requests,
+            answered_in_time: outcome.answered_in_time,
+            drain_s: outcome.drain.as_secs_f64(),
+            cut_off: outcome.cut_off,
             errors: run.errors,
             errors_by_kind: run.errors_by_kind.clone(),
             void: !run.void.is_empty(),
             void_reasons: run.void.clone(),
+            notes: outcome.notes.iter().map(ToString::to_string).collect(),
             rate_intended: run.rate_intended,
             rate_achieved: run.rate_achieved,
             bytes_received: outcome.bytes_received,
             missed_starts: watch.missed_starts,
+            cpu_share_max: watch.cpu_share_max,
+            realtime: watch.realtime,
             corrected: histogram::percentiles(&outcome.latencies.corrected),
             uncorrected: histogram::percentiles(&outcome.latencies.uncorrected),
             lateness: histogram::percentiles(&watch.lateness),
@@ -101,7 +212,66 @@ impl LoadResult {
             send: histogram::percentiles(&outcome.send),
             first_byte: histogram::percentiles(&outcome.first_byte),
             run,
+            parts: Some(PartHistograms {
+                connect: histogram::encode(&outcome.connect)?,
+                send: histogram::encode(&outcome.send)?,
+                first_byte: histogram::encode(&outcome.first_byte)?,
+            }),
             points,
         })
+    }
+}
+
+/// Percentiles of nothing are `null` in the file: a zero would be read as the fastest server of all.
+mod measured {
+    use super::Percentiles;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Written {
+        p50: Option<f64>,
+        p90: Option<f64>,
+        p99: Option<f64>,
+        p99_9: Option<f64>,
+        p99_99: Option<f64>,
+        max: Option<f64>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(figures: &Percentiles, serializer: S) -> Result<S::Ok, S::Error> {
+        // No time that was measured is zero.
+        let known = |us: f64| (figures.max > 0.0).then_some(us);
+        let &Percentiles { p50, p90, p99, p99_9, p99_99, max } = figures;
+        let [p50, p90, p99, p99_9, p99_99, max] = [p50, p90, p99, p99_9, p99_99, max].map(known);
+        Written { p50, p90, p99, p99_9, p99_99, max }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Percentiles, D::Error> {
+        let Written { p50, p90, p99, p99_9, p99_99, max } = Written::deserialize(deserializer)?;
+        let [p50, p90, p99, p99_9, p99_99, max] = [p50, p90, p99, p99_9, p99_99, max].map(Option::unwrap_or_default);
+        Ok(Percentiles { p50, p90, p99, p99_9, p99_99, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Part {
+        #[serde(default, with = "measured")]
+        part: Percentiles,
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null_and_comes_back() {
+        let check = |part: Percentiles, p50: Option<f64>| {
+            let value = serde_json::to_value(Part { part }).unwrap();
+            assert_eq!(value["part"]["p50"].as_f64(), p50);
+            assert!(value["part"].get("p99_99").is_some(), "the shape stays: {value}");
+            assert_eq!(serde_json::from_value::<Part>(value).unwrap(), Part { part });
+        };
+        check(Percentiles::default(), None);
+        check(Percentiles { p50: 1.5, p90: 2.0, p99: 3.0, p99_9: 4.0, p99_99: 5.0, max: 6.0 }, Some(1.5));
+        check(Percentiles { max: 6.0, ..Percentiles::default() }, Some(0.0));
     }
 }

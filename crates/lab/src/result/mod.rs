@@ -31,7 +31,7 @@ pub(crate) struct ResultFile {
     pub(crate) lab_version: String,
     /// RFC 3339, UTC.
     pub(crate) written_at: String,
-    /// As typed, the program's name left out.
+    /// As typed, the program's name and the values of secret header fields and bodies left out.
     pub(crate) arguments: Vec<String>,
     /// The machine it ran on.
     pub(crate) environment: Environment,

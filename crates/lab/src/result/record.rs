@@ -24,11 +24,17 @@ impl RunRecord {
             error_examples: outcome.errors.examples.clone(),
             rate_intended: outcome.rate_intended,
             rate_achieved: outcome.rate_achieved,
+            missed_starts: Some(outcome.self_watch.missed_starts),
+            cut_off: outcome.cut_off,
             corrected: histogram::encode(&outcome.latencies.corrected)?,
             uncorrected: histogram::encode(&outcome.latencies.uncorrected)?,
             lateness: histogram::encode(&outcome.self_watch.lateness)?,
             generator_cpu_cores: outcome.self_watch.cpu_cores,
+            generator_cpu_share_max: Some(outcome.self_watch.cpu_share_max),
             generator_cpu_wait_share: outcome.self_watch.cpu_wait_share_max,
+            generator_pause_longest_s: Some(outcome.self_watch.pause_longest.as_secs_f64()),
+            generator_pauses_s: Some(outcome.self_watch.pauses.as_secs_f64()),
+            generator_realtime: Some(outcome.self_watch.realtime),
             void: outcome.void.iter().map(ToString::to_string).collect(),
         })
     }
@@ -67,6 +73,10 @@ mod tests {
             begun: SystemTime::UNIX_EPOCH + Duration::from_millis(1500),
             elapsed: Duration::from_millis(250),
             requests: 7,
+            answered_in_time: 7,
+            drain: Duration::ZERO,
+            cut_off: 0,
+            interrupted: false,
             errors,
             sent: 10,
             bytes_received: 700,
@@ -87,6 +97,7 @@ mod tests {
                 cpu_wait_share_max: None,
             },
             void: vec![Void::NoAnswers],
+            notes: Vec::new(),
         })
         .unwrap();
         assert_eq!((record.begun_unix_s, record.elapsed_s, record.requests, record.errors), (1.5, 0.25, 7, 2));

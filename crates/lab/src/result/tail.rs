@@ -30,9 +30,12 @@ pub(crate) struct TailDesign {
     pub(crate) lead_in_s: f64,
     /// Pairs of blocks a cell.
     pub(crate) pairs: usize,
-    /// Of the order within pairs, and of resampling.
+    /// All cells, in the order they are run; none in files of the first versions.
+    #[serde(default)]
+    pub(crate) plan: Vec<Planned>,
+    /// Of the order within pairs.
     pub(crate) seed: u64,
-    /// Of the intervals, 0 to 1; tests decide at one minus this.
+    /// Of all intervals of a cell together, 0 to 1; its tests together decide at one minus this.
     pub(crate) confidence: f64,
     /// Of the minimum detectable differences.
     pub(crate) power: f64,
@@ -48,6 +51,17 @@ pub(crate) struct TailDesign {
     pub(crate) touched_percent: f64,
     /// Who ran where.
     pub(crate) placement: Placement,
+}
+
+/// A cell that was decided upon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Planned {
+    /// Of the target.
+    pub(crate) name: String,
+    /// Series asked for; none where the target has but what it has.
+    pub(crate) series: Option<u64>,
+    /// Seconds between scrapes.
+    pub(crate) scrape_every_s: f64,
 }
 
 fn late_share_max() -> f64 {
@@ -111,6 +125,9 @@ pub(crate) struct Scrape {
     pub(crate) bytes: u64,
     /// Why it failed; none: it was answered 200 in full.
     pub(crate) error: Option<String>,
+    /// It had been asked for, and broke off before its end: what it did to the target it did.
+    #[serde(default)]
+    pub(crate) broke_off: bool,
 }
 
 /// A short stretch of a run; latencies corrected, in microseconds.
@@ -151,12 +168,12 @@ pub(crate) struct CellAnalysis {
     /// How well the two above are known.
     #[serde(default)]
     pub(crate) pooled: Vec<PooledQuantile>,
-    /// On p50, p99, p99.9 and max, and on CPU a request; empty without any pair.
+    /// On p50, p99, p99.9, max, CPU a request, and the share of failed requests; empty without any pair.
     pub(crate) effects: Vec<Effect>,
-    /// Pairs that the effects rest on.
+    /// Pairs that the effects rest on. That on failed requests rests on those with many of them too.
     #[serde(default)]
     pub(crate) pairs: usize,
-    /// Pairs left out because a block was void.
+    /// Pairs left out because a block was void, or because more requests failed in one than latencies bear.
     pub(crate) void_pairs: usize,
     /// See [`Verdict`].
     pub(crate) verdict: Verdict,
@@ -179,9 +196,9 @@ pub(crate) struct PooledQuantile {
 /// What scrapes did to one measure: the paired difference, with minus without.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Effect {
-    /// `p50`, `p99`, `p99.9`, `max`, `cpu`.
+    /// `p50`, `p99`, `p99.9`, `max`, `cpu`, `failed`.
     pub(crate) measure: String,
-    /// `us` or `us/request`.
+    /// `us`, `us/request` or, from 0 to 1, `share`.
     pub(crate) unit: String,
     /// Median over the blocks without.
     pub(crate) without: f64,
@@ -189,7 +206,7 @@ pub(crate) struct Effect {
     pub(crate) with: f64,
     /// The Hodges-Lehmann estimate of the paired differences.
     pub(crate) difference: f64,
-    /// Lower end of its confidence interval.
+    /// Lower end of its interval, one of those that hold together with the design's confidence.
     #[serde(with = "super::unbounded::below")]
     pub(crate) low: f64,
     /// Upper end.
@@ -199,7 +216,8 @@ pub(crate) struct Effect {
     pub(crate) p_value: f64,
     /// The same after Holm's correction over the cell's measures.
     pub(crate) p_adjusted: f64,
-    /// The smallest difference that this many pairs would have shown with the design's power; infinite where they are too few.
+    /// The smallest true difference that would have been called one with the design's power, by test and margin; infinite where
+    /// pairs are too few.
     #[serde(with = "super::unbounded::above")]
     pub(crate) minimum_detectable: f64,
 }
@@ -210,10 +228,12 @@ pub(crate) struct Effect {
 pub(crate) enum Verdict {
     /// They made the tail slower.
     Slower,
+    /// They made more requests fail.
+    Failing,
     /// They made it faster, which asks for an explanation.
     Faster,
     /// No difference was seen; the sentence says how large one could have been missed.
     NoDifference,
-    /// Too many blocks were void, or there are too few pairs to show anything.
+    /// Too many blocks were void, the cell is unfinished, or it has too few pairs to show anything.
     Void,
 }

@@ -37,16 +37,29 @@ const ACCEPT: &str = "application/openmetrics-text;version=1.0.0;q=0.6,applicati
 pub(super) struct Failed {
     message: String,
     pub(super) bytes: u64,
+    /// It was asked for, not refused, and ended before its end.
+    pub(super) broke_off: bool,
+}
+
+/// How far an exchange came.
+#[derive(Default)]
+struct Way {
+    bytes: u64,
+    under_way: bool,
 }
 
 /// Asks and reads all; `see` gets the content piece by piece, as it was coded. The bytes of the whole answer.
 pub(super) fn exchange(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8])) -> Result<u64, Failed> {
-    let mut bytes = 0;
-    take(metrics, wanted, see, &mut bytes).map_err(|message| Failed { message, bytes })?;
-    Ok(bytes)
+    let mut way = Way::default();
+    take(metrics, wanted, see, &mut way).map_err(|message| Failed {
+        message,
+        bytes: way.bytes,
+        broke_off: way.under_way,
+    })?;
+    Ok(way.bytes)
 }
 
-fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), bytes: &mut u64) -> Result<(), String> {
+fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), way: &mut Way) -> Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&metrics.address, CONNECT_TIMEOUT)
         .and_then(|stream| stream.set_read_timeout(Some(SILENCE_TIMEOUT)).map(|()| stream))
         .map_err(|error| format!("cannot connect: {error}"))?;
@@ -60,18 +73,20 @@ fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), by
         metrics.path, metrics.address
     );
     stream.write_all(request.as_bytes()).map_err(|error| format!("cannot be asked: {error}"))?;
+    way.under_way = true;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut filled = 0;
     let mut body: Option<BodyDecoder> = None;
     let mut head = ResponseHead::default();
     loop {
-        let read =
-            stream.read(&mut buffer[filled..]).map_err(|error| format!("cut off after {bytes} bytes: {error}"))?;
-        *bytes += read as u64;
+        let read = stream
+            .read(&mut buffer[filled..])
+            .map_err(|error| format!("cut off after {} bytes: {error}", way.bytes))?;
+        way.bytes += read as u64;
         if read == 0 {
             return match body {
                 Some(BodyDecoder::UntilClose) => Ok(()),
-                _ => Err(format!("cut off after {bytes} bytes")),
+                _ => Err(format!("cut off after {} bytes", way.bytes)),
             };
         }
         filled += read;
@@ -79,9 +94,15 @@ fn take(metrics: &MetricsAddress, wanted: Wanted, see: &mut dyn FnMut(&[u8]), by
         if body.is_none() {
             match head.advance(&buffer[..filled], Method::Get, &HeadLimits::default()) {
                 Ok(Progress::Partial) => continue,
-                Ok(Progress::Complete(_)) if head.status != 200 => return Err(format!("answered {}", head.status)),
+                Ok(Progress::Complete(_)) if head.status != 200 => {
+                    way.under_way = false;
+                    return Err(format!("answered {}", head.status));
+                }
                 Ok(Progress::Complete(length)) => from = length,
-                Err(error) => return Err(format!("not an HTTP answer: {error:?}")),
+                Err(error) => {
+                    way.under_way = false;
+                    return Err(format!("not an HTTP answer: {error:?}"));
+                }
             }
         }
         let decoder = body.get_or_insert_with(|| BodyDecoder::new(head.framing));

@@ -2,9 +2,14 @@
 //!
 //! The unit of evidence is the block, not the request: requests of one stall are no independent witnesses. Each pair of
 //! blocks gives one difference a measure; the Hodges-Lehmann estimate and Wilcoxon's signed-rank test ask little of their
-//! distribution, which for maxima is far from normal. Five measures are tested, so Holm's correction keeps the probability
-//! of any false alarm in a cell at one minus the confidence; over the cells of a sweep nothing is corrected, and the
-//! sentence over all says so.
+//! distribution, which for maxima is far from normal. Six measures are tested, so Holm's correction keeps the probability
+//! of any false alarm in a cell at one minus the confidence, and the intervals are those that hold together with it
+//! (Bonferroni's, a little wider than the tests); over the cells of a sweep nothing is corrected, and the sentence over all
+//! says so.
+//!
+//! What leaves a pair out is the same in both arms, or the arm with the fewer rules would seem the slower one. A request that
+//! failed has no latency, so failures are a measure of their own, over all pairs that were measured soundly; latencies are
+//! of the pairs in which few requests failed.
 
 use crate::error::{Error, Result};
 use crate::result::histogram;
@@ -31,6 +36,7 @@ struct Measure {
     of: fn(&Figures) -> f64,
 }
 
+/// The measures of the pairs in which few requests failed.
 const MEASURES: [Measure; 5] = [
     Measure { name: "p50", unit: "us", of: |figures| figures.p50_us },
     Measure { name: "p99", unit: "us", of: |figures| figures.p99_us },
@@ -42,28 +48,33 @@ const MEASURES: [Measure; 5] = [
 /// The measure that sentences are about where there is a choice.
 pub(super) const P99_9: &str = "p99.9";
 
-/// Measures that the verdict is about.
+/// Measures that the verdict is about, where requests do not fail.
 pub(super) const TAIL_MEASURES: [&str; 3] = [P99_9, "max", "p99"];
 
+/// The share of requests that failed or could not be started.
+pub(crate) const FAILED: &str = "failed";
+
 /// How many measures Holm's correction is over.
-pub(crate) const MEASURES_TESTED: usize = MEASURES.len();
+pub(crate) const MEASURES_TESTED: usize = MEASURES.len() + 1;
 
 /// Percentiles whose order-statistic intervals are given.
 const POOLED_PERCENTILES: [f64; 4] = [50.0, 99.0, 99.9, 99.99];
 
-/// Above this share of failed requests without scrapes, the target was not healthy to begin with.
-const ERROR_SHARE_MAX: f64 = 0.01;
+/// Above this share of failed requests, latencies are of the survivors.
+const FAILED_SHARE_MAX: f64 = 0.01;
 
-/// Two blocks of one cell, both worth something.
+/// Two blocks of one cell.
 struct Pair<'a> {
     without: &'a Block,
     with: &'a Block,
 }
 
-/// The pairs of a cell that stand, and how many do not.
+/// The pairs of a cell.
 struct Pairs<'a> {
-    standing: Vec<Pair<'a>>,
-    void: usize,
+    /// Generator and scraper did what they were to do.
+    sound: Vec<Pair<'a>>,
+    /// All others.
+    unsound: usize,
 }
 
 /// The analysis of all cells. Fails only where a kept histogram cannot be read.
@@ -81,25 +92,10 @@ pub(crate) fn analyse(design: &TailDesign, cells: &[Cell]) -> Result<TailAnalysi
     Ok(TailAnalysis { cells: analysed, sentence })
 }
 
-/// Why a block says nothing; empty: it stands.
+/// Why a block's latencies say nothing; empty: they stand.
 pub(crate) fn void_reasons(block: &Block) -> Vec<String> {
-    let mut reasons = block.run.void.clone();
-    let run = &block.run;
-    match block.arm {
-        Arm::Without if run.errors as f64 > ERROR_SHARE_MAX * (run.requests + run.errors) as f64 => {
-            let example = run.error_examples.first().map_or("", String::as_str);
-            reasons.push(format!(
-                "{} of {} requests failed without any scrape: {example}",
-                run.errors,
-                run.requests + run.errors
-            ));
-        }
-        Arm::With if block.scrapes.iter().all(|scrape| scrape.error.is_some()) => {
-            let example = block.scrapes.iter().find_map(|scrape| scrape.error.as_deref());
-            reasons.push(example.map_or("it has no scrape".to_owned(), |why| format!("no scrape succeeded: {why}")));
-        }
-        _ => {}
-    }
+    let mut reasons = unsound_reasons(block);
+    reasons.extend(failing(block));
     reasons
 }
 
@@ -107,8 +103,7 @@ pub(crate) fn void_reasons(block: &Block) -> Vec<String> {
 pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
     let pairs = pairs(&cell.blocks);
     let histograms = pairs
-        .standing
-        .iter()
+        .standing()
         .map(|pair| decode(if arm == Arm::With { pair.with } else { pair.without }, of))
         .collect::<Result<Vec<_>>>()?;
     histogram::merge(&histograms)
@@ -117,14 +112,18 @@ pub(crate) fn pooled(cell: &Cell, arm: Arm, of: fn(&RunRecord) -> &str) -> Resul
 fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
     let pairs = pairs(&cell.blocks);
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for pair in &pairs.standing {
+    for pair in pairs.standing() {
         without.push(figures(pair.without)?);
         with.push(figures(pair.with)?);
     }
-    let effects = effects(design, &without, &with);
+    let failed = pairs.sound.iter().map(|pair| [pair.without.run.failed_share(), pair.with.run.failed_share()]);
+    let effects = effects(design, &without, &with, &failed.collect::<Vec<_>>());
     let all_without = pooled(cell, Arm::Without, |run| &run.corrected)?;
     let all_with = pooled(cell, Arm::With, |run| &run.corrected)?;
-    let evidence = Evidence { design, cell, effects: &effects, pairs: pairs.standing.len(), void_pairs: pairs.void };
+    let standing = without.len();
+    let failing_pairs = pairs.sound.len() - standing;
+    let unsound_pairs = pairs.unsound;
+    let evidence = Evidence { design, cell, effects: &effects, pairs: standing, failing_pairs, unsound_pairs };
     let (verdict, sentence) = verdict::decide(&evidence);
     Ok(CellAnalysis {
         without: histogram::percentiles(&all_without),
@@ -136,25 +135,54 @@ fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
             })
             .to_vec(),
         effects,
-        pairs: pairs.standing.len(),
-        void_pairs: pairs.void,
+        pairs: standing,
+        void_pairs: failing_pairs + unsound_pairs,
         verdict,
         sentence,
     })
 }
 
+impl<'a> Pairs<'a> {
+    /// Those whose latencies count.
+    fn standing(&self) -> impl Iterator<Item = &Pair<'a>> {
+        self.sound.iter().filter(|pair| failing(pair.with).is_none() && failing(pair.without).is_none())
+    }
+}
+
 /// Blocks put together by their pair's number; one without its partner, as an interrupted run leaves it, is left out.
 fn pairs(blocks: &[Block]) -> Pairs<'_> {
-    let mut pairs = Pairs { standing: Vec::new(), void: 0 };
+    let mut pairs = Pairs { sound: Vec::new(), unsound: 0 };
     for with in blocks.iter().filter(|block| block.arm == Arm::With) {
         let partner = blocks.iter().find(|block| block.arm == Arm::Without && block.pair == with.pair);
         let Some(without) = partner else { continue };
-        match void_reasons(with).is_empty() && void_reasons(without).is_empty() {
-            true => pairs.standing.push(Pair { without, with }),
-            false => pairs.void += 1,
+        match unsound_reasons(with).is_empty() && unsound_reasons(without).is_empty() {
+            true => pairs.sound.push(Pair { without, with }),
+            false => pairs.unsound += 1,
         }
     }
     pairs
+}
+
+/// Why a block was not what it was to be, whatever the target did.
+fn unsound_reasons(block: &Block) -> Vec<String> {
+    let mut reasons = block.run.void.clone();
+    // What broke off in the middle may be what a stall looks like to the scraper; what was refused is none.
+    let scraped = block.scrapes.iter().any(|scrape| scrape.error.is_none() || scrape.broke_off);
+    if block.arm == Arm::With && !scraped {
+        let example = block.scrapes.iter().find_map(|scrape| scrape.error.as_deref());
+        reasons.push(example.map_or("it has no scrape".to_owned(), |why| format!("no scrape succeeded: {why}")));
+    }
+    reasons
+}
+
+/// Too many requests without a latency.
+fn failing(block: &Block) -> Option<String> {
+    let run = &block.run;
+    (run.failed_share() > FAILED_SHARE_MAX).then(|| {
+        let arm = if block.arm == Arm::With { "with" } else { "without" };
+        let example = run.error_examples.first().map_or("no example was kept", String::as_str);
+        format!("{} of {} requests failed {arm} scrapes: {example}", run.failed(), run.asked())
+    })
 }
 
 fn figures(block: &Block) -> Result<Figures> {
@@ -174,54 +202,66 @@ fn decode(block: &Block, of: fn(&RunRecord) -> &str) -> Result<Histogram<u64>> {
         .map_err(|error: Error| error.context(format_args!("block {arm} scrapes of pair {}", block.pair)))
 }
 
-/// The paired effect on each measure; none without pairs.
-fn effects(design: &TailDesign, without: &[Figures], with: &[Figures]) -> Vec<Effect> {
-    let mut effects: Vec<Effect> =
-        MEASURES.iter().filter_map(|measure| effect(design, measure, without, with)).collect();
-    let p_values: Vec<f64> = effects.iter().map(|effect| effect.p_value).collect();
+/// The paired effect on each measure; none without pairs. `failed` has the shares without and with scrapes.
+fn effects(design: &TailDesign, without: &[Figures], with: &[Figures], failed: &[[f64; 2]]) -> Vec<Effect> {
+    let latencies = MEASURES.iter().filter_map(|measure| {
+        let values = |figures: &[Figures]| figures.iter().map(measure.of).collect::<Vec<f64>>();
+        let margin = if TAIL_MEASURES.contains(&measure.name) { design.margin } else { 0.0 };
+        effect(design, (measure.name, measure.unit), [values(without), values(with)], margin)
+    });
+    let shares = [0, 1].map(|arm| failed.iter().map(|shares| shares[arm]).collect::<Vec<f64>>());
+    let mut effects: Vec<Effect> = latencies.chain(effect(design, (FAILED, "share"), shares, 0.0)).collect();
+    // The family is the planned one, even where some of it could not be tested.
+    let mut p_values: Vec<f64> = effects.iter().map(|effect| effect.p_value).collect();
+    p_values.resize(MEASURES_TESTED, 1.0);
     for (effect, p_adjusted) in effects.iter_mut().zip(stats::holm(&p_values)) {
         effect.p_adjusted = p_adjusted;
     }
     effects
 }
 
-fn effect(design: &TailDesign, measure: &Measure, without: &[Figures], with: &[Figures]) -> Option<Effect> {
-    let values = |figures: &[Figures]| figures.iter().map(measure.of).collect::<Vec<f64>>();
-    let (without, with) = (values(without), values(with));
+fn effect(
+    design: &TailDesign,
+    (measure, unit): (&str, &str),
+    [without, with]: [Vec<f64>; 2],
+    margin: f64,
+) -> Option<Effect> {
     let differences: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with - without).collect();
     let difference = stats::median(&differences)?;
+    let median_without = stats::median(&without)?;
     // Too few pairs for an interval of this confidence leave it open.
-    let (value, low, high) = stats::hodges_lehmann(&differences, design.confidence)
+    let (value, low, high) = stats::hodges_lehmann(&differences, 1.0 - level(design))
         .map_or((difference, f64::NEG_INFINITY, f64::INFINITY), |estimate| {
             (estimate.value, estimate.interval.low, estimate.interval.high)
         });
     Some(Effect {
-        measure: measure.name.to_owned(),
-        unit: measure.unit.to_owned(),
-        without: stats::median(&without)?,
+        measure: measure.to_owned(),
+        unit: unit.to_owned(),
+        without: median_without,
         with: stats::median(&with)?,
         difference: value,
         low,
         high,
         p_value: stats::signed_rank(&differences).map_or(1.0, |test| test.p_value),
         p_adjusted: 1.0,
-        minimum_detectable: minimum_detectable(design, &differences),
+        minimum_detectable: minimum_detectable(design, &differences, margin * median_without),
     })
 }
 
-/// At the level that Holm's correction begins with, so that it holds whatever the other measures say.
-fn minimum_detectable(design: &TailDesign, differences: &[f64]) -> f64 {
-    let alpha = (1.0 - design.confidence) / MEASURES_TESTED as f64;
-    let pairs = differences.len() as u64;
-    standard_deviation(differences)
-        .and_then(|sd| stats::minimum_detectable_effect_signed_rank(pairs, sd, alpha, design.power))
-        .unwrap_or(f64::INFINITY)
+/// Bonferroni's share of the error: of the intervals, and the one that Holm's correction begins with, so that what is detectable
+/// is so whatever the other measures say.
+fn level(design: &TailDesign) -> f64 {
+    (1.0 - design.confidence) / MEASURES_TESTED as f64
 }
 
-fn standard_deviation(values: &[f64]) -> Option<f64> {
-    let degrees = values.len().checked_sub(1).filter(|degrees| *degrees > 0)?;
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    Some((values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / degrees as f64).sqrt())
+/// By the test, and by the threshold that an estimate must lie beyond.
+fn minimum_detectable(design: &TailDesign, differences: &[f64], threshold: f64) -> f64 {
+    let pairs = differences.len() as u64;
+    let detectable = stats::standard_deviation(differences).and_then(|sd| {
+        let by_test = stats::minimum_detectable_effect_signed_rank(pairs, sd, level(design), design.power)?;
+        Some(by_test.max(stats::effect_beyond(threshold, pairs, sd, design.power)?))
+    });
+    detectable.unwrap_or(f64::INFINITY)
 }
 
 #[cfg(test)]
@@ -265,9 +305,15 @@ mod tests {
         (0..SIMULATED)
             .map(|_| {
                 let (without, with) = simulated(&mut random, design.pairs, effect);
-                let effects = effects(&design, &without, &with);
-                let evidence =
-                    Evidence { design: &design, cell: &cell, effects: &effects, pairs: design.pairs, void_pairs: 0 };
+                let effects = effects(&design, &without, &with, &vec![[0.0; 2]; design.pairs]);
+                let evidence = Evidence {
+                    design: &design,
+                    cell: &cell,
+                    effects: &effects,
+                    pairs: design.pairs,
+                    failing_pairs: 0,
+                    unsound_pairs: 0,
+                };
                 verdict::decide(&evidence).0
             })
             .collect()
@@ -325,14 +371,68 @@ mod tests {
         let unscraped: fn(&mut Block) = |block| block.scrapes.clear();
         let refused: fn(&mut Block) =
             |block| block.scrapes.iter_mut().for_each(|scrape| scrape.error = Some("404 Not Found".into()));
-        let failing: fn(&mut Block) = |block| block.run.errors = block.run.requests;
+        let broken: fn(&mut Block) = |block| {
+            for scrape in &mut block.scrapes {
+                (scrape.error, scrape.broke_off) = (Some("cut off after 0 bytes".into()), true);
+            }
+        };
+        let failing: fn(&mut Block) = |block| fail(block, block.run.requests);
         check(late, Arm::Without, 2, 8, 2, Verdict::Slower);
         check(late, Arm::With, 3, 7, 3, Verdict::Void);
         check(unscraped, Arm::With, 4, 6, 4, Verdict::Void);
         check(refused, Arm::With, 10, 0, 10, Verdict::Void);
+        // A stall may be what cuts the scrape off.
+        check(broken, Arm::With, 10, 10, 0, Verdict::Slower);
+        // The same on both sides.
         check(failing, Arm::Without, 1, 9, 1, Verdict::Slower);
-        // Failures under scrapes are what is looked for.
-        check(failing, Arm::With, 1, 10, 0, Verdict::Slower);
+        check(failing, Arm::With, 1, 9, 1, Verdict::Slower);
+        check(failing, Arm::Without, 10, 0, 10, Verdict::Void);
+        // Failures under scrapes alone are what is looked for.
+        check(failing, Arm::With, 10, 0, 10, Verdict::Failing);
+    }
+
+    /// Of the requests, so many have no latency.
+    fn fail(block: &mut Block, count: u64) {
+        block.run.requests -= count;
+        block.run.errors = count;
+        block.run.errors_by_kind.insert("closed".into(), count);
+    }
+
+    #[test]
+    fn requests_that_scrapes_make_fail_are_found_though_no_latency_shows_them() {
+        let design = synthetic::design(4, 10);
+        let check = |without: u64, with: u64, verdict: Verdict, said: &str| {
+            let mut cell = synthetic::cell(&design, 0, 0.0);
+            for (number, block) in cell.blocks.iter_mut().enumerate() {
+                fail(block, if block.arm == Arm::With { with + number as u64 } else { without });
+            }
+            let analysis = analyse(&design, &[cell]).unwrap().cells.remove(0);
+            assert_eq!(analysis.verdict, verdict, "{}", analysis.sentence);
+            assert!(analysis.sentence.contains(said), "{}", analysis.sentence);
+        };
+        check(0, 1, Verdict::Failing, "made more requests of synthetic fail: ");
+        check(20, 200, Verdict::Failing, "made more requests of synthetic fail: ");
+        check(8, 0, Verdict::NoDifference, "requests failed with scrapes, 80 without.");
+    }
+
+    #[test]
+    fn an_unfinished_cell_has_no_verdict_however_clear_it_is() {
+        let design = synthetic::design(1, 10);
+        let mut cell = synthetic::cell(&design, 0, 50_000.0);
+        cell.blocks.truncate(18);
+        let analysis = analyse(&design, &[cell]).unwrap().cells.remove(0);
+        assert_eq!((analysis.pairs, analysis.verdict), (9, Verdict::Void));
+        assert!(analysis.sentence.contains("it is unfinished, with 9 of 10 pairs"), "{}", analysis.sentence);
+    }
+
+    #[test]
+    fn what_could_be_missed_is_never_less_than_the_margin() {
+        let design = synthetic::design(1, 10);
+        // Next to no noise: the test alone would tell far less apart.
+        let differences = [0.0, 0.1, -0.1, 0.05, -0.05, 0.02, -0.02, 0.0, 0.1, -0.1];
+        assert!(minimum_detectable(&design, &differences, 0.0) < 1.0);
+        assert!(minimum_detectable(&design, &differences, 50.0) >= 50.0);
+        assert!(minimum_detectable(&design, &differences[..5], 50.0).is_infinite());
     }
 
     #[test]

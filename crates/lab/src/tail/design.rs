@@ -1,16 +1,16 @@
 //! What is decided before the first block: the cells, how many pairs of blocks each has, and in which order they run.
 
 use crate::error::{Error, Result};
-use crate::result::tail::{Arm, TailDesign};
+use crate::result::tail::{Arm, Planned, TailDesign};
 use crate::target::Spec;
 use std::time::Duration;
 use stillgate_stats::Random;
 
-/// At the confidence of 95% and five measures, eight pairs are the fewest that can show anything (see [`pairs_needed`]); with
+/// At the confidence of 95% and six measures, eight pairs are the fewest that can show anything (see [`pairs_needed`]); with
 /// ten, two may be lost to a machine that was busy.
 pub(crate) const PAIRS_DEFAULT: u64 = 10;
 
-/// Of the intervals; tests decide at 5%.
+/// Of all intervals of a cell together; its tests together decide at 5%.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// Of the minimum detectable differences.
@@ -31,6 +31,13 @@ pub(crate) struct PlannedCell {
     pub(crate) spec: Spec,
     /// Between scrapes.
     pub(crate) every: Duration,
+}
+
+impl PlannedCell {
+    /// As result files keep it.
+    pub(crate) fn planned(&self) -> Planned {
+        Planned { name: self.spec.name.clone(), series: self.spec.series, scrape_every_s: self.every.as_secs_f64() }
+    }
 }
 
 /// All combinations, in the order they are run. A target that shows what it shows has one cell an interval.
@@ -103,13 +110,13 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn eight_pairs_are_needed_at_five_percent_over_five_measures() {
+    fn eight_pairs_are_needed_at_five_percent_over_six_measures() {
         let check = |alpha: f64, measures: usize, pairs: usize| assert_eq!(pairs_needed(alpha, measures), pairs);
         check(0.05, 1, 6);
-        check(0.05, 5, 8);
-        check(0.01, 5, 10);
+        check(0.05, 6, 8);
+        check(0.01, 6, 11);
         check(1.0, 1, 1);
-        assert!(pairs_needed(1.0 - CONFIDENCE, 5) + 2 <= PAIRS_DEFAULT as usize, "the default has pairs to lose");
+        assert!(pairs_needed(1.0 - CONFIDENCE, 6) + 2 <= PAIRS_DEFAULT as usize, "the default has pairs to lose");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 pub(crate) mod analysis;
 pub(crate) mod design;
+pub(crate) mod fairness;
 pub(crate) mod readable;
 pub(crate) mod run;
 #[cfg(test)]

@@ -7,14 +7,13 @@ use crate::display::Progress;
 use crate::environment::Stolen;
 use crate::error::{Error, Result};
 use crate::result::run::RunRecord;
-use crate::result::tail::{Arm, Block, Cell, Point, Scrape, TailDesign};
+use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_load::engine::Control;
 use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Schedule, Target};
 
 /// Points that a block's time series has, about.
@@ -107,8 +106,13 @@ pub(crate) fn steps(planned: &[PlannedCell], pairs: usize) -> u64 {
 
 /// `haproxy, 100,000 series, every 5 s`
 pub(crate) fn title(planned: &PlannedCell) -> String {
-    let series = planned.spec.series.map_or(String::new(), |series| format!(", {} series", readable::count(series)));
-    format!("{}{series}, every {}", planned.spec.name, readable::seconds(planned.every.as_secs_f64()))
+    title_of(&planned.planned())
+}
+
+/// The same of what a result file keeps.
+pub(crate) fn title_of(planned: &Planned) -> String {
+    let series = planned.series.map_or(String::new(), |series| format!(", {} series", readable::count(series)));
+    format!("{}{series}, every {}", planned.name, readable::seconds(planned.scrape_every_s))
 }
 
 fn fail(outcomes: &mut Outcomes, planned: &PlannedCell, error: &Error, progress: &Progress) {
@@ -166,7 +170,8 @@ impl<'a> Runner<'a> {
             _upstream: upstream,
         };
         let warm_up = Load { duration: WARM_UP_MAX.min(runner.load.duration), ..runner.load.clone() };
-        stillgate_load::run(&warm_up, &mut |_| Control::Continue).map_err(|error| Error::new(error.to_string()))?;
+        stillgate_load::run(&warm_up, &AtomicBool::new(false), &mut |_| {})
+            .map_err(|error| Error::new(error.to_string()))?;
         Ok(runner)
     }
 
@@ -185,10 +190,11 @@ impl<'a> Runner<'a> {
     fn pair(&mut self, order: &[(usize, Arm)], stop: &AtomicBool) -> Result<Option<Vec<Block>>> {
         let mut blocks = Vec::with_capacity(order.len());
         for &(pair, arm) in order {
-            blocks.push(self.block(pair, arm, stop)?);
+            let block = self.block(pair, arm, stop);
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
+            blocks.push(block?);
         }
         Ok(Some(blocks))
     }
@@ -206,10 +212,7 @@ impl<'a> Runner<'a> {
             }
         };
         let mut watch = Watch { target: &self.target, points: Vec::new(), cpu_us: Vec::new() };
-        let outcome = stillgate_load::run(&self.load, &mut |interval| {
-            watch.see(interval);
-            if stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
-        });
+        let outcome = stillgate_load::run(&self.load, stop, &mut |interval| watch.see(interval));
         let Watch { points, cpu_us, .. } = watch;
         let scrapes = scraper.map_or(Ok(Vec::new()), Scraper::stop);
         // A target that died is the better message, whatever else failed for it.

@@ -2,7 +2,7 @@
 
 use crate::result::environment::Environment;
 use crate::result::run::{Placement, RunRecord, Subject};
-use crate::result::tail::{Arm, Block, Cell, Point, Scrape, TailDesign, TailResult};
+use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign, TailResult};
 use crate::result::{Experiment, ResultFile, histogram};
 use crate::tail::{analysis, design};
 use std::collections::BTreeMap;
@@ -13,6 +13,11 @@ const RATE: f64 = 1_000.0;
 const BLOCK_S: f64 = 5.0;
 const POINTS: usize = 50;
 
+/// When the first block begins, from one block to the next, and from one cell to the next.
+const BEGUN_UNIX_S: f64 = 1_795_000_000.0;
+const PERIOD_S: f64 = 6.0;
+const CELL_S: f64 = 10_000.0;
+
 /// A design of the defaults.
 pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
     TailDesign {
@@ -21,6 +26,7 @@ pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
         block_s: BLOCK_S,
         lead_in_s: 0.5,
         pairs,
+        plan: Vec::new(),
         seed,
         confidence: design::CONFIDENCE,
         power: design::POWER,
@@ -42,17 +48,29 @@ pub(crate) fn cell(design: &TailDesign, number: usize, stall_us: f64) -> Cell {
         series_asked: Some(100_000),
         series_shown: 100_123,
         scrape_every_s: BLOCK_S,
-        blocks: order.into_iter().map(|(pair, arm)| block(&mut random, pair, arm, stall_us)).collect(),
+        blocks: (0u32..)
+            .zip(order)
+            .map(|(at, (pair, arm))| {
+                let mut block = block(&mut random, pair, arm, stall_us);
+                block.run.begun_unix_s = BEGUN_UNIX_S + CELL_S * number as f64 + PERIOD_S * f64::from(at);
+                block
+            })
+            .collect(),
     }
 }
 
 /// A whole file of two cells, of which the second stalls.
 pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
-    let design = design(seed, pairs);
+    let mut design = design(seed, pairs);
     let cells = vec![cell(&design, 0, 0.0), cell(&design, 1, stall_us)];
+    design.plan = cells.iter().map(planned).collect();
     let analysis = analysis::analyse(&design, &cells).unwrap();
     let tail = TailResult { design, cells, failures: vec!["envoy: not found".into()], analysis };
     ResultFile::new(vec!["tail".into(), "synthetic".into()], Environment::default(), Experiment::Tail(Box::new(tail)))
+}
+
+fn planned(cell: &Cell) -> Planned {
+    Planned { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
 }
 
 fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
@@ -73,7 +91,7 @@ fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
         pair,
         arm,
         run: RunRecord {
-            begun_unix_s: 1_795_000_000.0 + random.uniform(),
+            begun_unix_s: 0.0,
             elapsed_s: BLOCK_S,
             requests,
             errors: 0,
@@ -81,16 +99,24 @@ fn block(random: &mut Random, pair: usize, arm: Arm, stall_us: f64) -> Block {
             error_examples: Vec::new(),
             rate_intended: Some(RATE),
             rate_achieved: RATE,
+            missed_starts: Some(0),
+            cut_off: 0,
             corrected: histogram::encode(&corrected).unwrap(),
             uncorrected: histogram::encode(&uncorrected).unwrap(),
             lateness: histogram::encode(&outcome::histogram()).unwrap(),
             generator_cpu_cores: 0.1,
+            generator_cpu_share_max: Some(0.1),
             generator_cpu_wait_share: None,
+            generator_pause_longest_s: Some(0.0),
+            generator_pauses_s: Some(0.0),
+            generator_realtime: Some(true),
             void: Vec::new(),
         },
         scrapes: match arm {
             Arm::Without => Vec::new(),
-            Arm::With => vec![Scrape { at_s: BLOCK_S / 2.0, took_s: 0.04, bytes: 1_234_567, error: None }],
+            Arm::With => {
+                vec![Scrape { at_s: BLOCK_S / 2.0, took_s: 0.04, bytes: 1_234_567, error: None, broke_off: false }]
+            }
         },
         cpu_us_per_request: 20.0 * (0.02 * random.normal()).exp(),
         stolen_ms: 0.0,

@@ -2,10 +2,12 @@
 //! of such stalls are written in.
 
 use crate::error::Result;
+use crate::report::plain;
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult, Verdict};
 use crate::tail::analysis;
+use crate::tail::fairness;
 use crate::tail::readable;
 use std::fmt::Write as _;
 
@@ -23,8 +25,19 @@ pub(crate) fn text(result: &TailResult) -> Result<String> {
         out.push('\n');
         distributions(&mut out, cell, analysed)?;
     }
+    for note in fairness::notes(result) {
+        line(&mut out, &format!("\nNote: {note}"));
+    }
+    let runs = || result.cells.iter().flat_map(|cell| &cell.blocks).map(|block| &block.run);
+    if runs().any(|run| run.generator_realtime == Some(false)) {
+        line(
+            &mut out,
+            "\nNote: the generator had no real-time priority, so latencies may hold delays of the system's scheduler; run as root \
+             or with CAP_SYS_NICE",
+        );
+    }
     for failure in &result.failures {
-        line(&mut out, &format!("\nNot run: {failure}"));
+        line(&mut out, &format!("\nNot run: {}", plain(failure)));
     }
     line(&mut out, &format!("\n{}", result.analysis.sentence));
     Ok(out)
@@ -79,6 +92,22 @@ fn distributions(out: &mut String, cell: &Cell, analysed: &CellAnalysis) -> Resu
             columns.each_ref().map(|all| readable::time(histogram::quantile_us(all, percentile / 100.0)));
         line(out, &format!("  {percentile:>8.3}%  {a:>12}  {b:>12} {c:>12}  {d:>12}"));
     }
+    let missed = |arm| {
+        let runs = cell.blocks.iter().filter(|block| block.arm == arm).map(|block| &block.run);
+        runs.filter_map(|run| run.missed_starts).sum::<u64>()
+    };
+    let (without, with) = (missed(Arm::Without), missed(Arm::With));
+    if without + with > 0 {
+        line(
+            out,
+            &format!(
+                "  {} starts without scrapes and {} with never came about; they count with the time they had been due, which is \
+                 the least they would have waited",
+                readable::count(without),
+                readable::count(with)
+            ),
+        );
+    }
     let scrapes: Vec<_> =
         cell.blocks.iter().flat_map(|block| &block.scrapes).filter(|scrape| scrape.error.is_none()).collect();
     let took = |q: f64| {
@@ -117,6 +146,7 @@ fn find<'a>(analysed: &'a CellAnalysis, measure: &str) -> Option<&'a Effect> {
 fn verdict(analysed: &CellAnalysis) -> &'static str {
     match analysed.verdict {
         Verdict::Slower => "slower",
+        Verdict::Failing => "more fail",
         Verdict::Faster => "faster?",
         Verdict::NoDifference => "no difference",
         Verdict::Void => "void",
@@ -141,35 +171,35 @@ mod tests {
         let Experiment::Tail(tail) = &file.experiment else { panic!("synthetic files are of this kind") };
         expect![[r#"
             target       series   every       p50   scrapes       p99   scrapes     p99.9   scrapes       max   scrapes      CPU  verdict
-            synthetic   100,123     5 s    198 µs  +4.54 µs    402 µs  +3.90 µs    500 µs  +9.09 µs    565 µs  +47.2 µs    -0.5%  no difference
-            synthetic   100,123     5 s    198 µs  +0.58 µs    394 µs   +202 µs    494 µs  +44.7 ms    581 µs  +49.7 ms    +1.5%  slower
+            synthetic   100,123     5 s    202 µs  -1.89 µs    416 µs  -9.60 µs    543 µs  -30.1 µs    638 µs  -31.2 µs    -0.4%  no difference
+            synthetic   100,123     5 s    198 µs  +8.03 µs    401 µs   +231 µs    487 µs  +44.8 ms    590 µs  +49.7 ms    -0.9%  slower
 
-            Scrapes every 5 s of 100,123 series made no significant difference to the slowest requests of synthetic: p99.9 from 500 µs to 521 µs (+9.09 µs, 95% interval -35.7 to 61.1 µs). A change smaller than this could have been missed: p99.9 by 108 µs, the maximum by 189 µs (8 pairs, power 90%).
+            Scrapes every 5 s of 100,123 series made no significant difference to the slowest requests of synthetic: p99.9 from 543 µs to 511 µs (-30.1 µs, simultaneous 95% interval -86.5 to 42.5 µs). A change smaller than this could have been missed: p99.9 by 91.5 µs, the maximum by 261 µs (8 pairs, power 90%).
               Latency Distribution (HdrHistogram)
                                from the intended start         from the send
                               without  with scrapes      without  with scrapes
-                50.000%        198 µs        202 µs       198 µs        202 µs
-                75.000%        243 µs        248 µs       243 µs        248 µs
-                90.000%        291 µs        299 µs       291 µs        299 µs
-                99.000%        399 µs        408 µs       399 µs        408 µs
-                99.900%        508 µs        524 µs       508 µs        524 µs
-                99.990%        592 µs        646 µs       592 µs        646 µs
-                99.999%        710 µs        731 µs       710 µs        731 µs
-               100.000%        710 µs        731 µs       710 µs        731 µs
+                50.000%        203 µs        201 µs       203 µs        201 µs
+                75.000%        249 µs        246 µs       249 µs        246 µs
+                90.000%        300 µs        296 µs       300 µs        296 µs
+                99.000%        415 µs        408 µs       415 µs        408 µs
+                99.900%        543 µs        514 µs       543 µs        514 µs
+                99.990%        714 µs        616 µs       714 µs        616 µs
+                99.999%        898 µs        699 µs       898 µs        699 µs
+               100.000%        898 µs        699 µs       898 µs        699 µs
               8 scrapes of up to 1,234,567 bytes: median 40.0 ms, longest 40.0 ms
 
-            Scrapes every 5 s of 100,123 series made the slowest requests of synthetic slower: p99.9 from 494 µs to 45.2 ms (+44.7 ms, 95% interval 44.6 to 44.8 ms).
+            Scrapes every 5 s of 100,123 series made the slowest requests of synthetic slower: p99.9 from 487 µs to 45.2 ms (+44.8 ms, simultaneous 95% interval 44.7 to 44.9 ms).
               Latency Distribution (HdrHistogram)
                                from the intended start         from the send
                               without  with scrapes      without  with scrapes
-                50.000%        198 µs        198 µs       198 µs        197 µs
-                75.000%        243 µs        244 µs       243 µs        242 µs
-                90.000%        292 µs        296 µs       292 µs        291 µs
-                99.000%        404 µs        761 µs       404 µs        400 µs
-                99.900%        506 µs       46.2 ms       506 µs        509 µs
-                99.990%        606 µs       50.3 ms       606 µs        641 µs
-                99.999%        708 µs       50.4 ms       708 µs        761 µs
-               100.000%        708 µs       50.4 ms       708 µs        761 µs
+                50.000%        194 µs        204 µs       194 µs        203 µs
+                75.000%        238 µs        250 µs       238 µs        248 µs
+                90.000%        286 µs        304 µs       286 µs        299 µs
+                99.000%        393 µs        710 µs       393 µs        407 µs
+                99.900%        504 µs       46.1 ms       504 µs        518 µs
+                99.990%        627 µs       50.3 ms       627 µs        627 µs
+                99.999%        696 µs       50.3 ms       696 µs        710 µs
+               100.000%        696 µs       50.3 ms       696 µs        710 µs
               8 scrapes of up to 1,234,567 bytes: median 40.0 ms, longest 40.0 ms
 
             Not run: envoy: not found

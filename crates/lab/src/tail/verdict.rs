@@ -1,29 +1,41 @@
 //! The verdict over a cell, in one sentence that says how sure it is.
 //!
-//! Only the tail decides: the median and the CPU are measured and shown, but slower requests in the middle are another
-//! experiment's matter. A difference counts where it is significant after Holm's correction and larger than the design's
-//! margin. Where nothing was seen, the sentence says how large a difference could have been missed: without that, "no
+//! Only failures and the tail decide: the median and the CPU are measured and shown, but slower requests in the middle are
+//! another experiment's matter. A difference of the tail counts where it is significant after Holm's correction and larger
+//! than the design's margin; one of failed requests where it is significant. Before the last planned pair there is no
+//! verdict: whoever may stop at any, stops where chance is kind. Where nothing was seen, the sentence says how large a difference could have been missed: without that, "no
 //! difference" is no result.
 
-use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, Verdict};
-use crate::tail::analysis::{MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
+use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, Verdict};
+use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
 use crate::tail::{design, readable};
 
 /// Above this share of void pairs those that are left may be a choice of quiet moments.
 const VOID_SHARE_MAX: f64 = 1.0 / 3.0;
+
+/// Above this share of its time kept from the machine, the host may have made the slowest requests.
+const STOLEN_SHARE_MAX: f64 = 0.01;
 
 /// What a verdict rests on.
 pub(super) struct Evidence<'a> {
     pub(super) design: &'a TailDesign,
     pub(super) cell: &'a Cell,
     pub(super) effects: &'a [Effect],
+    /// Whose latencies count.
     pub(super) pairs: usize,
-    pub(super) void_pairs: usize,
+    /// Left out because too many of their requests failed.
+    pub(super) failing_pairs: usize,
+    /// Left out because generator or scraper did not do their work.
+    pub(super) unsound_pairs: usize,
 }
 
 /// The verdict and its sentence.
 pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
-    let (verdict, sentence) = if let Some(why) = nothing_to_say(evidence) {
+    let (verdict, sentence) = if let Some(why) = unfinished(evidence).or_else(|| unsound(evidence)) {
+        (Verdict::Void, why)
+    } else if let Some(failing) = failing(evidence) {
+        return (Verdict::Failing, format!("{failing}{}", stolen(evidence.cell)));
+    } else if let Some(why) = too_few(evidence) {
         (Verdict::Void, why)
     } else if let Some(slower) = decisive(evidence, |effect| effect.difference > 0.0) {
         (Verdict::Slower, said(evidence, "made", "slower", slower))
@@ -33,7 +45,7 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
     } else {
         (Verdict::NoDifference, no_difference(evidence))
     };
-    (verdict, format!("{sentence}{}", failures(evidence.cell)))
+    (verdict, format!("{sentence}{}{}", failures(evidence.cell), stolen(evidence.cell)))
 }
 
 /// The sentence over all cells.
@@ -50,53 +62,96 @@ pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnal
     if cells.is_empty() {
         return "No cell was finished.".to_owned();
     }
+    let measured = |number: usize| cells.iter().any(|cell| cell.number == number);
+    let missing = design.plan.iter().enumerate().filter(|(number, _)| !measured(*number));
+    let missing: Vec<String> = missing.map(|(_, planned)| planned_name(planned)).collect();
+    let of = design.plan.len().max(cells.len());
     let mut parts = Vec::new();
-    for (verdict, what) in [
-        (Verdict::Slower, "made slower by scrapes"),
-        (Verdict::Faster, "faster with scrapes"),
-        (Verdict::NoDifference, "no difference"),
-        (Verdict::Void, "void"),
+    for (names, what) in [
+        (named(Verdict::Slower), "made slower by scrapes"),
+        (named(Verdict::Failing), "more of all requests failed with scrapes"),
+        (named(Verdict::Faster), "faster with scrapes"),
+        (named(Verdict::NoDifference), "no difference"),
+        (named(Verdict::Void), "void"),
+        (missing, "planned, but not measured"),
     ] {
-        let names = named(verdict);
         if !names.is_empty() {
-            parts.push(format!("{what} in {} of {}: {}", names.len(), cells.len(), names.join(", ")));
+            parts.push(format!("{what} in {} of {of}: {}", names.len(), names.join(", ")));
         }
     }
     let level = percent(1.0 - design.confidence);
-    let caution = match cells.len() {
+    let caution = match of {
         1 => String::new(),
+        _ if analysed.iter().all(|analysis| analysis.verdict == Verdict::Void) => String::new(),
         _ => format!(" Each combination was tested at {level} by itself, so among many some may be false alarms."),
     };
     format!("The slowest requests: {}.{caution}", parts.join("; "))
 }
 
-/// Why the data allow no verdict at all.
-fn nothing_to_say(evidence: &Evidence<'_>) -> Option<String> {
-    let Evidence { design, cell, pairs, void_pairs, .. } = *evidence;
-    let needed = design::pairs_needed(1.0 - design.confidence, MEASURES_TESTED);
-    let whom = name(cell);
-    let reason = || cell.blocks.iter().flat_map(void_reasons).next().unwrap_or_default();
-    if void_pairs as f64 > VOID_SHARE_MAX * (pairs + void_pairs) as f64 {
-        return Some(format!(
-            "Nothing can be said of {whom}: {void_pairs} of {} pairs of blocks are void, for example because {}.",
-            pairs + void_pairs,
-            reason().trim_end_matches('.')
-        ));
+fn unfinished(evidence: &Evidence<'_>) -> Option<String> {
+    let done = evidence.pairs + evidence.failing_pairs + evidence.unsound_pairs;
+    (done < evidence.design.pairs).then(|| {
+        format!(
+            "Nothing can be said of {}: it is unfinished, with {done} of {} pairs of blocks, and a verdict before the last \
+             would be one at a moment of somebody's choice.",
+            name(evidence.cell),
+            evidence.design.pairs
+        )
+    })
+}
+
+fn unsound(evidence: &Evidence<'_>) -> Option<String> {
+    let all = evidence.pairs + evidence.failing_pairs + evidence.unsound_pairs;
+    left_out(evidence, evidence.unsound_pairs, all)
+}
+
+/// More failed requests, which no latency shows.
+fn failing(evidence: &Evidence<'_>) -> Option<String> {
+    let effect =
+        find(evidence, FAILED).filter(|effect| effect.difference > 0.0 && is_significant(evidence.design, effect))?;
+    Some(format!(
+        "{} made more requests of {} fail: {} of them with, {} without ({} percentage points, simultaneous {} interval {} to {}).",
+        scrapes(evidence.cell),
+        evidence.cell.subject.name,
+        percent(effect.with),
+        percent(effect.without),
+        points(effect.difference),
+        percent(evidence.design.confidence),
+        points(effect.low),
+        points(effect.high),
+    ))
+}
+
+/// Why the latencies allow no verdict.
+fn too_few(evidence: &Evidence<'_>) -> Option<String> {
+    let Evidence { design, cell, pairs, failing_pairs, unsound_pairs, .. } = *evidence;
+    let lost = failing_pairs + unsound_pairs;
+    if let Some(why) = left_out(evidence, lost, pairs + lost) {
+        return Some(why);
     }
+    let needed = design::pairs_needed(1.0 - design.confidence, MEASURES_TESTED);
     if pairs >= needed {
         return None;
     }
-    let lost = match void_pairs {
-        0 if pairs < design.pairs => format!(", of {} planned: the run ended early", design.pairs),
-        0 => String::new(),
-        lost => format!(" ({lost} more are void)"),
-    };
+    let lost = if lost == 0 { String::new() } else { format!(" ({lost} more are void)") };
     Some(format!(
-        "Nothing can be said of {whom}: it has {pairs} pairs of blocks{lost}, and fewer than {needed} cannot show any \
+        "Nothing can be said of {}: it has {pairs} pairs of blocks{lost}, and fewer than {needed} cannot show any \
          difference at {} confidence over {MEASURES_TESTED} measures, however large; use --pairs {} or more.",
+        name(cell),
         percent(design.confidence),
         needed + 2
     ))
+}
+
+fn left_out(evidence: &Evidence<'_>, lost: usize, all: usize) -> Option<String> {
+    let reason = || evidence.cell.blocks.iter().flat_map(void_reasons).next().unwrap_or_default();
+    (lost as f64 > VOID_SHARE_MAX * all as f64).then(|| {
+        format!(
+            "Nothing can be said of {}: {lost} of {all} pairs of blocks are void, for example because {}.",
+            name(evidence.cell),
+            reason().trim_end_matches('.')
+        )
+    })
 }
 
 /// The effect to tell of among those that count: the p99.9 first, then the maximum, then the p99.
@@ -111,6 +166,10 @@ fn decisive<'a>(evidence: &Evidence<'a>, wanted: impl Fn(&Effect) -> bool) -> Op
     })
 }
 
+fn find<'a>(evidence: &Evidence<'a>, measure: &str) -> Option<&'a Effect> {
+    evidence.effects.iter().find(|effect| effect.measure == measure)
+}
+
 fn is_significant(design: &TailDesign, effect: &Effect) -> bool {
     effect.p_adjusted <= 1.0 - design.confidence
 }
@@ -122,7 +181,7 @@ fn said(evidence: &Evidence<'_>, made: &str, how: &str, effect: &Effect) -> Stri
 
 fn no_difference(evidence: &Evidence<'_>) -> String {
     let (design, cell) = (evidence.design, evidence.cell);
-    let of = |measure: &str| evidence.effects.iter().find(|effect| effect.measure == measure);
+    let of = |measure: &str| find(evidence, measure);
     let shown = of(P99_9).map_or(String::new(), |effect| format!(": {}", figures(evidence, effect)));
     let small = TAIL_MEASURES
         .iter()
@@ -152,10 +211,10 @@ fn no_difference(evidence: &Evidence<'_>) -> String {
     )
 }
 
-/// `p99.9 from 1.20 ms to 93.0 ms (+92.0 ms, 95% interval 80.0 to 101 ms)`
+/// `p99.9 from 1.20 ms to 93.0 ms (+92.0 ms, simultaneous 95% interval 80.0 to 101 ms)`
 fn figures(evidence: &Evidence<'_>, effect: &Effect) -> String {
     format!(
-        "{} from {} to {} ({}, {} interval {})",
+        "{} from {} to {} ({}, simultaneous {} interval {})",
         label(effect),
         readable::time(effect.without),
         readable::time(effect.with),
@@ -184,15 +243,45 @@ fn name(cell: &Cell) -> String {
     )
 }
 
+fn planned_name(planned: &Planned) -> String {
+    let series = planned.series.map_or(String::new(), |series| format!("{} series, ", readable::count(series)));
+    format!("{} ({series}every {})", planned.name, readable::seconds(planned.scrape_every_s))
+}
+
 /// Failed requests, which no latency shows.
 fn failures(cell: &Cell) -> String {
-    let failed = |arm| cell.blocks.iter().filter(|block| block.arm == arm).map(|block| block.run.errors).sum::<u64>();
+    let failed = |arm| cell.blocks.iter().filter(|block| block.arm == arm).map(|block| block.run.failed()).sum::<u64>();
     match (failed(Arm::Without), failed(Arm::With)) {
         (0, 0) => String::new(),
         (without, with) => {
             format!(" {} requests failed with scrapes, {} without.", readable::count(with), readable::count(without))
         }
     }
+}
+
+/// What the host of a virtual machine did, where it is much.
+fn stolen(cell: &Cell) -> String {
+    let share = |arm: Option<Arm>| {
+        let blocks = || cell.blocks.iter().filter(|block| arm.is_none_or(|arm| block.arm == arm));
+        let time_s: f64 = blocks().map(|block| block.run.elapsed_s).sum();
+        let stolen_s = blocks().map(|block| block.stolen_ms).sum::<f64>() / 1e3;
+        if time_s > 0.0 { stolen_s / time_s } else { 0.0 }
+    };
+    if share(None) <= STOLEN_SHARE_MAX {
+        return String::new();
+    }
+    let words = |arm| format!("{:.1}%", share(Some(arm)) * 100.0);
+    format!(
+        " The host kept CPUs from the machine for {} of the time with scrapes and {} without: some of the slowest requests may \
+         be its doing.",
+        words(Arm::With),
+        words(Arm::Without)
+    )
+}
+
+/// A difference of shares, in percentage points.
+fn points(share: f64) -> String {
+    if share.is_finite() { format!("{:+}", (share * 1e6).round() / 1e4) } else { "any value".to_owned() }
 }
 
 fn percent(share: f64) -> String {
@@ -226,13 +315,14 @@ mod tests {
             .to_vec()
     }
 
-    fn check(effects: &[Effect], pairs: usize, void_pairs: usize, verdict: Verdict, sentence: Expect) {
+    fn check(effects: &[Effect], pairs: usize, unsound_pairs: usize, verdict: Verdict, sentence: Expect) {
         let design = synthetic::design(1, 10);
         let mut cell = synthetic::cell(&synthetic::design(1, 1), 0, 0.0);
         cell.subject.name = "haproxy".into();
         cell.series_shown = 100_000;
-        cell.blocks[0].run.void.extend((void_pairs > 0).then(|| "the generator was late.".to_owned()));
-        let decided = decide(&Evidence { design: &design, cell: &cell, effects, pairs, void_pairs });
+        cell.blocks[0].run.void.extend((unsound_pairs > 0).then(|| "the generator was late.".to_owned()));
+        let decided =
+            decide(&Evidence { design: &design, cell: &cell, effects, pairs, failing_pairs: 0, unsound_pairs });
         sentence.assert_eq(&decided.1);
         assert_eq!(decided.0, verdict);
     }
@@ -245,7 +335,7 @@ mod tests {
             0,
             Verdict::Slower,
             expect![
-                "Scrapes every 5 s of 100,000 series made the slowest requests of haproxy slower: p99.9 from 1.20 ms to 93.2 ms (+92.0 ms, 95% interval 80.0 to 101 ms)."
+                "Scrapes every 5 s of 100,000 series made the slowest requests of haproxy slower: p99.9 from 1.20 ms to 93.2 ms (+92.0 ms, simultaneous 95% interval 80.0 to 101 ms)."
             ],
         );
         check(
@@ -254,7 +344,7 @@ mod tests {
             1,
             Verdict::Faster,
             expect![
-                "Scrapes every 5 s of 100,000 series came with the slowest requests of haproxy being faster: p99.9 from 1.20 ms to 600 µs (-600 µs, 95% interval -12.6 to 8.40 ms). A scrape does not speed a gateway up: look for what else changed."
+                "Scrapes every 5 s of 100,000 series came with the slowest requests of haproxy being faster: p99.9 from 1.20 ms to 600 µs (-600 µs, simultaneous 95% interval -12.6 to 8.40 ms). A scrape does not speed a gateway up: look for what else changed."
             ],
         );
         check(
@@ -263,7 +353,7 @@ mod tests {
             0,
             Verdict::NoDifference,
             expect![
-                "Scrapes every 5 s of 100,000 series made no significant difference to the slowest requests of haproxy: p99.9 from 1.20 ms to 93.2 ms (+92.0 ms, 95% interval 80.0 to 101 ms). A change smaller than this could have been missed: p99.9 by 2.50 ms, the maximum by 2.50 ms (10 pairs, power 90%)."
+                "Scrapes every 5 s of 100,000 series made no significant difference to the slowest requests of haproxy: p99.9 from 1.20 ms to 93.2 ms (+92.0 ms, simultaneous 95% interval 80.0 to 101 ms). A change smaller than this could have been missed: p99.9 by 2.50 ms, the maximum by 2.50 ms (10 pairs, power 90%)."
             ],
         );
         check(
@@ -272,7 +362,7 @@ mod tests {
             0,
             Verdict::NoDifference,
             expect![
-                "Scrapes every 5 s of 100,000 series made no significant difference to the slowest requests of haproxy: p99.9 from 1.20 ms to 1.25 ms (+50.0 µs, 95% interval -11.9 to 9.05 ms). The change of p99.9 by +50.0 µs is significant, but below the 10% that count. A change smaller than this could have been missed: p99.9 by 2.50 ms, the maximum by 2.50 ms (10 pairs, power 90%)."
+                "Scrapes every 5 s of 100,000 series made no significant difference to the slowest requests of haproxy: p99.9 from 1.20 ms to 1.25 ms (+50.0 µs, simultaneous 95% interval -11.9 to 9.05 ms). The change of p99.9 by +50.0 µs is significant, but below the 10% that count. A change smaller than this could have been missed: p99.9 by 2.50 ms, the maximum by 2.50 ms (10 pairs, power 90%)."
             ],
         );
     }
@@ -294,7 +384,7 @@ mod tests {
             0,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it has 3 pairs of blocks, of 10 planned: the run ended early, and fewer than 8 cannot show any difference at 95% confidence over 5 measures, however large; use --pairs 10 or more."
+                "Nothing can be said of haproxy (100,000 series, every 5 s): it is unfinished, with 3 of 10 pairs of blocks, and a verdict before the last would be one at a moment of somebody's choice."
             ],
         );
         check(
@@ -303,7 +393,7 @@ mod tests {
             3,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it has 7 pairs of blocks (3 more are void), and fewer than 8 cannot show any difference at 95% confidence over 5 measures, however large; use --pairs 10 or more."
+                "Nothing can be said of haproxy (100,000 series, every 5 s): it has 7 pairs of blocks (3 more are void), and fewer than 8 cannot show any difference at 95% confidence over 6 measures, however large; use --pairs 10 or more."
             ],
         );
         check(
@@ -312,7 +402,7 @@ mod tests {
             0,
             Verdict::Void,
             expect![
-                "Nothing can be said of haproxy (100,000 series, every 5 s): it has 0 pairs of blocks, of 10 planned: the run ended early, and fewer than 8 cannot show any difference at 95% confidence over 5 measures, however large; use --pairs 10 or more."
+                "Nothing can be said of haproxy (100,000 series, every 5 s): it is unfinished, with 0 of 10 pairs of blocks, and a verdict before the last would be one at a moment of somebody's choice."
             ],
         );
     }
@@ -324,6 +414,35 @@ mod tests {
         assert_eq!(failures(&cell), "");
         cell.blocks.iter_mut().find(|block| block.arm == Arm::With).unwrap().run.errors = 1_234;
         assert_eq!(failures(&cell), " 1,234 requests failed with scrapes, 0 without.");
+    }
+
+    #[test]
+    fn time_that_the_host_kept_is_told_where_it_is_much() {
+        let design = synthetic::design(1, 1);
+        let mut cell = synthetic::cell(&design, 0, 0.0);
+        let mut check = |with_ms: f64, said: &str| {
+            cell.blocks
+                .iter_mut()
+                .for_each(|block| block.stolen_ms = if block.arm == Arm::With { with_ms } else { 40.0 });
+            assert_eq!(stolen(&cell).split(':').next().unwrap(), said);
+        };
+        check(50.0, "");
+        check(90.0, " The host kept CPUs from the machine for 1.8% of the time with scrapes and 0.8% without");
+    }
+
+    #[test]
+    fn cells_that_were_left_out_are_named() {
+        let mut design = synthetic::design(1, 9);
+        let cells = [synthetic::cell(&design, 1, 0.0)];
+        design.plan = ["nginx", "synthetic"]
+            .map(|name| Planned { name: name.into(), series: Some(1_000), scrape_every_s: 5.0 })
+            .to_vec();
+        let sentence = analysis::analyse(&design, &cells).unwrap().sentence;
+        assert!(
+            sentence.contains("planned, but not measured in 1 of 2: nginx (1,000 series, every 5 s)"),
+            "{sentence}"
+        );
+        assert!(sentence.contains("no difference in 1 of 2: synthetic"), "{sentence}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Made-up result files whose latencies come from a small model of a server, so that a report of them looks like a real one.
 //!
 //! They are written as JSON, not through the laboratory's own types: a second reading of the layout. Analyses are made with
-//! the plainest means, since a report shows what it is given.
+//! the plainest means, since a report makes them again.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -48,7 +48,7 @@ pub(crate) fn sweep() -> Sweep {
         targets: vec![("stillgate".to_owned(), 0.4), ("nginx-lua".to_owned(), 9_300.0), ("haproxy".to_owned(), 900.0)],
         series: vec![1_000, 10_000, 100_000, 1_000_000],
         every_s: vec![5.0, 1.0],
-        pairs: 6,
+        pairs: 8,
         rate: 1_000.0,
         block_s: 5.0,
     }

@@ -68,7 +68,7 @@ fn check_page(results: &[(&str, Value)], told: &[&str]) {
 #[test]
 fn a_tail_result_is_told_from_verdict_to_machine() {
     let told = [
-        "makes the 99.9th percentile slower by",
+        "made the slowest requests of nginx-lua slower: p99.9 from",
         "Latency by percentile",
         "What scrapes change: paired differences, with less without",
         "Latency over time",
@@ -85,13 +85,13 @@ fn a_tail_result_is_told_from_verdict_to_machine() {
 #[test]
 fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
     let told = [
-        "B is worse: it needs 5.0% more CPU time a request",
+        "B is worse than A",
         "How much more or less of it B has than A",
         "detectable",
         "A went first",
         "valgrind is not installed",
     ];
-    check_page(&[("c.json", fixture::compare(12, 0.05))], &told);
+    check_page(&[("c.json", fixture::compare(16, 0.05))], &told);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_page_says_whether_its_verdict_follows_from_the_data() {
     let mut touched = fixture::load();
     touched["corrected"]["p99"] = json!(1.0);
     check_page(&[("whole.json", fixture::load())], &["Made again from the raw data with this page: the same."]);
-    check_page(&[("touched.json", touched)], &["One figure of its analysis is not what the raw data give"]);
+    check_page(&[("touched.json", touched)], &["One figure in the file is not what its raw data and its design give"]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn several_results_share_a_page() {
         ("same.json", fixture::compare(8, 0.0)),
         ("tail.json", fixture::tail(&fixture::reference())),
     ];
-    check_page(&results, &["3 results of stillgate-lab", "No difference larger than 1.4%", "href=\"#f3\""]);
+    check_page(&results, &["3 results of stillgate-lab", "valgrind is not installed", "href=\"#f3\""]);
 }
 
 #[test]
@@ -184,12 +184,12 @@ fn a_hostile_result_file_stays_text() {
 #[test]
 fn odd_results_make_a_page_too() {
     let mut odd = fixture::tail(&fixture::reference());
-    let effects = odd["analysis"]["cells"][0]["effects"].as_array_mut().unwrap();
-    for (at, effect) in effects.iter_mut().enumerate() {
-        effect["low"] = Value::Null;
-        effect["high"] = Value::Null;
-        effect["minimum_detectable"] = Value::Null;
-        effect["difference"] = json!([0.0, 1e300, -1e300, 1e-300, -0.0][at]);
+    // Two pairs have intervals without an end.
+    let blocks = odd["cells"][0]["blocks"].as_array_mut().unwrap();
+    blocks.truncate(4);
+    for (at, block) in blocks.iter_mut().enumerate() {
+        block["cpu_us_per_request"] = json!([0.0, 1e300, 1e-300, -0.0][at]);
+        block["stolen_ms"] = json!(1e300);
     }
     let mut empty = fixture::tail(&fixture::reference());
     empty["cells"][0]["blocks"] = json!([]);
@@ -216,9 +216,7 @@ fn odd_results_make_a_page_too() {
 fn what_cannot_be_read_is_named() {
     let mut damaged = fixture::tail(&fixture::reference());
     damaged["cells"][0]["blocks"][3]["run"]["corrected"] = json!("AAAA");
-    let mut cut = fixture::tail(&fixture::reference());
-    cut["analysis"]["cells"] = json!([]);
-    let lab = Lab::new(&[("damaged.json", damaged), ("cut.json", cut), ("good.json", fixture::load())]);
+    let lab = Lab::new(&[("damaged.json", damaged), ("good.json", fixture::load())]);
     let check = |arguments: &[&str], message: &[&str]| {
         let output = lab.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -228,9 +226,22 @@ fn what_cannot_be_read_is_named() {
     };
     check(&["missing.json"], &["missing.json", "No such file"]);
     check(&["good.json", "damaged.json"], &["damaged.json", "nginx-lua", "pair 1", "histogram"]);
-    check(&["cut.json"], &["cut.json", "1 cells but the analysis of 0"]);
-    check(&["good.json", "-o", "no/such/folder.html"], &["no/such/folder.html", "-o"]);
+    check(&["good.json", "-o", "no/such/folder.html"], &["no/such/folder.html", "its folder does not exist"]);
+    check(&["good.json", "-o", "good.json"], &["good.json", "is a result file"]);
     check(&[], &["FILE"]);
+}
+
+#[test]
+fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
+    let mut rewritten = fixture::tail(&fixture::reference());
+    rewritten["lab_version"] = json!("0.0.1");
+    rewritten["analysis"]["sentence"] = json!("All is well.");
+    rewritten["analysis"]["cells"][0]["sentence"] = json!("All is well.");
+    rewritten["analysis"]["cells"][0]["verdict"] = json!("no_difference");
+    let lab = Lab::new(&[("r.json", rewritten)]);
+    let (_, html) = lab.report(&["r.json"]);
+    assert!(!html.contains("All is well."));
+    assert!(html.contains("made the slowest requests of nginx-lua slower: p99.9 from"));
 }
 
 /// What a script sees that has the report in a frame of this width; it may use `frame`, `inner` (its document) and `say`.

@@ -83,9 +83,11 @@ impl Connection {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        // BBR, where it is the system's default, paces sends by a timer and samples rates at each acknowledgement: a
-        // quarter of the CPU of a small request. Refused: it costs that.
-        let _ = sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL);
+        if to.ip().is_loopback() {
+            // BBR, where it is the system's default, paces sends by a timer and samples rates at each acknowledgement: a
+            // quarter of the CPU of a small request. Refused: it costs that. A network is met as other clients meet it.
+            let _ = sockopt::set_tcp_congestion(&socket, CONGESTION_CONTROL);
+        }
         if let Some(from) = from {
             bind(&socket, &SocketAddr::new(from, 0))?;
         }

@@ -1,16 +1,14 @@
 //! The calling thread's part: it checks what is asked, starts the threads, adds up what they report, and judges the run.
 
-use super::Control;
 use super::clock::{Clock, nanos};
 use super::descriptors;
-use super::error::LoadError;
+use super::error::{Before, LoadError};
+use super::judge::{Seen, judge, watch};
 use super::record::{Stretch, Totals};
 use super::schedule::requests_due;
 use super::sources::Endpoints;
 use super::worker::{Common, Finished, Report, Wires, work};
-use crate::outcome::{
-    ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, PAUSE_CLOSED, SelfWatch, Void, histogram,
-};
+use crate::outcome::{ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, histogram};
 use crate::plan::{Load, Pace};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,15 +25,16 @@ const REPORTS_MAX: usize = STRETCHES_SPARE + 2;
 /// Between the word to begin and the beginning, so that all threads begin together.
 const HEAD_START: Duration = Duration::from_millis(1);
 
-/// Does a run. `observe` is told of each interval, on this thread, and says whether to go on.
+/// Does a run. `observe` is told of each interval, on this thread. Once `interrupt` is set the run ends, whatever it is at: in the
+/// measured time with the outcome so far, before it with [`LoadError::Interrupted`].
 ///
 /// Connections are opened before the time counts. After the measured time, requests that are under way or were due and
 /// still wait for a connection have [`Load::timeout`] to be answered. An error means that there was no run.
-pub fn run(load: &Load, observe: &mut dyn FnMut(&Interval<'_>) -> Control) -> Result<Outcome, LoadError> {
+pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interval<'_>)) -> Result<Outcome, LoadError> {
     validate(load)?;
     let endpoints = Endpoints::of(load)?;
     descriptors::provide(load.connections, load.threads)?;
-    let common = Common { load, endpoints, clock: Clock::start(), stop: AtomicBool::new(false) };
+    let common = Common { load, endpoints, clock: Clock::start(), stop: AtomicBool::new(false), interrupt };
     thread::scope(|scope| {
         let (report, reports) = sync_channel(load.threads * REPORTS_MAX);
         let mut lines = Vec::with_capacity(load.threads);
@@ -117,7 +116,7 @@ struct Coordinator<'c, 'o> {
     common: &'c Common<'c>,
     reports: Receiver<Report>,
     lines: Vec<Line>,
-    observe: &'o mut dyn FnMut(&Interval<'_>) -> Control,
+    observe: &'o mut dyn FnMut(&Interval<'_>),
 }
 
 /// What has been told of the run.
@@ -171,6 +170,9 @@ impl Coordinator<'_, '_> {
             }
             self.tell(&mut sum, measured_ns);
         }
+        if sum.finished.iter().any(|thread| thread.interrupted && thread.end_ns <= measured_ns) {
+            return Err(LoadError::Interrupted(Before::WarmUp));
+        }
         Ok(sum.outcome(load, begun, measured_ns))
     }
 
@@ -181,11 +183,14 @@ impl Coordinator<'_, '_> {
             match self.reports.recv_timeout(PANIC_CHECK_INTERVAL) {
                 Ok(Report::Failed(error)) => return Err(error),
                 Ok(_) => ready += 1,
-                Err(_) if self.common.stop.load(Ordering::Relaxed) => break,
+                Err(_) if self.common.is_ending() => break,
                 Err(_) => {}
             }
         }
-        Ok(())
+        match self.common.interrupt.load(Ordering::Relaxed) {
+            true => Err(LoadError::Interrupted(Before::Connecting)),
+            false => Ok(()),
+        }
     }
 
     /// Tells the observer of the interval that all threads have reported, if there is one.
@@ -204,9 +209,7 @@ impl Coordinator<'_, '_> {
             errors: sum.interval.errors,
             latencies: &sum.interval.latencies,
         };
-        if (self.observe)(&interval) == Control::Stop {
-            self.common.stop.store(true, Ordering::Relaxed);
-        }
+        (self.observe)(&interval);
         sum.interval.clear();
         sum.interval_ns = until_ns;
     }
@@ -237,13 +240,15 @@ impl Sum {
             Pace::Open(schedule) => Some(per_second(requests_due(schedule, load.duration, elapsed))),
             Pace::Closed => None,
         };
-        let self_watch = watch(&self.finished);
-        let late: u64 = self.finished.iter().map(|finished| finished.totals.late).sum();
-        let void = judge(load, self.requests, late, &self_watch);
+        let finished_ns = self.finished.iter().map(|finished| finished.finished_ns).max().unwrap_or(end_ns);
         let mut outcome = Outcome {
             begun,
             elapsed,
             requests: self.requests,
+            answered_in_time,
+            drain: Duration::from_nanos(finished_ns.saturating_sub(end_ns)),
+            cut_off: self.finished.iter().map(|finished| finished.totals.cut_off).sum(),
+            interrupted: self.finished.iter().any(|finished| finished.interrupted),
             errors: Errors::default(),
             sent: 0,
             bytes_received: 0,
@@ -253,12 +258,15 @@ impl Sum {
             connect: histogram(),
             send: histogram(),
             first_byte: histogram(),
-            self_watch,
-            void,
+            self_watch: watch(&self.finished),
+            void: Vec::new(),
+            notes: Vec::new(),
         };
         for finished in &self.finished {
             add(&mut outcome, &finished.totals);
         }
+        let late = self.finished.iter().map(|finished| finished.totals.late).sum();
+        (outcome.void, outcome.notes) = judge(load, &Seen::of(&outcome, late));
         outcome
     }
 }
@@ -280,67 +288,6 @@ fn add(outcome: &mut Outcome, totals: &Totals) {
     }
 }
 
-fn watch(finished: &[Finished]) -> SelfWatch {
-    let mut watch = SelfWatch {
-        lateness: histogram(),
-        missed_starts: 0,
-        cpu_cores: 0.0,
-        cpu_share_max: 0.0,
-        realtime: finished.iter().all(|thread| thread.realtime),
-        pause_longest: Duration::ZERO,
-        pauses: Duration::ZERO,
-        cpu_wait_share_max: None,
-    };
-    for thread in finished {
-        merge(&mut watch.lateness, &thread.totals.lateness);
-        watch.missed_starts += thread.totals.missed_starts;
-        watch.pause_longest = watch.pause_longest.max(Duration::from_nanos(thread.totals.pause_longest_ns));
-        watch.pauses = watch.pauses.max(Duration::from_nanos(thread.totals.pauses_ns));
-        let share = |ns: u64| ns as f64 / thread.metered_ns.max(1) as f64;
-        let cpu = share(thread.usage.cpu_ns);
-        watch.cpu_cores += cpu;
-        watch.cpu_share_max = watch.cpu_share_max.max(cpu);
-        let wait = thread.usage.wait_ns.map(share);
-        watch.cpu_wait_share_max = watch.cpu_wait_share_max.into_iter().chain(wait).reduce(f64::max);
-    }
-    watch
-}
-
-/// In an open loop, see [`pause_alone`]; in bounds of lateness.
-const PAUSE_ALONE_BOUNDS: u32 = 10;
-
-/// A single pause that is no longer says nothing yet: in a short run, one late wake is more than the share.
-fn pause_alone(load: &Load) -> Duration {
-    match load.pace {
-        Pace::Closed => PAUSE_CLOSED,
-        Pace::Open(_) => load.bounds.late * PAUSE_ALONE_BOUNDS,
-    }
-}
-
-fn judge(load: &Load, requests: u64, late: u64, watch: &SelfWatch) -> Vec<Void> {
-    let mut void = Vec::new();
-    let share = late as f64 / watch.lateness.len().max(1) as f64;
-    // One late start is no share, however few there were.
-    if share > load.bounds.late_share_max && late > 1 {
-        void.push(Void::Late {
-            share,
-            share_max: load.bounds.late_share_max,
-            late: load.bounds.late,
-            worst: Duration::from_nanos(watch.lateness.max()),
-            cpu_wait_share: watch.cpu_wait_share_max,
-            cpu_share: watch.cpu_share_max,
-        });
-    }
-    let pauses_max = load.duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
-    if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
-        void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
-    }
-    if requests == 0 {
-        void.push(Void::NoAnswers);
-    }
-    void
-}
-
-fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
+pub(super) fn merge(into: &mut Histogram<u64>, from: &Histogram<u64>) {
     into.add(from).expect("all have the bounds of outcome::histogram, so nothing exceeds them");
 }

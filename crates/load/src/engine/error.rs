@@ -42,6 +42,8 @@ pub enum LoadError {
     Thread(io::Error),
     /// The system refused to tell of events.
     Epoll(io::Error),
+    /// It was told to end before the measured time began.
+    Interrupted(Before),
     /// No connection could be opened.
     Unreachable {
         /// The address tried last.
@@ -51,6 +53,15 @@ pub enum LoadError {
         /// What the system said.
         error: io::Error,
     },
+}
+
+/// What a run was at before its measured time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Its connections were being opened.
+    Connecting,
+    /// See [`crate::Load::warm_up`].
+    WarmUp,
 }
 
 impl fmt::Display for LoadError {
@@ -86,6 +97,10 @@ impl fmt::Display for LoadError {
             LoadError::Epoll(error) => {
                 write!(f, "epoll: {error}; the generator needs Linux 5.11 or later, and epoll_pwait2 allowed to it")
             }
+            LoadError::Interrupted(Before::Connecting) => {
+                f.write_str("stopped while connections were being opened; nothing was measured")
+            }
+            LoadError::Interrupted(Before::WarmUp) => f.write_str("stopped in the warm-up; nothing was measured"),
             LoadError::Unreachable { address, url, error } => {
                 write!(f, "no connection to {address} ({url}): {error}; {}", advice(error))
             }

@@ -12,6 +12,7 @@ mod coordinator;
 mod descriptors;
 mod error;
 mod idle;
+mod judge;
 mod record;
 mod response;
 mod schedule;
@@ -21,13 +22,4 @@ mod traffic;
 mod worker;
 
 pub use coordinator::run;
-pub use error::LoadError;
-
-/// What the observer of a run wants of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Control {
-    /// Go on.
-    Continue,
-    /// End now; the outcome is of what was measured so far.
-    Stop,
-}
+pub use error::{Before, LoadError};

@@ -34,6 +34,8 @@ pub(super) struct Totals {
     /// Starts later than the bound.
     pub(super) late: u64,
     pub(super) missed_starts: u64,
+    /// Requests under way when the run was given up, before their timeout.
+    pub(super) cut_off: u64,
     /// See [`crate::SelfWatch::pause_longest`] and `pauses`.
     pub(super) pause_longest_ns: u64,
     pub(super) pauses_ns: u64,
@@ -77,6 +79,7 @@ impl Record {
             lateness: touched(),
             late: 0,
             missed_starts: 0,
+            cut_off: 0,
             pause_longest_ns: 0,
             pauses_ns: 0,
         };
@@ -104,6 +107,14 @@ impl Record {
     pub(super) fn missed(&mut self, due_for_ns: u64) {
         self.totals.missed_starts += 1;
         self.stretch.latencies.corrected.saturating_record(due_for_ns);
+    }
+
+    /// A request that was still under way at the end, and how long it had been due.
+    pub(super) fn cut_off(&mut self, due_for_ns: u64) {
+        self.totals.cut_off += 1;
+        if self.corrects {
+            self.stretch.latencies.corrected.saturating_record(due_for_ns);
+        }
     }
 
     /// The thread woke so much later than it meant to.

@@ -49,7 +49,17 @@ pub(super) struct Common<'a> {
     pub(super) load: &'a Load,
     pub(super) endpoints: Endpoints,
     pub(super) clock: Clock,
+    /// Set by this crate: the run cannot go on.
     pub(super) stop: AtomicBool,
+    /// Set by the caller: the run is to end.
+    pub(super) interrupt: &'a AtomicBool,
+}
+
+impl Common<'_> {
+    /// Whether the run is to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.interrupt.load(Ordering::Relaxed)
+    }
 }
 
 /// How a thread and the coordinator speak.
@@ -90,6 +100,8 @@ pub(super) struct Finished {
     pub(super) finished_ns: u64,
     /// Whether it went before other programs.
     pub(super) realtime: bool,
+    /// Whether it was ended early.
+    pub(super) interrupted: bool,
 }
 
 /// Runs a thread from beginning to end.
@@ -128,6 +140,7 @@ struct Worker<'a> {
     /// What is more is a pause.
     pause_ns: u64,
     realtime: bool,
+    interrupted: bool,
     chores_at_ns: u64,
     stretch_until_ns: u64,
     finished_ns: u64,
@@ -161,6 +174,7 @@ impl<'a> Worker<'a> {
             wake_ns: if is_open { WAKE_OPEN_NS } else { WAKE_CLOSED_NS },
             pause_ns: nanos(if is_open { load.bounds.late } else { PAUSE_CLOSED }),
             realtime: is_open && load.realtime && go_first(),
+            interrupted: false,
             chores_at_ns: 0,
             stretch_until_ns: NEVER_NS,
             finished_ns: 0,
@@ -176,7 +190,7 @@ impl<'a> Worker<'a> {
             url: self.common.load.target.url.clone(),
             error: error.into(),
         };
-        while self.traffic.connector.not_open() > 0 && !self.common.stop.load(Ordering::Relaxed) {
+        while self.traffic.connector.not_open() > 0 && !self.common.is_ending() {
             if let Some(failure) = self.traffic.connector.unreachable() {
                 return Err(unreachable(failure));
             }
@@ -230,16 +244,26 @@ impl<'a> Worker<'a> {
     }
 
     fn chores(&mut self, now: u64) {
-        if self.common.stop.load(Ordering::Relaxed) && now < self.window.end_ns {
-            self.traffic.stop(now);
-            self.window.end_ns = now;
-            self.give_up_ns = now + STOP_GRACE_NS.min(nanos(self.common.load.timeout));
+        if !self.interrupted && self.common.is_ending() {
+            self.interrupt(now);
         }
         self.measure(now);
         self.traffic.look_for_overdue(self.overdue_count(), now);
         if now >= self.stretch_until_ns {
             self.hand_over(now);
         }
+    }
+
+    /// Ends early: the warm-up at once, since nobody wants its answers; anything later once some more have come.
+    fn interrupt(&mut self, now: u64) {
+        self.interrupted = true;
+        let measures = now >= self.window.begin_ns;
+        if now < self.window.end_ns {
+            self.traffic.stop(now);
+            self.window.end_ns = now;
+        }
+        let grace_ns = if measures { STOP_GRACE_NS.min(nanos(self.common.load.timeout)) } else { 0 };
+        self.give_up_ns = self.give_up_ns.min(now + grace_ns);
     }
 
     /// Notes its usage of the CPU where the measured time begins and where it ends.
@@ -284,8 +308,9 @@ impl<'a> Worker<'a> {
             _ => (0, Usage::default()),
         };
         let Record { stretch, totals, .. } = self.traffic.into_record();
-        let (end_ns, finished_ns, realtime) = (self.window.end_ns, self.finished_ns, self.realtime);
-        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime }
+        let (end_ns, finished_ns) = (self.window.end_ns, self.finished_ns);
+        let (realtime, interrupted) = (self.realtime, self.interrupted);
+        Finished { stretch, totals, usage, metered_ns, end_ns, finished_ns, realtime, interrupted }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Of a void run every line with figures is marked, so that neither a reader nor a script takes them for a result.
 
-use super::units::{bytes, counted, latency};
+use super::units::{bytes, counted, latency, shortened};
 use crate::outcome::{ErrorKind, Outcome};
 use crate::plan::{Arrivals, Load, Pace, Schedule};
 use hdrhistogram::Histogram;
@@ -18,7 +18,9 @@ const VOID_MARK: &str = "void | ";
 /// The whole text; ends with a newline.
 pub fn table(outcome: &Outcome, load: &Load) -> String {
     let mut text = heading(load);
+    text.push_str(&interruption(outcome, load));
     text.push_str(&void_banner(outcome));
+    text.push_str(&notes(outcome));
     let figures = figures(load, outcome);
     if outcome.void.is_empty() {
         text.push_str(&figures);
@@ -29,7 +31,7 @@ pub fn table(outcome: &Outcome, load: &Load) -> String {
 }
 
 fn heading(load: &Load) -> String {
-    let mut text = format!("Running {:?} test @ {}\n", load.duration, load.target.url);
+    let mut text = format!("Running {:?} test @ {}\n", load.duration, shortened(&load.target.url));
     let threads = counted(load.threads as u64, "thread");
     let connections = counted(load.connections as u64, "connection");
     text.push_str(&format!("  {threads} and {connections}, {}\n", pace(&load.pace)));
@@ -65,6 +67,27 @@ fn void_banner(outcome: &Outcome) -> String {
     text
 }
 
+fn interruption(outcome: &Outcome, load: &Load) -> String {
+    let elapsed_s = outcome.elapsed.as_secs_f64();
+    match outcome.interrupted {
+        false => String::new(),
+        true if outcome.elapsed < load.duration => {
+            format!("  interrupted after {elapsed_s:.2}s of {:?}: the figures are of that time\n", load.duration)
+        }
+        true => "  interrupted while the last answers were awaited\n".to_owned(),
+    }
+}
+
+fn notes(outcome: &Outcome) -> String {
+    if outcome.notes.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n".to_owned();
+    outcome.notes.iter().for_each(|note| text.push_str(&format!("  NOTE: {note}\n")));
+    text.push('\n');
+    text
+}
+
 fn figures(load: &Load, outcome: &Outcome) -> String {
     let mut text = String::new();
     let latencies = &outcome.latencies;
@@ -79,19 +102,45 @@ fn figures(load: &Load, outcome: &Outcome) -> String {
     text.push('\n');
     text.push_str(&phases(outcome));
     text.push('\n');
-    let elapsed_s = outcome.elapsed.as_secs_f64();
-    let read = bytes(outcome.bytes_received);
-    text.push_str(&format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.requests, "request")));
+    text.push_str(&counts(outcome));
     text.push_str(&errors(outcome));
     text.push_str(&format!("Requests/sec: {:>10.2}", outcome.rate_achieved));
+    let elapsed_s = outcome.elapsed.as_secs_f64();
     if let Some(intended) = outcome.rate_intended {
         text.push_str(&format!(" of {intended:.2} intended"));
+        // Of a short run, whole requests are another rate than the one asked for.
+        let due = outcome.self_watch.lateness.len();
+        if (due as f64 - intended * elapsed_s).abs() > 0.01 * due as f64 {
+            text.push_str(&format!(" ({} in this time)", counted(due, "start")));
+        }
     }
     let per_second = if elapsed_s > 0.0 { (outcome.bytes_received as f64 / elapsed_s) as u64 } else { 0 };
     text.push_str(&format!("\nTransfer/sec: {:>10}\n", bytes(per_second)));
     text.push_str(&generator(load, outcome));
     text
 }
+
+/// What became of the requests, each in one line.
+fn counts(outcome: &Outcome) -> String {
+    let (elapsed_s, read) = (outcome.elapsed.as_secs_f64(), bytes(outcome.bytes_received));
+    let mut text = format!("  {} in {elapsed_s:.2}s, {read} read\n", counted(outcome.answered_in_time, "request"));
+    let after = outcome.requests.saturating_sub(outcome.answered_in_time);
+    if after > 0 {
+        let drain = u64::try_from(outcome.drain.as_nanos()).unwrap_or(u64::MAX);
+        text.push_str(&format!("  {after} more answered after that, up to {} later\n", latency(drain)));
+    }
+    let missed = outcome.self_watch.missed_starts;
+    if missed > 0 {
+        text.push_str(&format!("  {missed} never started, for no connection became free: {AT_LEAST}\n"));
+    }
+    if outcome.cut_off > 0 {
+        text.push_str(&format!("  {} still under way when the run ended: {AT_LEAST}\n", outcome.cut_off));
+    }
+    text
+}
+
+/// Of requests without an answer.
+const AT_LEAST: &str = "corrected latency has the time they waited, the least it can be";
 
 fn distribution(title: &str, histogram: &Histogram<u64>) -> String {
     let mut text = format!("  Latency Distribution (HdrHistogram - {title})\n");
@@ -152,8 +201,8 @@ fn generator(load: &Load, outcome: &Outcome) -> String {
     if let Some(wait) = watch.cpu_wait_share_max {
         text.push_str(&format!(", kept waiting {:.1}%", wait * 100.0));
     }
-    if load.pace != Pace::Closed {
-        text.push_str(&format!("; {} missed", counted(watch.missed_starts, "start")));
+    if watch.realtime {
+        text.push_str("; real-time priority");
     }
     text.push('\n');
     text

@@ -22,6 +22,15 @@ fn scaled(mut value: f64, units: &[(&str, f64)]) -> String {
     format!("{value:.2}")
 }
 
+/// What is longer than a few lines, cut.
+pub fn shortened(text: &str) -> std::borrow::Cow<'_, str> {
+    const CHARACTERS_MAX: usize = 200;
+    match text.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 /// `1 thread`, `2 threads`
 pub(super) fn counted(number: impl Into<u64>, noun: &str) -> String {
     match number.into() {
@@ -50,6 +59,12 @@ mod tests {
         ] {
             assert_eq!(latency(ns), want, "{ns}");
         }
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert_eq!(shortened("http://a/"), "http://a/");
+        assert_eq!(shortened(&"ü".repeat(60_000)), format!("{}…", "ü".repeat(200)));
     }
 
     #[test]

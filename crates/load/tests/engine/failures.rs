@@ -3,10 +3,9 @@
 use crate::server::{Then, ok, serve, write};
 use crate::{MS, errors, even, load, millis, outcome};
 use std::net::TcpListener;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_load::engine::Control;
 use stillgate_load::{ErrorKind, Load, LoadError, Pace, Void, run};
 
 #[test]
@@ -25,7 +24,7 @@ fn a_server_that_closes_each_connection_is_asked_again_and_again() {
 #[test]
 fn a_target_that_refuses_is_said_so_at_once() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = run(&load(address, even(10.0), 5, millis(100)), &mut |_| Control::Continue).unwrap_err();
+    let error = run(&load(address, even(10.0), 5, millis(100)), &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     assert!(matches!(error, LoadError::Unreachable { .. }), "{error:?}");
     let words = error.to_string();
     assert!(words.contains(&address.to_string()) && words.contains("refused"), "{words}");
@@ -82,7 +81,7 @@ fn what_is_not_answered_in_time_is_given_up() {
     assert!(timeouts >= 2);
     assert_eq!(timeouts, outcome.errors.total());
     // Nothing is left out: each start was answered, given up or never came about.
-    assert_eq!(outcome.requests + timeouts + missed, 40);
+    assert_eq!(outcome.requests + timeouts + missed + outcome.cut_off, 40);
     assert_eq!((outcome.latencies.corrected.len(), outcome.latencies.uncorrected.len()), (40, 5 + timeouts));
     assert!(outcome.latencies.uncorrected.max() >= 150 * MS);
     assert!(outcome.errors.examples[0].contains("no complete answer in 150 ms"), "{:?}", outcome.errors);

@@ -6,14 +6,15 @@
 
 mod answers;
 mod failures;
+mod interrupts;
 mod latencies;
 mod schedules;
 mod server;
 mod stopped_generator;
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::engine::Control;
 use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Outcome, Pace, Schedule, Target, run};
 
 const MS: u64 = 1_000_000;
@@ -47,7 +48,7 @@ fn load(address: SocketAddr, pace: Pace, connections: usize, duration: Duration)
 }
 
 fn outcome(load: &Load) -> Outcome {
-    run(load, &mut |_| Control::Continue).unwrap()
+    run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
 fn errors(outcome: &Outcome, kind: ErrorKind) -> u64 {

@@ -2,9 +2,8 @@
 
 use crate::server::{ok, serve};
 use crate::{even, load, millis, outcome};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use stillgate_load::engine::Control;
 use stillgate_load::{Arrivals, Load, Pace, Schedule, run};
 
 #[test]
@@ -12,13 +11,12 @@ fn every_request_of_a_schedule_is_counted() {
     let server = serve(|stream, _| ok(stream, "ok"));
     let load = Load { warm_up: millis(100), threads: 2, ..load(server.address, even(1000.0), 4, millis(300)) };
     let (mut requests, mut latencies, mut end) = (0, 0, Duration::ZERO);
-    let outcome = run(&load, &mut |interval| {
+    let outcome = run(&load, &AtomicBool::new(false), &mut |interval| {
         assert_eq!((interval.start, interval.of), (end, millis(300)));
         assert_eq!(interval.latencies.corrected.len(), interval.requests);
         requests += interval.requests;
         latencies += interval.latencies.uncorrected.len();
         end = interval.start + interval.length;
-        Control::Continue
     })
     .unwrap();
     assert_eq!(outcome.errors.examples, [""; 0]);
@@ -68,16 +66,16 @@ fn stopped_early() {
     let server = serve(|stream, _| ok(stream, "ok"));
     for pace in [even(500.0), Pace::Closed] {
         let load = load(server.address, pace, 2, Duration::from_secs(600));
-        let mut told = 0;
-        let outcome = run(&load, &mut |_| {
+        let (mut told, interrupt) = (0, AtomicBool::new(false));
+        let outcome = run(&load, &interrupt, &mut |_| {
             told += 1;
-            if told >= 2 { Control::Stop } else { Control::Continue }
+            interrupt.store(told >= 2, Ordering::Relaxed);
         })
         .unwrap();
         assert!(outcome.elapsed >= millis(100) && outcome.elapsed < Duration::from_secs(60), "{:?}", outcome.elapsed);
-        assert!(outcome.requests > 0);
+        assert!(outcome.requests > 0 && outcome.interrupted);
         assert_eq!(
-            (outcome.errors.total(), outcome.requests + outcome.self_watch.missed_starts),
+            (outcome.errors.total(), outcome.requests + outcome.self_watch.missed_starts + outcome.cut_off),
             (0, outcome.latencies.corrected.len())
         );
         if let Some(rate) = outcome.rate_intended {
@@ -106,7 +104,7 @@ fn more_connections_than_descriptors() {
     let load = load(server.address, even(10.0), 1_000_000_000, millis(100));
     let load =
         Load { sources: (0..40_000).map(|n| std::net::Ipv4Addr::from(0x7f00_0001 + n).into()).collect(), ..load };
-    let error = run(&load, &mut |_| Control::Continue).unwrap_err();
+    let error = run(&load, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("ulimit -n 10000"), "{error}");
     assert_eq!(server.accepted.load(Ordering::SeqCst), 0);
 }
@@ -116,7 +114,7 @@ fn values_that_make_no_sense() {
     let address = "127.0.0.1:1".parse().unwrap();
     let sound = load(address, even(10.0), 1, millis(100));
     let check = |load: Load, words: &str| {
-        let error = run(&load, &mut |_| Control::Continue).unwrap_err().to_string();
+        let error = run(&load, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
     check(Load { pace: even(0.0), ..sound.clone() }, "rate must be above zero");

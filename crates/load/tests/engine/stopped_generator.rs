@@ -6,9 +6,9 @@ use crate::server::{ok, serve};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
-use stillgate_load::engine::Control;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Schedule, Target, Void, run};
 
 const URL: &str = "STILLGATE_LOAD_TEST_URL";
@@ -23,6 +23,12 @@ fn a_stopped_generator_voids_its_run() {
 #[test]
 fn a_stopped_generator_voids_its_closed_loop() {
     check("a_stopped_generator_voids_its_closed_loop", closed);
+}
+
+/// No start falls into the stop, or one; its answers would have waited all the same.
+#[test]
+fn a_stop_between_two_starts_voids_a_run() {
+    check("a_stop_between_two_starts_voids_a_run", sparse);
 }
 
 fn check(test: &str, generate: fn(&str)) {
@@ -65,6 +71,14 @@ fn scheduled(url: &str) {
     println!("late as it should be");
 }
 
+/// A request a second.
+fn sparse(url: &str) {
+    let outcome = generate(url, Pace::Open(Schedule { rate: 1.0, rate_end: 1.0, arrivals: Arrivals::Uniform }));
+    assert!(outcome.self_watch.pause_longest >= Duration::from_millis(450), "{:?}", outcome.self_watch);
+    assert!(matches!(outcome.void[..], [Void::StoodStill { .. }]), "{:?}", outcome.void);
+    println!("late as it should be");
+}
+
 /// No start of a closed loop is late, but the thread knows when it meant to wake.
 fn closed(url: &str) {
     let outcome = generate(url, Pace::Closed);
@@ -92,10 +106,9 @@ fn generate(url: &str, pace: Pace) -> Outcome {
         seed: 1,
     };
     let mut intervals = 0;
-    run(&load, &mut |_| {
+    run(&load, &AtomicBool::new(false), &mut |_| {
         intervals += 1;
         println!("interval {intervals}");
-        Control::Continue
     })
     .unwrap()
 }

@@ -88,6 +88,23 @@ for (n in c(4, 10, 30, 500)) for (goal in c(0.5, 0.8, 0.95)) {
   effects[[length(effects) + 1]] <- list(n = n, sd = 0.7, alpha = 0.05, power = goal, effect = d)
 }
 
+two <- list()
+add_two <- function(a, b) {
+  t <- t.test(b, a, var.equal = TRUE, conf.level = 0.95)
+  two[[length(two) + 1]] <<- list(a = I(a), b = I(b), t = unname(t$statistic), df = unname(t$parameter), p_value = t$p.value,
+    value = unname(t$estimate[1] - t$estimate[2]), low = t$conf.int[1], high = t$conf.int[2],
+    sd = sqrt((sum((a - mean(a))^2) + sum((b - mean(b))^2)) / (length(a) + length(b) - 2)))
+}
+add_two(c(1000, 1001, 999), c(1050, 1051, 1049)); add_two(c(1000, 1001, 999), c(1001, 999, 1000.5))
+add_two(c(9.1, 9.4), c(9.2, 9.9)); add_two(7, c(8, 9, 9.5, 12)); add_two(c(-1e6, 3, 2e6, 5, 8e5), c(1, -2, 4.5, 1e6))
+add_two(samples$many[1:200], samples$many[201:400]); add_two(c(1e-9, 2e-9, 4e-9), c(3e-9, 8e-9, 9e-9, 1e-8))
+two_effects <- list()
+# Not 2 values a side at 0.00125: beyond a noncentrality of 37 R approximates.
+for (n in c(2, 3, 10, 300)) for (goal in c(0.5, 0.9)) for (alpha in if (n == 2) 0.05 else c(0.05, 0.00125)) {
+  d <- power.t.test(n = n, sd = 0.7, power = goal, sig.level = alpha, type = "two.sample", strict = TRUE, tol = 1e-12)$delta
+  two_effects[[length(two_effects) + 1]] <- list(n = n, sd = 0.7, alpha = alpha, power = goal, effect = d)
+}
+
 sequential <- list()
 rates <- list(c(1), c(0.5, 1), 1:3 / 3, 1:5 / 5, 1:10 / 10, c(0.1, 0.15, 0.5, 0.9, 1), 1:20 / 20, c(0.05, 0.99, 1))
 for (rate in rates) for (alpha in c(0.05, 0.01)) for (type in c("asOF", "asP")) {
@@ -113,5 +130,6 @@ boots <- lapply(list(list(name = "mean", x = round(rexp(30), 5), f = mean), list
   })
 })
 result <- list(quantiles = quantiles, ranks = ranks, signed_rank = signed, mann_whitney = mw, holm = holms, power = powers,
-  pairs_needed = needed, minimum_detectable_effect = effects, sequential = sequential, bootstrap = boots)
+  pairs_needed = needed, minimum_detectable_effect = effects,
+  two_sample_t = two, minimum_detectable_effect_two_sample = two_effects, sequential = sequential, bootstrap = boots)
 write(toJSON(result, digits = I(17), auto_unbox = TRUE, null = "null"), "r.json")

@@ -3,8 +3,10 @@
 use super::LoadArguments;
 use crate::cli::values::Header;
 use crate::error::{Error, Result};
+use crate::stdout::STANDARD_OUTPUT;
 use std::fs;
 use std::num::NonZero;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Schedule, Target};
@@ -22,6 +24,7 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
     if arguments.interval < INTERVAL_MIN {
         return Err(Error::new(format!("--interval {:?}: at least {INTERVAL_MIN:?}", arguments.interval)));
     }
+    files_of_their_own(arguments)?;
     let threads = threads(arguments)?;
     let target = Target::resolve(&arguments.url).map_err(|error| Error::new(error.to_string()))?;
     Ok(Load {
@@ -33,13 +36,50 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
         connections: arguments.connections,
         threads,
         cpus: arguments.cpus.as_ref().map(|cpus| cpus.0.clone()).unwrap_or_default(),
-        realtime: false,
+        realtime: arguments.realtime,
         sources: arguments.sources.clone(),
         timeout: arguments.timeout,
         interval: arguments.interval,
         bounds: Bounds { late: arguments.late, late_share_max: arguments.late_share },
         seed: arguments.seed,
     })
+}
+
+/// What is written replaces nothing else that is written or read.
+fn files_of_their_own(arguments: &LoadArguments) -> Result {
+    let body = arguments.body.as_deref().and_then(|body| body.strip_prefix('@')).map(Path::new);
+    let files = [
+        ("--json", arguments.json.as_deref().filter(|path| *path != Path::new(STANDARD_OUTPUT))),
+        ("--hdr-log", arguments.hdr_log.as_deref()),
+        ("--mix", arguments.mix.as_deref()),
+        ("--body", body),
+    ];
+    for (at, (written, path)) in files.iter().enumerate().take(WRITTEN) {
+        for (other, its_path) in &files[at + 1..] {
+            if let (Some(path), Some(its_path)) = (path, its_path)
+                && is_same_file(path, its_path)
+            {
+                let shown = path.display();
+                return Err(Error::new(format!(
+                    "{written} and {other} name the same file, {shown}, and one would replace the other; name two"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first of the files are written, the others read.
+const WRITTEN: usize = 2;
+
+/// Devices, such as /dev/null, take what is written by many.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let whole = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(path).ok().or_else(|| Some(fs::canonicalize(folder).ok()?.join(path.file_name()?)))
+    };
+    let is_device = fs::metadata(a).is_ok_and(|there| !there.is_file() && !there.is_dir());
+    !is_device && whole(a).is_some_and(|a| Some(a) == whole(b))
 }
 
 fn pace(arguments: &LoadArguments) -> Pace {
@@ -91,5 +131,43 @@ fn body(typed: Option<&str>) -> Result<Vec<u8>> {
             None => Ok(text.as_bytes().to_vec()),
             Some(path) => fs::read(path).map_err(|error| Error::new(format!("--body @{path}: {error}"))),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::load::LoadArguments;
+    use clap::{Args, FromArgMatches};
+
+    fn typed(words: &[&str]) -> LoadArguments {
+        let command = LoadArguments::augment_args(clap::Command::new("load").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).unwrap();
+        LoadArguments::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn no_file_replaces_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (there, missing, link) = (path("there"), path("missing"), path("link"));
+        std::fs::write(&there, "requests: []").unwrap();
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+        let check = |options: &[&str], named: Option<&str>| {
+            let done = files_of_their_own(&typed(&[&["http://127.0.0.1:1/"], options].concat()));
+            match (done, named) {
+                (Ok(()), None) => {}
+                (Err(error), Some(named)) => assert!(error.to_string().contains(named), "{options:?}: {error}"),
+                (done, _) => panic!("{options:?}: {done:?}"),
+            }
+        };
+        check(&["--json", &missing, "--hdr-log", &missing], Some("--json and --hdr-log name the same file"));
+        check(&["--json", &there, "--hdr-log", &link], Some("--json and --hdr-log"));
+        check(&["--json", &format!("{}/./missing", folder.path().display()), "--hdr-log", &missing], Some("--hdr-log"));
+        check(&["--hdr-log", &there, "--mix", &there], Some("--hdr-log and --mix"));
+        check(&["--json", &there, "--body", &format!("@{link}")], Some("--json and --body"));
+        check(&["--json", &missing, "--hdr-log", &there], None);
+        check(&["--json", "/dev/null", "--hdr-log", "/dev/null"], None);
+        check(&["--json", "-"], None);
     }
 }

@@ -1,0 +1,87 @@
+//! What was typed, held against the design: the figures that decide how much counts as a difference are the ones that were asked
+//! for.
+//!
+//! Only what was typed is compared, and only where this version understands it: another one may have had other options.
+
+use super::{Difference, difference};
+use crate::cli::Cli;
+use crate::result::{Experiment, ResultFile};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _};
+use std::fmt::Debug;
+use std::time::Duration;
+
+pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
+    if result.lab_version != env!("CARGO_PKG_VERSION") {
+        return;
+    }
+    let words = std::iter::once("stillgate-lab").chain(result.arguments.iter().map(String::as_str));
+    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return };
+    let Some((command, matches)) = matches.subcommand() else { return };
+    let mut typed = Typed { matches, found };
+    match &result.experiment {
+        Experiment::Tail(tail) if command == "tail" => {
+            let design = &tail.design;
+            typed.one("pairs", &(design.pairs as u64));
+            typed.one("seed", &design.seed);
+            typed.one("rate", &design.rate);
+            typed.one("connections", &design.connections);
+            typed.one("block", &Duration::from_secs_f64(design.block_s));
+            typed.one("late_share", &design.late_share_max);
+        }
+        Experiment::Compare(compared) if command == "compare" => {
+            let design = &compared.design;
+            typed.one("pairs", &design.pairs);
+            typed.one("seed", &design.seed);
+            typed.one("alpha", &design.alpha);
+            typed.one("power", &design.power);
+            typed.one("margin", &design.margin);
+            typed.one("connections", &design.connections);
+            typed.many("deciding", &design.deciding);
+        }
+        Experiment::Load(load) if command == "load" => {
+            typed.one("seed", &load.seed);
+            typed.one("connections", &load.connections);
+        }
+        _ => found.push(difference("arguments", command, "those of the experiment that is in the file")),
+    }
+}
+
+struct Typed<'a> {
+    matches: &'a ArgMatches,
+    found: &'a mut Vec<Difference>,
+}
+
+impl Typed<'_> {
+    fn one<T: Clone + Debug + PartialEq + Send + Sync + 'static>(&mut self, id: &str, kept: &T) {
+        if !self.is_typed(id) {
+            return;
+        }
+        if let Ok(Some(typed)) = self.matches.try_get_one::<T>(id)
+            && typed != kept
+        {
+            self.found.push(difference(format!("design.{id}"), format!("{kept:?}"), format!("{typed:?}, as typed")));
+        }
+    }
+
+    fn many<T: Clone + Debug + PartialEq + Send + Sync + 'static>(&mut self, id: &str, kept: &[T]) {
+        if !self.is_typed(id) {
+            return;
+        }
+        if let Ok(Some(typed)) = self.matches.try_get_many::<T>(id) {
+            let typed: Vec<T> = typed.cloned().collect();
+            if typed != kept {
+                self.found.push(difference(
+                    format!("design.{id}"),
+                    format!("{kept:?}"),
+                    format!("{typed:?}, as typed"),
+                ));
+            }
+        }
+    }
+
+    fn is_typed(&self, id: &str) -> bool {
+        self.matches.try_contains_id(id).is_ok_and(|is| is)
+            && self.matches.value_source(id) == Some(ValueSource::CommandLine)
+    }
+}

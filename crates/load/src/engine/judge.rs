@@ -1,0 +1,223 @@
+//! Whether a run says something of its target, or of its generator: from what the threads saw of themselves.
+//!
+//! A bound on a share is crossed only where chance does not explain it: with few requests a single one would be more than the share.
+
+use super::coordinator::merge;
+use super::worker::Finished;
+use crate::outcome::{ErrorKind, Outcome, PAUSE_CLOSED, SelfWatch, histogram};
+use crate::plan::{Load, Pace};
+use crate::verdict::{CPU_SHARE_FULL, Note, Void, late_max};
+use std::time::Duration;
+
+/// An open loop's single pause that is no longer, in bounds of lateness, says nothing yet: in a short run, one late wake is more
+/// than the share.
+const PAUSE_ALONE_BOUNDS: u32 = 10;
+
+/// An open loop that answered less than all but this share, and beside them what its connections may have under way, fell behind.
+const BEHIND_SHARE_MAX: f64 = 0.01;
+
+/// A closed loop's thread that waited for its CPU for more than this share of the time had less throughput for it.
+const CPU_WAIT_SHARE_CLOSED_MAX: f64 = 0.05;
+
+/// What a run is judged by.
+pub(super) struct Seen<'a> {
+    /// Answered, at whatever time.
+    requests: u64,
+    answered_in_time: u64,
+    /// Requests that ended without an answer.
+    failed: u64,
+    /// Starts later than the bound.
+    late: u64,
+    watch: &'a SelfWatch,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn of(outcome: &'a Outcome, late: u64) -> Self {
+        let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
+        let failed = counts.filter(|(kind, _)| ends_request(**kind)).map(|(_, count)| count).sum();
+        let Outcome { requests, answered_in_time, ref self_watch, .. } = *outcome;
+        Seen { requests, answered_in_time, failed, late, watch: self_watch }
+    }
+
+    /// Starts that were due.
+    fn due(&self) -> u64 {
+        self.watch.lateness.len()
+    }
+}
+
+fn ends_request(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Send | ErrorKind::Receive | ErrorKind::Closed | ErrorKind::Timeout | ErrorKind::Malformed => true,
+        ErrorKind::Connect | ErrorKind::Status | ErrorKind::Body => false,
+    }
+}
+
+/// Why it says nothing, and what else is to be said of it.
+pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
+    let (mut void, mut notes) = (Vec::new(), Vec::new());
+    let watch = seen.watch;
+    if seen.late as f64 > late_max(load.bounds.late_share_max, seen.due()) {
+        void.push(Void::Late {
+            share: seen.late as f64 / seen.due().max(1) as f64,
+            share_max: load.bounds.late_share_max,
+            late: load.bounds.late,
+            worst: Duration::from_nanos(watch.lateness.max()),
+            cpu_wait_share: watch.cpu_wait_share_max,
+            cpu_share: watch.cpu_share_max,
+        });
+    }
+    let pauses_max = load.duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
+    if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
+        void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
+    }
+    let full = watch.cpu_share_max > CPU_SHARE_FULL;
+    let (answered, due, cpu_share) = (seen.answered_in_time, seen.due(), watch.cpu_share_max);
+    match load.pace {
+        Pace::Open(_) if fell_behind(load, seen) && full => void.push(Void::Saturated { answered, due, cpu_share }),
+        Pace::Open(_) if fell_behind(load, seen) => {
+            notes.push(Note::FellBehind { answered, due, connections: load.connections, cpu_share });
+        }
+        Pace::Open(_) => {}
+        // Not void: a closed loop always has a limit, and a target that can do more has been seen to do this much.
+        Pace::Closed if full => notes.push(Note::GeneratorFull { cpu_share }),
+        Pace::Closed => {
+            let share = watch.cpu_wait_share_max.filter(|share| *share > CPU_WAIT_SHARE_CLOSED_MAX);
+            notes.extend(share.map(|share| Note::GeneratorKeptWaiting { share }));
+        }
+    }
+    if load.realtime && matches!(load.pace, Pace::Open(_)) && !watch.realtime {
+        notes.push(Note::NotFirst);
+    }
+    if seen.requests == 0 {
+        void.push(Void::NoAnswers);
+    }
+    (void, notes)
+}
+
+/// Requests that never got an answer in the measured time, beyond those that may be under way at any moment.
+fn fell_behind(load: &Load, seen: &Seen<'_>) -> bool {
+    let unanswered = seen.due().saturating_sub(seen.answered_in_time).saturating_sub(seen.failed);
+    unanswered as f64 > load.connections as f64 + BEHIND_SHARE_MAX * seen.due() as f64
+}
+
+fn pause_alone(load: &Load) -> Duration {
+    match load.pace {
+        Pace::Closed => PAUSE_CLOSED,
+        Pace::Open(_) => load.bounds.late * PAUSE_ALONE_BOUNDS,
+    }
+}
+
+/// What all threads saw of themselves.
+pub(super) fn watch(finished: &[Finished]) -> SelfWatch {
+    let mut watch = SelfWatch {
+        lateness: histogram(),
+        missed_starts: 0,
+        cpu_cores: 0.0,
+        cpu_share_max: 0.0,
+        realtime: finished.iter().all(|thread| thread.realtime),
+        pause_longest: Duration::ZERO,
+        pauses: Duration::ZERO,
+        cpu_wait_share_max: None,
+    };
+    for thread in finished {
+        merge(&mut watch.lateness, &thread.totals.lateness);
+        watch.missed_starts += thread.totals.missed_starts;
+        watch.pause_longest = watch.pause_longest.max(Duration::from_nanos(thread.totals.pause_longest_ns));
+        watch.pauses = watch.pauses.max(Duration::from_nanos(thread.totals.pauses_ns));
+        let share = |ns: u64| ns as f64 / thread.metered_ns.max(1) as f64;
+        let cpu = share(thread.usage.cpu_ns);
+        watch.cpu_cores += cpu;
+        watch.cpu_share_max = watch.cpu_share_max.max(cpu);
+        let wait = thread.usage.wait_ns.map(share);
+        watch.cpu_wait_share_max = watch.cpu_wait_share_max.into_iter().chain(wait).reduce(f64::max);
+    }
+    watch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::Mix;
+    use crate::plan::{Arrivals, Bounds, Schedule};
+    use crate::target::Target;
+
+    fn load(pace: Pace) -> Load {
+        let target = Target::parse("http://127.0.0.1:1/").unwrap();
+        Load {
+            mix: Mix::single("GET", "/", &target.host, &[], Vec::new()).unwrap(),
+            target,
+            pace,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_secs(10),
+            connections: 50,
+            threads: 1,
+            cpus: Vec::new(),
+            realtime: false,
+            sources: Vec::new(),
+            timeout: Duration::from_secs(10),
+            interval: Duration::from_secs(1),
+            bounds: Bounds::default(),
+            seed: 1,
+        }
+    }
+
+    fn open() -> Pace {
+        Pace::Open(Schedule { rate: 100.0, rate_end: 100.0, arrivals: Arrivals::Uniform })
+    }
+
+    /// `due` starts, all answered in time; one thread, half busy.
+    fn watched(due: u64) -> SelfWatch {
+        let mut watch = watch(&[]);
+        watch.lateness.record_n(1_000, due).unwrap();
+        watch.cpu_share_max = 0.5;
+        watch
+    }
+
+    #[test]
+    fn few_late_starts_of_few_are_chance() {
+        let check = |due: u64, late: u64, is_void: bool| {
+            let watch = watched(due);
+            let seen = Seen { requests: due, answered_in_time: due, failed: 0, late, watch: &watch };
+            let (void, notes) = judge(&load(open()), &seen);
+            assert_eq!(!void.is_empty(), is_void, "{late} of {due}: {void:?}");
+            assert_eq!(notes, []);
+        };
+        check(40, 1, false);
+        check(40, 2, true);
+        check(1_000, 4, false);
+        check(1_000, 6, true);
+        check(20_000, 20, false);
+        check(20_000, 30, false);
+        check(20_000, 40, true);
+        check(1_000_000, 1_200, true);
+    }
+
+    #[test]
+    fn a_rate_that_was_not_kept_is_told_and_void_where_the_generator_was_busy() {
+        let check = |pace: Pace, answered_in_time, failed, cpu_share_max, void: &str, note: &str| {
+            let watch = SelfWatch { cpu_share_max, ..watched(1_000) };
+            let seen = Seen { requests: 1_000, answered_in_time, failed, late: 0, watch: &watch };
+            let said = judge(&load(pace), &seen);
+            let of = |words: String, expected: &str| words.contains(expected) && (words == "[]") == expected.is_empty();
+            assert!(of(format!("{:?}", said.0), void), "{said:?}");
+            assert!(of(format!("{:?}", said.1), note), "{said:?}");
+        };
+        check(open(), 1_000, 0, 0.95, "", "");
+        // As many as there are connections may be under way at the end.
+        check(open(), 950, 0, 0.95, "", "");
+        check(open(), 900, 0, 0.95, "Saturated", "");
+        check(open(), 900, 0, 0.5, "", "FellBehind");
+        check(open(), 900, 60, 0.5, "", "");
+        check(Pace::Closed, 900, 0, 0.5, "", "");
+        check(Pace::Closed, 900, 0, 0.95, "", "GeneratorFull");
+    }
+
+    #[test]
+    fn a_refused_priority_is_told() {
+        let watch = watched(10);
+        let seen = Seen { requests: 10, answered_in_time: 10, failed: 0, late: 0, watch: &watch };
+        let asked = |pace| Load { realtime: true, ..load(pace) };
+        assert_eq!(judge(&asked(open()), &seen).1, if watch.realtime { vec![] } else { vec![Note::NotFirst] });
+        assert_eq!(judge(&asked(Pace::Closed), &seen).1, []);
+    }
+}

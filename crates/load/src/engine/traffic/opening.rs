@@ -1,0 +1,60 @@
+//! Connections of a thread, opened and closed; which and when, the [`Connector`](crate::engine::connector::Connector) decides.
+//!
+//! Each is registered once, edge-triggered for both directions, so no further call is needed for any.
+
+use super::Traffic;
+use super::pacing::Pacing;
+use crate::engine::connection::Stage;
+use crate::outcome::ErrorKind;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+impl Traffic<'_> {
+    pub(super) fn open_some(&mut self, now: u64) {
+        let wanted = match &self.pacing {
+            Pacing::Held => true,
+            Pacing::Closed => now < self.end_ns,
+            Pacing::Open { backlog, .. } => now < self.end_ns || backlog.is_some(),
+        };
+        while wanted && let Some(number) = self.connector.next(now) {
+            let (to, from) = self.connector.ends(number);
+            let connection = &mut self.connections[number];
+            let data = epoll::EventData::new_u64((u64::from(connection.generation) << 32) | number as u64);
+            let flags =
+                epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+            let opened = connection.open(to, from, now).and_then(|socket| epoll::add(&self.epoll, socket, data, flags));
+            if let Err(error) = opened {
+                self.connect_failed(number, error, now);
+            }
+        }
+    }
+
+    pub(super) fn on_connected(&mut self, number: usize, now: u64) -> u64 {
+        let connection = &mut self.connections[number];
+        if let Err(error) = connection.connected() {
+            self.connect_failed(number, error, now);
+            return now;
+        }
+        connection.stage = Stage::Idle;
+        self.record.totals.connect.saturating_record(now.saturating_sub(connection.sent_ns));
+        self.connector.succeeded();
+        self.available(number, now)
+    }
+
+    #[cold]
+    pub(super) fn connect_failed(&mut self, number: usize, error: Errno, now: u64) {
+        let (to, _) = self.connector.ends(number);
+        if now >= self.measured_ns {
+            self.record.error(ErrorKind::Connect, &format_args!("{to}: {error}"));
+        }
+        self.connections[number].close();
+        self.connector.failed(number, error, now);
+    }
+
+    pub(super) fn close(&mut self, number: usize) {
+        let connection = &mut self.connections[number];
+        connection.close();
+        self.reader.reset(&mut connection.answer);
+        self.connector.add(number);
+    }
+}

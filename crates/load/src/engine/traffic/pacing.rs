@@ -1,0 +1,85 @@
+//! When requests start: by the schedule, on an idle connection or the next that becomes free; or on each as soon as it is free.
+//!
+//! What waits for a connection is a second position in the schedule, so a backlog of any length takes no memory.
+//!
+//! Lateness is what the generator did wrong, never what the target did. A start that finds an idle connection is late by its
+//! send minus its intended time. One that finds none would have had to wait anyway: it is late only by what passed
+//! between the promised look (`look_by_ns`), or its intended time if that was later, and the look that came about.
+
+use super::Traffic;
+use crate::engine::schedule::Starts;
+
+/// What makes requests start.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a thread, and it is in use all the time")]
+pub(super) enum Pacing {
+    /// Nothing does: before the run.
+    Held,
+    /// A connection's becoming free.
+    Closed,
+    /// The schedule. What was due and found no connection lies between `backlog` and `starts`; there is a backlog only
+    /// while no connection is idle.
+    Open { starts: Starts, backlog: Option<Starts> },
+}
+
+impl Traffic<'_> {
+    #[inline]
+    pub(super) fn start_due(&mut self, mut now: u64) -> u64 {
+        while let Pacing::Open { starts, backlog } = &mut self.pacing
+            && starts.next_ns() <= now
+        {
+            let intended = starts.next_ns();
+            let measured = intended >= self.measured_ns;
+            if let Some(number) = self.idle.pop() {
+                starts.advance();
+                if measured {
+                    self.record.lateness(now - intended, self.late_ns);
+                }
+                now = self.ask(number, intended, now);
+            } else {
+                if backlog.is_none() {
+                    *backlog = Some(starts.clone());
+                }
+                starts.advance();
+                if measured {
+                    self.record.lateness(now.saturating_sub(intended.max(self.look_by_ns)), self.late_ns);
+                }
+            }
+        }
+        now
+    }
+
+    /// A connection is free: it takes what has waited longest, or is idle.
+    #[inline]
+    pub(super) fn available(&mut self, number: usize, now: u64) -> u64 {
+        match &mut self.pacing {
+            Pacing::Closed if now < self.end_ns => return self.ask(number, now, now),
+            Pacing::Open { starts, backlog: waiting @ Some(_) } => {
+                if let Some(backlog) = waiting {
+                    let intended = backlog.next_ns();
+                    backlog.advance();
+                    if backlog.passed() == starts.passed() {
+                        *waiting = None;
+                    }
+                    return self.ask(number, intended, now);
+                }
+            }
+            _ => {}
+        }
+        self.idle.push(number);
+        now
+    }
+
+    /// What is due and never gets a connection; it waited until now at least.
+    pub(super) fn miss_backlog(&mut self, now: u64) {
+        let Pacing::Open { starts, backlog } = &mut self.pacing else { return };
+        let Some(mut waiting) = backlog.take() else { return };
+        while waiting.passed() < starts.passed() {
+            let intended = waiting.next_ns();
+            if intended >= self.measured_ns {
+                self.record.missed(now.saturating_sub(intended));
+            }
+            waiting.advance();
+        }
+    }
+}
