@@ -30,7 +30,7 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
     let mut section = Section {
         tone,
         word,
-        sentence: result.analysis.sentence.clone(),
+        sentence: sentence(result),
         title: title(cells),
         entries: Vec::new(),
         body: String::new(),
@@ -48,7 +48,7 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
             section.enter(&id, name(cell), 2, tone_of(analysis.verdict).0);
         }
         let shown = match cells.len() {
-            1 => Shown::Alone,
+            1 if result.design.plan.len() <= 1 => Shown::Alone,
             some if some <= UNFOLDED_CELLS_MAX => Shown::Unfolded,
             _ => Shown::Folded,
         };
@@ -73,6 +73,14 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
     rows.push(("priority of the generator", priority(result)));
     provenance::parts(&mut section, prefix, source, &rows);
     Ok(section)
+}
+
+/// Of a single cell, its own with the figures.
+fn sentence(result: &TailResult) -> String {
+    match result.analysis.cells.as_slice() {
+        [only] if result.design.plan.len() <= 1 => only.sentence.clone(),
+        _ => result.analysis.sentence.clone(),
+    }
 }
 
 /// Of all cells: mixed where some are slower and some are not.
