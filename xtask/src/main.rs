@@ -38,6 +38,8 @@ cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
 cargo xtask bench explosion [--uris N] [--rounds N] [--memory SIZE] [--series-per-family N] [--json FILE]
                                       a label from the raw URI against the same without: memory, sums, throughput
+cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
+                                      CPU per request of the laboratory's load generator beside wrk
 The benches build the release binary first; --binary PATH measures another one.
 Latency under scrapes, and one revision against another: `stillgate-lab`, see docs/laboratory.md.
 ";

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 mod changing_file;
 mod closed_loop;
 mod explosion;
+mod generator;
 mod exposition;
 mod idle;
 mod lab_load;
@@ -40,7 +41,8 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("routes") => routes::run(args),
         Some("soak") => soak::run(args),
         Some("explosion") => explosion::run(args),
-        _ => Err("bench what? proxy, idle, reload, routes, soak or explosion; see `cargo xtask help`".into()),
+        Some("generator") => generator::run(args),
+        _ => Err("bench what? proxy, idle, reload, routes, soak, explosion or generator; see `cargo xtask help`".into()),
     }
 }
 

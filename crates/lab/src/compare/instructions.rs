@@ -34,6 +34,9 @@ const TIME_S_MAX: u64 = 180;
 const SHORT: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(1000);
 
+/// The longer run of a program that answers few requests, or on a busy machine, is made longer up to this.
+const LONGEST: Duration = Duration::from_secs(8);
+
 /// Fewer requests between the two runs leave too much of what did not quite cancel.
 const REQUESTS_MIN: u64 = 50;
 
@@ -103,16 +106,22 @@ impl Counter {
             Counter::Pmu => by_pmu(spec, upstream, design),
             Counter::Callgrind => {
                 let short = by_callgrind(spec, upstream, design, SHORT)?;
-                let long = by_callgrind(spec, upstream, design, LONG)?;
-                let requests = long.requests.saturating_sub(short.requests);
-                if requests < REQUESTS_MIN {
-                    return Err(Error::new(format!(
-                        "under callgrind it answers too few requests to tell ({} in {} ms)",
-                        long.requests,
-                        LONG.as_millis()
-                    )));
+                let mut time = LONG;
+                loop {
+                    let long = by_callgrind(spec, upstream, design, time)?;
+                    let requests = long.requests.saturating_sub(short.requests);
+                    if requests >= REQUESTS_MIN {
+                        return Ok((long.instructions as f64 - short.instructions as f64) / requests as f64);
+                    }
+                    if time >= LONGEST {
+                        return Err(Error::new(format!(
+                            "under callgrind it answers too few requests to tell ({} in {} ms)",
+                            long.requests,
+                            time.as_millis()
+                        )));
+                    }
+                    time *= 2;
                 }
-                Ok((long.instructions as f64 - short.instructions as f64) / requests as f64)
             }
         }
     }

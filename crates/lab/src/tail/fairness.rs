@@ -32,7 +32,7 @@ pub(crate) fn notes(result: &TailResult) -> Vec<String> {
     let cpus = result.design.placement.target_cpus.len();
     if !apart.is_empty() && cpus != 1 {
         notes.push(format!(
-            "{apart}: answers scrapes in a process of its own, which has a CPU to itself where the target has several; haproxy \
+            "{apart}: answers scrapes on a thread of its own, which has a CPU to itself where the target has several; haproxy \
              and nginx run with one thread or worker."
         ));
     }
@@ -62,7 +62,7 @@ mod tests {
         check("haproxy", true, 1, &["haproxy: sends its exposition uncompressed"]);
         check("haproxy", false, 1, &[]);
         check("stillgate", true, 1, &["a label of its own query"]);
-        check("stillgate", true, 2, &["a label of its own query", "a process of its own"]);
+        check("stillgate", true, 2, &["a label of its own query", "a thread of its own"]);
         check("nginx-lua", true, 2, &["a label of its own query"]);
     }
 }

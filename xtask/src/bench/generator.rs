@@ -1,0 +1,98 @@
+//! `cargo xtask bench generator`: what a request costs the laboratory's load generator, beside wrk.
+//!
+//! Both drive the same bare responder (`stillgate-lab respond`, on the other CPU) with one thread in a closed loop, in turn. The CPU
+//! time is that of the whole process, as the kernel adds it to ours when it has ended, so starting up counts as well.
+
+use super::process::{Running, free_port};
+use super::statistics::median;
+use super::{GATEWAY_CPU, OTHER_CPU, wrk};
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, WRK};
+use crate::step;
+use serde_json::Value;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+/// One run.
+struct Run {
+    per_second: f64,
+    cpu_us: f64,
+}
+
+pub(super) fn run(mut args: Args) -> Result {
+    let rounds: usize = args.value("--rounds")?.unwrap_or(5).max(1);
+    let seconds: u64 = args.value("--seconds")?.unwrap_or(3).max(1);
+    let connections: u32 = args.value("--connections")?.unwrap_or(50);
+    let lab = super::lab(&mut args)?;
+    args.finish()?;
+    packages::ensure(&[WRK])?;
+    let lab = lab.path()?;
+    let dir = tempfile::tempdir()?;
+    let address = free_port()?;
+    let words = [lab.to_string_lossy().into_owned(), "respond".to_owned(), "--address".to_owned(), address.to_string()];
+    let mut responder = Running::spawn(&words, Some(GATEWAY_CPU), &dir.path().join("responder.log"))?;
+    responder.wait_for(address)?;
+    println!(
+        "closed loop, {connections} connections, {rounds} rounds of {seconds} s in turn; each generator on CPU {OTHER_CPU}\n"
+    );
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        ours.push(measured(|| laboratory(&lab, address, connections, seconds))?);
+        theirs.push(measured(|| by_wrk(address, connections, seconds))?);
+    }
+    for (name, runs) in [("stillgate-lab", &ours), ("wrk", &theirs)] {
+        let of = |value: fn(&Run) -> f64| median(runs.iter().map(value));
+        let fastest = runs.iter().map(|run| run.per_second).fold(0.0, f64::max);
+        println!(
+            "{name:14} {:8.0} requests/s (most {fastest:.0})   CPU {:5.2} us a request",
+            of(|run| run.per_second),
+            of(|run| run.cpu_us)
+        );
+    }
+    let ratios = ours.iter().zip(&theirs).map(|(own, wrk)| own.cpu_us / wrk.cpu_us);
+    println!("\nratio of CPU a request, stillgate-lab to wrk: {:.3}", median(ratios));
+    Ok(())
+}
+
+/// A run that answers how many requests it made and how many a second, with its CPU time.
+fn measured(run: impl FnOnce() -> Result<(u64, f64)>) -> Result<Run> {
+    let before = ended_children_ticks()?;
+    let (requests, per_second) = run()?;
+    let ticks = ended_children_ticks()? - before;
+    let us = ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64;
+    Ok(Run { per_second, cpu_us: us / requests.max(1) as f64 })
+}
+
+fn laboratory(lab: &Path, address: SocketAddr, connections: u32, seconds: u64) -> Result<(u64, f64)> {
+    let cpu = OTHER_CPU.to_string();
+    let mut command = Command::new(lab);
+    command.args(["load", &format!("http://{address}/"), "--quiet", "--json", "-", "--cpus", &cpu]).args([
+        "--connections",
+        &connections.to_string(),
+        "--duration",
+        &format!("{seconds}s"),
+    ]);
+    let result: Value = serde_json::from_str(&step::output(&mut command)?)?;
+    let (requests, rate) = (result["requests"].as_u64(), result["rate_achieved"].as_f64());
+    requests.zip(rate).ok_or_else(|| "stillgate-lab told no requests or rate_achieved".into())
+}
+
+fn by_wrk(address: SocketAddr, connections: u32, seconds: u64) -> Result<(u64, f64)> {
+    let load = wrk::Load { path: "/", headers: Vec::new(), script: None, connections };
+    let answered = wrk::run(&load, address, seconds)?;
+    Ok((answered.requests, answered.per_second))
+}
+
+/// CPU time of all processes that we started and that have ended, in clock ticks: fields 16 and 17 of `stat`.
+fn ended_children_ticks() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    field(16)
+        .zip(field(17))
+        .map(|(user, system)| user + system)
+        .ok_or_else(|| "/proc/self/stat: not as proc(5) has it".into())
+}
