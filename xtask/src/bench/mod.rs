@@ -10,8 +10,8 @@ use std::path::PathBuf;
 mod changing_file;
 mod closed_loop;
 mod explosion;
-mod generator;
 mod exposition;
+mod generator;
 mod idle;
 mod lab_load;
 mod load_connection;
@@ -42,7 +42,9 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("soak") => soak::run(args),
         Some("explosion") => explosion::run(args),
         Some("generator") => generator::run(args),
-        _ => Err("bench what? proxy, idle, reload, routes, soak, explosion or generator; see `cargo xtask help`".into()),
+        _ => {
+            Err("bench what? proxy, idle, reload, routes, soak, explosion or generator; see `cargo xtask help`".into())
+        }
     }
 }
 
