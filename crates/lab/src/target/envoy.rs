@@ -78,6 +78,10 @@ mod tests {
     #[test]
     fn idle_clusters_beside_the_one_that_serves() {
         let place = Place { idle: 1, ..Place::example(Some(1000)) };
-        expect_file!["../../tests/data/envoy.json"].assert_eq(&format!("{:#}\n", configuration(&place)));
+        let made = configuration(&place);
+        // The order of keys is serde_json's choice, and another crate of a build may change it.
+        if serde_json::from_str::<Value>(include_str!("../../tests/data/envoy.json")).ok().as_ref() != Some(&made) {
+            expect_file!["../../tests/data/envoy.json"].assert_eq(&format!("{made:#}\n"));
+        }
     }
 }
