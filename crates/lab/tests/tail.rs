@@ -8,6 +8,7 @@ use processes::{lab, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use stillgate_testkit::{Process, eventually};
 use tempfile::TempDir;
 
@@ -19,7 +20,7 @@ const SMALL: [&str; 10] =
 fn small(json: &Path, pairs: &str) -> Vec<String> {
     // Quoted for the shell that splits the words of a command.
     let start = format!("'{}' respond --address {{address}}", env!("CARGO_BIN_EXE_stillgate-lab"));
-    let own = ["--start", &start, "--metrics", "http://{address}/metrics", "--pairs", pairs, "--json"];
+    let own = ["--start", &start, "--metrics", "http://{address}/metrics", "--pairs", pairs, "--spares", "0", "--json"];
     SMALL.iter().chain(&own).map(|word| (*word).to_owned()).chain([json.to_str().unwrap().to_owned()]).collect()
 }
 
@@ -126,6 +127,11 @@ fn wrong_usage_is_explained() {
     check(&["nginx", "--json", unwritable.to_str().unwrap()], "its folder does not exist");
     check(&["nginx", "--json", "-", "--report", "page.html"], "name one with --json FILE");
     check(&["nginx", "--pairs", "1000000000000"], "at most 10000");
+    check(&["nginx", "--spares", "10001"], "--spares 10001: at most 10000");
+    check(&["haproxy", "--series", "1k,0"], "a scrape of no series is none");
+    check(&["nginx", "nginx"], "\"nginx, every 5 s\" would be run twice");
+    check(&["haproxy", "--series", "1k,1000"], "\"haproxy, 1,000 series, every 5 s\" would be run twice");
+    check(&["nginx", "--start", "/opt/nginx -x", "--metrics", "http://{address}/"], "would be run twice");
     let page = folder.path().join("same").to_str().unwrap().to_owned();
     check(&["nginx", "--json", &page, "--report", &page], "name the same file");
     let missing = folder.path().join("missing/tail.html");
@@ -159,6 +165,13 @@ fn verify_tells_changed_and_unreadable_files_apart() {
     );
     check("cut.json", &text[..text.len() / 2], 2, "cut off");
     check("other.json", "{\"log\": {}}", 2, "not a result of stillgate-lab");
+    // From a pipe.
+    let piped = lab(&["verify", "-"]).stdin(fs::File::open(&kept).unwrap()).output().unwrap();
+    let said = String::from_utf8_lossy(&piped.stdout);
+    assert!(piped.status.success() && said == "standard input: verified: same verdict\n", "{said}");
+    let empty = lab(&["verify", "-"]).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&empty.stderr);
+    assert!(empty.status.code() == Some(2) && said.contains("standard input: it is empty"), "{said}");
     let both = run(&["verify"], &[kept.to_str().unwrap(), "/no/such/file.json"]);
     assert_eq!(both.code, Some(2));
     assert!(both.stdout.contains("verified: same verdict"), "{}", both.stdout);

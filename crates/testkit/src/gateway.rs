@@ -31,6 +31,8 @@ pub struct Setup {
     pub resources: Option<String>,
     /// A limit on file descriptors, soft and hard.
     pub open_files: Option<usize>,
+    /// Further lines of the listener.
+    pub listener: String,
     /// A further address to listen on.
     pub further_listener: Option<SocketAddr>,
 }
@@ -55,6 +57,13 @@ impl Setup {
     #[must_use]
     pub fn gateway(mut self, lines: &str) -> Self {
         writeln!(self.gateway, "{lines}").expect("writing to a String cannot fail");
+        self
+    }
+
+    /// Adds lines to the listener.
+    #[must_use]
+    pub fn listener(mut self, lines: &str) -> Self {
+        writeln!(self.listener, "{lines}").expect("writing to a String cannot fail");
         self
     }
 
@@ -96,7 +105,8 @@ impl Setup {
             .unwrap_or_default();
         write!(
             gateway,
-            "listeners:\n  - address: \"{listen}\"\n{further}admin:\n  address: \"{admin}\"\n{}",
+            "listeners:\n  - address: \"{listen}\"\n{}{further}admin:\n  address: \"{admin}\"\n{}",
+            indented(&self.listener, 4),
             self.gateway
         )
         .expect("writing to a String cannot fail");

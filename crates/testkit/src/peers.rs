@@ -1,4 +1,4 @@
-//! Other people's programs: nginx, Python's h11, curl. They are the proof that we speak what others speak.
+//! Other people's programs: nginx, HAProxy, Python's h11, curl. They are the proof that we speak what others speak.
 
 use crate::eventually;
 use crate::port::ReservedPort;
@@ -90,6 +90,50 @@ impl Nginx {
     /// Its folder.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+}
+
+/// A HAProxy of our own.
+#[derive(Debug)]
+pub struct Haproxy {
+    _process: Process,
+    ports: Vec<ReservedPort>,
+    _dir: TempDir,
+}
+
+impl Haproxy {
+    /// Starts HAProxy in TCP mode with one proxy for each of `servers`, which is the rest of its `server` line.
+    ///
+    /// # Panics
+    /// When HAProxy is missing or refuses the lines.
+    #[track_caller]
+    pub fn start(servers: &[String]) -> Self {
+        require_tool("haproxy", "haproxy");
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let ports: Vec<_> = servers.iter().map(|_| ReservedPort::new()).collect();
+        let proxies: String = servers
+            .iter()
+            .zip(&ports)
+            .map(|(server, port)| format!("listen proxy-{0}\n  bind {0}\n  server node {server}\n", port.addr()))
+            .collect();
+        let config = format!(
+            "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n{proxies}"
+        );
+        let file = dir.path().join("haproxy.cfg");
+        std::fs::write(&file, config).expect("write haproxy.cfg");
+        let mut command = Command::new("sh");
+        command.args(["-c", "PATH=$PATH:/usr/sbin exec haproxy -db -f \"$0\""]).arg(&file);
+        let mut process = Process::spawn("haproxy", &mut command, &dir.path().join("haproxy.log"));
+        eventually("HAProxy to listen", || {
+            assert!(process.ended().is_none(), "HAProxy ended at its start");
+            ports.iter().all(|port| TcpStream::connect(port.addr()).is_ok())
+        });
+        Self { _process: process, ports, _dir: dir }
+    }
+
+    /// Where the proxy for the server at this place of the list listens.
+    pub fn addr(&self, server: usize) -> SocketAddr {
+        self.ports[server].addr()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Golden wire transcripts: a dialogue of client, gateway and upstream in a text file.
 //!
 //! The file is a list of `=== step` sections, played strictly in order by one thread, so that a transcript says not only
-//! what is exchanged but also who waits for whom. Text before the first section is its explanation. Message texts are in
-//! the notation of [`crate::decode`], with these additions: `{node}` and `{gateway}` are addresses, `{len}` is the length
-//! of the body that follows, `{any}` as a field's whole value matches all values, `{absent}` asserts that there is no
-//! such field, and a line `{forwarded HOST}` stands for what a gateway adds for a client that it does not trust.
+//! what is exchanged but also who waits for whom; `upstream closes` is over when the gateway's socket has seen it. Text before
+//! the first section is its explanation. Message texts are in the notation of [`crate::decode`], with these additions:
+//! `{node}` and `{gateway}` are addresses, `{len}` is the length of the body that follows, `{any}` as a field's whole value
+//! matches all values, `{absent}` asserts that there is no such field, and a line `{forwarded HOST}` stands for what a
+//! gateway adds for a client that it does not trust.
 //!
 //! Heads are compared as start line and ordered fields, bodies decoded: how a body is cut into chunks is nobody's promise.
 //! Fields that a gateway may add by itself (`Date`, `Server`, `Connection: keep-alive`) count only where the transcript
@@ -16,6 +17,7 @@ use crate::eventually;
 use crate::gateway::{Gateway, Setup};
 use crate::message::{Broken, Head, Message, find};
 use crate::notation::{decode, encode};
+use crate::peer_socket;
 use crate::upstream::Upstream;
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -146,7 +148,7 @@ impl Player {
                 self.node().send(bytes);
             }
             "upstream shuts" => self.node().half_close(),
-            "upstream closes" => drop(self.node.take()),
+            "upstream closes" => self.node.take().into_iter().for_each(peer_socket::close),
             "upstream resets" => self.node.take().into_iter().for_each(Connection::reset),
             "upstream expects" => self.upstream_expects(&step.text)?,
             "upstream expects head" => self.upstream_expects_head(&step.text)?,

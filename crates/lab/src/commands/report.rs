@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// `stillgate-lab report`.
 #[derive(Debug, Args)]
 pub(crate) struct Report {
-    /// Result files, written with --json; the page has them in this order
+    /// Result files, written with --json; the page has them in this order; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The page; `-` is standard output
@@ -77,7 +77,7 @@ fn source(path: &Path) -> Result<Source> {
     let result = file::read(path)?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     // A page gives a verdict more weight than a file does; it must say where the two disagree with the data.
-    let verified = verify::made_again(result).map_err(|error| error.context(path.display()))?;
+    let verified = verify::made_again(result).map_err(|error| error.context(file::called(path)))?;
     Ok(Source {
         name,
         sha256: file::sha256(path),

@@ -1,15 +1,14 @@
 //! `stillgate-lab respond`: a bare HTTP/1.1 server, as an upstream of experiments and as a server of known latency.
 
 use crate::cli::values;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::responder::{Latency, Responder, Served, Setup};
 use crate::result::histogram;
 use crate::stdout::show;
 use crate::stop;
+use crate::target::placement;
 use clap::Args;
 use hdrhistogram::Histogram;
-use rustix::io::Errno;
-use rustix::thread::CpuSet;
 use std::fmt::Write;
 use std::net::SocketAddr;
 
@@ -56,7 +55,7 @@ pub(crate) fn run(arguments: &Respond) -> Result<u8> {
     // Before the address is told: who reads it may send a signal at once.
     let stop = stop::stop_stream()?;
     if let Some(cpu) = arguments.cpu {
-        stay_on(cpu)?;
+        placement::pin(&[cpu]).map_err(|error| error.context(format_args!("--cpu {cpu}")))?;
     }
     let responder = Responder::bind(&Setup {
         address: arguments.address,
@@ -81,17 +80,6 @@ fn body_bytes(text: &str) -> Result<usize, String> {
         bytes if bytes <= BODY_BYTES_MAX => usize::try_from(bytes).map_err(|error| error.to_string()),
         _ => Err(format!("at most {BODY_BYTES_MAX}")),
     }
-}
-
-/// Keeps this thread, the only one, on one CPU.
-fn stay_on(cpu: usize) -> Result {
-    let unusable = |error: Errno| Error::new(format!("--cpu {cpu}: this process cannot run there: {error}"));
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(unusable(Errno::INVAL));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).map_err(unusable)
 }
 
 fn summary(served: &Served) -> Result<String> {

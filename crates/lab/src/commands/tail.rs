@@ -35,7 +35,8 @@ const PAIRS_MAX: u64 = 10_000;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 done, whatever the verdicts; 2 a combination could not be run, or nothing could; 3 all combinations are void, nothing can \
-be said; 130 asked to stop, what was finished is kept. A verdict is given only of a combination whose pairs were all run.")]
+be said; 130 asked to stop, what was finished is kept. A verdict is given only of a combination whose pairs were all run, \
+spare ones included where the generator lost some.")]
 pub(crate) struct Tail {
     /// stillgate, nginx, nginx-lua, haproxy or envoy, as found on this machine; `haproxy=PATH` names the binary
     #[arg(value_name = "TARGET", value_parser = built_in, required_unless_present = "start")]
@@ -50,7 +51,7 @@ pub(crate) struct Tail {
     #[arg(long, value_name = "URL", requires = "start")]
     metrics: Option<String>,
     /// Numbers of series, each a cell of its own
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count, default_value = "1k,10k,100k,1M")]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = series, default_value = "1k,10k,100k,1M")]
     series: Vec<u64>,
     /// Times between scrapes, each a cell of its own
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', value_parser = duration, default_value = "5s,1s")]
@@ -67,6 +68,9 @@ pub(crate) struct Tail {
     /// Pairs of blocks of each cell, one with scrapes and one without; fewer than 8 cannot show anything
     #[arg(long, value_name = "N", value_parser = count, default_value_t = design::PAIRS_DEFAULT)]
     pairs: u64,
+    /// Spare pairs of each cell: one more is run for each in which the generator itself was late [default: as many as --pairs]
+    #[arg(long, value_name = "N", value_parser = count)]
+    spares: Option<u64>,
     /// Of the order of blocks; the same seed gives the same order [default: the clock's]
     #[arg(long)]
     seed: Option<u64>,
@@ -113,6 +117,13 @@ fn built_in(text: &str) -> Result<BuiltIn, String> {
     Ok(BuiltIn { kind, program })
 }
 
+fn series(text: &str) -> Result<u64, String> {
+    match count(text)? {
+        0 => Err("a scrape of no series is none; write at least 1, such as 1k".to_owned()),
+        series => Ok(series),
+    }
+}
+
 /// 0: done; 2: a cell could not be run; 3: all cells are void; 130: asked to stop. What was finished is kept in any case.
 pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     let folder = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
@@ -120,6 +131,7 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
     design::check(&design, &arguments.scrape_every)?;
     let planned = design::cells(&arguments.specs(folder.path()), &arguments.series, &arguments.scrape_every);
     design.plan = planned.iter().map(PlannedCell::planned).collect();
+    design::check_distinct(&design.plan)?;
     let path = arguments.json.clone().unwrap_or_else(|| file::default_path("tail"));
     let writer = ResultWriter::open(&path)?;
     if let Some(page) = &arguments.report {
@@ -163,13 +175,12 @@ pub(crate) fn run(arguments: &Tail) -> Result<u8> {
 impl Tail {
     fn design(&self) -> Result<TailDesign> {
         let given = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| cpus.0.clone());
-        if self.pairs > PAIRS_MAX {
-            return Err(format!(
-                "--pairs {}: at most {PAIRS_MAX}; {} is the default",
-                self.pairs,
-                design::PAIRS_DEFAULT
-            )
-            .into());
+        let spares = self.spares.unwrap_or(self.pairs);
+        for (option, pairs) in [("--pairs", self.pairs), ("--spares", spares)] {
+            if pairs > PAIRS_MAX {
+                let default = design::PAIRS_DEFAULT;
+                return Err(format!("{option} {pairs}: at most {PAIRS_MAX}; {default} is the default").into());
+            }
         }
         let placement = placement::choose(given(&self.target_cpus).as_deref(), given(&self.load_cpus).as_deref())?;
         if let Some(warning) = placement::warning(&placement) {
@@ -181,6 +192,7 @@ impl Tail {
             block_s: self.block.as_secs_f64(),
             lead_in_s: design::LEAD_IN.as_secs_f64(),
             pairs: usize::try_from(self.pairs).map_err(|_| "--pairs: too many")?,
+            spares: usize::try_from(spares).map_err(|_| "--spares: too many")?,
             plan: Vec::new(),
             seed: self.seed.unwrap_or_else(seed_of_clock),
             confidence: design::CONFIDENCE,
@@ -239,17 +251,24 @@ fn so_far(design: &TailDesign, outcomes: &Outcomes) -> Result<TailResult> {
 }
 
 fn introduce(design: &TailDesign, planned: &[PlannedCell], path: &Path) {
-    let blocks = (planned.len() * design.pairs * 2) as f64;
-    let minutes = blocks * (design.block_s + design.lead_in_s) / 60.0;
+    let minutes = |pairs: usize| (planned.len() * pairs * 2) as f64 * (design.block_s + design.lead_in_s) / 60.0;
+    let spares = match design.spares {
+        0 => String::new(),
+        spares => format!(
+            ", and up to {:.0} min more where the generator is late in pairs, which up to {spares} spare ones replace",
+            minutes(spares)
+        ),
+    };
     eprintln!(
-        "{} of {} pairs of blocks of {}, {} requests/s on {} connections, seed {}: about {minutes:.0} min and the \
-         time to make the series; kept in {}",
+        "{} of {} pairs of blocks of {}, {} requests/s on {} connections, seed {}: about {:.0} min and the \
+         time to make the series{spares}; kept in {}",
         if planned.len() == 1 { "1 combination".to_owned() } else { format!("{} combinations", planned.len()) },
         design.pairs,
         readable::seconds(design.block_s),
         design.rate,
         design.connections,
         design.seed,
+        minutes(design.pairs),
         path.display()
     );
     let needed = design::pairs_needed(1.0 - design.confidence, analysis::MEASURES_TESTED);

@@ -37,7 +37,7 @@ const SHOWN_MAX: usize = 50;
 /// `stillgate-lab verify`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// Result files, written with --json
+    /// Result files, written with --json; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -47,8 +47,8 @@ pub(crate) fn run(arguments: &Verify) -> Result<u8> {
     let mut worst = 0;
     for path in &arguments.files {
         let (said, code) = match verify(path) {
-            Ok(verified) if verified.differences.is_empty() => (same(path, &verified), 0),
-            Ok(verified) => (listed(path, &verified.differences), EXIT_DIFFERENT),
+            Ok(verified) if verified.differences.is_empty() => (same(&file::called(path), &verified), 0),
+            Ok(verified) => (listed(&file::called(path), &verified.differences), EXIT_DIFFERENT),
             Err(error) => {
                 eprintln!("stillgate-lab: {error}");
                 (String::new(), EXIT_FAILED)
@@ -82,7 +82,7 @@ pub(crate) struct Difference {
 
 fn verify(path: &Path) -> Result<Verified> {
     let result = file::read(path)?;
-    made_again(result).map_err(|error| error.context(path.display()))
+    made_again(result).map_err(|error| error.context(file::called(path)))
 }
 
 /// Makes a result again, and finds everything in it that does not follow from its raw data.
@@ -154,7 +154,7 @@ fn difference(path: impl Into<String>, stored: impl ToString, recomputed: impl T
     Difference { path: path.into(), stored: stored.to_string(), recomputed: recomputed.to_string() }
 }
 
-fn same(path: &Path, verified: &Verified) -> String {
+fn same(file: &str, verified: &Verified) -> String {
     let words = match verified.words_compared {
         true => String::new(),
         false => format!(
@@ -163,11 +163,11 @@ fn same(path: &Path, verified: &Verified) -> String {
             env!("CARGO_PKG_VERSION")
         ),
     };
-    format!("{}: verified: same verdict{words}\n", path.display())
+    format!("{file}: verified: same verdict{words}\n")
 }
 
-fn listed(path: &Path, differences: &[Difference]) -> String {
-    let mut out = format!("{}: {} figures are not what the raw data give:\n", path.display(), differences.len());
+fn listed(file: &str, differences: &[Difference]) -> String {
+    let mut out = format!("{file}: {} figures are not what the raw data give:\n", differences.len());
     for Difference { path, stored, recomputed } in differences.iter().take(SHOWN_MAX) {
         // Writing to a `String` does not fail.
         let _ = writeln!(out, "  {path}: stored {stored}, recomputed {recomputed}");
@@ -297,7 +297,7 @@ mod tests {
             assert_eq!(verified.differences.len(), found);
             let Experiment::Tail(again) = &verified.result.experiment else { panic!("it stays one") };
             assert!(again.analysis.sentence.starts_with("The slowest requests: "), "{}", again.analysis.sentence);
-            assert!(same(Path::new("a.json"), &verified).contains(said));
+            assert!(same("a.json", &verified).contains(said));
         };
         check(env!("CARGO_PKG_VERSION"), 1, "verified: same verdict\n");
         check("0.0.1", 0, "same verdict; words were not compared: they are those of stillgate-lab 0.0.1, this is");

@@ -9,7 +9,7 @@ const TEMPLATE: &str = "{prefix} [{bar:24}] {pos}/{len} {msg} ({elapsed} gone, {
 /// How often the time is drawn anew between steps.
 const TICK: Duration = Duration::from_millis(250);
 
-/// An experiment of a known number of steps.
+/// An experiment of a number of steps that is known, but may grow.
 ///
 /// On a terminal one line at the bottom, with notes scrolling above it; otherwise one line a step and a note.
 #[derive(Debug)]
@@ -52,6 +52,14 @@ impl Progress {
         }
     }
 
+    /// A step comes on top of those that were announced.
+    pub(crate) fn add_step(&mut self) {
+        self.steps += 1;
+        if let Some(bar) = &self.bar {
+            bar.set_length(self.steps);
+        }
+    }
+
     /// A line that stays, such as a result that is already known.
     pub(crate) fn note(&self, text: &str) {
         match &self.bar {
@@ -90,6 +98,8 @@ mod tests {
         let mut progress = Progress::new("test", 1);
         progress.step("one");
         progress.step("two");
+        progress.add_step();
+        assert_eq!(progress.steps, 2);
         progress.note("noted");
         progress.finish();
     }

@@ -5,7 +5,7 @@
 use super::axis::Axis;
 use super::effect_plot::{Forest, Group, Row};
 use super::escape::Text;
-use super::pairs_plot::{self, Dot, Measure};
+use super::pairs_plot::{self, Dot, Estimate, Measure};
 use super::percentile_plot::{self, Curve};
 use super::section::{Section, Source, Tone, chip, folded, together};
 use super::tables::{self, Cell, figures, words};
@@ -32,7 +32,10 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &CompareResult) -> 
         entries: Vec::new(),
         body: String::new(),
     };
-    let measures = forest(prefix, result) + &sentences(result) + &measure_table(prefix, result);
+    let measures = match is_void(result) {
+        true => nothing_judged(result),
+        false => forest(prefix, result) + &sentences(result) + &measure_table(prefix, result),
+    };
     section.part(&format!("{prefix}-all"), "Every measure", &measures);
     section.part(&format!("{prefix}-latency"), "Latency at the fixed rate", &latency(prefix, result)?);
     section.part(&format!("{prefix}-pairs"), "Pair by pair", &pairs(prefix, result)?);
@@ -48,6 +51,21 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &CompareResult) -> 
     section.part(&format!("{prefix}-programs"), "Programs", &programs);
     provenance::parts(&mut section, prefix, source, &design_rows(&result.design));
     Ok(section)
+}
+
+fn is_void(result: &CompareResult) -> bool {
+    result.analysis.decision == Decision::Void
+}
+
+/// What is left of a void comparison is no finding and must not look like one.
+fn nothing_judged(result: &CompareResult) -> String {
+    let why = Text(&result.analysis.sentence);
+    format!("<p class=\"absent\">The comparison is void, so no effect is drawn and no measure judged. {why}</p>\n")
+}
+
+/// What titles add to pictures of both sides.
+fn void_mark(result: &CompareResult) -> &'static str {
+    if is_void(result) { " (void: no finding)" } else { "" }
 }
 
 fn forest(prefix: &str, result: &CompareResult) -> String {
@@ -205,16 +223,17 @@ fn latency(prefix: &str, result: &CompareResult) -> Result<String> {
     let (a_name, b_name) = (format!("A, {}", result.a.name), format!("B, {}", result.b.name));
     let curves = [Curve { name: &a_name, style: 0, histogram: &a }, Curve { name: &b_name, style: 1, histogram: &b }];
     let rate = number::plain(result.design.rate);
-    let plot =
-        percentile_plot::draw(&format!("{prefix}-p"), format!("Latency by percentile at {rate} requests/s"), &curves);
-    let caption = format!("Latency from the intended start, all pairs together, at {rate} requests/s");
+    let void = void_mark(result);
+    let title = format!("Latency by percentile at {rate} requests/s{void}");
+    let plot = percentile_plot::draw(&format!("{prefix}-p"), title, &curves);
+    let caption = format!("Latency from the intended start, all pairs together, at {rate} requests/s{void}");
     Ok(plot + &percentile_plot::table(&format!("{prefix}-d"), &caption, ("A", &a), ("B", &b)))
 }
 
 fn pairs(prefix: &str, result: &CompareResult) -> Result<String> {
     let some_void = result.pairs.iter().any(|pair| void(pair) || is_late(pair));
     let looks = &result.design.looks;
-    let mut out = pairs_plot::legend(looks.len() > 1, some_void) + "<div class=\"facets\">";
+    let mut out = pairs_plot::legend(!is_void(result), looks.len() > 1, some_void) + "<div class=\"facets\">";
     for (number, measure) in result.analysis.measures.iter().enumerate() {
         let mut dots = Vec::with_capacity(result.pairs.len());
         for pair in &result.pairs {
@@ -232,11 +251,13 @@ fn pairs(prefix: &str, result: &CompareResult) -> Result<String> {
         }
         let drawn = Measure {
             id: &format!("{prefix}-r{number}"),
-            name: called(&measure.measure).to_owned(),
+            name: format!("{}{}", called(&measure.measure), void_mark(result)),
             dots: &dots,
-            effect: measure.effect,
-            low: measure.low,
-            high: measure.high,
+            estimate: (!is_void(result)).then_some(Estimate {
+                effect: measure.effect,
+                low: measure.low,
+                high: measure.high,
+            }),
             looks,
         };
         out.push_str(&drawn.draw());

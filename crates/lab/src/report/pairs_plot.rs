@@ -28,23 +28,31 @@ pub(crate) struct Measure<'a> {
     pub(crate) id: &'a str,
     pub(crate) name: String,
     pub(crate) dots: &'a [Dot],
-    /// The estimate and its interval.
+    /// Of what all pairs say together; none where they say nothing.
+    pub(crate) estimate: Option<Estimate>,
+    /// Numbers of pairs after which was looked.
+    pub(crate) looks: &'a [usize],
+}
+
+/// An estimate with its interval.
+#[derive(Clone, Copy)]
+pub(crate) struct Estimate {
     pub(crate) effect: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Numbers of pairs after which was looked.
-    pub(crate) looks: &'a [usize],
 }
 
 impl Measure<'_> {
     pub(crate) fn draw(&self) -> String {
         let x = Axis::ordinal(self.dots.len());
         let at = |pair: usize| x.place((pair + 1) as f64);
-        let reach = self.dots.iter().map(|dot| dot.ratio).chain([self.effect, self.low, self.high]);
-        let y = Axis::ratio(reach);
-        let mut curves = plot::band("interval", y.place(self.low), y.place(self.high));
-        curves.push_str(&plot::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]));
-        curves.push_str(&plot::line("estimate", &[(0.0, y.place(self.effect)), (1.0, y.place(self.effect))]));
+        let estimated = self.estimate.iter().flat_map(|of| [of.effect, of.low, of.high]);
+        let y = Axis::ratio(self.dots.iter().map(|dot| dot.ratio).chain(estimated));
+        let mut curves = plot::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]);
+        if let Some(Estimate { effect, low, high }) = self.estimate {
+            curves.insert_str(0, &plot::band("interval", y.place(low), y.place(high)));
+            curves.push_str(&plot::line("estimate", &[(0.0, y.place(effect)), (1.0, y.place(effect))]));
+        }
         let mut marks = String::new();
         for look in self.looks.iter().filter(|look| **look < self.dots.len()) {
             let between = x.place(*look as f64 + 0.5);
@@ -105,13 +113,15 @@ impl Measure<'_> {
 }
 
 /// Of all measures' pictures.
-pub(crate) fn legend(looks: bool, void: bool) -> String {
+pub(crate) fn legend(estimated: bool, looks: bool, void: bool) -> String {
     let mut keys = vec![
         Key { name: "A went first".to_owned(), look: Look::Marker(A_FIRST) },
         Key { name: "B went first".to_owned(), look: Look::Marker(B_FIRST) },
-        Key { name: "estimate".to_owned(), look: Look::Line("estimate") },
-        Key { name: "its interval".to_owned(), look: Look::Area("interval") },
     ];
+    if estimated {
+        keys.push(Key { name: "estimate".to_owned(), look: Look::Line("estimate") });
+        keys.push(Key { name: "its interval".to_owned(), look: Look::Area("interval") });
+    }
     if looks {
         keys.push(Key { name: "a look".to_owned(), look: Look::Line("few") });
     }

@@ -246,6 +246,7 @@ fn design_rows(design: &TailDesign) -> Vec<(&'static str, Option<String>)> {
         ("block", some(number::seconds(design.block_s))),
         ("load before each block", some(number::seconds(design.lead_in_s))),
         ("pairs of blocks a cell", some(number::count(design.pairs as u64))),
+        ("spare pairs a cell, at most", some(number::count(design.spares as u64))),
         ("cells planned", (!design.plan.is_empty()).then(|| number::count(design.plan.len() as u64))),
         ("confidence of a cell's intervals together", some(number::round_percent(design.confidence))),
         ("power of detectable differences", some(number::round_percent(design.power))),

@@ -42,7 +42,8 @@ pub(crate) fn draw(
         Curve { name: "without scrapes", style: WITHOUT, histogram: &without },
         Curve { name: "with scrapes", style: WITH, histogram: &with },
     ];
-    let percentiles = percentile_plot::draw(&format!("{id}-p"), "Latency by percentile".to_owned(), &curves);
+    let title = format!("Latency by percentile{}", void_mark(analysis));
+    let percentiles = percentile_plot::draw(&format!("{id}-p"), title, &curves);
     let (open, name) = (if shown == Shown::Folded { "" } else { " open" }, name(cell));
     let sentence = match shown {
         Shown::Alone => String::new(),
@@ -57,7 +58,7 @@ pub(crate) fn draw(
         Text(&name),
         chip(tone, word),
         forest(id, analysis, design),
-        distribution(id, &without, &with),
+        distribution(id, analysis, &without, &with),
         folded("Blocks", &block_table(id, cell)),
         folded("How the target was started", &provenance::subject(&format!("{id}-start"), &cell.subject)),
     ))
@@ -85,11 +86,21 @@ pub(crate) fn interval(effect: &Effect) -> String {
     number::interval(effect.difference, (effect.low, effect.high), number::time_difference)
 }
 
+/// What the titles of pictures of both arms add, so that nobody takes a void cell's for a finding.
+fn void_mark(analysis: &CellAnalysis) -> &'static str {
+    if analysis.verdict == Verdict::Void { " (void: no finding)" } else { "" }
+}
+
 fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
-    if analysis.effects.is_empty() {
-        return "<p class=\"absent\">No pair of blocks stands, so there are no effects.</p>\n".to_owned();
+    if analysis.verdict == Verdict::Void {
+        let why = Text(&analysis.sentence);
+        return format!("<p class=\"absent\">The cell is void, so no effect is drawn. {why}</p>\n");
     }
     let timed = || analysis.effects.iter().filter(|effect| effect.measure != FAILED);
+    if timed().next().is_none() {
+        let failed = failed(analysis);
+        return format!("<p class=\"absent\">Too many requests failed to compare latencies. {}</p>\n", Text(&failed));
+    }
     let mut units: Vec<&str> = timed().map(|effect| effect.unit.as_str()).collect();
     units.dedup();
     let groups = units.iter().map(|unit| {
@@ -98,7 +109,7 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
             [effect.low, effect.difference, effect.high, -effect.minimum_detectable, effect.minimum_detectable]
         });
         let axis = Axis::difference(reach, number::round_time_difference);
-        Group { axis, lines: Vec::new(), rows: effects.iter().map(|effect| row(effect, analysis.verdict)).collect() }
+        Group { axis, lines: Vec::new(), rows: effects.iter().copied().map(row).collect() }
     });
     let strip = format!("difference, simultaneous {} interval", number::round_percent(design.confidence));
     let pairs = analysis.pairs;
@@ -135,7 +146,7 @@ fn failed(analysis: &CellAnalysis) -> String {
     })
 }
 
-fn row(effect: &Effect, verdict: Verdict) -> Row {
+fn row(effect: &Effect) -> Row {
     let name = match effect.measure.as_str() {
         "p50" => "median",
         "p99" => "99%",
@@ -144,7 +155,7 @@ fn row(effect: &Effect, verdict: Verdict) -> Row {
         "cpu" => "CPU a request",
         other => other,
     };
-    let sure = verdict != Verdict::Void && (effect.low > 0.0 || effect.high < 0.0);
+    let sure = effect.low > 0.0 || effect.high < 0.0;
     Row {
         name: name.to_owned(),
         before: vec![number::time(effect.without), number::time(effect.with)],
@@ -161,9 +172,11 @@ fn row(effect: &Effect, verdict: Verdict) -> Row {
     }
 }
 
-fn distribution(id: &str, without: &Histogram<u64>, with: &Histogram<u64>) -> String {
+fn distribution(id: &str, analysis: &CellAnalysis, without: &Histogram<u64>, with: &Histogram<u64>) -> String {
     let (a, b) = (number::count(without.len()), number::count(with.len()));
-    let caption = format!("Latency from the intended start, all blocks together ({a} requests without, {b} with)");
+    let void = void_mark(analysis);
+    let caption =
+        format!("Latency from the intended start, all blocks together ({a} requests without, {b} with){void}");
     percentile_plot::table(&format!("{id}-d"), &caption, ("without", without), ("with", with))
 }
 

@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 /// A file beyond this is not read: the largest sweep gives some ten megabytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
+/// Names standard input where a file is expected.
+const STANDARD_INPUT: &str = "-";
+
 impl ResultFile {
     /// A result of now, by this program. Secrets among the arguments are left out.
     pub(crate) fn new(arguments: Vec<String>, environment: Environment, experiment: Experiment) -> ResultFile {
@@ -37,9 +40,14 @@ pub(crate) fn default_path(experiment: &str) -> PathBuf {
     PathBuf::from(format!("{experiment}-{}.json", jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S")))
 }
 
-/// The result in a file, of whatever version.
+/// What messages call it.
+pub(crate) fn called(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// The result in a file, or on standard input, of whatever version.
 pub(crate) fn read(path: &Path) -> Result<ResultFile> {
-    let shown = path.display();
+    let shown = called(path);
     let text = read_text(path).map_err(|error| error.context(&shown))?;
     parse(&text).map_err(|error| error.context(&shown))
 }
@@ -67,28 +75,48 @@ pub(crate) fn parse(text: &str) -> Result<ResultFile> {
 
 /// SHA-256 of a file that can be read again; what came through a pipe is gone.
 pub(crate) fn sha256(path: &Path) -> Option<String> {
+    if is_standard_input(path) {
+        return None;
+    }
     let bytes = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::read(path).ok())?;
     Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new(STANDARD_INPUT)
+}
+
 fn read_text(path: &Path) -> Result<String> {
-    let failed = |error: io::Error| Error::new(format!("cannot be read: {error}"));
-    let file = File::open(path).map_err(failed)?;
-    let mut text = String::new();
-    let too_large = || Error::new(format!("is larger than {} MiB; no result file is", FILE_BYTES_MAX >> 20));
-    if file.metadata().map_err(failed)?.len() > FILE_BYTES_MAX {
+    if is_standard_input(path) {
+        return bounded_text(io::stdin().lock());
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    if file.metadata().map_err(unreadable)?.len() > FILE_BYTES_MAX {
         return Err(too_large());
     }
-    // Of a pipe, the length is known only when it has been read.
-    match file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text) {
+    bounded_text(file)
+}
+
+/// Of a pipe, the length is known only when it has been read.
+fn bounded_text(source: impl io::Read) -> Result<String> {
+    let mut text = String::new();
+    match source.take(FILE_BYTES_MAX + 1).read_to_string(&mut text) {
         Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(too_large()),
         Ok(_) => Ok(text),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             Err("it is not text, and so not a result of stillgate-lab (a compressed file must be unpacked first)"
                 .into())
         }
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(unreadable(error)),
     }
+}
+
+fn unreadable(error: io::Error) -> Error {
+    Error::new(format!("cannot be read: {error}"))
+}
+
+fn too_large() -> Error {
+    Error::new(format!("is larger than {} MiB; no result file is", FILE_BYTES_MAX >> 20))
 }
 
 /// Where a result goes, known to be writable.

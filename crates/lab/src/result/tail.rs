@@ -28,8 +28,12 @@ pub(crate) struct TailDesign {
     pub(crate) block_s: f64,
     /// Unmeasured load before each block.
     pub(crate) lead_in_s: f64,
-    /// Pairs of blocks a cell.
+    /// Pairs of blocks a cell, without spare ones.
     pub(crate) pairs: usize,
+    /// How many more pairs a cell may have: one for each in which the generator itself was late; none in files of the first
+    /// versions.
+    #[serde(default)]
+    pub(crate) spares: usize,
     /// All cells, in the order they are run; none in files of the first versions.
     #[serde(default)]
     pub(crate) plan: Vec<Planned>,

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::result::histogram;
 use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, CellAnalysis, Effect, PooledQuantile, TailAnalysis, TailDesign};
+use crate::tail::spares::Lost;
 use crate::tail::verdict::{self, Evidence};
 use hdrhistogram::Histogram;
 use stillgate_stats as stats;
@@ -123,7 +124,9 @@ fn analyse_cell(design: &TailDesign, cell: &Cell) -> Result<CellAnalysis> {
     let standing = without.len();
     let failing_pairs = pairs.sound.len() - standing;
     let unsound_pairs = pairs.unsound;
-    let evidence = Evidence { design, cell, effects: &effects, pairs: standing, failing_pairs, unsound_pairs };
+    let lost = Lost::of(design, &cell.blocks)?;
+    let evidence =
+        Evidence { design, cell, effects: &effects, pairs: standing, failing_pairs, unsound_pairs, lost: &lost };
     let (verdict, sentence) = verdict::decide(&evidence);
     Ok(CellAnalysis {
         without: histogram::percentiles(&all_without),
@@ -313,6 +316,7 @@ mod tests {
                     pairs: design.pairs,
                     failing_pairs: 0,
                     unsound_pairs: 0,
+                    lost: &Lost::default(),
                 };
                 verdict::decide(&evidence).0
             })

@@ -1,7 +1,9 @@
-//! What is decided before the first block: the cells, how many pairs of blocks each has, and in which order they run.
+//! What is decided before the first block: the cells, how many pairs of blocks each has and may have, and in which order they
+//! run.
 
 use crate::error::{Error, Result};
 use crate::result::tail::{Arm, Planned, TailDesign};
+use crate::tail::run::title_of;
 use crate::target::Spec;
 use std::time::Duration;
 use stillgate_stats::Random;
@@ -56,6 +58,18 @@ pub(crate) fn cells(specs: &[Spec], series: &[u64], every: &[Duration]) -> Vec<P
     cells
 }
 
+/// Refuses a plan with a cell that is in it twice: results are told apart by target, series and interval.
+pub(crate) fn check_distinct(planned: &[Planned]) -> Result {
+    let twice = planned.iter().enumerate().find(|(number, cell)| planned[..*number].contains(cell));
+    twice.map_or(Ok(()), |(_, cell)| {
+        Err(Error::new(format!(
+            "\"{}\" would be run twice, and results are told apart by these words: name each target, number of series and time \
+             between scrapes once; to hold two builds of one program against each other, use `stillgate-lab compare`",
+            title_of(cell)
+        )))
+    })
+}
+
 /// Refuses what could be run but would say nothing.
 pub(crate) fn check(design: &TailDesign, every: &[Duration]) -> Result {
     if design.pairs == 0 {
@@ -77,8 +91,9 @@ pub(crate) fn check(design: &TailDesign, every: &[Duration]) -> Result {
     Ok(())
 }
 
-/// The order of a cell's blocks: pair and arm. Of each two pairs one has its scraped block first and the other last, so a drift
-/// favours neither arm; which is which, a coin decides, so nothing periodic on the machine can keep step.
+/// The order of a cell's blocks, pair and arm; that of fewer pairs is the beginning of that of more. Of each two pairs one has
+/// its scraped block first and the other last, so a drift favours neither arm; which is which, a coin decides, so nothing
+/// periodic on the machine can keep step.
 pub(crate) fn order(seed: u64, cell: usize, pairs: usize) -> Vec<(usize, Arm)> {
     // Each cell has its own stream, whatever was run before it.
     let mut random = Random::new(seed.wrapping_add(cell as u64));
@@ -144,6 +159,7 @@ mod tests {
         fn arms_are_balanced_and_drawn_anew(seed: u64, cell in 0usize..100, pairs in 1usize..30) {
             let order = order(seed, cell, pairs);
             prop_assert_eq!(&order, &super::order(seed, cell, pairs));
+            prop_assert_eq!(&order, &super::order(seed, cell, pairs + 7)[..2 * pairs]);
             let mut scraped_first = Vec::new();
             for (number, pair) in order.chunks(2).enumerate() {
                 prop_assert!(pair[0].0 == number && pair[1].0 == number && pair[0].1 != pair[1].1);

@@ -1,5 +1,7 @@
 //! Runs the cells of a tail experiment: starts target and upstream, makes the series, and measures block after block.
 //!
+//! Spare pairs follow the planned ones where the generator lost some; see `spares`.
+//!
 //! After each pair the cells so far are handed out to be kept, so that whatever ends the experiment loses one pair at most. A
 //! cell whose target cannot be started is noted and the others go on: an hour's sweep must not hang on one program.
 
@@ -10,6 +12,7 @@ use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Block, Cell, Planned, Point, Scrape, TailDesign};
 use crate::scraper::Scraper;
 use crate::tail::design::{self, PlannedCell};
+use crate::tail::spares::Lost;
 use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,12 +78,16 @@ pub(crate) fn run(
             }
         };
         outcomes.cells.push(runner.new_cell(planned));
-        let order = design::order(design.seed, planned.number, design.pairs);
+        let order = design::order(design.seed, planned.number, design.pairs + design.spares);
         for pair in order.chunks(2) {
             if stop.load(Ordering::Relaxed) {
                 return Ok(Ended::Stopped);
             }
-            progress.step(&format!("{}: pair {} of {}", title(planned), pair[0].0 + 1, design.pairs));
+            let cell = outcomes.cells.last().expect("pushed above");
+            if pair[0].0 >= Lost::of(design, &cell.blocks)?.due(design) {
+                break;
+            }
+            announce(design, planned, pair[0].0, progress);
             match runner.pair(pair, stop) {
                 Ok(Some(blocks)) => {
                     note_void(&blocks, progress);
@@ -99,7 +106,7 @@ pub(crate) fn run(
     Ok(Ended::Done)
 }
 
-/// How many times [`run`] calls `progress.step`.
+/// How many times [`run`] calls `progress.step`, but for spare pairs, which it adds.
 pub(crate) fn steps(planned: &[PlannedCell], pairs: usize) -> u64 {
     (planned.len() * (pairs + 1)) as u64
 }
@@ -113,6 +120,17 @@ pub(crate) fn title(planned: &PlannedCell) -> String {
 pub(crate) fn title_of(planned: &Planned) -> String {
     let series = planned.series.map_or(String::new(), |series| format!(", {} series", readable::count(series)));
     format!("{}{series}, every {}", planned.name, readable::seconds(planned.scrape_every_s))
+}
+
+fn announce(design: &TailDesign, planned: &PlannedCell, pair: usize, progress: &mut Progress) {
+    let title = title(planned);
+    match pair.checked_sub(design.pairs) {
+        None => progress.step(&format!("{title}: pair {} of {}", pair + 1, design.pairs)),
+        Some(spare) => {
+            progress.add_step();
+            progress.step(&format!("{title}: spare pair {} of at most {}", spare + 1, design.spares));
+        }
+    }
 }
 
 fn fail(outcomes: &mut Outcomes, planned: &PlannedCell, error: &Error, progress: &Progress) {

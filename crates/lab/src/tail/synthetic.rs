@@ -26,6 +26,7 @@ pub(crate) fn design(seed: u64, pairs: usize) -> TailDesign {
         block_s: BLOCK_S,
         lead_in_s: 0.5,
         pairs,
+        spares: 0,
         plan: Vec::new(),
         seed,
         confidence: design::CONFIDENCE,
@@ -67,6 +68,14 @@ pub(crate) fn file(seed: u64, pairs: usize, stall_us: f64) -> ResultFile {
     let analysis = analysis::analyse(&design, &cells).unwrap();
     let tail = TailResult { design, cells, failures: vec!["envoy: not found".into()], analysis };
     ResultFile::new(vec!["tail".into(), "synthetic".into()], Environment::default(), Experiment::Tail(Box::new(tail)))
+}
+
+/// As a generator leaves a block that itself was late.
+pub(crate) fn make_late(block: &mut Block) {
+    let mut lateness = outcome::histogram();
+    lateness.saturating_record_n(2_000_000, (RATE * BLOCK_S) as u64 / 50);
+    block.run.lateness = histogram::encode(&lateness).unwrap();
+    block.run.void.push("the generator was late".into());
 }
 
 fn planned(cell: &Cell) -> Planned {

@@ -2,15 +2,16 @@
 //!
 //! Only failures and the tail decide: the median and the CPU are measured and shown, but slower requests in the middle are
 //! another experiment's matter. A difference of the tail counts where it is significant after Holm's correction and larger
-//! than the design's margin; one of failed requests where it is significant. Before the last planned pair there is no
-//! verdict: whoever may stop at any, stops where chance is kind. Where nothing was seen, the sentence says how large a difference could have been missed: without that, "no
-//! difference" is no result.
+//! than the design's margin; one of failed requests where it is significant. Before the last pair that is
+//! due there is no verdict: whoever may stop at any, stops where chance is kind. Where nothing was seen, the sentence says how
+//! large a difference could have been missed: without that, "no difference" is no result.
 
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, Planned, TailDesign, Verdict};
 use crate::tail::analysis::{FAILED, MEASURES_TESTED, P99_9, TAIL_MEASURES, void_reasons};
+use crate::tail::spares::Lost;
 use crate::tail::{design, readable};
 
-/// Above this share of void pairs those that are left may be a choice of quiet moments.
+/// Above this share of void pairs that no spare stands for, those that are left may be a choice of quiet moments.
 const VOID_SHARE_MAX: f64 = 1.0 / 3.0;
 
 /// Above this share of its time kept from the machine, the host may have made the slowest requests.
@@ -27,6 +28,20 @@ pub(super) struct Evidence<'a> {
     pub(super) failing_pairs: usize,
     /// Left out because generator or scraper did not do their work.
     pub(super) unsound_pairs: usize,
+    /// Those of them for which spare pairs are due.
+    pub(super) lost: &'a Lost,
+}
+
+impl Evidence<'_> {
+    /// Pairs there are, of whatever kind.
+    fn done(&self) -> usize {
+        self.pairs + self.failing_pairs + self.unsound_pairs
+    }
+
+    /// Spare pairs among them.
+    fn spares(&self) -> usize {
+        self.done().saturating_sub(self.design.pairs)
+    }
 }
 
 /// The verdict and its sentence.
@@ -34,18 +49,21 @@ pub(super) fn decide(evidence: &Evidence<'_>) -> (Verdict, String) {
     let (verdict, sentence) = if let Some(why) = unfinished(evidence).or_else(|| unsound(evidence)) {
         (Verdict::Void, why)
     } else if let Some(failing) = failing(evidence) {
-        return (Verdict::Failing, format!("{failing}{}", stolen(evidence.cell)));
+        return (Verdict::Failing, format!("{failing}{}{}", replaced(evidence), stolen(evidence.cell)));
     } else if let Some(why) = too_few(evidence) {
         (Verdict::Void, why)
     } else if let Some(slower) = decisive(evidence, |effect| effect.difference > 0.0) {
         (Verdict::Slower, said(evidence, "made", "slower", slower))
+    } else if let Some(why) = uneven(evidence) {
+        (Verdict::Void, why)
     } else if let Some(faster) = decisive(evidence, |effect| effect.difference < 0.0) {
         let said = said(evidence, "came with", "being faster", faster);
         (Verdict::Faster, format!("{said} A scrape does not speed a gateway up: look for what else changed."))
     } else {
         (Verdict::NoDifference, no_difference(evidence))
     };
-    (verdict, format!("{sentence}{}{}", failures(evidence.cell), stolen(evidence.cell)))
+    let (failures, stolen) = (failures(evidence.cell), stolen(evidence.cell));
+    (verdict, format!("{sentence}{}{failures}{stolen}", replaced(evidence)))
 }
 
 /// The sentence over all cells.
@@ -89,20 +107,18 @@ pub(super) fn over_all(design: &TailDesign, cells: &[Cell], analysed: &[CellAnal
 }
 
 fn unfinished(evidence: &Evidence<'_>) -> Option<String> {
-    let done = evidence.pairs + evidence.failing_pairs + evidence.unsound_pairs;
-    (done < evidence.design.pairs).then(|| {
+    let (done, due) = (evidence.done(), evidence.lost.due(evidence.design));
+    (done < due).then(|| {
         format!(
-            "Nothing can be said of {}: it is unfinished, with {done} of {} pairs of blocks, and a verdict before the last \
+            "Nothing can be said of {}: it is unfinished, with {done} of {due} pairs of blocks, and a verdict before the last \
              would be one at a moment of somebody's choice.",
-            name(evidence.cell),
-            evidence.design.pairs
+            name(evidence.cell)
         )
     })
 }
 
 fn unsound(evidence: &Evidence<'_>) -> Option<String> {
-    let all = evidence.pairs + evidence.failing_pairs + evidence.unsound_pairs;
-    left_out(evidence, evidence.unsound_pairs, all)
+    left_out(evidence, evidence.unsound_pairs)
 }
 
 /// More failed requests, which no latency shows.
@@ -126,7 +142,7 @@ fn failing(evidence: &Evidence<'_>) -> Option<String> {
 fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     let Evidence { design, cell, pairs, failing_pairs, unsound_pairs, .. } = *evidence;
     let lost = failing_pairs + unsound_pairs;
-    if let Some(why) = left_out(evidence, lost, pairs + lost) {
+    if let Some(why) = left_out(evidence, lost) {
         return Some(why);
     }
     let needed = design::pairs_needed(1.0 - design.confidence, MEASURES_TESTED);
@@ -143,15 +159,35 @@ fn too_few(evidence: &Evidence<'_>) -> Option<String> {
     ))
 }
 
-fn left_out(evidence: &Evidence<'_>, lost: usize, all: usize) -> Option<String> {
+/// Of the pairs that are void, those count that no spare stands for.
+fn left_out(evidence: &Evidence<'_>, lost: usize) -> Option<String> {
     let reason = || evidence.cell.blocks.iter().flat_map(void_reasons).next().unwrap_or_default();
-    (lost as f64 > VOID_SHARE_MAX * all as f64).then(|| {
+    let (done, spares) = (evidence.done(), evidence.spares());
+    let missing = lost.saturating_sub(spares);
+    let replaced = if spares == 0 { String::new() } else { format!(" ({spares} of them replaced)") };
+    (missing as f64 > VOID_SHARE_MAX * (done - spares) as f64).then(|| {
         format!(
-            "Nothing can be said of {}: {lost} of {all} pairs of blocks are void, for example because {}.",
+            "Nothing can be said of {}: {lost} of {done} pairs of blocks are void{replaced}, for example because {}.",
             name(evidence.cell),
             reason().trim_end_matches('.')
         )
     })
+}
+
+/// Pairs that were replaced because of what scrapes did to the generator might have shown what they do to the target.
+fn uneven(evidence: &Evidence<'_>) -> Option<String> {
+    (evidence.spares() > 0 && evidence.lost.is_uneven(evidence.design)).then(|| {
+        format!(
+            "Nothing can be said of {}: the generator was not late alike with scrapes and without, and chance does not explain \
+             it, so the pairs that were replaced may be those that would have shown a difference; give the generator CPUs of \
+             its own (--load-cpus), or a lower rate.",
+            name(evidence.cell)
+        )
+    })
+}
+
+fn replaced(evidence: &Evidence<'_>) -> String {
+    evidence.lost.words(evidence.design, evidence.done())
 }
 
 /// The effect to tell of among those that count: the p99.9 first, then the maximum, then the p99.
@@ -321,8 +357,15 @@ mod tests {
         cell.subject.name = "haproxy".into();
         cell.series_shown = 100_000;
         cell.blocks[0].run.void.extend((unsound_pairs > 0).then(|| "the generator was late.".to_owned()));
-        let decided =
-            decide(&Evidence { design: &design, cell: &cell, effects, pairs, failing_pairs: 0, unsound_pairs });
+        let decided = decide(&Evidence {
+            design: &design,
+            cell: &cell,
+            effects,
+            pairs,
+            failing_pairs: 0,
+            unsound_pairs,
+            lost: &Lost::default(),
+        });
         sentence.assert_eq(&decided.1);
         assert_eq!(decided.0, verdict);
     }

@@ -35,6 +35,14 @@ impl Browser<'_> {
         Picture::decode(&fs::read(&file).unwrap())
     }
 
+    /// The page on paper.
+    #[track_caller]
+    pub(crate) fn printed(&self) -> Paper {
+        let file = self.page.with_extension("pdf");
+        self.run(&["--no-pdf-header-footer", &format!("--print-to-pdf={}", file.display())]);
+        Paper::of(&fs::read(&file).unwrap())
+    }
+
     #[track_caller]
     fn run(&self, arguments: &[&str]) -> Vec<u8> {
         require_tool("chromium", "chromium");
@@ -75,6 +83,35 @@ impl Browser<'_> {
         let console: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
         assert!(console.is_empty(), "the console says: {}", console.join("\n"));
         output.stdout
+    }
+}
+
+/// A PDF as Chromium writes it: its texts are compressed, its objects are not.
+pub(crate) struct Paper {
+    /// All of it but the moments at which it was made.
+    pub(crate) timeless: String,
+}
+
+impl Paper {
+    fn of(pdf: &[u8]) -> Paper {
+        assert!(pdf.starts_with(b"%PDF-"), "no PDF");
+        // A character a byte: what is compared and counted is ASCII.
+        let text: String = pdf.iter().map(|&byte| char::from(byte)).collect();
+        let dated = |line: &&str| ["/CreationDate", "/ModDate"].iter().any(|key| line.starts_with(key));
+        Paper { timeless: text.split('\n').filter(|line| !dated(line)).collect::<Vec<_>>().join("\n") }
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.lines("<</Type /Page")
+    }
+
+    /// Elements of a kind, such as `Table`, in what a screen reader is told of the paper: those that are shown on it.
+    pub(crate) fn elements(&self, kind: &str) -> usize {
+        self.lines(&format!("/S /{kind}"))
+    }
+
+    fn lines(&self, wanted: &str) -> usize {
+        self.timeless.split('\n').filter(|line| *line == wanted).count()
     }
 }
 

@@ -162,6 +162,64 @@ fn light_and_dark_follow_the_system_and_the_choice() {
 }
 
 #[test]
+fn a_printed_page_has_all_that_is_folded_and_nothing_to_click() {
+    let results = [
+        ("a.json", fixture::tail(&fixture::sweep())),
+        ("b.json", fixture::compare(8, 0.05)),
+        ("c.json", fixture::load()),
+    ];
+    let lab = Lab::new(&results);
+    let (page, html) = lab.report(&["a.json", "b.json", "c.json"]);
+    let paper = Browser { width: 1280, dark: false, page: &page }.printed();
+    let cells = html.matches("<details class=\"cell").count();
+    assert!(cells == 24 && paper.pages() > cells, "{} pages, {cells} cells begin one each", paper.pages());
+    assert_eq!(paper.elements("Table"), html.matches("<table").count(), "tables, folded ones too");
+    assert_eq!(paper.elements("Form"), 0, "the choice of light and dark is no matter of paper");
+    let dark = Browser { width: 1280, dark: true, page: &page }.printed();
+    assert!(paper.timeless == dark.timeless, "paper is light whatever the screen is");
+    // What it would be without rules for paper, so that the figures above can differ; the page's policy knows its style by a hash.
+    let unruled = html.replace("@media print", "@media not all").replace("Content-Security-Policy", "");
+    fs::write(&page, unruled).unwrap();
+    let as_on_screen = Browser { width: 1280, dark: false, page: &page }.printed();
+    assert!(as_on_screen.elements("Table") < paper.elements("Table") && as_on_screen.elements("Form") > 0);
+}
+
+/// Too many blocks or pairs are void: there is raw data, and nothing that follows from it.
+#[test]
+fn what_is_void_does_not_look_like_a_finding() {
+    let late = json!(["the generator was late"]);
+    let mut tail = fixture::tail(&fixture::reference());
+    for block in [0, 2, 4] {
+        tail["cells"][0]["blocks"][block]["run"]["void"] = late.clone();
+    }
+    let mut compare = fixture::compare(16, 0.05);
+    for pair in 0..5 {
+        compare["pairs"][pair]["b"]["saturation"]["void"] = late.clone();
+    }
+    let check = |result: Value, told: &[&str]| {
+        let lab = Lab::new(&[("void.json", result)]);
+        let (page, html) = lab.report(&["void.json"]);
+        dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
+        for words in told {
+            assert!(html.contains(words), "the page does not say {words:?}");
+        }
+        let body = html.split_once("<main").unwrap().1;
+        for finding in ["class=\"forest\"", "estimate", "chip worse", "chip better", "All tests"] {
+            assert!(!body.contains(finding), "a finding: {finding}");
+        }
+        // Pictures of both sides say so in words.
+        for picture in body.split("<figure").skip(1).filter(|picture| !picture.contains("block after block")) {
+            assert!(picture.contains("(void: no finding)"), "{}", &picture[..picture.len().min(300)]);
+        }
+    };
+    check(tail, &["The cell is void, so no effect is drawn.", "3 of 8 pairs of blocks are void"]);
+    check(
+        compare,
+        &["The comparison is void, so no effect is drawn and no measure judged.", "5 of 16 pairs cannot be used"],
+    );
+}
+
+#[test]
 fn a_hostile_result_file_stays_text() {
     let trap = TcpListener::bind("127.0.0.1:0").unwrap();
     trap.set_nonblocking(true).unwrap();
@@ -184,7 +242,6 @@ fn a_hostile_result_file_stays_text() {
 #[test]
 fn odd_results_make_a_page_too() {
     let mut odd = fixture::tail(&fixture::reference());
-    // Two pairs have intervals without an end.
     let blocks = odd["cells"][0]["blocks"].as_array_mut().unwrap();
     blocks.truncate(4);
     for (at, block) in blocks.iter_mut().enumerate() {
@@ -201,11 +258,14 @@ fn odd_results_make_a_page_too() {
     none["analysis"]["cells"] = json!([]);
     let mut void = fixture::load();
     void["run"]["void"] = json!(["the generator had no CPU for 31% of the time"]);
-    let results = [("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void)];
+    // Two pairs have intervals without an end.
+    let few = fixture::compare(2, 0.05);
+    let results =
+        [("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void), ("few.json", few)];
     let told = [
         "∞",
         "No request was answered",
-        "No pair of blocks stands",
+        "The cell is void, so no effect is drawn. Nothing can be said of",
         "envoy: not found on PATH",
         "is void and says nothing",
     ];

@@ -3,9 +3,12 @@
 use crate::server::{ok, serve};
 use crate::{MS, even, load, millis, outcome};
 use hdrhistogram::Histogram;
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use stillgate_load::Pace;
 
 #[test]
 fn a_stall_counts_for_all_that_had_to_wait() {
@@ -57,6 +60,91 @@ fn latencies_are_those_the_server_had() {
         assert!(measured <= at_server + 30.0, "p{quantile}: {measured} ms, at the server {at_server}");
         assert!(latencies.corrected.value_at_quantile(quantile) >= latencies.uncorrected.value_at_quantile(quantile));
     }
+}
+
+/// What the closed loop below asks for takes so long on average.
+const MEAN_S: f64 = 0.005;
+
+/// When the server had read a request, and when it began to write the answer.
+#[derive(Clone, Copy)]
+struct Exchange {
+    read: Instant,
+    write: Instant,
+}
+
+/// Each quantile of the histogram, not a few, lies between two that the server saw. Client and server read one clock, and on a
+/// connection of a closed loop things come in this order, however busy the machine:
+///
+/// ```text
+/// server:  writes n-1            reads n ... writes n                      reads n+1
+/// client:             sends n                          receives n, sends n+1
+/// ```
+///
+/// So what the client takes for the latency of n is at least from `reads n` to `writes n`, and at most from `writes n-1` to
+/// `reads n+1`. Sorted, each of the client's lies between the two of its rank. This proves that the generator measures all requests,
+/// in the right unit, from the send to the answer, and adds no more than its own turn from one request to the next; the one
+/// allowance is the histogram's third digit. Of the first and the last on a connection nothing is known from above.
+///
+/// The server sleeps for what is spread as an exponential distribution, and never for less: no quantile is below the distribution's.
+#[test]
+fn every_quantile_lies_between_what_the_server_saw() {
+    const CONNECTIONS: usize = 4;
+    const RESOLUTION: f64 = 0.001;
+    let exchanges = Arc::new(Mutex::new(HashMap::<SocketAddr, Vec<Exchange>>::new()));
+    let seen = exchanges.clone();
+    let server = serve(move |stream, asked| {
+        let read = Instant::now();
+        thread::sleep(Duration::from_secs_f64(exponential_s(spread(asked.total))));
+        let client = stream.peer_addr().unwrap();
+        seen.lock().unwrap().entry(client).or_default().push(Exchange { read, write: Instant::now() });
+        ok(stream, "ok")
+    });
+    let outcome = outcome(&load(server.address, Pace::Closed, CONNECTIONS, Duration::from_secs(2)));
+    let exchanges = exchanges.lock().unwrap();
+    let (least, most) = bounds_ns(exchanges.values().map(Vec::as_slice));
+    let latencies = &outcome.latencies.uncorrected;
+    assert_eq!((outcome.errors.total(), outcome.cut_off, exchanges.len()), (0, 0, CONNECTIONS));
+    assert_eq!((outcome.requests, latencies.len()), (least.len() as u64, least.len() as u64));
+    assert!(least.len() > 100, "only {} requests", least.len());
+    assert_eq!(outcome.latencies.corrected, *latencies, "a closed loop has no other intended starts");
+    let at = |rank: usize| latencies.value_at_quantile((rank as f64 + 0.5) / least.len() as f64);
+    for (rank, (&least_ns, &most_ns)) in least.iter().zip(&most).enumerate() {
+        let measured_ns = at(rank);
+        assert!(measured_ns >= least_ns, "rank {rank}: {measured_ns} ns, the server alone took {least_ns}");
+        let most_ns = most_ns as f64 * (1.0 + RESOLUTION);
+        assert!(measured_ns as f64 <= most_ns, "rank {rank}: {measured_ns} ns, no more than {most_ns} had gone by");
+    }
+    for percent in 2..=99 {
+        // The draws are so evenly spread that a hundredth of them is more than they are apart from the distribution.
+        let share = f64::from(percent) / 100.0;
+        let (found_ns, drawn_ns) = (latencies.value_at_quantile(share) as f64, exponential_s(share - 0.01) * 1e9);
+        assert!(found_ns >= drawn_ns, "{percent}%: {found_ns} ns, of the distribution {drawn_ns}");
+    }
+}
+
+/// The quantile function of the exponential distribution.
+fn exponential_s(share: f64) -> f64 {
+    -MEAN_S * (1.0 - share).ln()
+}
+
+/// The nth of numbers from 0 to 1 that fill that range evenly, however many there are: Weyl's sequence of the golden ratio.
+fn spread(number: u64) -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_894_9;
+    ((number + 1) as f64 * GOLDEN).fract()
+}
+
+/// The least and the most that each request may have taken as its client sees it, each sorted.
+fn bounds_ns<'a>(connections: impl Iterator<Item = &'a [Exchange]>) -> (Vec<u64>, Vec<u64>) {
+    let (mut least, mut most) = (Vec::new(), Vec::new());
+    let ns = |from: Instant, to: Instant| (to - from).as_nanos() as u64;
+    for exchanges in connections {
+        least.extend(exchanges.iter().map(|exchange| ns(exchange.read, exchange.write)));
+        most.extend(exchanges.windows(3).map(|three| ns(three[0].write, three[2].read)));
+    }
+    least.sort_unstable();
+    most.sort_unstable();
+    most.resize(least.len(), u64::MAX);
+    (least, most)
 }
 
 /// How many latencies are above, within the histogram's resolution.

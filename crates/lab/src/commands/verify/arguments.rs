@@ -23,6 +23,7 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
         Experiment::Tail(tail) if command == "tail" => {
             let design = &tail.design;
             typed.one("pairs", &(design.pairs as u64));
+            typed.one("spares", &(design.spares as u64));
             typed.one("seed", &design.seed);
             typed.one("rate", &design.rate);
             typed.one("connections", &design.connections);

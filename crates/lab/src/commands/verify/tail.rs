@@ -1,10 +1,11 @@
-//! What of a tail experiment was decided before its first block, held against the blocks there are: a cell that is left out, or an
-//! order that was chosen with the data in view, would show only what pleases.
+//! What of a tail experiment was decided before its first block, held against the blocks there are: a cell that is left out, an
+//! order that was chosen with the data in view, or a pair more or less than the rule asks for, would show only what pleases.
 
 use super::runs::{self, Rules};
 use super::{Difference, difference};
 use crate::error::Result;
 use crate::result::tail::{Arm, Block, Cell, Planned, TailResult};
+use crate::tail::spares::Lost;
 use crate::tail::{design, run};
 use std::time::Duration;
 use stillgate_load::Bounds;
@@ -14,7 +15,7 @@ const CLOCK_SLACK_S: f64 = 0.25;
 
 pub(super) fn check(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     check_plan(tail, found);
-    check_order(tail, found);
+    check_order(tail, found)?;
     check_times(tail, found);
     let rules = Rules {
         late: Bounds::default().late,
@@ -58,8 +59,7 @@ fn check_plan(tail: &TailResult, found: &mut Vec<Difference>) {
     for (number, planned) in plan.iter().enumerate().take(last) {
         let title = run::title_of(planned);
         let is_there = tail.cells.iter().any(|cell| cell.number == number);
-        let has_failed = tail.failures.iter().any(|failure| failure.starts_with(&title));
-        if !is_there && !has_failed {
+        if !is_there && !has_failed(tail, planned) {
             found.push(difference(
                 "cells",
                 format!("{title}: neither measured nor failed"),
@@ -69,22 +69,45 @@ fn check_plan(tail: &TailResult, found: &mut Vec<Difference>) {
     }
 }
 
-/// The blocks must have been run in the order that the seed gives: another one could have been chosen with the data in view.
-fn check_order(tail: &TailResult, found: &mut Vec<Difference>) {
+fn has_failed(tail: &TailResult, planned: &Planned) -> bool {
+    let title = run::title_of(planned);
+    tail.failures.iter().any(|failure| failure.starts_with(&title))
+}
+
+/// The blocks must have been run in the order that the seed gives, and as many of them as are due: others could have been chosen
+/// with the data in view. Of what the experiment ended before, or the cell failed before, the verdict says that it is unfinished.
+fn check_order(tail: &TailResult, found: &mut Vec<Difference>) -> Result {
     let words = |(pair, arm): (usize, Arm)| format!("pair {pair} {arm:?}").to_lowercase();
     for (index, cell) in tail.cells.iter().enumerate() {
-        let planned = design::order(tail.design.seed, cell.number, tail.design.pairs);
+        let due = Lost::of(&tail.design, &cell.blocks)
+            .map_err(|error| error.context(format_args!("cells[{index}]")))?
+            .due(&tail.design);
+        let planned = design::order(tail.design.seed, cell.number, tail.design.pairs + tail.design.spares);
+        let is_last = index + 1 == tail.cells.len();
+        // Files of the first versions have no plan, and so no cell of it can be said to have failed.
+        if !is_last
+            && cell.blocks.len() < 2 * due
+            && !tail.design.plan.is_empty()
+            && !has_failed(tail, &as_planned(cell))
+        {
+            found.push(difference(
+                format!("cells[{index}].blocks"),
+                format!("{} blocks", cell.blocks.len()),
+                format!("{} blocks, {due} pairs being due, since later cells were run", 2 * due),
+            ));
+        }
         for (number, block) in cell.blocks.iter().enumerate() {
-            let drawn = planned.get(number).copied();
+            let drawn = planned.get(number).copied().filter(|(pair, _)| *pair < due);
             if drawn != Some((block.pair, block.arm)) {
                 found.push(difference(
                     format!("cells[{index}].blocks[{number}]"),
                     words((block.pair, block.arm)),
-                    drawn.map_or("no such block is in the design".to_owned(), words),
+                    drawn.map_or(format!("no such block: by design and void blocks, {due} pairs are due"), words),
                 ));
             }
         }
     }
+    Ok(())
 }
 
 /// One block after the other.
@@ -112,4 +135,67 @@ fn end_s(block: &Block) -> f64 {
 
 fn as_planned(cell: &Cell) -> Planned {
     Planned { name: cell.subject.name.clone(), series: cell.series_asked, scrape_every_s: cell.scrape_every_s }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_again;
+    use super::*;
+    use crate::result::{Experiment, ResultFile};
+    use crate::tail::{analysis, synthetic};
+
+    /// Two cells of 9 pairs and up to 3 spare ones. The first cell has `done` pairs, in those of `late` the generator was late.
+    fn file(done: usize, late: &[usize], change: impl FnOnce(&mut TailResult)) -> ResultFile {
+        let mut file = synthetic::file(7, 9, 0.0);
+        let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
+        tail.cells[0] = synthetic::cell(&synthetic::design(7, done), 0, 0.0);
+        tail.cells[0].blocks.iter_mut().filter(|block| late.contains(&block.pair)).for_each(synthetic::make_late);
+        tail.design.spares = 3;
+        change(tail);
+        tail.analysis = analysis::analyse(&tail.design, &tail.cells).unwrap();
+        file
+    }
+
+    fn check(file: ResultFile, paths: &[&str]) {
+        let found = made_again(file).unwrap().differences;
+        let found: Vec<&str> = found.iter().map(|difference| difference.path.as_str()).collect();
+        assert_eq!(found, paths);
+    }
+
+    #[test]
+    fn there_are_as_many_pairs_as_the_rule_asks_for() {
+        check(file(9, &[], |_| {}), &[]);
+        check(file(11, &[2, 5], |_| {}), &[]);
+        check(file(12, &[2, 9, 10], |_| {}), &[]);
+        check(file(12, &[2, 9, 10, 11], |_| {}), &[]);
+        // One more, though enough were sound; whatever became of it.
+        check(file(10, &[], |_| {}), &["cells[0].blocks[18]", "cells[0].blocks[19]"]);
+        check(file(10, &[9], |_| {}), &["cells[0].blocks[18]", "cells[0].blocks[19]"]);
+        check(file(12, &[2, 5], |_| {}), &["cells[0].blocks[22]", "cells[0].blocks[23]"]);
+        check(file(11, &[2, 5], |tail| tail.design.spares = 1), &["cells[0].blocks[20]", "cells[0].blocks[21]"]);
+        // One less, though spares were left and later cells run.
+        check(file(10, &[2, 5], |_| {}), &["cells[0].blocks"]);
+        check(file(8, &[], |_| {}), &["cells[0].blocks"]);
+        check(file(9, &[2], |_| {}), &["cells[0].blocks"]);
+    }
+
+    #[test]
+    fn a_cell_that_was_ended_by_a_failure_or_a_stop_has_fewer() {
+        let fail = |tail: &mut TailResult| {
+            let title = run::title_of(&tail.design.plan[0]);
+            tail.failures.push(format!("{title}: it ended"));
+        };
+        check(file(9, &[2], fail), &[]);
+        check(file(9, &[2], |tail| tail.cells.truncate(1)), &[]);
+        check(file(9, &[2], |tail| tail.design.plan.clear()), &[]);
+    }
+
+    #[test]
+    fn a_spare_that_is_taken_away_leaves_no_verdict() {
+        let mut file = file(11, &[2, 5], |_| {});
+        let Experiment::Tail(tail) = &mut file.experiment else { panic!("synthetic files are of this kind") };
+        tail.cells[0].blocks.truncate(20);
+        let found = made_again(file).unwrap().differences;
+        assert!(found.iter().any(|difference| difference.path == "analysis.cells[0].verdict"), "{found:?}");
+    }
 }
