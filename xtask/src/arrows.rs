@@ -14,6 +14,7 @@ const ORDER: &[&str] = &[
     "stillgate-proxy",
     "stillgate-exporter",
     "stillgate-upstream",
+    "stillgate-tls",
     "stillgate-config",
     "stillgate-route",
     "stillgate-metrics",

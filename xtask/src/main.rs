@@ -25,7 +25,7 @@ const USAGE: &str = "\
 cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
-cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--quick] [--syscalls] [--json FILE]
+cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2] [--quick] [--syscalls] [--json FILE]
                                       CPU per request beside nginx and HAProxy
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections

@@ -35,6 +35,10 @@ pub(crate) const NGINX_LUA: Package =
     Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
 /// Checks strictly every message the end-to-end tests show it.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
+/// A WebSocket client and server of the end-to-end tests.
+pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", probe: Probe::PythonModule("websockets") };
+/// A gRPC client and server of the end-to-end tests.
+pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Probe::PythonModule("grpc") };
 /// Scrapes and is asked afterwards; brings promtool.
 pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
 /// Reads expositions strictly.
@@ -50,6 +54,8 @@ pub(crate) const VALGRIND: Package = program("valgrind", "valgrind");
 pub(crate) const HAPROXY: Package = program("haproxy", "haproxy");
 /// The benches' closed-loop load.
 pub(crate) const WRK: Package = program("wrk", "wrk");
+/// A load and frame-level client of HTTP/2.
+pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
 /// Counts system calls.
 pub(crate) const STRACE: Package = program("strace", "strace");
 

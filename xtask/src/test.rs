@@ -3,7 +3,8 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
+    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
+    WEBSOCKETS,
 };
 use crate::step::{self, Steps};
 use crate::{arrows, fuzz, icount, tidy};
@@ -17,7 +18,8 @@ const FUZZ_SECONDS: u64 = 10;
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     args.finish()?;
-    let mut needed = vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM];
+    let mut needed =
+        vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM, WEBSOCKETS, GRPCIO];
     if !quick {
         needed.extend([GXX, VALGRIND]);
     }

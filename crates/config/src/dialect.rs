@@ -84,6 +84,16 @@ pub enum Measure {
     RouteCacheHits,
     /// `stillgate_route_cache_misses_total`
     RouteCacheMisses,
+    /// `stillgate_upstream_retries_total`
+    UpstreamRetries,
+    /// `stillgate_upstream_retries_over_budget_total`
+    RetriesOverBudget,
+    /// `stillgate_upstream_requests_shed_total`
+    RequestsShed,
+    /// `stillgate_tunnels_open`
+    TunnelsOpen,
+    /// `stillgate_tunnels_total`
+    Tunnels,
 }
 
 /// One family, as its dialect has it.

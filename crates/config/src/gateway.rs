@@ -34,6 +34,9 @@ pub const ROUTE_CACHE_BYTES_MAX: usize = 1 << 30;
 
 const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
+const TUNNEL_IDLE: Span = span(Duration::from_millis(1), YEAR);
+const TUNNEL_TOTAL: Span = span(Duration::ZERO, YEAR);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
 const ROUTE_CACHE_BYTES: Size = size(64 * 1024, ROUTE_CACHE_BYTES_MAX);
 const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
@@ -43,9 +46,12 @@ object! {
     pub struct Gateway {
         /// Worker threads: a number, or `auto` for one per core.
         workers: Option<NonZeroUsize> = Workers => default(None);
-        /// Addresses that accept HTTP/1.1 connections; never empty.
+        /// Addresses that accept connections; never empty.
         listeners: Vec<Listener> = Listeners => default(vec![Listener {
             address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9080),
+            tls: false,
+            proxy_protocol: false,
+            http2: true,
         }]);
         /// The admin API; without it no admin address is opened.
         admin: Admin = map::<Admin>() => optional;
@@ -73,9 +79,12 @@ object! {
     pub struct Listener: Copy, Eq, Hash {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
-        unbuilt {
-            tls: "TLS listeners are";
-        }
+        /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.
+        tls: bool = Flag => default(false);
+        /// Whether every connection begins with a PROXY protocol header (version 1 or 2), as a balancer in front writes it. Its addresses are then those of the client, for `X-Forwarded-For`, routes and logs alike. Whoever reaches this address is believed: let only the balancer do so. A connection without a good header within `timeouts.head` is closed.
+        proxy_protocol: bool = Flag => default(false);
+        /// Whether HTTP/2 is spoken beside HTTP/1.1: offered in the TLS handshake (ALPN), and taken without TLS from a client that begins with it (prior knowledge).
+        http2: bool = Flag => default(true);
     }
 }
 
@@ -100,8 +109,12 @@ object! {
         send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// A connection without a request; then it is closed.
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
-        /// What requests in flight get to finish after SIGTERM.
+        /// What requests in flight and tunnels get to finish after SIGTERM.
         drain: Duration = DRAIN => default(Duration::from_secs(30));
+        /// A tunnel (what follows a 101) in which nothing moves in either direction; then it is closed. Where it is absent, the `timeout.read` of the route or its upstream holds, as in APISIX and nginx.
+        tunnel_idle: Duration = TUNNEL_IDLE => optional;
+        /// A tunnel from its beginning, busy or not; then it is closed. 0: no bound.
+        tunnel_total: Duration = TUNNEL_TOTAL => default(Duration::ZERO);
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod access_log;
 mod addresses;
+mod checks;
 mod diagnostic;
 mod dialect;
 mod environment;
@@ -28,13 +29,19 @@ mod nodes;
 mod object;
 mod quantity;
 mod resolve;
+mod resolve_tls;
 mod resources;
 mod scalar;
 mod schema;
+mod ssls;
 mod takes;
 mod tree;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use checks::{
+    ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, CheckType, Checks,
+    PassiveCheck, PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
+};
 pub use diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
 pub use environment::Lookup;
@@ -47,6 +54,7 @@ pub use metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, Metrics, SERIES_PER_
 pub use model::*;
 pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX};
+pub use ssls::CLIENT_DEPTH_MAX;
 
 use diagnostic::{Path, Position, Sink};
 use sha2::{Digest, Sha256};

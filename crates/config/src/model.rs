@@ -4,8 +4,11 @@
 //! their routes. Objects that mean what they say (such as `gateway`) are made by their tables of keys, in `gateway`,
 //! `metrics`, `access_log` and `resources`. How the text is read and what it may say is the business of the sibling modules.
 
+use crate::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::gateway::Gateway;
 use crate::resources::KeepalivePool;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_route::{RouteSpec, Variable};
@@ -22,6 +25,8 @@ pub struct Config {
     /// In which line of the file each of them begins, from 1. Apart from the routes, so that one that only moved is
     /// the same as before.
     pub route_lines: Vec<u32>,
+    /// All enabled entries of `ssls`, in the order of the file.
+    pub ssls: Vec<Arc<Ssl>>,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
     pub digest: String,
 }
@@ -37,6 +42,21 @@ pub struct Route {
     pub service_id: Option<String>,
     /// Overrides the upstream's, where given.
     pub timeout: Option<UpstreamTimeouts>,
+    /// Whether clients may ask for another protocol.
+    pub upgrades: bool,
+    /// What becomes of its tunnels when it is changed or removed.
+    pub on_change: OnChange,
+}
+
+/// `on_change` of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnChange {
+    /// They go on.
+    Keep,
+    /// Each is closed when it has been idle for a moment, or after a while.
+    Drain,
+    /// They are closed at once.
+    Close,
 }
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
@@ -52,12 +72,22 @@ pub struct Upstream {
     pub retries: Option<u32>,
     /// Time after which no further try is begun; zero: no bound.
     pub retry_timeout: Duration,
+    /// Bounds retries in flight, in each worker; `None`: nothing does.
+    pub retry_budget: Option<RetryBudget>,
+    /// What each worker takes on at once.
+    pub limits: UpstreamLimits,
+    /// How the health of the nodes is found out; `None`: by connections that fail.
+    pub checks: Option<Arc<Checks>>,
     /// Bounds on each try.
     pub timeout: UpstreamTimeouts,
     /// What `Host` the node sees.
     pub pass_host: PassHost,
     /// Bounds of the idle connections kept.
     pub keepalive: KeepalivePool,
+    /// Whether nodes are spoken to in HTTP/2.
+    pub http2: bool,
+    /// TLS towards the nodes, with `scheme: https`; `None` with `scheme: http`.
+    pub tls: Option<UpstreamTls>,
 }
 
 /// `type` of an upstream.
@@ -104,6 +134,8 @@ pub struct UpstreamTimeouts {
     pub send: Duration,
     /// Between two successful reads.
     pub read: Duration,
+    /// One whole try up to the response's head; `None`: no bound.
+    pub per_try: Option<Duration>,
 }
 
 /// `pass_host` of an upstream.
@@ -111,8 +143,131 @@ pub struct UpstreamTimeouts {
 pub enum PassHost {
     /// The client's.
     Pass,
-    /// The node's own host, with its port where that is not 80.
+    /// The node's own host, with its port where that is not the scheme's own (80, 443).
     Node,
     /// `upstream_host`.
     Rewrite(String),
+}
+
+/// One enabled entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ssl {
+    /// Unique in the file.
+    pub id: String,
+    /// Who is shown the certificates.
+    pub usage: SslUse,
+    /// Never empty; `cert` and `key` first.
+    pub pairs: Vec<KeyPair>,
+}
+
+/// `type` of an entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SslUse {
+    /// Clients of our listeners.
+    Server(ServerSsl),
+    /// Upstreams.
+    Client,
+}
+
+/// What an entry of `ssls` says of the clients of our listeners.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSsl {
+    /// DNS names in lower case, without a trailing dot; one that begins with `*.` stands for any one label. No name is
+    /// in two entries.
+    pub names: Vec<String>,
+    /// It takes clients that ask for no name or for one that no entry has. At most one entry of a file.
+    pub is_default: bool,
+    /// What is asked of a client's certificate; `None`: clients need none.
+    pub client: Option<ClientAuth>,
+    /// Which versions are spoken; at least one.
+    pub versions: TlsVersions,
+    /// A file with an OCSP response in DER.
+    pub ocsp: Option<PathBuf>,
+}
+
+/// `client` of an entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientAuth {
+    /// The certificates that may have signed a client's.
+    pub ca: Pem,
+    /// Most certificates between a client's and one of `ca`.
+    pub depth: u8,
+}
+
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    V12,
+    /// RFC 8446.
+    V13,
+}
+
+/// `ssl_protocols` of an entry of `ssls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsVersions {
+    /// TLS 1.2.
+    pub v12: bool,
+    /// TLS 1.3.
+    pub v13: bool,
+}
+
+/// A certificate with those that lead to its root, and its private key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyPair {
+    /// The certificate first.
+    pub cert: Pem,
+    /// Not encrypted.
+    pub key: Pem,
+}
+
+/// Where PEM text is found.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In the configuration itself.
+    Inline(String),
+    /// In a file; relative to the folder that the process was started in, as all paths of the configuration are.
+    File(PathBuf),
+}
+
+impl Pem {
+    /// The file, where it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Pem::Inline(_) => None,
+            Pem::File(file) => Some(file),
+        }
+    }
+}
+
+/// Without the text, which may be a private key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pem::Inline(text) => write!(f, "Inline({} bytes)", text.len()),
+            Pem::File(file) => write!(f, "File({file:?})"),
+        }
+    }
+}
+
+/// `tls` of an upstream with `scheme: https`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// What nodes are shown that ask for a certificate.
+    pub client: Option<ClientPair>,
+    /// Whether a node's certificate must be valid for its name and lead to a known root.
+    pub verify: bool,
+    /// The roots; `None`: the system's.
+    pub ca: Option<Pem>,
+    /// The name that nodes are asked for, a DNS name or an IP address; `None`: the `Host` they see.
+    pub sni: Option<String>,
+}
+
+/// The certificate that upstreams are shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientPair {
+    /// `client_cert` and `client_key`.
+    Own(KeyPair),
+    /// `client_cert_id`; its use is [`SslUse::Client`].
+    Ssl(Arc<Ssl>),
 }

@@ -28,7 +28,7 @@ object! {
     pub(crate) struct NodeKeys {
         /// IP address or DNS name.
         host: Host = NODE_HOST => required;
-        /// TCP port; 80 where it is absent.
+        /// TCP port; where it is absent 80, or 443 with `scheme: https`.
         port: u16 = int(1, 65535) => optional;
         /// Share of requests in proportion to the other nodes; 0: never chosen.
         weight: u32 = int(0, WEIGHT_MAX as i64) => default(1);

@@ -5,12 +5,16 @@
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.
 
 use crate::addresses::{check_nodes, check_own_addresses};
+use crate::checks::checks;
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::kind::At;
 use crate::matching::parse_variable;
 use crate::model::{Balance, Config, Node, PassHost, Route, Upstream, UpstreamTimeouts};
 use crate::nodes::NodeEntry;
-use crate::resources::{File, HashOn, HostChoice, Resource, RouteKeys, ServiceKeys, TimeoutKeys, Type, UpstreamKeys};
+use crate::resolve_tls::{Ssls, refuse_without_https};
+use crate::resources::{
+    File, HashOn, HostChoice, Resource, RouteKeys, Scheme, ServiceKeys, TimeoutKeys, Type, UpstreamKeys,
+};
 use crate::takes::takes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +25,14 @@ use stillgate_route::{HostPattern, RouteSpec, Variable};
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// The port of a node that names none, with `scheme: http`.
 const HTTP_PORT: u16 = 80;
+/// And with `scheme: https`.
+const HTTPS_PORT: u16 = 443;
 
 /// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
 pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, Shared) {
-    let shared = Shared::new(file.upstreams, file.services, sink);
+    let ssls = Ssls::new(file.ssls, sink);
+    ssls.check_listeners(&file.gateway, sink);
+    let shared = Shared::new(file.upstreams, file.services, ssls, sink);
     let mut placed = Placed { upstreams: shared.upstreams.clone(), ..Placed::default() };
     let list = Path::Root.key("routes");
     let mut ids = HashMap::with_capacity(file.routes.len());
@@ -41,7 +49,8 @@ pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, S
     let Placed { routes, route_lines, upstreams } = placed;
     check_own_addresses(&file.gateway, sink);
     upstreams.iter().for_each(|upstream| check_nodes(&file.gateway, upstream, sink));
-    (Config { gateway: file.gateway, upstreams, routes, route_lines, digest }, shared)
+    let ssls = shared.ssls.enabled.clone();
+    (Config { gateway: file.gateway, upstreams, routes, route_lines, ssls, digest }, shared)
 }
 
 /// The id that a route has: its own, or its position in the list.
@@ -56,6 +65,7 @@ pub(crate) struct Shared {
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     upstream_ids: HashMap<String, Identified<usize>>,
     services: HashMap<String, Identified<Service>>,
+    ssls: Ssls,
 }
 
 /// A resource that can be referred to.
@@ -70,6 +80,7 @@ struct Identified<T> {
 struct Service {
     hosts: Vec<HostPattern>,
     upstream: Place,
+    upgrades: bool,
 }
 
 /// What became of a resource's upstream.
@@ -114,14 +125,19 @@ impl Placed {
 }
 
 impl Shared {
-    fn new(upstreams: Vec<Resource<UpstreamKeys>>, services: Vec<Resource<ServiceKeys>>, sink: &mut Sink) -> Shared {
-        let mut shared = Shared::default();
+    fn new(
+        upstreams: Vec<Resource<UpstreamKeys>>,
+        services: Vec<Resource<ServiceKeys>>,
+        ssls: Ssls,
+        sink: &mut Sink,
+    ) -> Shared {
+        let mut shared = Shared { ssls, ..Shared::default() };
         let list = Path::Root.key("upstreams");
         for Resource { index, at, keys } in upstreams {
             let path = list.index(index);
             // Without an id it cannot be referred to, which has been reported; the rest of it is checked all the same.
             let id = keys.id.clone();
-            let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &path, sink);
+            let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &shared.ssls, &path, sink);
             let place = shared.add(upstream.into());
             if let Some(id) = id {
                 let identified = Identified { line: at.line, value: place };
@@ -137,7 +153,7 @@ impl Shared {
                 place => place,
             };
             if let Some(id) = keys.id {
-                let service = Service { hosts: keys.hosts, upstream };
+                let service = Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket };
                 let identified = Identified { line: at.line, value: service };
                 insert(&mut shared.services, id, identified, &path, sink);
             }
@@ -178,6 +194,7 @@ impl Shared {
         sink: &mut Sink,
     ) -> Option<Route> {
         let (service_id, timeout, priority) = (keys.service_id.clone(), keys.timeout, keys.priority);
+        let (own_upgrades, on_change) = (keys.enable_websocket, keys.on_change);
         // Inner `None`: there is no such service, which is reported here.
         let service = service_id.as_ref().map(|id| {
             let service = self.services.get(&id.value);
@@ -186,6 +203,7 @@ impl Shared {
             }
             service.map(|service| &service.value)
         });
+        let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
         let services_place = service.map(|service| service.map_or(&Place::Wrong, |service| &service.upstream));
         let (upstream, otherwise) = match (&place, services_place) {
@@ -206,6 +224,8 @@ impl Shared {
             upstream,
             service_id: service_id.map(|id| id.value),
             timeout: timeout.map(|t| timeouts(t, otherwise)),
+            upgrades: own_upgrades.unwrap_or(services_upgrades),
+            on_change,
         })
     }
 
@@ -231,7 +251,7 @@ impl Shared {
                     let fault = Fault::new("the id of an inline upstream has no effect").hint("remove it");
                     sink.warning(id.at, &path.key("id"), fault);
                 }
-                Place::Own(upstream(inline.value, &key, &path, sink).into())
+                Place::Own(upstream(inline.value, &key, &self.ssls, &path, sink).into())
             }
             (None, Some(id)) => match self.upstream_ids.get(&id.value) {
                 Some(upstream) => Place::Index(upstream.value),
@@ -278,11 +298,13 @@ fn timeouts(keys: TimeoutKeys, otherwise: UpstreamTimeouts) -> UpstreamTimeouts 
         connect: keys.connect.unwrap_or(otherwise.connect),
         send: keys.send.unwrap_or(otherwise.send),
         read: keys.read.unwrap_or(otherwise.read),
+        per_try: keys.per_try.or(otherwise.per_try),
     }
 }
 
-fn upstream(keys: UpstreamKeys, key: &str, path: &Path<'_>, sink: &mut Sink) -> Upstream {
-    let defaults = UpstreamTimeouts { connect: UPSTREAM_TIMEOUT, send: UPSTREAM_TIMEOUT, read: UPSTREAM_TIMEOUT };
+fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
+    let bound = UPSTREAM_TIMEOUT;
+    let defaults = UpstreamTimeouts { connect: bound, send: bound, read: bound, per_try: None };
     let balance = match keys.r#type {
         Type::RoundRobin => Balance::RoundRobin,
         Type::LeastConn => Balance::LeastConn,
@@ -295,15 +317,28 @@ fn upstream(keys: UpstreamKeys, key: &str, path: &Path<'_>, sink: &mut Sink) -> 
         let fault = Fault::new("has no effect without `type: chash`");
         sink.warning(key.at, &path.key("key"), fault.hint("remove it"));
     }
+    let tls_path = path.key("tls");
+    let (port, tls) = match keys.scheme {
+        Scheme::Https | Scheme::Grpcs => (HTTPS_PORT, Some(ssls.upstream(keys.tls, &tls_path, sink))),
+        Scheme::Http | Scheme::Grpc => {
+            refuse_without_https(keys.tls, &tls_path, sink);
+            (HTTP_PORT, None)
+        }
+    };
     Upstream {
         key: key.to_owned(),
-        balance,
-        nodes: keys.nodes.map_or(Vec::new(), |n| nodes(n, &path.key("nodes"), sink)),
+        nodes: keys.nodes.map_or(Vec::new(), |n| nodes(n, port, &path.key("nodes"), sink)),
         retries: keys.retries,
         retry_timeout: keys.retry_timeout,
+        retry_budget: keys.retry_budget,
+        limits: keys.limits,
+        checks: checks(keys.checks, &balance, tls.as_ref(), path, sink),
         timeout: timeouts(keys.timeout, defaults),
         pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
         keepalive: keys.keepalive_pool,
+        balance,
+        http2: keys.http2 || matches!(keys.scheme, Scheme::Grpc | Scheme::Grpcs),
+        tls,
     }
 }
 
@@ -327,12 +362,12 @@ fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut S
     })
 }
 
-fn nodes(entries: At<Vec<NodeEntry>>, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
+fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: u16, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
     let mut nodes = Vec::with_capacity(entries.value.len());
     let mut lines = HashMap::with_capacity(entries.value.len());
     for entry in entries.value {
         let NodeEntry { at, host, port, weight, priority } = entry;
-        let node = Node { host, port: port.unwrap_or(HTTP_PORT), weight, priority };
+        let node = Node { host, port: port.unwrap_or(scheme_port), weight, priority };
         if let Some(first) = lines.insert((node.host.clone(), node.port), at.line) {
             let fault = Fault::new(format!("this node is here twice, first in line {first}"));
             sink.error(at, path, fault.hint("keep one of them"));

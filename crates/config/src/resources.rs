@@ -1,16 +1,21 @@
-//! The keys of the resources, as APISIX has them: routes, services, upstreams.
+//! The keys of the resources, as APISIX has them: routes, services, upstreams. (Those of TLS are in `ssls`.)
 //!
 //! These structs are what was written. References, keys that exclude one another and defaults that depend on other keys
 //! are the business of `resolve`.
 
+use crate::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::gateway::Gateway;
-use crate::kind::{At, Choice, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced};
+use crate::kind::{
+    At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
+};
 use crate::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
+use crate::model::OnChange;
 use crate::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::object::{Object, map, missing_key, object};
 use crate::quantity::{Span, span};
 use crate::schema::Definitions;
+use crate::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
@@ -31,7 +36,8 @@ pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: Span = span(Duration::ZERO, DAY);
-const UNIX_TIME: crate::kind::Int<i64> = int(0, 10_000_000_000);
+/// When a resource was made or changed.
+pub(crate) const UNIX_TIME: crate::kind::Int<i64> = int(0, 10_000_000_000);
 
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
@@ -45,6 +51,8 @@ object! {
         services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(true) => default(Vec::new());
         /// Nodes that routes and services name by id.
         upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(true) => default(Vec::new());
+        /// Certificates: of listeners with `tls: true`, and such as upstreams are shown.
+        ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
         unbuilt {
             consumers: "consumers are";
             consumer_groups: "consumer groups are";
@@ -54,7 +62,6 @@ object! {
             plugins: "plugins are";
             protos: "protos are";
             secrets: "secrets are";
-            ssls: "TLS certificates are";
             stream_routes: "stream routes are";
         }
     }
@@ -107,12 +114,15 @@ object! {
         service_id: At<String> = Located(ID) => optional;
         /// Overrides the upstream's.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => optional;
+        /// Whether a client may ask for another protocol (`Upgrade`): WebSocket or any other, but none that would carry HTTP requests past the routes (`h2c`, `HTTP`, `TLS`). Without it such a request is an ordinary one. Where it is absent, the service's holds.
+        enable_websocket: bool = Flag => optional;
+        /// What becomes of the route's open tunnels when it is changed or removed: `keep` leaves them alone; `drain` closes each when nothing has moved in it for a second, and after `gateway.timeouts.drain` at the latest; `close` closes them at once. A shared upstream or a service that changes is not the route. Not in APISIX.
+        on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
         any_of {
             "nothing says which requests the route takes": uri | uris | expression;
             "nothing says where requests go": upstream | upstream_id | service_id;
         }
         unbuilt {
-            enable_websocket: "WebSocket proxying is";
             filter_func: "filter functions are";
             plugin_config_id: "plugin configs are";
             plugins: "plugins are";
@@ -144,8 +154,9 @@ object! {
         upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
         /// Where requests go, by the id of one of `upstreams`.
         upstream_id: At<String> = Located(ID) => optional;
+        /// Whether its routes let clients ask for another protocol (`Upgrade`), where they do not say themselves.
+        enable_websocket: bool = Flag => default(false);
         unbuilt {
-            enable_websocket: "WebSocket proxying is";
             plugins: "plugins are";
             script: "scripts are";
         }
@@ -180,28 +191,36 @@ object! {
         retries: u32 = int(0, RETRIES_MAX as i64) => optional;
         /// Time after which no further try is begun; 0: no bound.
         retry_timeout: Duration = FROM_ZERO => default(Duration::ZERO);
+        /// A bound on retries in flight; none where it is absent. Not in APISIX.
+        retry_budget: RetryBudget = map::<RetryBudget>() => optional;
+        /// What is taken on at once. Not in APISIX.
+        limits: UpstreamLimits = map::<UpstreamLimits>() => nested;
+        /// How the health of the nodes is found out.
+        checks: At<Checks> = Located(map::<Checks>()) => optional;
         /// Bounds on each try.
         timeout: TimeoutKeys = map::<TimeoutKeys>() => nested;
         /// What `Host` the node sees: the client's, the node's own, or `upstream_host`.
         pass_host: At<HostChoice> = Located(PASS_HOST) => default(unplaced(HostChoice::Pass));
         /// The `Host` that the node sees with `pass_host: rewrite`.
         upstream_host: At<String> = Located(AUTHORITY) => optional;
-        /// The protocol towards the nodes.
+        /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2.
         scheme: Scheme = SCHEME => default(Scheme::Http);
+        /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
+        http2: bool = Flag => default(false);
+        /// With `scheme: https`, what nodes are shown and what is asked of them.
+        tls: At<UpstreamTlsKeys> = Located(map::<UpstreamTlsKeys>()) => optional;
         /// Bounds of the idle connections kept.
         keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
         unbuilt {
-            checks: "health checks are";
             discovery_args: "service discovery is";
             discovery_type: "service discovery is";
             service_name: "service discovery is";
-            tls: "TLS towards upstreams is";
         }
     }
 }
 
 object! {
-    /// Bounds on one try. Each that is absent is 60 s, or in a route the upstream's.
+    /// Bounds on one try. Each that is absent is the upstream's in a route, and otherwise 60 s where nothing else is said.
     pub(crate) struct TimeoutKeys: Copy {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
@@ -209,6 +228,9 @@ object! {
         send: Duration = UPSTREAM_TIMEOUT => optional;
         /// Between two successful reads.
         read: Duration = UPSTREAM_TIMEOUT => optional;
+        /// One whole try up to the response's head, from its start or from the last part of the request's body that came;
+        /// no bound where it is absent. Not in APISIX.
+        per_try: Duration = UPSTREAM_TIMEOUT => optional;
     }
 }
 
@@ -269,15 +291,24 @@ const PASS_HOST: Choice<HostChoice> = Choice {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scheme {
     Http,
+    Https,
+    Grpc,
+    Grpcs,
 }
 
-const SCHEME: Choice<Scheme> =
-    Choice { words: &[("http", Scheme::Http)], unbuilt: &["https", "grpc", "grpcs", "tcp", "tls", "udp", "kafka"] };
+const SCHEME: Choice<Scheme> = Choice {
+    words: &[("http", Scheme::Http), ("https", Scheme::Https), ("grpc", Scheme::Grpc), ("grpcs", Scheme::Grpcs)],
+    unbuilt: &["tcp", "tls", "udp", "kafka"],
+};
 
-const STATUS: Choice<bool> = Choice { words: &[("1", true), ("0", false)], unbuilt: &[] };
+const ON_CHANGE: Choice<OnChange> =
+    Choice { words: &[("keep", OnChange::Keep), ("drain", OnChange::Drain), ("close", OnChange::Close)], unbuilt: &[] };
+
+/// `status` of a resource.
+pub(crate) const STATUS: Choice<bool> = Choice { words: &[("1", true), ("0", false)], unbuilt: &[] };
 
 /// An id by APISIX's rule; a whole number is taken as its digits.
-const ID: Text<String> = text("an id", |text| {
+pub(crate) const ID: Text<String> = text("an id", |text| {
     let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
         return Ok(text.to_owned());

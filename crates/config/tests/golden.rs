@@ -6,7 +6,7 @@
 
 use expect_test::expect_file;
 use std::path::PathBuf;
-use stillgate_config::{Route, load, metrics_reference, reference, schema};
+use stillgate_config::{OnChange, Route, load, metrics_reference, reference, schema};
 use stillgate_route::Takes;
 
 fn environment(name: &str) -> Option<String> {
@@ -47,6 +47,9 @@ fn good_files_are_read() {
     for file in data("good-") {
         let loaded = load(std::fs::read(&file).unwrap(), &environment).unwrap_or_else(|errors| panic!("{errors}"));
         let mut seen = format!("{:#?}\n{:#?}\n", loaded.config.gateway, loaded.config.upstreams);
+        if !loaded.config.ssls.is_empty() {
+            seen += &format!("{:#?}\n", loaded.config.ssls);
+        }
         for (route, line) in loaded.config.routes.iter().zip(&loaded.config.route_lines) {
             seen += &show_route(route, *line);
         }
@@ -60,9 +63,13 @@ fn good_files_are_read() {
 /// By what its parts print, since how they keep it is the `route` crate's affair.
 fn show_route(route: &Route, line: u32) -> String {
     let spec = &route.spec;
+    let tunnels = match (route.upgrades, route.on_change) {
+        (false, OnChange::Keep) => String::new(),
+        (upgrades, on_change) => format!("  upgrades {upgrades}, on change {on_change:?}\n"),
+    };
     if let Takes::Expression(expression) = &spec.takes {
         return format!(
-            "route {:?} of line {line} to upstream {}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n",
+            "route {:?} of line {line} to upstream {}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n{tunnels}",
             spec.id,
             route.upstream,
             route.service_id,
@@ -77,7 +84,7 @@ fn show_route(route: &Route, line: u32) -> String {
     let vars = uri.vars.as_ref().map(ToString::to_string);
     format!(
         "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
-         remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n",
+         remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n{tunnels}",
         spec.id, line, route.upstream, route.service_id, uri.methods, uri.remote_addrs, spec.priority, route.timeout,
     )
 }
@@ -138,10 +145,21 @@ fn defaults_are_what_the_schema_says() {
     assert_eq!(written.config.gateway, absent.config.gateway);
 
     let mut upstream = defaults(&schema(), "Upstream");
+    // The absence of these is not one with all defaults, but none.
+    for key in ["checks", "retry_budget", "tls"] {
+        upstream.as_object_mut().unwrap().remove(key);
+    }
     upstream["id"] = "a".into();
     upstream["nodes"] = serde_json::json!({"a:80": 1});
     let written = load(serde_json::json!({"upstreams": [upstream]}).to_string(), &|_| None).unwrap();
     let absent = load("upstreams: [{id: a, nodes: {\"a:80\": 1}}]", &|_| None).unwrap();
+    assert_eq!(written.config.upstreams, absent.config.upstreams);
+
+    upstream["checks"] = defaults(&schema(), "Checks");
+    assert_eq!(upstream["checks"]["active"]["healthy"]["interval"], "1s");
+    let written = load(serde_json::json!({"upstreams": [upstream]}).to_string(), &|_| None).unwrap();
+    let absent =
+        load("upstreams: [{id: a, nodes: {\"a:80\": 1}, checks: {active: {}, passive: {}}}]", &|_| None).unwrap();
     assert_eq!(written.config.upstreams, absent.config.upstreams);
 }
 

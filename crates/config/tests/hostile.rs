@@ -123,9 +123,15 @@ fn documents_tags_and_merge_keys() {
     );
     check("? [a, b]\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
-    check("~: a\n", expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams"#]]);
-    check("1: a\n", expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams"#]]);
-    check("true: a\n", expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams"#]]);
+    check(
+        "~: a\n",
+        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls"#]],
+    );
+    check("1: a\n", expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls"#]]);
+    check(
+        "true: a\n",
+        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls"#]],
+    );
 }
 
 #[test]
@@ -197,7 +203,7 @@ fn too_much() {
     check(
         format!("{}: 1\n", "k".repeat(1000)),
         expect![[
-            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams"#
+            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls"#
         ]],
     );
     check(

@@ -35,7 +35,8 @@ fn read(reader: &mut Reader, bytes: &str) -> Option<Arc<Loaded>> {
 
 const HEAD: &str = "gateway: {listeners: [{address: \"0.0.0.0:9080\"}]}\n\
     services:\n- {id: s, upstream_id: u}\n- {id: own, upstream: {nodes: {\"127.0.0.1:9080\": 1}}}\nroutes: # all\n";
-const TAIL: &str = "upstreams:\n- {id: u, key: useless, nodes: {\"a:80\": 1}}\n- {id: v, nodes: {\"b:80\": 1}}\n";
+const TAIL: &str = "upstreams:\n- {id: u, key: useless, nodes: {\"a:80\": 1}}\n- {id: v, nodes: {\"b:80\": 1}}\n\
+    ssls: [{id: us, type: client, cert: us.pem, key: us.key}]\n";
 
 /// The lines of an item below its dash, which stands in `column`.
 fn item(column: usize, lines: &[String]) -> String {
@@ -73,6 +74,7 @@ const BAD: &[&[&str]] = &[
     &["desc: ${UNSET}"],
     &["uri: /twice"],
     &["upstream_id: nowhere"],
+    &["upstream: {scheme: https, nodes: {a: 1}, tls: {client_cert_id: them}}"],
     &["name: &anchor x"],
     &["name: *anchor"],
     &["name: !!str x"],
@@ -100,6 +102,8 @@ fn route() -> impl Strategy<Value = Vec<String>> {
         &["upstream: {nodes: {\"b:80\": 1}}", "timeout: {read: 1s}"],
         &["upstream:", "  nodes:", "    \"127.0.0.1:9080\": 1"],
         &["upstream: {nodes: {}}"],
+        &["upstream: {scheme: https, nodes: {a: 1}, tls: {client_cert_id: us}}"],
+        &["upstream: {scheme: https, nodes: {a: 1}, tls: {ca: a.pem, verify: false}}"],
         &["upstream: {key: useless, nodes: {\"c:80\": 1}}"],
     ]);
     let more = prop_oneof![20 => Just(&[][..]), 20 => select(GOOD), 1 => select(BAD)];
@@ -168,8 +172,15 @@ fn edit() -> impl Strategy<Value = Edit> {
         "services: [{id: s, upstream_id: u}, {id: own, upstream_id: v}]\nroutes: &x\n",
         "\u{feff}services: [{id: s, upstream_id: u}, {id: own, upstream_id: v}]\n\"routes\":\n",
     ]);
-    let tail =
-        select(vec![TAIL, "upstreams: [{id: u, nodes: {\"a:80\": 0}}, {id: v, nodes: {}}]\n#END\n", "#END\n", ""]);
+    const RENEWED: &str = "ssls: [{id: us, type: client, cert: new.pem, key: us.key}]\nupstreams:\n\
+        - {id: u, nodes: {\"a:80\": 1}}\n- {id: v, scheme: https, nodes: {b: 1}, tls: {client_cert_id: us}}\n";
+    let tail = select(vec![
+        TAIL,
+        RENEWED,
+        "upstreams: [{id: u, nodes: {\"a:80\": 0}}, {id: v, nodes: {}}]\n#END\n",
+        "#END\n",
+        "",
+    ]);
     prop_oneof![
         6 => (any::<Index>(), route()).prop_map(|(at, route)| Edit::Change(at, route)),
         6 => (any::<Index>(), route()).prop_map(|(at, route)| Edit::Insert(at, route)),

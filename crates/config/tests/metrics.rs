@@ -230,13 +230,13 @@ fn families_that_are_disabled() {
     refused(
         "dialect: apisix, disable: {families: [etcd_reachable]}",
         expect![[
-            r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total"#
+            r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total, stillgate_upstream_retries_total, stillgate_upstream_retries_over_budget_total, stillgate_upstream_requests_shed_total, stillgate_tunnels_open, stillgate_tunnels_total"#
         ]],
     );
     refused(
         &format!("disable: {{families: [{}]}}", "x".repeat(60_000)),
         expect![[
-            r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total"#
+            r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, tunnels_open, tunnels_total"#
         ]],
     );
 
@@ -352,7 +352,7 @@ fn names_and_variables_of_added_labels() {
     refused(
         "labels: {http_requests_total: {uri: \"\"}}",
         expect![[
-            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#
+            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME"#
         ]],
     );
     refused(

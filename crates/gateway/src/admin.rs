@@ -1,5 +1,5 @@
-//! The admin API's server: `GET /v1/status`, `/v1/health`, `/v1/metrics/cardinality` and `/v1/explain`, on the control
-//! thread; what takes long is done on another.
+//! The admin API's server: `GET /v1/status`, `/v1/health`, `/v1/upstreams`, `/v1/metrics/cardinality` and `/v1/explain`, on
+//! the control thread; what takes long is done on another.
 //!
 //! It owns no state: what it answers is asked of the control loop, which owns everything there is to know. Everything is
 //! bounded, since this address may be reachable for others: connections, a connection's age, the time for a head.
@@ -8,6 +8,7 @@ use crate::cardinality::Cardinality;
 use crate::explain_query::ExplainQuery;
 use crate::explanation::Answer;
 use crate::status::Status;
+use crate::upstreams::{Known, Upstreams};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -25,7 +26,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::Loaded;
-use stillgate_proxy::Plan;
+use stillgate_proxy::{Plan, UpstreamOverview};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -54,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Questions to the control loop that may wait at once; more connections than this there are not.
 pub(crate) const QUESTIONS_MAX: usize = CONNECTIONS_MAX;
 
-/// Requests explained at once; more wait. One takes up to a second where there are very many routes.
+/// Requests explained, or accounts of all upstreams given, at once; more wait. One takes up to a second where there are very many routes.
 pub(crate) const EXPLAINED_MAX: usize = 1;
 
 const API_KEY: &str = "x-api-key";
@@ -65,6 +66,8 @@ pub(crate) enum Question {
     Status(oneshot::Sender<Status>),
     /// How many series there are of what; `None`: nothing is measured.
     Cardinality(oneshot::Sender<Option<Cardinality>>),
+    /// How the nodes are: what is known, and what each worker answers.
+    Upstreams(oneshot::Sender<(Known, Vec<Option<Vec<UpstreamOverview>>>)>),
     /// What it serves.
     Served(oneshot::Sender<Served>),
 }
@@ -153,6 +156,9 @@ async fn answer(request: &Request<Incoming>, peer: IpAddr, api: &Api) -> Respons
     if endpoint == Endpoint::Explain {
         return explain(request.uri().query().unwrap_or_default(), api).await;
     }
+    if endpoint == Endpoint::Upstreams {
+        return upstreams(api).await;
+    }
     if endpoint == Endpoint::Cardinality {
         return match ask(api, Question::Cardinality).await {
             Some(Some(cardinality)) => json(StatusCode::OK, &cardinality),
@@ -195,6 +201,23 @@ async fn explain(query: &str, api: &Api) -> Response<Full<Bytes>> {
     }
 }
 
+/// How the nodes are. There may be very many.
+async fn upstreams(api: &Api) -> Response<Full<Bytes>> {
+    let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
+    let Some((known, answers)) = ask(api, Question::Upstreams).await else {
+        return refuse(Refusal::Ending);
+    };
+    let answered = spawn_blocking(move || {
+        let answer = json(StatusCode::OK, &Upstreams::new(&known, answers));
+        drop(place);
+        answer
+    });
+    answered.await.unwrap_or_else(|error| {
+        warn!(%error, "admin API: telling of upstreams failed, which is a bug");
+        refuse(Refusal::Failed)
+    })
+}
+
 /// `None`: the gateway is ending.
 async fn ask<T>(api: &Api, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
     let (answer, answered) = oneshot::channel();
@@ -208,6 +231,7 @@ enum Endpoint {
     Health,
     Cardinality,
     Explain,
+    Upstreams,
 }
 
 /// Why a request is not answered with what it asks for.
@@ -253,6 +277,7 @@ fn find(method: &Method, path: &str) -> Result<Endpoint, Refusal> {
         "/v1/health" => Endpoint::Health,
         "/v1/metrics/cardinality" => Endpoint::Cardinality,
         "/v1/explain" => Endpoint::Explain,
+        "/v1/upstreams" => Endpoint::Upstreams,
         _ => return Err(Refusal::NoSuchPath),
     };
     match *method {
@@ -271,7 +296,7 @@ fn refuse(refusal: Refusal) -> Response<Full<Bytes>> {
         Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key"),
         Refusal::NoSuchPath => (
             StatusCode::NOT_FOUND,
-            "404 Not Found: there are /v1/status, /v1/health, /v1/metrics/cardinality and /v1/explain",
+            "404 Not Found: there are /v1/status, /v1/health, /v1/upstreams, /v1/metrics/cardinality and /v1/explain",
         ),
         Refusal::NoMetrics => {
             (StatusCode::NOT_FOUND, "404 Not Found: nothing is measured; add gateway.metrics to the configuration")
@@ -342,6 +367,7 @@ mod tests {
         check(Method::HEAD, "/v1/health", Ok(Endpoint::Health));
         check(Method::GET, "/v1/metrics/cardinality", Ok(Endpoint::Cardinality));
         check(Method::GET, "/v1/explain", Ok(Endpoint::Explain));
+        check(Method::GET, "/v1/upstreams", Ok(Endpoint::Upstreams));
         check(Method::GET, "/v1/metrics", Err(Refusal::NoSuchPath));
         check(Method::GET, "/v1/status/", Err(Refusal::NoSuchPath));
         check(Method::GET, "/", Err(Refusal::NoSuchPath));

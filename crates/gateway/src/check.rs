@@ -1,12 +1,14 @@
 //! `stillgate check`: everything that is wrong with a configuration file, or probably not meant, for people or programs.
 //!
-//! It looks at the file only. Whether its addresses are free and its names resolve is seen when it runs. With `--against`
+//! It looks at the file, and at the certificates and keys that it names. Whether its addresses are free and its names
+//! resolve is seen when it runs. With `--against`
 //! and `--requests` it also tells which requests of a log would change route (`replay`).
 
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use crate::replay;
 use crate::source::{ReadError, Source};
 use crate::stdout::show;
+use crate::tls_material;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -102,8 +104,8 @@ fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, St
     replay::run(log, (old, &compiled), new).map_err(|error| error.to_string())
 }
 
-/// With `lint` also what is probably not meant.
-fn look_at(file: &Path, lint: bool) -> Result<(Report, Option<Compiled>), ReadError> {
+/// With `whole` also at the files that it names, and for what is probably not meant.
+fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadError> {
     let source = Source::File(file.to_owned());
     let text = source.read()?;
     let (config, diagnostics, mut omitted) = match source.parse(&text) {
@@ -112,8 +114,19 @@ fn look_at(file: &Path, lint: bool) -> Result<(Report, Option<Compiled>), ReadEr
     };
     let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
     let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
+    let mut is_usable = true;
+    if let Some(config) = config.as_ref().filter(|_| whole) {
+        let (errors, warnings) = match tls_material::load(config, None) {
+            Ok((_, warnings)) => (Vec::new(), warnings),
+            Err(refused) => (refused.errors, refused.warnings),
+        };
+        is_usable = errors.is_empty();
+        let found = errors.into_iter().map(|error| (error, Severity::Error));
+        let found = found.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
+        diagnostics.extend(found.map(|(problem, severity)| plain(tls_material::diagnostic(problem, severity))));
+    }
     // Compiling finds what reading cannot: bounds of the whole table of routes.
-    let compiled = match config.map(compile) {
+    let compiled = match config.filter(|_| is_usable).map(compile) {
         Some(Ok(compiled)) => Some(compiled),
         Some(Err(found)) => {
             diagnostics.push(plain(found));
@@ -121,7 +134,7 @@ fn look_at(file: &Path, lint: bool) -> Result<(Report, Option<Compiled>), ReadEr
         }
         None => None,
     };
-    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| lint) {
+    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| whole) {
         let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
@@ -144,7 +157,7 @@ fn look_at(file: &Path, lint: bool) -> Result<(Report, Option<Compiled>), ReadEr
 }
 
 fn compile(config: Config) -> Result<Compiled, Diagnostic> {
-    match Plan::build(1, &config, &HashMap::new(), None, None) {
+    match Plan::build(1, &config, &HashMap::new(), None, None, None) {
         Ok(plan) => Ok(Compiled { config, plan }),
         Err(error) => Err(Diagnostic {
             severity: Severity::Error,

@@ -6,15 +6,17 @@
 use crate::access_log_writer::AccessLogWriter;
 use crate::admin::Question;
 use crate::cardinality::Cardinality;
+use crate::health::{Change, Checker};
 use crate::own_metrics::Facts;
 use crate::reload::{Reloader, Step};
 use crate::status::{AccessLogStatus, Status, counted};
+use crate::upstreams::Known;
 use crate::watch::FileWatch;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_proxy::{Fleet, StartError, Tally};
+use stillgate_proxy::{Fleet, Inquiry, StartError, Tally};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -35,12 +37,14 @@ enum Event {
     Terminate(&'static str),
     /// SIGUSR1: open the access log anew.
     ReopenLogs,
-    /// The configuration file may have changed.
+    /// The configuration file, or one that it names, may have changed.
     FileTouched,
     /// The admin API wants to know how things are.
     Asked(Question),
     /// A reload, or a change of addresses, has come a step further.
     Reload(Box<Step>),
+    /// Active checks have found that a node is not what it was.
+    NodeChanged(Box<Change>),
     /// The exporter has done what it was told.
     OrdersEnded,
     /// A second has passed.
@@ -87,6 +91,8 @@ pub(crate) struct Control {
     workers: Workers,
     workers_count: usize,
     tally: Tally,
+    inquiry: Inquiry,
+    checker: Checker,
     access_log: Option<AccessLogWriter>,
     started: Instant,
     is_exporter_lost: bool,
@@ -104,6 +110,8 @@ impl Control {
         fleet: Fleet,
         access_log: Option<AccessLogWriter>,
     ) -> Control {
+        let mut checker = Checker::new();
+        checker.follow(&reloader.served().plan);
         Control {
             signals,
             watch,
@@ -113,6 +121,8 @@ impl Control {
             reloader,
             workers_count: fleet.workers(),
             tally: fleet.tally(),
+            inquiry: fleet.inquiry(),
+            checker,
             workers: Workers::Serving(fleet),
             access_log,
             started: Instant::now(),
@@ -164,6 +174,7 @@ impl Control {
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             () = touched => Event::FileTouched,
             () = self.orders_ended.notified() => Event::OrdersEnded,
+            change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
             step = self.reloader.next() => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
@@ -181,7 +192,13 @@ impl Control {
                 self.reloader.request(true);
             }
             Event::FileTouched => self.reloader.request(false),
-            Event::Reload(step) => self.reloader.handle(*step),
+            Event::Reload(step) => {
+                self.reloader.handle(*step);
+                self.checker.follow(&self.reloader.served().plan);
+                if let Some(watch) = &mut self.watch {
+                    watch.set_others(self.reloader.files());
+                }
+            }
             Event::ReopenLogs => match &self.access_log {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),
@@ -192,6 +209,7 @@ impl Control {
                 }
             }
             Event::Asked(question) => self.answer(question),
+            Event::NodeChanged(change) => self.tell_change(&change),
             Event::Terminate(signal) => return self.terminate(signal),
             Event::Second => {
                 self.reloader.sweep();
@@ -260,7 +278,24 @@ impl Control {
                 }
                 None => drop(answer.send(None)),
             },
+            Question::Upstreams(answer) => {
+                let known = Known { plan: self.reloader.served().plan, records: self.checker.records() };
+                let inquiry = self.inquiry.clone();
+                // Workers answer when they have time.
+                tokio::spawn(async move { drop(answer.send((known, inquiry.ask().await))) });
+            }
             Question::Served(answer) => drop(answer.send(self.reloader.served())),
+        }
+    }
+
+    fn tell_change(&mut self, change: &Change) {
+        let Change { upstream, endpoint, is_healthy, reason } = change;
+        match is_healthy {
+            true => info!(%upstream, node = %endpoint.address, reason, "active checks: a node is healthy again"),
+            false => warn!(%upstream, node = %endpoint.address, reason, "active checks: a node is unhealthy"),
+        }
+        if let (Some(metering), Some(endpoints)) = (self.reloader.metering(), self.checker.endpoints(upstream)) {
+            metering.tell_checked(upstream, endpoint, endpoints);
         }
     }
 
@@ -293,7 +328,7 @@ impl Control {
     }
 
     fn status(&self) -> Status {
-        let (connections, requests) = counted(&self.tally.read());
+        let (connections, requests, tunnels) = counted(&self.tally.read());
         Status {
             version: Status::VERSION,
             config: self.reloader.status(),
@@ -301,6 +336,7 @@ impl Control {
             uptime_seconds: self.started.elapsed().as_secs(),
             connections,
             requests,
+            tunnels,
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
             draining: matches!(self.workers, Workers::Draining(_)),
         }

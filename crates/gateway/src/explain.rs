@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_ERRORS;
         }
     };
-    let plan = match Plan::build(1, &config, &HashMap::new(), None, None) {
+    let plan = match Plan::build(1, &config, &HashMap::new(), None, None, None) {
         Ok(plan) => plan,
         Err(error) => {
             eprintln!("{}: {error}", arguments.file.display());

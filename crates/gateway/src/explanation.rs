@@ -146,9 +146,6 @@ fn shortened(text: &str) -> String {
 /// What of the request is not known although routes read it, or is not so with this gateway.
 fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
     let mut notes = Vec::new();
-    if head.scheme == "https" {
-        notes.push("this gateway has no TLS yet: to it every request is an http one".to_owned());
-    }
     for variable in head.not_known() {
         let reads = |route: &&Arc<Route>| {
             let mut reads = false;

@@ -16,6 +16,7 @@ mod explain;
 mod explain_query;
 mod explanation;
 mod exporter;
+mod health;
 mod leaving;
 mod logging;
 mod metering;
@@ -34,6 +35,8 @@ mod run;
 mod source;
 mod status;
 mod stdout;
+mod tls_material;
+mod upstreams;
 mod watch;
 
 use clap::Parser;

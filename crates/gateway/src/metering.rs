@@ -17,6 +17,7 @@ use stillgate_exporter::Exporter;
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_proxy::{MetricsPlan, Plan, StartError};
+use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
 
 /// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
@@ -202,6 +203,11 @@ impl Metering {
     /// Tells what the process knows of itself; some once a second.
     pub(crate) fn tell(&mut self, facts: &Facts) {
         self.own.tell(facts, self.registry.lost());
+    }
+
+    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    pub(crate) fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+        self.own.tell_checked(&self.plan, upstream, node, endpoints);
     }
 
     /// Asks how many series there are of what.

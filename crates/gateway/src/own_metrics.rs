@@ -8,6 +8,7 @@ use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
+use stillgate_upstream::Endpoint;
 
 /// What the control loop knows.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +46,10 @@ struct Counted {
     lost: u64,
     route_cache_hits: u64,
     route_cache_misses: u64,
+    retries: u64,
+    retries_over_budget: u64,
+    requests_shed: u64,
+    tunnels: u64,
     cpu_s: f64,
 }
 
@@ -88,6 +93,19 @@ impl OwnMetrics {
         metrics.tell_new_nodes(plan, None, &mut self.writer);
     }
 
+    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    pub(crate) fn tell_checked(
+        &mut self,
+        metrics: &MetricsPlan,
+        upstream: &str,
+        node: &Endpoint,
+        endpoints: &[Endpoint],
+    ) {
+        self.writer.tick(now_unix_ms());
+        metrics.tell_checked(&mut self.writer, upstream, node, endpoints);
+        self.writer.tick(now_unix_ms());
+    }
+
     /// Tells everything; `lost`: what could not be recorded at all so far.
     pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
@@ -115,8 +133,12 @@ impl OwnMetrics {
                 Some(Amount::SoFar(total)) => {
                     let before = match measure {
                         Measure::ApisixMetricErrors => &mut counted.lost,
+                        Measure::UpstreamRetries => &mut counted.retries,
+                        Measure::RetriesOverBudget => &mut counted.retries_over_budget,
+                        Measure::RequestsShed => &mut counted.requests_shed,
                         Measure::RouteCacheHits => &mut counted.route_cache_hits,
                         Measure::RouteCacheMisses => &mut counted.route_cache_misses,
+                        Measure::Tunnels => &mut counted.tunnels,
                         _ => &mut counted.dropped_lines,
                     };
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
@@ -153,10 +175,15 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
         Measure::ProcessOpenFds => now(usage.open_fds?),
         Measure::ProcessMaxFds => now(usage.max_fds?),
+        Measure::UpstreamRetries => Some(Amount::SoFar(facts.workers.upstream_retries)),
+        Measure::RetriesOverBudget => Some(Amount::SoFar(facts.workers.retries_over_budget)),
+        Measure::RequestsShed => Some(Amount::SoFar(facts.workers.requests_shed)),
         Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
         Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
         Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
         Measure::RouteCacheMisses => Some(Amount::SoFar(facts.workers.route_cache_misses)),
+        Measure::TunnelsOpen => now(facts.workers.tunnels_open),
+        Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
         // Requests, connections and nodes are told by the workers, the metrics' own size by the collector.
         _ => None,

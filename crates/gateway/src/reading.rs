@@ -1,17 +1,21 @@
-//! A reload's first step: the text of the configuration, read and validated.
+//! A reload's first step: the text of the configuration, read and validated, and the certificates that it names.
 
 use crate::source::Source;
+use crate::tls_material;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{Errors, Loaded, Reader, Text};
+use stillgate_tls::Material;
 use tracing::debug;
 
 /// How reading ended.
 pub(crate) enum Read {
-    /// The text is the one that was looked at last.
+    /// The text is the one that was looked at last, and so are the files that it names.
     Unchanged,
-    /// It is valid.
-    Good(Arc<Loaded>),
+    /// Everything is valid.
+    Good(Candidate),
     /// It is not, or there is none.
     Refused {
         /// Of the text, where there is one.
@@ -21,28 +25,96 @@ pub(crate) enum Read {
     },
 }
 
-/// Reads and validates what `source` holds now, unless its digest is `unless`. It takes long.
-pub(crate) fn read(source: &Source, reader: &mut Reader, unless: Option<&str>) -> Read {
-    let began = Instant::now();
-    let text = match source.read() {
-        Ok(text) => text,
-        Err(error) => {
-            return Read::Refused { digest: None, errors: vec![error.to_string()] };
-        }
-    };
-    let (bytes, read_ms) = (text.len(), millis(began));
-    let text = Text::new(text);
-    let digest = text.digest().to_owned();
-    if unless == Some(&digest) {
-        return Read::Unchanged;
+/// What could be served.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) tls: Arc<Material>,
+    /// What of the certificates its author should know.
+    pub(crate) tls_warnings: Vec<String>,
+}
+
+/// Reads one configuration after the other.
+#[derive(Default)]
+pub(crate) struct Reading {
+    reader: Reader,
+    /// What became of the last text that was valid.
+    last: Option<Last>,
+}
+
+struct Last {
+    loaded: Arc<Loaded>,
+    /// Why its certificates cannot be used; empty where they can.
+    errors: Vec<String>,
+}
+
+impl Reading {
+    /// Goes on from what was read at the start.
+    pub(crate) fn new(reader: Reader, loaded: Arc<Loaded>) -> Reading {
+        Reading { reader, last: Some(Last { loaded, errors: Vec::new() }) }
     }
-    let (digest_ms, was_incremental) = (millis(began) - read_ms, reader.is_incremental());
-    let parsed = source.parse_next(reader, text);
-    let parse_ms = millis(began) - read_ms - digest_ms;
-    debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
-    match parsed {
-        Ok(loaded) => Read::Good(loaded),
-        Err(errors) => Read::Refused { digest: Some(digest), errors: lines(&errors) },
+
+    /// Reads and validates what `source` holds now, unless its digest is `unless` and its certificates are the `served` ones.
+    /// It takes long.
+    pub(crate) fn read(&mut self, source: &Source, unless: Option<&str>, served: &Material) -> Read {
+        let began = Instant::now();
+        let text = match source.read() {
+            Ok(text) => text,
+            Err(error) => {
+                return Read::Refused { digest: None, errors: vec![error.to_string()] };
+            }
+        };
+        let (bytes, read_ms) = (text.len(), millis(began));
+        let text = Text::new(text);
+        let digest = text.digest().to_owned();
+        if unless == Some(&digest) {
+            return self.look_at_certificates(served);
+        }
+        let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
+        let parsed = source.parse_next(&mut self.reader, text);
+        let parse_ms = millis(began) - read_ms - digest_ms;
+        debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
+        match parsed {
+            Ok(loaded) => self.with_certificates(loaded, served),
+            Err(errors) => {
+                self.last = None;
+                Read::Refused { digest: Some(digest), errors: lines(&errors) }
+            }
+        }
+    }
+
+    /// The text is the same as before.
+    fn look_at_certificates(&mut self, served: &Material) -> Read {
+        // Of a text that is refused it does not matter what files it names.
+        let Some(Last { loaded, errors: before }) = self.last.take() else { return Read::Unchanged };
+        match self.with_certificates(loaded, served) {
+            Read::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => Read::Unchanged,
+            Read::Refused { errors, .. } if errors == before => Read::Unchanged,
+            other => other,
+        }
+    }
+
+    fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> Read {
+        let began = Instant::now();
+        let material = tls_material::load(&loaded.config, Some(served));
+        debug!(tls_ms = millis(began), "certificates read");
+        let (read, errors) = match material {
+            Ok((tls, warnings)) => {
+                let tls_warnings = warnings.iter().map(ToString::to_string).collect();
+                (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings }), Vec::new())
+            }
+            Err(refused) => {
+                let errors: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
+                (Read::Refused { digest: Some(loaded.config.digest.clone()), errors: errors.clone() }, errors)
+            }
+        };
+        self.last = Some(Last { loaded, errors });
+        read
+    }
+
+    /// The files besides the configuration's own whose change may change what is read.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config))
     }
 }
 

@@ -17,15 +17,19 @@ use crate::background;
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
 use crate::names;
-use crate::reading::{Read, read};
+use crate::reading::{Candidate, Read, Reading};
 use crate::restart::needs_restart;
 use crate::retired::{Garbage, Retired};
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
+use crate::tls_material;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Gateway, Loaded, Reader};
+use stillgate_config::{Gateway, Loaded};
 use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
+use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -52,8 +56,12 @@ pub(crate) struct Reloader {
     resolver: Resolver,
     live: Live,
     served: Arc<Loaded>,
+    /// The certificates that `served` is served with.
+    tls: Arc<Material>,
     /// `None`: it is at work.
-    reader: Option<Box<Reader>>,
+    reading: Option<Box<Reading>>,
+    /// The files besides the configuration's own that may change what is read.
+    files: BTreeSet<PathBuf>,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
     loaded_at: String,
@@ -70,13 +78,13 @@ pub(crate) struct Reloader {
 /// What is under way.
 enum Work {
     Idle,
-    Reading(JoinHandle<(Box<Reader>, Read)>),
-    Resolving { next: Arc<Loaded>, until: Instant },
+    Reading(JoinHandle<(Box<Reading>, Read)>),
+    Resolving { next: Candidate, until: Instant },
     Building(JoinHandle<Built>, Option<Next>),
 }
 
 /// What building comes to.
-type Built = (Arc<Loaded>, Result<Arc<Plan>, PlanError>);
+type Built = (Candidate, Result<Arc<Plan>, PlanError>);
 
 /// What is to be done after that.
 #[derive(Default)]
@@ -90,7 +98,7 @@ struct Wanted {
 /// What can happen to a [`Reloader`].
 pub(crate) enum Step {
     /// Reading has ended.
-    Read(Result<(Box<Reader>, Read), JoinError>),
+    Read(Result<(Box<Reading>, Read), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
@@ -103,12 +111,13 @@ impl Reloader {
     /// Begins with what `plans` holds, which was built from `served`.
     pub(crate) fn new(
         source: Source,
-        reader: Reader,
-        served: Arc<Loaded>,
+        reading: Reading,
+        served: Candidate,
         plans: Arc<PlanCell>,
         resolver: Resolver,
         live: Live,
     ) -> Reloader {
+        let Candidate { loaded: served, tls, .. } = served;
         Reloader {
             source,
             plans,
@@ -117,7 +126,9 @@ impl Reloader {
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
             served,
-            reader: Some(Box::new(reader)),
+            tls,
+            files: reading.files(),
+            reading: Some(Box::new(reading)),
             loaded_at: now_rfc3339(),
             last_error: None,
             work: Work::Idle,
@@ -130,6 +141,11 @@ impl Reloader {
     /// The `gateway:` section that holds now.
     pub(crate) fn gateway(&self) -> &Gateway {
         &self.served.config.gateway
+    }
+
+    /// The files to be watched besides the configuration's own.
+    pub(crate) fn files(&self) -> &BTreeSet<PathBuf> {
+        &self.files
     }
 
     /// What is served right now.
@@ -190,11 +206,13 @@ impl Reloader {
     /// Takes in what happened and begins what follows from it.
     pub(crate) fn handle(&mut self, step: Step) {
         match step {
-            Step::Read(Ok((reader, read))) => {
-                self.reader = Some(reader);
+            Step::Read(Ok((reading, read))) => {
+                self.files = reading.files();
+                self.files.append(&mut tls_material::files(&self.served.config));
+                self.reading = Some(reading);
                 self.take_read(read);
             }
-            Step::Built(Ok((loaded, built))) => self.take_built(loaded, built),
+            Step::Built(Ok((next, built))) => self.take_built(next, built),
             Step::Read(Err(error)) => {
                 self.work = Work::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
@@ -229,15 +247,17 @@ impl Reloader {
                 true => None,
                 false => self.looked_at.clone(),
             };
-            // A reader that was lost to a bug leaves the next one to begin anew.
-            let mut reader = self.reader.take().unwrap_or_default();
+            // One that was lost to a bug leaves the next one to begin anew.
+            let mut reading = self.reading.take().unwrap_or_default();
+            let served = self.tls.clone();
             self.work = Work::Reading(spawn_blocking(move || {
-                let read = background::run(|| read(&source, &mut reader, unless.as_deref()));
-                (reader, read)
+                let read = background::run(|| reading.read(&source, unless.as_deref(), &served));
+                (reading, read)
             }));
         } else if self.wanted.addresses {
             let generation = self.plans.load().generation;
-            self.build(generation, self.served.clone());
+            let served = Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() };
+            self.build(generation, served);
         }
     }
 
@@ -249,23 +269,27 @@ impl Reloader {
                 self.looked_at = digest;
                 self.refuse(errors);
             }
-            Read::Good(loaded) => {
+            Read::Good(next) => {
+                let loaded = &next.loaded;
                 self.looked_at = Some(loaded.config.digest.clone());
                 for warning in &loaded.warnings {
                     warn!("{}", warning.in_file(self.source.name().as_deref()));
+                }
+                for warning in &next.tls_warnings {
+                    warn!("{warning}");
                 }
                 // The names of what is served are kept until it is replaced.
                 let mut names = names::of(&loaded.config);
                 names.append(&mut names::of(&self.served.config));
                 self.resolver.set_names(names);
-                self.work = Work::Resolving { next: loaded, until: Instant::now() + NAMES_TIMEOUT };
+                self.work = Work::Resolving { next, until: Instant::now() + NAMES_TIMEOUT };
             }
         }
     }
 
-    fn build(&mut self, generation: u64, loaded: Arc<Loaded>) {
+    fn build(&mut self, generation: u64, next_served: Candidate) {
         self.wanted.addresses = false;
-        let config = &loaded.config;
+        let config = &next_served.loaded.config;
         let addresses = names::addresses(&self.resolver, config);
         let previous = self.plans.load();
         let metering = self.live.metering.as_ref();
@@ -280,16 +304,17 @@ impl Reloader {
                 let began = Instant::now();
                 drop(garbage);
                 let free_ms = millis(began);
-                let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded);
+                let Candidate { loaded, tls, .. } = &next_served;
+                let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded, Some(tls));
                 debug!(free_ms, build_ms = millis(began) - free_ms, "plan built");
                 plan
             });
-            (loaded, plan.map(Arc::new))
+            (next_served, plan.map(Arc::new))
         });
         self.work = Work::Building(task, next);
     }
 
-    fn take_built(&mut self, loaded: Arc<Loaded>, built: Result<Arc<Plan>, PlanError>) {
+    fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>) {
         let next = match std::mem::replace(&mut self.work, Work::Idle) {
             Work::Building(_, next) => next,
             _ => None,
@@ -308,7 +333,7 @@ impl Reloader {
                     warn!("gateway.metrics: {error}");
                 }
                 if reloaded {
-                    self.take_over(loaded);
+                    self.take_over(candidate);
                 }
             }
             Err(error) => self.give_up(error.to_string().lines().map(str::to_owned).collect()),
@@ -324,8 +349,9 @@ impl Reloader {
     }
 
     /// What follows once a new configuration is published.
-    fn take_over(&mut self, loaded: Arc<Loaded>) {
+    fn take_over(&mut self, Candidate { loaded, tls, .. }: Candidate) {
         let config = &loaded.config;
+        self.tls = tls;
         self.loaded_at = now_rfc3339();
         self.last_error = None;
         self.resolver.set_names(names::of(config));

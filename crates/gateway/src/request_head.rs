@@ -191,9 +191,11 @@ impl Lookup for Vars<'_> {
                 None => written(buffer, head.client),
             }),
             // Of a connection, of which no more is known than what was recorded.
-            Variable::RemotePort | Variable::ServerAddr | Variable::ServerPort | Variable::SslServerName => {
-                head.known(variable)
-            }
+            Variable::RemotePort
+            | Variable::ServerAddr
+            | Variable::ServerPort
+            | Variable::SslServerName
+            | Variable::Ssl(_) => head.known(variable),
             Variable::Arg(name) => head.argument(name).or_else(|| head.known(variable)),
             Variable::Header(name) if name.as_str() == "host" => match head.authority.is_empty() {
                 true => None,

@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn plans_go_when_their_last_request_has() {
         let config = stillgate_config::load("routes: []\n", &|_| None).unwrap().config;
-        let plan = |generation| Arc::new(Plan::build(generation, &config, &HashMap::new(), None, None).unwrap());
+        let plan = |generation| Arc::new(Plan::build(generation, &config, &HashMap::new(), None, None, None).unwrap());
         let (mut retired, mut garbage) = (Retired::default(), Garbage::default());
         let (first, second) = (plan(1), plan(2));
         assert_eq!([retired.push(first.clone()), retired.push(second.clone()), retired.push(plan(3))], [1, 2, 3]);

@@ -12,8 +12,10 @@ use crate::logging::{LevelError, Logging};
 use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
 use crate::own_metrics::Facts;
+use crate::reading::{Candidate, Reading};
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
+use crate::tls_material;
 use crate::watch::FileWatch;
 use std::fmt;
 use std::io;
@@ -21,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::{Errors, Gateway, Loaded, Reader, Text};
 use stillgate_proxy::{Counters, Fleet, Plan, PlanCell, PlanError, StartError, access_log};
+use stillgate_tls::Refused;
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -49,6 +52,8 @@ pub(crate) enum RunError {
     Read(ReadError),
     /// The configuration is wrong.
     Config(Errors),
+    /// Certificates or keys that it names cannot be used.
+    Certificates(Refused),
     /// The system refuses something that nothing works without.
     System(&'static str, io::Error),
     /// The log cannot be had as asked for.
@@ -74,6 +79,7 @@ impl fmt::Display for RunError {
         match self {
             RunError::Read(error) => error.fmt(f),
             RunError::Config(errors) => write!(f, "the configuration is refused\n{errors}"),
+            RunError::Certificates(refused) => write!(f, "the configuration is refused\n{refused}"),
             RunError::System(what, error) => write!(f, "{what}: {error}"),
             RunError::Log(error) => error.fmt(f),
             RunError::Resolver(error) => write!(f, "names cannot be resolved: {error}; see /etc/resolv.conf"),
@@ -154,7 +160,14 @@ async fn start(
         "starting"
     );
     // Watched from before it is used: a change during the start is seen after it.
-    let watch = source.file().map(FileWatch::start);
+    let mut watch = source.file().map(FileWatch::start);
+    if let Some(watch) = &mut watch {
+        watch.set_others(&tls_material::files(config));
+    }
+    let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
+    for warning in &warnings {
+        warn!("{warning}");
+    }
     match stillgate_proxy::raise_fd_limit() {
         Ok(limit) => tell_descriptors(limit, &config.gateway),
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
@@ -168,7 +181,7 @@ async fn start(
     let gateway = &config.gateway;
     let prepared = gateway.metrics.as_ref().map(Prepared::new).transpose().map_err(RunError::Metrics)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
-    let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded).map_err(RunError::Plan)?);
+    let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
     let plans = Arc::new(PlanCell::new(plan.clone()));
 
@@ -205,7 +218,9 @@ async fn start(
     let metrics = metering.as_ref().and_then(Metering::address);
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
     let live = Live { logging, admin_key, metering };
-    let reloader = Reloader::new(source, reader, loaded, plans, resolver, live);
+    let reading = Reading::new(reader, loaded.clone());
+    let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
+    let reloader = Reloader::new(source, reading, served, plans, resolver, live);
     Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
 }
 

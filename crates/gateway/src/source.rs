@@ -68,7 +68,7 @@ impl Source {
     pub(crate) fn read(&self) -> Result<Vec<u8>, ReadError> {
         match self {
             Source::File(file) => {
-                read_bounded(file).map_err(|error| ReadError::Unreadable { file: file.clone(), error })
+                read_bounded(file, FILE_BYTES_MAX).map_err(|error| ReadError::Unreadable { file: file.clone(), error })
             }
             Source::Text(text) => Ok(text.clone().into_bytes()),
         }
@@ -106,14 +106,15 @@ fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
+/// A file's bytes, at most one more than `bytes_max`.
+pub(crate) fn read_bounded(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     // Opening a FIFO waits for a writer unless it is told not to; a reload that waits would be the last one.
     let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
     let metadata = opened.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    let mut bytes = Vec::with_capacity((metadata.len() as usize).min(FILE_BYTES_MAX) + 1);
-    opened.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::with_capacity((metadata.len() as usize).min(bytes_max) + 1);
+    opened.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -22,6 +22,8 @@ pub(crate) struct Status {
     pub(crate) connections: Connections,
     /// Requests.
     pub(crate) requests: Requests,
+    /// Connections whose client and node speak another protocol.
+    pub(crate) tunnels: Tunnels,
     /// Absent where no access log is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLogStatus>,
@@ -62,6 +64,12 @@ pub(crate) struct Connections {
     pub(crate) refused: u64,
     /// Failed calls of accept, e.g. for want of file descriptors.
     pub(crate) accept_errors: u64,
+    /// Closed because their PROXY protocol header was malformed or did not come.
+    pub(crate) proxy_protocol_errors: u64,
+    /// TLS handshakes done with clients.
+    pub(crate) tls_handshakes: u64,
+    /// Closed before their TLS handshake was done.
+    pub(crate) tls_handshake_errors: u64,
 }
 
 /// Requests.
@@ -71,6 +79,15 @@ pub(crate) struct Requests {
     pub(crate) total: u64,
     /// Now.
     pub(crate) in_flight: u64,
+}
+
+/// Connections whose client and node speak another protocol.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Tunnels {
+    /// Now.
+    pub(crate) open: u64,
+    /// Since the start.
+    pub(crate) total: u64,
 }
 
 /// The access log.
@@ -98,15 +115,19 @@ impl Status {
 }
 
 /// The counters under the names of the API.
-pub(crate) fn counted(counters: &Counters) -> (Connections, Requests) {
+pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels) {
     (
         Connections {
             open: counters.connections_open,
             total: counters.connections_total,
             refused: counters.connections_refused,
             accept_errors: counters.accept_errors,
+            proxy_protocol_errors: counters.proxy_protocol_errors,
+            tls_handshakes: counters.tls_handshakes,
+            tls_handshake_errors: counters.tls_handshake_errors,
         },
         Requests { total: counters.requests_total, in_flight: counters.requests_in_flight },
+        Tunnels { open: counters.tunnels_open, total: counters.tunnels_total },
     )
 }
 
@@ -124,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_shape_is_a_contract() {
-        let (connections, requests) = counted(&Counters::default());
+        let (connections, requests, tunnels) = counted(&Counters::default());
         let status = Status {
             version: "1.2.3",
             config: ConfigStatus {
@@ -140,6 +161,7 @@ mod tests {
             uptime_seconds: 9,
             connections,
             requests,
+            tunnels,
             access_log: Some(AccessLogStatus { dropped_lines: 0 }),
             draining: false,
         };
@@ -163,11 +185,18 @@ mod tests {
                 "open": 0,
                 "total": 0,
                 "refused": 0,
-                "accept_errors": 0
+                "accept_errors": 0,
+                "proxy_protocol_errors": 0,
+                "tls_handshakes": 0,
+                "tls_handshake_errors": 0
               },
               "requests": {
                 "total": 0,
                 "in_flight": 0
+              },
+              "tunnels": {
+                "open": 0,
+                "total": 0
               },
               "access_log": {
                 "dropped_lines": 0

@@ -1,15 +1,16 @@
-//! Notices that the configuration file may have changed.
+//! Notices that the configuration file, or one that it names, may have changed.
 //!
-//! Folders are watched, not the file: editors replace a file by renaming another over it, and Kubernetes swaps a
-//! symbolic link (`..data`) beside it. Where the file is itself a link, the folder of what it points to is watched too.
+//! Folders are watched, not files: editors replace a file by renaming another over it, and Kubernetes swaps a
+//! symbolic link (`..data`) beside it. Where a file is itself a link, the folder of what it points to is watched too.
 //! Whether the content differs is for the reader to find out: here a burst of events becomes one notice.
 
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,28 +20,45 @@ use tracing::warn;
 /// or a file that is written all the time would never be read.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Watches one file.
+/// Watches the configuration file, and others beside it.
 pub(crate) struct FileWatch {
     file: PathBuf,
+    /// Certificates and keys.
+    others: BTreeSet<PathBuf>,
     /// `None`: the system would not let us watch, and only SIGHUP reloads.
     watcher: Option<RecommendedWatcher>,
     touched: Arc<Notify>,
-    /// With device and inode: another folder may have taken the name.
-    folders: BTreeMap<PathBuf, Option<(u64, u64)>>,
+    /// Those that are watched.
+    folders: BTreeMap<PathBuf, Identity>,
+    /// The same, as the watcher's thread knows them.
+    names: Arc<Mutex<BTreeMap<PathBuf, Names>>>,
     /// When the notice is due, once something has happened. Kept here so that [`FileWatch::changed`] can be cancelled.
     due: Option<Instant>,
+}
+
+/// Device and inode of a folder: another may have taken its name. `None`: there is no such folder.
+type Identity = Option<(u64, u64)>;
+
+/// What in a folder is ours.
+#[derive(Debug, Clone, PartialEq)]
+enum Names {
+    /// Files and links with these names.
+    These(HashSet<OsString>),
+    /// Anything: a link leads to it, and how is not ours to know.
+    Any,
 }
 
 impl FileWatch {
     /// Begins to watch. Where that fails the log says so, and no notice ever comes.
     pub(crate) fn start(file: &Path) -> FileWatch {
-        let touched = Arc::new(Notify::new());
+        let (touched, names) = (Arc::new(Notify::new()), Arc::new(Mutex::new(BTreeMap::new())));
         let watcher = notify::recommended_watcher({
-            let touched = touched.clone();
-            let file = file.to_owned();
+            let (touched, names) = (touched.clone(), names.clone());
             // Several notices collapse into one, so nothing can pile up here.
             move |event: notify::Result<Event>| match event {
-                Ok(event) if concerns(&event, &file) => touched.notify_one(),
+                Ok(event) if concerns(&event, &names.lock().unwrap_or_else(PoisonError::into_inner)) => {
+                    touched.notify_one()
+                }
                 Ok(_) => {}
                 Err(error) => {
                     warn!(%error, "watching the configuration file: some changes may be missed");
@@ -48,8 +66,8 @@ impl FileWatch {
                 }
             }
         });
-        let mut watch =
-            FileWatch { file: file.to_owned(), watcher: None, touched, folders: BTreeMap::new(), due: None };
+        let (file, others, folders) = (file.to_owned(), BTreeSet::new(), BTreeMap::new());
+        let mut watch = FileWatch { file, others, watcher: None, touched, folders, names, due: None };
         match watcher {
             Ok(watcher) => watch.watcher = Some(watcher),
             Err(error) => warn!(
@@ -61,7 +79,15 @@ impl FileWatch {
         watch
     }
 
-    /// Waits until the file may have changed. May be cancelled without losing a notice.
+    /// Watches these files beside the configuration file, and no others.
+    pub(crate) fn set_others(&mut self, others: &BTreeSet<PathBuf>) {
+        if self.others != *others {
+            self.others.clone_from(others);
+            self.watch_folders();
+        }
+    }
+
+    /// Waits until a file may have changed. May be cancelled without losing a notice.
     pub(crate) async fn changed(&mut self) {
         let due = match self.due {
             Some(due) => due,
@@ -77,12 +103,16 @@ impl FileWatch {
         self.watch_folders();
     }
 
-    /// Watches the folders the file is in by now; a link may point elsewhere than before.
+    /// Watches the folders the files are in by now; a link may point elsewhere than before.
     pub(crate) fn watch_folders(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };
-        let folders = folders_of(&self.file);
+        let wanted = folders_of(std::iter::once(&self.file).chain(&self.others));
+        let names = wanted.iter().map(|(folder, (_, names))| (folder.clone(), names.clone())).collect();
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        let folders: BTreeMap<PathBuf, Identity> =
+            wanted.into_iter().map(|(folder, (identity, _))| (folder, identity)).collect();
         for (gone, _) in self.folders.iter().filter(|(folder, identity)| folders.get(*folder) != Some(identity)) {
             // It fails where the folder was deleted, and then it is not watched any more either.
             let _ = watcher.unwatch(gone);
@@ -100,7 +130,7 @@ impl FileWatch {
                 Err(error) => warn!(
                     folder = %folder.display(),
                     %error,
-                    "this folder cannot be watched; send SIGHUP after changing the configuration"
+                    "this folder cannot be watched; send SIGHUP after changing the configuration or a certificate in it"
                 ),
             }
         }
@@ -108,17 +138,37 @@ impl FileWatch {
     }
 }
 
-/// The folder the file's name is in, and that of what the name finally points to.
-fn folders_of(file: &Path) -> BTreeMap<PathBuf, Option<(u64, u64)>> {
-    // While the file does not exist, only its own folder can tell of its return.
-    let target = file.canonicalize().ok().map(|target| folder_of(&target));
-    let folders = std::iter::once(folder_of(file)).chain(target);
+/// The folders that the files' names are in, and those of what the names finally point to. A folder of several names is
+/// there by one of them: the system would tell of all its events by the last one that was watched.
+fn folders_of<'a>(files: impl Iterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, (Identity, Names)> {
+    let mut folders = BTreeMap::new();
+    let mut spelled: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
+    let mut add = |folder: PathBuf, names: Names| {
+        let identity = folder.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        let folder = match identity {
+            Some(identity) => spelled.entry(identity).or_insert(folder).clone(),
+            None => folder,
+        };
+        let (_, known) = folders.entry(folder).or_insert((identity, Names::These(HashSet::new())));
+        match (known, names) {
+            (Names::These(known), Names::These(names)) => known.extend(names),
+            (known, Names::Any) => *known = Names::Any,
+            (Names::Any, _) => {}
+        }
+    };
+    for file in files {
+        let names = links_of(file).filter_map(|link| Some(link.file_name()?.to_owned())).collect();
+        let folder = folder_of(file);
+        // While the file does not exist, only its own folder can tell of its return.
+        let target = file.canonicalize().ok().map(|target| folder_of(&target));
+        let is_elsewhere = |target: &PathBuf| folder.canonicalize().ok().as_ref() != Some(target);
+        let target = target.filter(is_elsewhere);
+        add(folder, Names::These(names));
+        if let Some(target) = target {
+            add(target, Names::Any);
+        }
+    }
     folders
-        .map(|folder| {
-            let identity = folder.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
-            (folder, identity)
-        })
-        .collect()
 }
 
 /// The file and, where it is a link, what it leads to, link by link.
@@ -136,9 +186,9 @@ fn folder_of(file: &Path) -> PathBuf {
     }
 }
 
-/// Whether an event may mean other content of the file.
-fn concerns(event: &Event, file: &Path) -> bool {
-    // Reading the file is an event too, and must not lead to reading it again. Nor does a write: what is written slowly
+/// Whether an event may mean other content of a file of ours.
+fn concerns(event: &Event, folders: &BTreeMap<PathBuf, Names>) -> bool {
+    // Reading a file is an event too, and must not lead to reading it again. Nor does a write: what is written slowly
     // would be read half, and half a list of routes is valid too. The writer's closing the file says that it is whole. A
     // new file is written and closed as well; a link that appears is not.
     let changes = match event.kind {
@@ -148,13 +198,13 @@ fn concerns(event: &Event, file: &Path) -> bool {
         EventKind::Any | EventKind::Modify(_) => false,
         EventKind::Other => event.need_rescan(),
     };
-    let folder = folder_of(file);
-    // Another file of the same folder, a log say, is no concern of ours, but for what our file links to and Kubernetes's
-    // links. In the folder that a link leads to, the names are not ours to know.
-    let ours = |path: &PathBuf| {
-        path.parent() != Some(&folder)
-            || path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
-            || links_of(file).any(|link| link.file_name() == path.file_name())
+    // Another file of the same folder, a log say, is no concern of ours, but for what our files link to and Kubernetes's
+    // links. An event of the folder itself is: it may be gone.
+    let ours = |path: &PathBuf| match path.parent().and_then(|folder| folders.get(folder)) {
+        Some(Names::These(names)) => {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"..") || names.contains(name))
+        }
+        Some(Names::Any) | None => true,
     };
     changes && (event.paths.is_empty() || event.paths.iter().any(ours))
 }
@@ -162,6 +212,7 @@ fn concerns(event: &Event, file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use notify::event::RemoveKind;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -244,11 +295,38 @@ mod tests {
         notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
     }
 
+    #[tokio::test]
+    async fn files_that_the_configuration_names_are_watched_while_it_does() {
+        let (folder, elsewhere) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let file = folder.path().join("stillgate.yaml");
+        // The same folder by another name, one with a link into a third, and one that is not there yet.
+        let beside = folder.path().join(".").join("beside.pem");
+        let (linked, target) = (elsewhere.path().join("linked.pem"), folder.path().join("target"));
+        fs::create_dir(&target).expect("a folder");
+        fs::write(&file, "1").expect("write");
+        fs::write(&beside, "1").expect("write");
+        fs::write(target.join("a.pem"), "1").expect("write");
+        symlink(target.join("a.pem"), &linked).expect("link");
+        let mut watch = FileWatch::start(&file);
+        watch.set_others(&[beside.clone(), linked.clone(), elsewhere.path().join("missing.pem")].into());
+        notices(&mut watch, || fs::write(&beside, "2").expect("in place")).await;
+        notices(&mut watch, || fs::write(target.join("a.pem"), "2").expect("in place")).await;
+        notices(&mut watch, || fs::write(elsewhere.path().join("missing.pem"), "1").expect("write")).await;
+        notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
+        watch.set_others(&BTreeSet::new());
+        assert_eq!(watch.folders.len(), 1, "{:?}", watch.folders);
+        notices(&mut watch, || fs::write(&file, "3").expect("in place")).await;
+    }
+
     #[test]
     fn other_files_and_reading_are_no_concern() {
         let check = |kind, path: &str, expected| {
             let event = Event::new(kind).add_path(path.into());
-            assert_eq!(concerns(&event, Path::new("/etc/x/s.yaml")), expected, "{path} {kind:?}");
+            let names = |names: &[&str]| Names::These(names.iter().map(OsString::from).collect());
+            let folders =
+                [("/etc/x", names(&["s.yaml"])), ("/etc/tls", names(&["a.pem", "b.pem"])), ("/opt", Names::Any)];
+            let folders = folders.map(|(folder, names)| (PathBuf::from(folder), names)).into();
+            assert_eq!(concerns(&event, &folders), expected, "{path} {kind:?}");
         };
         let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
         let read = EventKind::Access(AccessKind::Close(AccessMode::Read));
@@ -258,5 +336,8 @@ mod tests {
         check(written, "/etc/x/access.log", false);
         check(written, "/etc/x/..data", true);
         check(written, "/opt/target.yaml", true);
+        check(written, "/etc/tls/b.pem", true);
+        check(written, "/etc/tls/s.yaml", false);
+        check(EventKind::Remove(RemoveKind::Folder), "/etc/tls", true);
     }
 }

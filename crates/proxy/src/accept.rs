@@ -3,7 +3,12 @@
 //! What a connection then says is the business of `client`.
 
 use crate::client::{self, Client};
+use crate::clock::Timer;
+use crate::handshake;
+use crate::proxy_protocol;
 use crate::reply;
+use crate::stream::Stream;
+use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::io;
@@ -12,6 +17,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
+use stillgate_config::Listener;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -60,18 +66,74 @@ impl Worker {
             }
             return;
         }
-        self.counters.connections_open.add(1);
-        self.listeners[listener].open.add(1);
-        let open = Open { worker: self.clone(), listener };
-        let mut client = Client::new(stream, peer, local, listener, self.clock.now_ms());
-        spawn_local(async move { client::serve(&open.worker, &mut client).await });
+        let open = Open::new(self, listener);
+        let accepted = Accepted { stream, peer, local, listener };
+        let Listener { tls, proxy_protocol, .. } = self.listeners[listener].configured;
+        spawn_local(async move {
+            let worker = &open.worker;
+            let mut client = match tls || proxy_protocol {
+                false => {
+                    Client::new(Stream::Plain(accepted.stream), None, peer, local, listener, worker.clock.now_ms())
+                }
+                // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
+                true => match Box::pin(accepted.begin(worker)).await {
+                    Some(client) => client,
+                    None => return,
+                },
+            };
+            client::serve(worker, &mut client).await;
+            // A task of its own, as this one is as large as an exchange.
+            if let Some(switched) = client.switched.take() {
+                spawn_local(Tunnel::new(open, client, *switched));
+            }
+        });
+    }
+}
+
+/// A connection before its first request.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    local: SocketAddr,
+    listener: usize,
+}
+
+impl Accepted {
+    /// What comes before HTTP: the word of a proxy on whom it speaks for, the handshake of TLS. `None` where the connection is
+    /// to be closed instead.
+    async fn begin(mut self, worker: &Worker) -> Option<Client> {
+        let Listener { tls, proxy_protocol, .. } = worker.listeners[self.listener].configured;
+        let timer = Timer::new();
+        if proxy_protocol
+            && let Some((source, destination)) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?
+        {
+            (self.peer, self.local) = (source, destination);
+        }
+        let Accepted { stream, peer, local, listener } = self;
+        let (stream, tls) = match tls {
+            false => (Stream::Plain(stream), None),
+            true => {
+                let secured = handshake::accept(worker, listener, stream, &timer, peer).await?;
+                (secured.stream, Some(secured.facts))
+            }
+        };
+        Some(Client::new(stream, tls, peer, local, listener, worker.clock.now_ms()))
     }
 }
 
 /// Counts an open connection, and notices one whose task panicked.
-struct Open {
-    worker: Rc<Worker>,
+pub(crate) struct Open {
+    pub(crate) worker: Rc<Worker>,
     listener: usize,
+}
+
+impl Open {
+    /// Counts one more.
+    pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
+        worker.counters.connections_open.add(1);
+        worker.listeners[listener].open.add(1);
+        Open { worker: worker.clone(), listener }
+    }
 }
 
 impl Drop for Open {

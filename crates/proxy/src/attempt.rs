@@ -5,24 +5,28 @@
 use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::{self, host_for};
-use crate::node::{self, ConnectError};
+use crate::health;
+use crate::node::{self, ConnectError, Destination};
 use crate::plan::Settings;
 use crate::relay::{Bounds, Event, Relay};
 use crate::reply::Refusal;
 use crate::sender::Coding;
 use crate::snapshot::WorkerUpstream;
+use crate::stream::Stream;
+use crate::tunnel;
 use crate::worker::Worker;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
-use stillgate_upstream::{ConnMeta, Failure};
-use stillgate_wire::{Framing, ResponseHead, Version, write_request, write_response};
-use tokio::net::TcpStream;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_upstream::{ConnMeta, Failure, Report};
+use stillgate_wire::{Framing, Name, ResponseHead, Version, write_request, write_response};
 
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;
 /// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
 const STATUS_CLIENT_GONE: u16 = 499;
+const STATUS_SWITCHING: u16 = 101;
 
 /// Where the tries of one request stand.
 pub(crate) struct Tries<'a> {
@@ -39,6 +43,8 @@ pub(crate) struct Tries<'a> {
 pub(crate) enum Ended {
     /// The client has its response, or does not need one any more.
     Done(After),
+    /// The client has its 101, and what follows is another protocol.
+    Switched(Stream),
     /// The gateway has to answer for itself.
     Refused(Refusal),
     /// Nothing has reached the client.
@@ -57,7 +63,7 @@ pub(crate) struct Failed {
 /// The node's connection while a try uses it.
 struct Connection {
     index: usize,
-    stream: TcpStream,
+    stream: Stream,
     meta: ConnMeta,
 }
 
@@ -67,12 +73,42 @@ struct Trying<'a> {
     worker: &'a Worker,
     index: usize,
     latency_us: Option<u32>,
+    is_retry: bool,
+    began_ms: u64,
 }
 
 impl Drop for Trying<'_> {
     fn drop(&mut self) {
         let now_ms = self.worker.clock.now_ms();
-        self.upstream.state.borrow_mut().on_finish(self.index, self.latency_us, now_ms);
+        let mut state = self.upstream.state.borrow_mut();
+        state.on_finish(self.index, self.latency_us, now_ms);
+        if self.is_retry {
+            state.on_retry_end();
+        }
+    }
+}
+
+impl<'a> Trying<'a> {
+    fn new(worker: &'a Worker, tries: &Tries<'a>, index: usize) -> Trying<'a> {
+        let (upstream, is_retry) = (tries.upstream, tries.retries_used > 0);
+        let mut state = upstream.state.borrow_mut();
+        state.on_start(index);
+        if is_retry {
+            state.on_retry();
+        }
+        Trying { upstream, worker, index, latency_us: None, is_retry, began_ms: worker.clock.now_ms() }
+    }
+
+    /// The final response's head is here.
+    fn answered(&self, status: u16) {
+        health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
+    }
+
+    /// It ended before the response did.
+    fn broke(&self, event: Event, reused: bool) {
+        if let Event::NodeFailed(failure) = event {
+            health::report_failure(self.worker, self.upstream, self.index, failure, reused);
+        }
     }
 }
 
@@ -85,16 +121,16 @@ pub(crate) async fn run(
     index: usize,
 ) -> Ended {
     let state = &tries.upstream.state;
-    state.borrow_mut().on_start(index);
-    let mut trying = Trying { upstream: tries.upstream, worker, index, latency_us: None };
+    let mut trying = Trying::new(worker, tries, index);
     x.outcome.asked = Some((index, state.borrow().endpoint(index).address));
     let timing = x.outcome.timing;
     let began = (timing.head || timing.node).then(Instant::now);
     x.outcome.node_since = x.outcome.node_since.or(began);
-    let mut connection = match pooled(worker, tries, index) {
+    let name = server_name(x, tries, index);
+    let mut connection = match pooled(worker, tries, index, name.as_ref()) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
-        None => match Box::pin(connect(worker, client, tries, index)).await {
+        None => match Box::pin(connect(worker, client, tries, index, name)).await {
             Ok(fresh) => fresh,
             Err(error) => {
                 x.outcome.node_ended();
@@ -105,6 +141,7 @@ pub(crate) async fn run(
     x.outcome.upstream_addr = Some(state.borrow().endpoint(index).address);
     stage_request(worker, x, tries, index);
     let mut relay = Relay::new(worker, client, x, &mut connection.stream, tries.bounds);
+    relay.try_began_ms = trying.began_ms;
     let end = loop {
         match poll_fn(|cx| relay.poll(cx)).await {
             Event::Head if is_interim(&relay.x.response) => {
@@ -113,7 +150,7 @@ pub(crate) async fn run(
                 }
             }
             Event::Head => {
-                well(worker, tries, index);
+                trying.answered(relay.x.response.status);
                 let now = began.map(|_| Instant::now());
                 if timing.head {
                     let elapsed_us = began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
@@ -135,58 +172,82 @@ pub(crate) async fn run(
     };
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.in_body(), relay.keep_alive);
     match end {
-        Ok(()) => {
-            client.ends_with_connection = false;
-            Ended::Done(finish(worker, x, tries, connection, sent, keep_alive))
+        Ok(()) if x.response.status == STATUS_SWITCHING => Ended::Switched(connection.stream),
+        Ok(()) => Ended::Done(finish(worker, client, x, tries, connection, sent, keep_alive)),
+        Err(event) => {
+            // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
+            let is_unseen = connection.stream.is_unseen();
+            let reused = connection.meta.is_reused() || is_unseen;
+            trying.broke(event, reused);
+            match interrupted(x, event, reused, begun) {
+                Ended::Failed(failed) if is_unseen && x.from_client.replayable => {
+                    Ended::Failed(Failed { request_sent: false, ..failed })
+                }
+                ended => ended,
+            }
         }
-        Err(event) => interrupted(x, event, connection.meta.is_reused(), begun),
     }
 }
 
-fn pooled(worker: &Worker, tries: &Tries<'_>, index: usize) -> Option<Connection> {
+/// The name that the node must show a certificate of, where its upstream speaks TLS.
+fn server_name(x: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
+    let plan = &tries.upstream.definition;
+    let tls = plan.tls.as_ref()?;
+    let state = tries.upstream.state.borrow();
+    let node = &state.endpoint(index).host;
+    let host = host_for(x, &plan.definition.pass_host, node);
+    Some(tls.server_name(std::str::from_utf8(host).unwrap_or_default(), node))
+}
+
+fn pooled(worker: &Worker, tries: &Tries<'_>, index: usize, name: Option<&ServerName<'static>>) -> Option<Connection> {
     if tries.fresh {
         return None;
     }
-    let (stream, meta) = node::take_live(&mut tries.upstream.state.borrow_mut(), index, worker.clock.now_ms())?;
+    let mut state = tries.upstream.state.borrow_mut();
+    let (stream, meta) = node::take_live(&mut state, index, name, worker.clock.now_ms())?;
     Some(Connection { index, stream, meta })
 }
 
 async fn connect(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     client: &Client,
     tries: &Tries<'_>,
     index: usize,
+    name: Option<ServerName<'static>>,
 ) -> Result<Connection, ConnectError> {
     let state = &tries.upstream.state;
+    let http2 = tries.upstream.definition.definition.http2;
     let address = state.borrow().endpoint(index).address;
-    match node::connect(worker, client, address, tries.bounds.node.connect).await {
+    let left_ms = tries.bounds.deadline_ms.saturating_sub(worker.clock.now_ms());
+    let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try).min(left_ms);
+    // One connection carries many: whoever comes while it is being made waits for it. Should it fail, each tries for itself.
+    let _making = match http2.then(|| worker.connecting.begin(address)).transpose() {
+        Ok(making) => making,
+        Err(other) => {
+            let made = Box::pin(other.notified());
+            worker.clock.within(&client.timer, worker.clock.now_ms() + timeout_ms, made).await;
+            if let Some(pooled) = pooled(worker, tries, index, name.as_ref()) {
+                return Ok(pooled);
+            }
+            None
+        }
+    };
+    let tls = tries.upstream.tls.as_ref().zip(name);
+    let destination = Destination { address, tls, http2 };
+    match node::connect(worker, client, destination, timeout_ms).await {
         Ok(stream) => {
-            well(worker, tries, index);
-            Ok(Connection { index, stream, meta: state.borrow().fresh_meta(index) })
+            health::report(worker, tries.upstream, index, Report::Connected, String::new);
+            let meta = state.borrow().fresh_meta(index);
+            let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
+            Ok(Connection { index, stream, meta })
         }
         Err(error) => {
-            let now_ms = worker.clock.now_ms();
-            let set_aside = (!error.is_local).then(|| state.borrow_mut().on_connect_failure(index, now_ms)).flatten();
-            if let Some(period_ms) = set_aside {
-                // Once for each time, which grows: no flood.
-                let upstream = &tries.upstream.definition.definition.key;
-                let reason = error.error.as_ref().map_or("it took too long".into(), ToString::to_string);
-                tracing::warn!(%upstream, node = %address, reason, period_ms, "no connection to a node: it is set aside");
-                worker.tell_node(tries.upstream, index);
+            if !error.is_local {
+                let why = || error.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string);
+                health::report(worker, tries.upstream, index, Report::Failed(error.failure), why);
             }
             Err(error)
         }
-    }
-}
-
-/// The node works.
-fn well(worker: &Worker, tries: &Tries<'_>, index: usize) {
-    let mut state = tries.upstream.state.borrow_mut();
-    if state.on_success(index) {
-        let upstream = &tries.upstream.definition.definition.key;
-        tracing::info!(%upstream, node = %state.endpoint(index).address, "a node that was set aside works again");
-        drop(state);
-        worker.tell_node(tries.upstream, index);
     }
 }
 
@@ -217,6 +278,11 @@ fn stage_request(worker: &Worker, x: &mut Exchange, tries: &Tries<'_>, index: us
         edits.add("Host", host_for(x, pass_host, &state.endpoint(index).host));
         x.request_edits = edits;
     }
+    // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
+    let te = x.request.fields.get(x.from_client.head(), Name::Te);
+    if tries.upstream.definition.definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
+        x.request_edits.add("TE", b"trailers");
+    }
     write_request(x.to_node.head(buffers), x.from_client.head(), &x.request, &x.request_edits);
     x.request_edits.added.truncate(added);
     let end = x.from_client.is_done().then(|| x.from_client.trailers());
@@ -225,15 +291,15 @@ fn stage_request(worker: &Worker, x: &mut Exchange, tries: &Tries<'_>, index: us
 }
 
 fn is_interim(response: &ResponseHead) -> bool {
-    response.status < 200
+    response.status < 200 && response.status != STATUS_SWITCHING
 }
 
-/// Passes an interim response on (RFC 9110 section 15.2). A 101 answers an upgrade that was not asked for.
+/// Passes an interim response on (RFC 9110 section 15.2).
 fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
     let worker = relay.worker;
     let x = &mut *relay.x;
     x.interims += 1;
-    if x.response.status == 101 || x.interims > INTERIMS_MAX {
+    if x.interims > INTERIMS_MAX {
         return Err(Failure::BadResponse);
     }
     if x.request.version == Version::Http11 {
@@ -253,6 +319,9 @@ fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failur
 
 /// Serialises the final head for the client, with what is here of the body.
 fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
+    if relay.x.response.status == STATUS_SWITCHING {
+        return tunnel::agree(relay, settings);
+    }
     let worker = relay.worker;
     let x = &mut *relay.x;
     x.from_node.start_body(x.response.len, x.response.framing).map_err(|_| Failure::BadResponse)?;
@@ -284,14 +353,17 @@ fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fail
 /// The response is out: keeps or closes the node's connection, and says what becomes of the client's.
 fn finish(
     worker: &Worker,
+    client: &mut Client,
     x: &mut Exchange,
     tries: &Tries<'_>,
     connection: Connection,
     request_sent: bool,
     keep_alive: bool,
 ) -> After {
+    client.ends_with_connection = false;
     // Bytes beyond the response's end belong to no request: the next one on that connection would get them.
-    let reusable = request_sent && x.response.keep_alive && !x.from_node.has_leftover();
+    let reusable =
+        request_sent && x.response.keep_alive && !x.from_node.has_leftover() && !connection.stream.is_one_request();
     x.from_node.release(&worker.buffers);
     x.to_node.release(&worker.buffers);
     if reusable {
@@ -325,7 +397,8 @@ fn interrupted(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> End
             }
             Ended::Done(After::Close)
         }
-        Event::Cut | Event::BodyTimeout | Event::BadBody(_) => Ended::Done(After::Close),
+        Event::Deadline if !begun => Ended::Refused(Refusal::deadline()),
+        Event::Cut | Event::Deadline | Event::BodyTimeout | Event::BadBody(_) => Ended::Done(After::Close),
         Event::Head | Event::Finished => unreachable!("handled where the try is driven"),
     }
 }

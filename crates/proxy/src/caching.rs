@@ -187,7 +187,7 @@ mod tests {
                  routes: [{{id: a, uri: {uri}, upstream_id: u}}]\n"
             );
             let config = stillgate_config::load(text, &|_| None).unwrap().config;
-            Plan::build(1, &config, &HashMap::new(), previous, None).unwrap()
+            Plan::build(1, &config, &HashMap::new(), previous, None, None).unwrap()
         };
         let first = plan("on", "/a", None);
         let sample = first.matcher().samples(1).remove(0);

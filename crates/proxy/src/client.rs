@@ -2,41 +2,42 @@
 
 use crate::clock::Timer;
 use crate::exchange::{self, After, Exchange};
+use crate::handshake::TlsFacts;
+use crate::http2;
 use crate::metrics::Busy;
 use crate::reply::Refusal;
+use crate::stream::Stream;
+use crate::tunnel::Switched;
 use crate::worker::Worker;
-use socket2::SockRef;
 use std::future::poll_fn;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use stillgate_wire::{Progress, RequestError, leading_empty_lines};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use stillgate_wire::{Progress, RequestError, RequestHead, leading_empty_lines};
+use tokio::io::ReadBuf;
 
 /// How long a connection that we closed is read and discarded from, so that the client gets our last response and not
 /// a reset (RFC 9112 section 9.6).
 const LINGER_MS: u64 = 2_000;
 /// How long a connection that was accepted just before the worker began to drain has for its first request.
-const DRAINING_FIRST_REQUEST_MS: u64 = 500;
+pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 /// How much is discarded.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// One client connection.
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     pub(crate) timer: Timer,
     pub(crate) peer: SocketAddr,
     /// Who asks: the peer, or whom a trusted one names in the present request.
     pub(crate) address: IpAddr,
     pub(crate) local: SocketAddr,
+    /// What its TLS has agreed on; `None`: it has none.
+    pub(crate) tls: Option<Rc<TlsFacts>>,
     /// Which of the worker's listeners accepted it.
     pub(crate) listener: usize,
     /// The header lines that tell a node of this client; the same for every request of an untrusted one.
-    pub(crate) forwarded: Box<[u8]>,
+    pub(crate) forwarded: Rc<[u8]>,
     /// The client has closed its sending side.
     pub(crate) eof: bool,
     /// A response is being sent whose end only the end of the connection tells: should it break off, a reset must.
@@ -45,32 +46,71 @@ pub(crate) struct Client {
     pub(crate) quiet_since_ms: u64,
     /// No request has been served yet.
     pub(crate) is_new: bool,
+    /// The last request has made the connection a tunnel.
+    pub(crate) switched: Option<Box<Switched>>,
 }
 
 impl Client {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, local: SocketAddr, listener: usize, now_ms: u64) -> Client {
+    pub(crate) fn new(
+        stream: Stream,
+        tls: Option<Box<TlsFacts>>,
+        peer: SocketAddr,
+        local: SocketAddr,
+        listener: usize,
+        now_ms: u64,
+    ) -> Client {
+        let forwarded = crate::forwarding::untrusted_lines(peer, local, scheme(tls.as_deref())).into();
+        Client::with_facts(stream, peer, local, listener, forwarded, tls.map(Rc::from), now_ms)
+    }
+
+    /// With what is known of the connection already.
+    pub(crate) fn with_facts(
+        stream: Stream,
+        peer: SocketAddr,
+        local: SocketAddr,
+        listener: usize,
+        forwarded: Rc<[u8]>,
+        tls: Option<Rc<TlsFacts>>,
+        now_ms: u64,
+    ) -> Client {
         Client {
             stream,
             timer: Timer::new(),
             peer,
             address: peer.ip().to_canonical(),
             local,
+            tls,
             listener,
-            forwarded: crate::forwarding::untrusted_lines(peer, local),
+            forwarded,
             eof: false,
             ends_with_connection: false,
             quiet_since_ms: now_ms,
             is_new: true,
+            switched: None,
         }
     }
+
+    /// The version that the client speaks, of which `request` is what our engine got.
+    pub(crate) fn protocol(&self, request: &RequestHead) -> &'static str {
+        if self.stream.is_http2() { "HTTP/2.0" } else { request.version.as_str() }
+    }
+
+    /// `http` or `https`
+    pub(crate) fn scheme(&self) -> &'static str {
+        scheme(self.tls.as_deref())
+    }
+}
+
+/// `http` or `https`
+pub(crate) fn scheme(tls: Option<&TlsFacts>) -> &'static str {
+    if tls.is_some() { "https" } else { "http" }
 }
 
 impl Drop for Client {
     /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete.
     fn drop(&mut self) {
         if self.ends_with_connection {
-            // A socket that is gone already needs no reset.
-            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            self.stream.reset_when_closed();
         }
     }
 }
@@ -85,12 +125,25 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
         if after == After::Linger {
             linger(worker, client, &mut x).await;
         }
+        let early = if after == After::Http2 { x.from_client.unparsed().to_vec() } else { Vec::new() };
         worker.give_exchange(x);
         match after {
             After::KeepAlive => {}
-            After::Close | After::Linger => return,
+            After::Close | After::Linger | After::Tunnel => return,
+            After::Http2 => {
+                drop(_busy);
+                // On the heap, as most connections have no use for it.
+                return Box::pin(http2::serve(worker, client, &early)).await;
+            }
         }
     }
+}
+
+/// Serves the one request of a stream of HTTP/2.
+pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
+    let mut x = worker.take_exchange();
+    busy(worker, client, &mut x).await;
+    worker.give_exchange(x);
 }
 
 /// Waits for bytes, owning no buffer; false where the connection is to be closed instead.
@@ -110,7 +163,7 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
             client.timer.set(&worker.clock, deadline_ms, cx);
             return Poll::Pending;
         }
-        if !has_arrived(&client.stream) {
+        if !client.stream.has_arrived() {
             return Poll::Ready(false);
         }
         // The event loop has not seen it yet; it will on its next turn.
@@ -118,13 +171,6 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
         Poll::Pending
     })
     .await
-}
-
-/// Whether bytes wait in the socket that the event loop has not told of: after a pause of the process the clock is
-/// looked at before the sockets, and closing on top of a request would reset it.
-fn has_arrived(stream: &TcpStream) -> bool {
-    let mut byte = [MaybeUninit::uninit()];
-    matches!(SockRef::from(stream).peek(&mut byte), Ok(n) if n > 0)
 }
 
 /// Serves requests until there is nothing more to read.
@@ -135,6 +181,7 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> Aft
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
             Arrived::Closed => return After::Close,
+            Arrived::Http2 => return After::Http2,
             Arrived::Timeout => {
                 let refusal = Refusal::closing(408, "the request head did not come in time");
                 return exchange::refuse(worker, client, x, &refusal).await;
@@ -154,6 +201,8 @@ enum Arrived {
     Head,
     Nothing,
     Closed,
+    /// The connection begins as one of HTTP/2 does.
+    Http2,
     Timeout,
     Refused(RequestError),
 }
@@ -163,9 +212,14 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
+    let speaks_http2 = client.is_new && worker.listeners[client.listener].configured.http2 && !client.stream.is_http2();
     poll_fn(|cx| {
         loop {
-            match parse_head(x, &settings.request_limits) {
+            let preface = speaks_http2.then(|| http2::starts(x.from_client.unparsed())).flatten();
+            if preface == Some(Progress::Complete(http2::PREFACE.len())) {
+                return Poll::Ready(Arrived::Http2);
+            }
+            match preface.map_or_else(|| parse_head(x, &settings.request_limits), Ok) {
                 Ok(Progress::Complete(_)) => return Poll::Ready(Arrived::Head),
                 Ok(Progress::Partial) => {}
                 Err(error) => return Poll::Ready(Arrived::Refused(error)),
@@ -212,7 +266,7 @@ async fn linger(worker: &Worker, client: &mut Client, x: &mut Exchange) {
     poll_fn(|cx| {
         if !shut {
             // Never pending for a TCP socket; an error means that the connection is gone, which reading shows too.
-            shut = Pin::new(&mut client.stream).poll_shutdown(cx).is_ready();
+            shut = client.stream.poll_shutdown(cx).is_ready();
         }
         discard(cx, client, &mut buffer, &mut left, worker, deadline_ms)
     })
@@ -230,7 +284,7 @@ fn discard(
 ) -> Poll<()> {
     loop {
         let mut space = ReadBuf::new(buffer);
-        match Pin::new(&mut client.stream).poll_read(cx, &mut space) {
+        match client.stream.poll_read(cx, &mut space) {
             Poll::Ready(Ok(())) => {
                 let n = space.filled().len();
                 if n == 0 || n >= *left {

@@ -6,8 +6,10 @@
 //! not twice a request, and an idle one not at all.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The clock's resolution. Timeouts are kept to within one of it, never early.
@@ -138,6 +140,26 @@ impl Clock {
     /// Timers in the wheel, those of closed connections included.
     pub(crate) fn entries(&self) -> usize {
         self.entries.get()
+    }
+
+    /// What comes of `future`, if it comes before the deadline.
+    pub(crate) async fn within<F: Future + Unpin>(
+        &self,
+        timer: &Timer,
+        deadline_ms: u64,
+        mut future: F,
+    ) -> Option<F::Output> {
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = Pin::new(&mut future).poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            if self.now_ms() >= deadline_ms {
+                return Poll::Ready(None);
+            }
+            timer.set(self, deadline_ms, cx);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Lets go of what dropped timers still take, without waiting for their slots to come round.

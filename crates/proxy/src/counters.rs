@@ -35,16 +35,30 @@ counters! {
     connections_refused,
     /// Times `accept` failed, for want of file descriptors above all.
     accept_errors,
+    /// Connections closed because their PROXY protocol header was malformed or did not come.
+    proxy_protocol_errors,
+    /// Tunnels open now: connections whose client and node speak another protocol.
+    tunnels_open,
+    /// Tunnels opened so far.
+    tunnels_total,
     /// Requests whose head has been received and whose response is not out.
     requests_in_flight,
     /// Requests answered so far, by an upstream or by the gateway itself.
     requests_total,
     /// Requests that were sent a second time or to another node.
     upstream_retries,
+    /// Retries that were not made because of `retry_budget`.
+    retries_over_budget,
+    /// Requests answered 503 because of `limits.requests` of their upstream.
+    requests_shed,
     /// Connections made to nodes.
     upstream_connects,
     /// Connections lost to a bug in the gateway.
     panics,
+    /// TLS handshakes done with clients.
+    tls_handshakes,
+    /// Connections of clients that ended before their TLS handshake was done.
+    tls_handshake_errors,
     /// Requests whose route the route cache knew.
     route_cache_hits,
     /// Requests whose route it was asked for and did not know.

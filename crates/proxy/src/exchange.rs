@@ -5,19 +5,23 @@
 use crate::attempt::{self, Ended, Failed, Tries};
 use crate::client::Client;
 use crate::forwarding::{self, client_address};
-use crate::plan::PlanRoute;
+use crate::grpc;
+use crate::health;
+use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
 use crate::receiver::Receiver;
 use crate::relay::Bounds;
 use crate::reply::{self, Refusal};
 use crate::sender::{Coding, Sender};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, WorkerUpstream};
+use crate::tunnel::Switched;
 use crate::variables::{RequestVars, with_vars};
 use crate::worker::Worker;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::Balance;
+use stillgate_config::{Balance, Route};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_upstream::{Attempt, Decision, Failure, Tried, decide};
@@ -36,6 +40,8 @@ pub(crate) struct Exchange {
     pub(crate) response_edits: Edits,
     /// Whether the node gets a `Host` line of ours.
     pub(crate) sets_host: bool,
+    /// Whether the node is told that the client asks for another protocol.
+    pub(crate) passes_upgrade: bool,
     pub(crate) host_scratch: Vec<u8>,
     pub(crate) path_scratch: Vec<u8>,
     /// What the consistent hash hashes.
@@ -80,9 +86,26 @@ pub(crate) struct Outcome {
     pub(crate) upstream_us: Option<u64>,
     pub(crate) upstream_addr: Option<SocketAddr>,
     pub(crate) route: Option<Match>,
+    /// Of a tunnel, which may outlive its Plan.
+    pub(crate) kept: Option<Rc<Kept>>,
+}
+
+/// What a tunnel keeps of the configuration it began with.
+pub(crate) struct Kept {
+    pub(crate) route: Arc<Route>,
+    /// Which of its paths matched.
+    pub(crate) path: usize,
+    pub(crate) upstream: Rc<WorkerUpstream>,
 }
 
 impl Outcome {
+    /// A tunnel has ended under this Plan: its route's place counts no more where another route is there.
+    pub(crate) fn forget_moved_route(&mut self, plan: &Plan) {
+        let Some(kept) = &self.kept else { return };
+        let specs = plan.matcher().specs();
+        self.route = self.route.filter(|found| found.route < specs.len() && specs[found.route] == kept.route.spec);
+    }
+
     /// Bytes of the request are here.
     #[inline]
     pub(crate) fn arrived(&mut self) {
@@ -107,6 +130,10 @@ pub(crate) enum After {
     Close,
     /// Close, but read and discard for a while first.
     Linger,
+    /// It goes on as one of HTTP/2.
+    Http2,
+    /// Both sides speak another protocol from here on.
+    Tunnel,
 }
 
 impl Exchange {
@@ -144,7 +171,10 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchan
     let snapshot = worker.snapshot();
     let after = serve(worker, client, x, &snapshot).await;
     worker.counters.requests_total.add(1);
-    worker.record(client, x, &snapshot);
+    // A tunnel is recorded at its end.
+    if after != After::Tunnel {
+        worker.record(client, x, &snapshot);
+    }
     after
 }
 
@@ -210,6 +240,11 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
     let raw_path = target_path(x.request.path_and_query.of(head)).0;
     let path = normalise(raw_path, &mut x.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
     let host = canonical_host(x.request.authority.of(head), &mut x.host_scratch);
+    if let (Some(tls), Some(facts)) = (&snapshot.plan.tls, &client.tls)
+        && !tls.allows(facts.server_name.as_deref(), std::str::from_utf8(host).unwrap_or_default())
+    {
+        return Err(Refusal::new(421, "this host asks for a certificate; connect by its own name"));
+    }
     let vars = RequestVars {
         head,
         request: &x.request,
@@ -218,6 +253,8 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
         client: client.address,
         peer: client.peer,
         local: client.local,
+        tls: client.tls.as_deref(),
+        protocol: client.protocol(&x.request),
         found: None,
     };
     let request =
@@ -240,16 +277,16 @@ async fn forward(
     let upstream = &snapshot.upstreams[route.upstream()];
     let definition = &upstream.definition.definition;
     let settings = &snapshot.plan.settings;
+    if definition.limits.requests.is_some_and(|max| upstream.state.borrow().active() >= max) {
+        worker.counters.requests_shed.add(1);
+        return reply::send(worker, client, x, settings, &Refusal::overload()).await;
+    }
+    x.passes_upgrade = x.request.asks_upgrade && route.route.upgrades;
     forwarding::edit_request(client, x, settings, &definition.pass_host);
     let has_key = hash_key(client, x, snapshot, &definition.balance);
-    let mut tries = Tries {
-        upstream,
-        settings,
-        bounds: Bounds::new(snapshot.plan.timeouts(route), settings),
-        began_ms: worker.clock.now_ms(),
-        retries_used: 0,
-        fresh: false,
-    };
+    let began_ms = worker.clock.now_ms();
+    let bounds = bounds(client, x, snapshot.plan.timeouts(route), settings, began_ms);
+    let mut tries = Tries { upstream, settings, bounds, began_ms, retries_used: 0, fresh: false };
     x.tried.clear();
     let mut status = 503;
     let mut same = None;
@@ -268,7 +305,14 @@ async fn forward(
         x.tried.insert(index);
         let failed = match attempt::run(worker, client, x, &tries, index).await {
             Ended::Done(after) => return after,
+            Ended::Switched(node) => {
+                client.switched = Some(Box::new(Switched::new(worker, client, x, snapshot, route, index, node)));
+                return After::Tunnel;
+            }
             Ended::Refused(refusal) => return reply::send(worker, client, x, settings, &refusal).await,
+            Ended::Failed(_) if worker.clock.now_ms() >= tries.bounds.deadline_ms => {
+                return reply::send(worker, client, x, settings, &Refusal::deadline()).await;
+            }
             Ended::Failed(failed) => failed,
         };
         match decide(&judge(worker, x, &tries, failed)) {
@@ -281,13 +325,27 @@ async fn forward(
                 tries.retries_used += 1;
                 status = with;
             }
-            Decision::Fail(status) => {
+            decision @ (Decision::Fail(status) | Decision::OverBudget(status)) => {
+                let is_over_budget = matches!(decision, Decision::OverBudget(_));
+                worker.counters.retries_over_budget.add(u64::from(is_over_budget));
                 let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
                 worker.troubles.note(&definition.key, &refusal.message, x.outcome.upstream_addr);
                 return reply::send(worker, client, x, settings, &refusal).await;
             }
         }
     }
+}
+
+/// The bounds of all tries together; the client's own deadline among them, where it speaks gRPC.
+fn bounds(client: &Client, x: &Exchange, node: TimeoutsMs, settings: &Settings, began_ms: u64) -> Bounds {
+    let mut bounds = Bounds::new(node, settings);
+    // Without HTTP/2 there is no gRPC.
+    if client.stream.is_http2()
+        && let Some(timeout_ms) = grpc::timeout_ms(&x.request, x.from_client.head())
+    {
+        bounds.deadline_ms = began_ms.saturating_add(timeout_ms);
+    }
+    bounds
 }
 
 fn judge(worker: &Worker, x: &Exchange, tries: &Tries<'_>, failed: Failed) -> Attempt {
@@ -303,6 +361,7 @@ fn judge(worker: &Worker, x: &Exchange, tries: &Tries<'_>, failed: Failed) -> At
         retries: definition.retries,
         choices: tries.upstream.state.borrow().choices(),
         elapsed_ms: worker.clock.now_ms() - tries.began_ms,
+        in_budget: definition.retry_budget.as_ref().is_none_or(|b| tries.upstream.state.borrow().has_budget(b)),
         retry_timeout_ms: u64::try_from(definition.retry_timeout.as_millis()).unwrap_or(u64::MAX),
     }
 }
@@ -330,12 +389,7 @@ fn no_node(status: u16) -> &'static str {
 
 fn describe(failure: Failure, refusal: Option<ResponseError>) -> Cow<'static, str> {
     match (failure, refusal) {
-        (Failure::Connect, _) => "the node could not be connected to".into(),
-        (Failure::ConnectTimeout, _) => "connecting to the node took too long".into(),
-        (Failure::Reset, _) => "the node closed the connection".into(),
-        (Failure::SendTimeout, _) => "the node did not take the request in time".into(),
-        (Failure::ReadTimeout, _) => "the node did not answer in time".into(),
         (Failure::BadResponse, Some(error)) => format!("the node's response is invalid: {error}").into(),
-        (Failure::BadResponse, None) => "the node's response is invalid".into(),
+        _ => health::describe(failure).into(),
     }
 }

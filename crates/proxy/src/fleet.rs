@@ -2,6 +2,7 @@
 
 use crate::access_log::Sink;
 use crate::counters::{Tally, WorkerCounters};
+use crate::overview::Inquiry;
 use crate::plan::PlanCell;
 use crate::worker::{self, Command, Setup};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -66,6 +67,7 @@ impl std::error::Error for StartError {}
 pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
     tally: Tally,
+    inquiry: Inquiry,
     addresses: Vec<SocketAddr>,
     commands: watch::Sender<Command>,
 }
@@ -90,19 +92,21 @@ impl Fleet {
         }
         let (commands, receiver) = watch::channel(Command::Serve);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
-        let mut fleet = Fleet { threads: Vec::new(), tally: Tally(counters.clone()), addresses, commands };
+        let (inquiry, questions) = Inquiry::new(workers);
+        let mut fleet = Fleet { threads: Vec::new(), tally: Tally(counters.clone()), inquiry, addresses, commands };
+        let mut questions = questions.into_iter();
         let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
-        let configured: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for (index, listeners) in listeners.into_iter().enumerate() {
             let setup = Setup {
                 listeners,
-                configured: configured.clone(),
+                configured: gateway.listeners.clone(),
                 plans: plans.clone(),
                 counters: counters[index].clone(),
                 sink: sinks.next(),
                 writer: writers.next(),
                 commands: receiver.clone(),
+                questions: questions.next().expect("one for each worker"),
                 give_back,
                 secret: RandomState::new().build_hasher().finish(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
@@ -131,6 +135,11 @@ impl Fleet {
     /// Where to read the workers' counts.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
+    }
+
+    /// Where to ask what the workers know of the nodes.
+    pub fn inquiry(&self) -> Inquiry {
+        self.inquiry.clone()
     }
 
     /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.

@@ -8,15 +8,15 @@ use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
-use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version};
+use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version, upgrade_protocols, write_upgrade_lines};
 
 const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
 
 /// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
-pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr) -> Box<[u8]> {
+pub(crate) fn untrusted_lines(peer: SocketAddr, local: SocketAddr, proto: &str) -> Box<[u8]> {
     let ip = peer.ip().to_canonical();
     format!(
-        "X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Port: {}\r\n",
+        "X-Real-IP: {ip}\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Proto: {proto}\r\nX-Forwarded-Port: {}\r\n",
         local.port()
     )
     .into_bytes()
@@ -95,6 +95,9 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
         edits.added.extend_from_slice(&client.forwarded);
         add_forwarded_host(edits, head, &x.request);
     }
+    if x.passes_upgrade {
+        write_upgrade_lines(&mut edits.added, upgrade_protocols(&x.request.fields, head));
+    }
     if x.request.framing == Framing::Chunked {
         edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
@@ -113,7 +116,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.add("X-Real-IP", client_ip.to_string().as_bytes());
     }
     if missing(Name::XForwardedProto) {
-        edits.add("X-Forwarded-Proto", b"http");
+        edits.add("X-Forwarded-Proto", client.scheme().as_bytes());
     }
     if missing(Name::XForwardedPort) {
         edits.added.extend_from_slice(b"X-Forwarded-Port: ");

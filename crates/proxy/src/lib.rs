@@ -3,7 +3,7 @@
 //! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
 //! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, one try of it at a node is `attempt`, and its
 //! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`. What it adds to the metrics
-//! is in `metrics`; what it remembers of routes in `caching`.
+//! is in `metrics`; what follows a 101 is `tunnel`; what it remembers of routes in `caching`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -19,15 +19,23 @@ mod counters;
 mod exchange;
 mod fleet;
 mod forwarding;
+mod grpc;
+mod handshake;
+mod health;
+mod http2;
 mod metrics;
 mod node;
+mod overview;
 mod plan;
+mod proxy_protocol;
 mod receiver;
 mod relay;
 mod reply;
 mod sender;
 mod snapshot;
+mod stream;
 mod troubles;
+mod tunnel;
 mod variables;
 mod worker;
 
@@ -35,5 +43,6 @@ pub use caching::measure::MatchCost;
 pub use counters::{Counters, Tally};
 pub use fleet::{Fleet, StartError, raise_fd_limit, worker_count};
 pub use metrics::MetricsPlan;
+pub use overview::{Inquiry, UpstreamOverview};
 pub use plan::{Changes, Plan, PlanCell, PlanError};
 pub use variables::{argument_of, cookie_of};

@@ -1,66 +1,115 @@
 //! Connections to nodes: taking a live one from the pool, making a new one.
 
 use crate::client::Client;
+use crate::http2;
+use crate::stream::{Stream, Tls};
 use crate::worker::Worker;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::task::Poll;
+use std::rc::Rc;
+use std::sync::Arc;
+use stillgate_tls::rustls::ClientConfig;
+use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, UpstreamState};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-/// The youngest idle connection on which nothing has happened since its last response.
+/// Idle connections looked at for one to the right name.
+const NAMES_TRIED_MAX: usize = 8;
+
+/// Where a connection is to lead.
+pub(crate) struct Destination<'a> {
+    pub(crate) address: SocketAddr,
+    /// The TLS it must speak, and the name that the node must show a certificate of.
+    pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
+    /// Whether the node is spoken to in HTTP/2.
+    pub(crate) http2: bool,
+}
+
+/// The youngest idle connection on which nothing has happened since its last response. Those of other names are left.
 pub(crate) fn take_live(
-    state: &mut UpstreamState<TcpStream>,
+    state: &mut UpstreamState<Stream>,
     index: usize,
+    name: Option<&ServerName<'static>>,
     now_ms: u64,
-) -> Option<(TcpStream, ConnMeta)> {
-    loop {
-        let (stream, meta) = state.take(index, now_ms)?;
-        if !is_dead(&stream) {
-            return Some((stream, meta));
+) -> Option<(Stream, ConnMeta)> {
+    let mut others = Vec::new();
+    let mut found = None;
+    while found.is_none() && others.len() < NAMES_TRIED_MAX {
+        let Some((mut stream, meta)) = state.take(index, now_ms) else { break };
+        match stream.server_name() == name {
+            true if stream.is_dead() => {}
+            true if stream.is_full() => others.push((stream, meta)),
+            true => found = Some((stream, meta)),
+            false => others.push((stream, meta)),
+        }
+    }
+    // Back in their order, the youngest last.
+    for (stream, meta) in others.into_iter().rev() {
+        drop(state.put(index, stream, meta.unused(), now_ms));
+    }
+    found.map(|(stream, meta)| keep_shared(state, index, stream, meta, now_ms))
+}
+
+/// Of a connection that carries many requests at once the try gets one; the connection stays in the pool.
+pub(crate) fn keep_shared(
+    state: &mut UpstreamState<Stream>,
+    index: usize,
+    stream: Stream,
+    meta: ConnMeta,
+    now_ms: u64,
+) -> (Stream, ConnMeta) {
+    match stream.share() {
+        None => (stream, meta),
+        Some(one) => {
+            drop(state.put(index, stream, meta, now_ms));
+            (one, meta)
         }
     }
 }
 
-/// Whether an idle connection was closed, or sent something nobody asked for. Costs no system call while nothing
-/// happened: the event loop's readiness says so.
-pub(crate) fn is_dead(stream: &TcpStream) -> bool {
-    !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-}
-
 /// A new connection, or why there is none and whether that is the node's fault.
 pub(crate) async fn connect(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     client: &Client,
-    address: SocketAddr,
+    destination: Destination<'_>,
     timeout_ms: u64,
-) -> Result<TcpStream, ConnectError> {
+) -> Result<Stream, ConnectError> {
     let deadline_ms = worker.clock.now_ms() + timeout_ms;
-    let mut connecting = Box::pin(TcpStream::connect(address));
-    let connected = poll_fn(|cx| {
-        if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
-            return Poll::Ready(Some(result));
-        }
-        if worker.clock.now_ms() >= deadline_ms {
-            return Poll::Ready(None);
-        }
-        client.timer.set(&worker.clock, deadline_ms, cx);
-        Poll::Pending
-    })
-    .await;
-    match connected {
-        Some(Ok(stream)) => {
-            worker.counters.upstream_connects.add(1);
-            // Without it only latency suffers; the connection is good.
-            let _ = stream.set_nodelay(true);
-            Ok(stream)
-        }
+    let connecting = Box::pin(open(worker, destination));
+    match worker.clock.within(&client.timer, deadline_ms, connecting).await {
+        Some(Ok(stream)) => Ok(stream),
         Some(Err(error)) => {
             Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
         }
         None => Err(ConnectError { failure: Failure::ConnectTimeout, is_local: false, error: None }),
     }
+}
+
+async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<Stream> {
+    let is_http2 = destination.http2;
+    let stream = open_bytes(worker, destination).await?;
+    match is_http2 {
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream).await?))),
+        false => Ok(stream),
+    }
+}
+
+async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result<Stream> {
+    let stream = TcpStream::connect(destination.address).await?;
+    worker.counters.upstream_connects.add(1);
+    // Without it only latency suffers; the connection is good.
+    let _ = stream.set_nodelay(true);
+    let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
+    let connector = TlsConnector::from(config.clone());
+    let stream = match destination.http2 {
+        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await?,
+        false => connector.connect(name.clone(), stream).await?,
+    };
+    if destination.http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(io::Error::other("the node does not speak HTTP/2 (ALPN)"));
+    }
+    Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
 
 /// Why there is no connection.

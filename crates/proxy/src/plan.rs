@@ -5,10 +5,12 @@
 //! are in `routes`, what its metrics have to know of a change in `changes`.
 
 mod changes;
+mod lease;
 mod routes;
 mod upstreams;
 
 pub use changes::Changes;
+pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
 pub(crate) use upstreams::{PlanUpstream, Positions};
 
@@ -23,9 +25,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
-use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, UpstreamTimeouts};
+use std::time::{Duration, Instant};
+use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
+use stillgate_tls::{ClientTls, Material, ServerTls};
+use stillgate_upstream::Endpoint;
 use stillgate_wire::HeadLimits;
 use tracing::debug;
 
@@ -44,13 +48,21 @@ pub struct Plan {
     pub(crate) routes: Routes,
     /// The same list as in the Plan before where nothing in it changed.
     pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
+    /// Those of them that have active checks.
+    checked: Arc<[Arc<PlanUpstream>]>,
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
     metrics: Option<Arc<MetricsPlan>>,
+    /// For the listeners that speak TLS.
+    pub(crate) tls: Option<Arc<ServerTls>>,
     /// Counts the changes of what series' numbers stand for: those of routes, and the slots of nodes.
     pub(crate) numbering: u64,
     changes: Changes,
+    /// Revoked as this Plan is published.
+    revoked: Vec<Arc<Lease>>,
+    /// Counts the Plans that revoked some.
+    pub(crate) revocations: u64,
 }
 
 /// What matching takes, and when that was measured.
@@ -67,6 +79,8 @@ pub(crate) struct TimeoutsMs {
     pub(crate) connect: u64,
     pub(crate) send: u64,
     pub(crate) read: u64,
+    /// Far away where there is no bound.
+    pub(crate) per_try: u64,
 }
 
 /// What of the `gateway:` section can change without a restart.
@@ -79,6 +93,11 @@ pub(crate) struct Settings {
     pub(crate) body_ms: u64,
     pub(crate) send_ms: u64,
     pub(crate) keepalive_ms: u64,
+    pub(crate) drain_ms: u64,
+    /// `None`: as long as the node may be silent.
+    pub(crate) tunnel_idle_ms: Option<u64>,
+    /// Zero: no bound.
+    pub(crate) tunnel_total_ms: u64,
     pub(crate) connections_max: usize,
 }
 
@@ -99,19 +118,22 @@ impl std::error::Error for PlanError {}
 
 impl Plan {
     /// Compiles a configuration. `addresses` are what its DNS names stand for now; a name that is missing there has no
-    /// node to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything.
+    /// node to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything;
+    /// `tls`: the certificates and keys of the configuration, if it has any.
     pub fn build(
         generation: u64,
         config: &Config,
         addresses: &HashMap<String, Vec<IpAddr>>,
         previous: Option<&Plan>,
         metrics: Option<Arc<MetricsPlan>>,
+        tls: Option<&Material>,
     ) -> Result<Plan, PlanError> {
         let began = Instant::now();
         let matcher = matcher(config, previous)?;
         let matcher_ms = millis_since(began);
-        let (routes, difference) = Routes::new(&config.routes, previous.map(|previous| &previous.routes));
-        let upstreams = upstreams::upstreams(config, addresses, previous);
+        let (routes, mut difference) =
+            Routes::new(&config.routes, &config.upstreams, previous.map(|previous| &previous.routes));
+        let upstreams = upstreams::upstreams(config, addresses, tls, previous);
         let is_same = |previous: &&Plan| {
             let same_metrics = match (&previous.metrics, &metrics) {
                 (Some(old), Some(new)) => Arc::ptr_eq(old, new),
@@ -124,10 +146,13 @@ impl Plan {
             None => 1,
         };
         let uses_latency = upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
+        let checked = upstreams::checked(&upstreams, previous);
         let routes_ms = millis_since(began) - matcher_ms;
         let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
         let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
         let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
+        let revoked = std::mem::take(&mut difference.revoked);
+        let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
         let mut plan = Plan {
             generation,
             digest: config.digest.clone(),
@@ -137,11 +162,15 @@ impl Plan {
             match_cost,
             routes,
             upstreams,
+            checked,
             uses_latency,
             settings: (&config.gateway).into(),
             metrics,
+            tls: tls.and_then(|tls| tls.server.clone()),
             numbering,
             changes: Changes::default(),
+            revoked,
+            revocations,
         };
         let measure_ms = millis_since(began) - matcher_ms - routes_ms;
         plan.changes = Changes::new(&plan, previous, &difference);
@@ -153,6 +182,16 @@ impl Plan {
     /// The compiled routes.
     pub fn matcher(&self) -> &Matcher {
         &self.matcher
+    }
+
+    /// The upstreams, with the endpoints their nodes stand for now.
+    pub fn upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint])> {
+        self.upstreams.iter().map(|upstream| (&upstream.definition, upstream.endpoints.as_slice()))
+    }
+
+    /// Those of them that have active checks, with what TLS towards their nodes takes.
+    pub fn checked_upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint], Option<&Arc<ClientTls>>)> {
+        self.checked.iter().map(|of| (&of.definition, of.endpoints.as_slice(), of.tls.as_ref()))
     }
 
     /// What is recorded of requests; `None`: nothing.
@@ -231,13 +270,18 @@ fn millis_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
 impl From<UpstreamTimeouts> for TimeoutsMs {
     fn from(timeouts: UpstreamTimeouts) -> Self {
-        TimeoutsMs { connect: millis(timeouts.connect), send: millis(timeouts.send), read: millis(timeouts.read) }
+        TimeoutsMs {
+            connect: millis(timeouts.connect),
+            send: millis(timeouts.send),
+            read: millis(timeouts.read),
+            per_try: millis(timeouts.per_try.unwrap_or(Duration::MAX)),
+        }
     }
 }
 
@@ -255,6 +299,9 @@ impl From<&Gateway> for Settings {
             body_ms: millis(gateway.timeouts.body),
             send_ms: millis(gateway.timeouts.send),
             keepalive_ms: millis(gateway.timeouts.keepalive),
+            drain_ms: millis(gateway.timeouts.drain),
+            tunnel_idle_ms: gateway.timeouts.tunnel_idle.map(millis),
+            tunnel_total_ms: millis(gateway.timeouts.tunnel_total),
             connections_max: gateway.limits.connections_per_worker,
         }
     }
@@ -281,6 +328,8 @@ impl PlanCell {
     /// Replaces the Plan and returns the old one, which the caller keeps until nobody else does: freeing a large Plan
     /// must not fall to a worker.
     pub fn publish(&self, plan: Arc<Plan>) -> Arc<Plan> {
+        // Before workers look: whoever sees the new Plan sees these as well.
+        plan.revoked.iter().for_each(|lease| lease.revoke());
         let old = self.plan.swap(plan);
         self.version.fetch_add(1, Ordering::Release);
         old
@@ -307,7 +356,7 @@ mod tests {
     }
 
     fn next(config: &Config, previous: Option<&Plan>) -> Plan {
-        Plan::build(1, config, &HashMap::new(), previous, None).unwrap()
+        Plan::build(1, config, &HashMap::new(), previous, None, None).unwrap()
     }
 
     #[test]

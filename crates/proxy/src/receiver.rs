@@ -10,13 +10,12 @@
 //! is no leftover, and reading goes on at `content.end`.
 
 use crate::buffer::{Buffer, Buffers};
+use crate::stream::Stream;
 use std::io;
 use std::ops::Range;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use stillgate_wire::{BodyDecoder, ChunkError, Framing};
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::ReadBuf;
 
 /// What has been received on one connection and not been passed on.
 #[derive(Debug, Default)]
@@ -150,7 +149,7 @@ impl Receiver {
     pub(crate) fn poll_read_head(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         buffers: &Buffers,
     ) -> Poll<io::Result<usize>> {
         let at = self.leftover.end;
@@ -163,7 +162,7 @@ impl Receiver {
     pub(crate) fn poll_read_ahead(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         buffers: &Buffers,
     ) -> Option<Poll<io::Result<usize>>> {
         debug_assert!(self.is_done());
@@ -177,7 +176,7 @@ impl Receiver {
         &mut self,
         keep: bool,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         buffers: &Buffers,
     ) -> Poll<io::Result<Result<usize, ChunkError>>> {
         debug_assert!(self.content.is_empty() && !self.is_done());
@@ -195,13 +194,13 @@ impl Receiver {
         &mut self,
         at: usize,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         buffers: &Buffers,
     ) -> Poll<io::Result<usize>> {
         let fresh = self.buffer.is_none();
         let buffer = self.buffer.get_or_insert_with(|| buffers.take());
         let mut space = ReadBuf::new(&mut buffer[at..]);
-        let read = Pin::new(stream).poll_read(cx, &mut space);
+        let read = stream.poll_read(cx, &mut space);
         let n = space.filled().len();
         match read {
             Poll::Ready(Ok(())) => {
@@ -222,6 +221,25 @@ impl Receiver {
     pub(crate) fn drop_head(&mut self) {
         self.base = 0;
         self.replayable = false;
+    }
+
+    /// Takes out the bytes behind the end of the message, which are no message, with their buffer.
+    pub(crate) fn take_leftover(&mut self) -> Option<(Buffer, Range<usize>)> {
+        if self.leftover.is_empty() {
+            return None;
+        }
+        let held = std::mem::take(&mut self.leftover);
+        self.buffer.take().map(|buffer| (buffer, held))
+    }
+
+    /// Takes in a head that was kept elsewhere, of a message of which so many bytes were received.
+    pub(crate) fn recall(&mut self, head: &[u8], total: u64, buffers: &Buffers) {
+        let buffer = self.buffer.get_or_insert_with(|| buffers.take());
+        buffer[..head.len()].copy_from_slice(head);
+        self.base = head.len();
+        self.content = self.base..self.base;
+        self.leftover = self.base..self.base;
+        self.total = total;
     }
 
     /// Gives the buffer back where nothing in it is needed.

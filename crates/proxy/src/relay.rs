@@ -7,11 +7,11 @@
 use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::plan::{Settings, TimeoutsMs};
+use crate::stream::Stream;
 use crate::worker::Worker;
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
 use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};
-use tokio::net::TcpStream;
 
 /// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
 /// the answer is looked at.
@@ -34,6 +34,8 @@ pub(crate) enum Event {
     BodyTimeout,
     /// The request's body is malformed.
     BadBody(ChunkError),
+    /// The time that the client gave the call has passed.
+    Deadline,
 }
 
 /// What is being waited for longest.
@@ -44,6 +46,9 @@ enum Wait {
     ClientBody,
     ClientSend,
     HalfClosed,
+    Try,
+    /// The client's own deadline.
+    Deadline,
 }
 
 /// Where the response is.
@@ -51,6 +56,8 @@ enum Wait {
 enum Phase {
     Head,
     Body,
+    /// A 101 is staged, and nothing follows it.
+    Switch,
 }
 
 /// One try of one exchange, from the staged request to the end of the response.
@@ -58,7 +65,7 @@ pub(crate) struct Relay<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) client: &'a mut Client,
     pub(crate) x: &'a mut Exchange,
-    pub(crate) node: &'a mut TcpStream,
+    pub(crate) node: &'a mut Stream,
     bounds: Bounds,
     phase: Phase,
     /// All of the request is written.
@@ -69,6 +76,8 @@ pub(crate) struct Relay<'a> {
     /// The client waits for the node's permission to send its body (RFC 9110 section 10.1.1): that the node is silent
     /// is not the client's fault.
     awaits_continue: bool,
+    /// What `timeout.per_try` counts from: the start of the try, or when the client last sent a part of the body.
+    pub(crate) try_began_ms: u64,
     request_moved_ms: u64,
     response_moved_ms: u64,
     /// When the client's end of sending was seen, or last probed; zero: not yet.
@@ -84,7 +93,12 @@ pub(crate) struct Bounds {
     pub(crate) client_body_ms: u64,
     pub(crate) client_send_ms: u64,
     pub(crate) response_head: HeadLimits,
+    /// When the client wants its whole response at the latest; far away where it does not say so.
+    pub(crate) deadline_ms: u64,
 }
+
+/// A time that does not come.
+const FAR_MS: u64 = u64::MAX / 2;
 
 impl Bounds {
     pub(crate) fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
@@ -93,6 +107,7 @@ impl Bounds {
             client_body_ms: settings.body_ms,
             client_send_ms: settings.send_ms,
             response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
+            deadline_ms: FAR_MS,
         }
     }
 }
@@ -102,7 +117,7 @@ impl<'a> Relay<'a> {
         worker: &'a Worker,
         client: &'a mut Client,
         x: &'a mut Exchange,
-        node: &'a mut TcpStream,
+        node: &'a mut Stream,
         bounds: Bounds,
     ) -> Relay<'a> {
         let now = worker.clock.now_ms();
@@ -119,6 +134,7 @@ impl<'a> Relay<'a> {
             request_sent: false,
             node_deaf: false,
             awaits_continue,
+            try_began_ms: now,
             request_moved_ms: now,
             response_moved_ms: now,
             half_closed_ms,
@@ -128,7 +144,7 @@ impl<'a> Relay<'a> {
 
     /// Whether the final response head has been staged.
     pub(crate) fn in_body(&self) -> bool {
-        self.phase == Phase::Body
+        self.phase != Phase::Head
     }
 
     /// A 100 was passed on: if the client waited for it, its body is what is awaited now.
@@ -140,6 +156,11 @@ impl<'a> Relay<'a> {
     /// The final response head is staged: what follows is its body.
     pub(crate) fn enter_body(&mut self) {
         self.phase = Phase::Body;
+    }
+
+    /// The head of a 101 is staged: it is the last of the exchange.
+    pub(crate) fn enter_switch(&mut self) {
+        self.phase = Phase::Switch;
     }
 
     /// Moves what can be moved. Called again after every event that does not end the try.
@@ -157,6 +178,11 @@ impl<'a> Relay<'a> {
         match self.phase {
             Phase::Head => self.pump_head(cx)?,
             Phase::Body => self.pump_body(cx)?,
+            Phase::Switch => {
+                if self.flush_to_client(cx)?.is_ready() {
+                    return Err(Event::Finished);
+                }
+            }
         }
         if !self.client.eof && self.x.from_client.is_done() {
             self.watch_client(cx)?;
@@ -207,6 +233,7 @@ impl<'a> Relay<'a> {
             Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
             Poll::Ready(Ok(Ok(_))) => {
                 self.request_moved_ms = self.worker.clock.now_ms();
+                self.try_began_ms = self.request_moved_ms;
                 self.awaits_continue = false;
                 let end = x.from_client.is_done().then(|| x.from_client.trailers());
                 x.to_node.stage(x.from_client.content(), end, buffers);
@@ -319,19 +346,21 @@ impl<'a> Relay<'a> {
             }
             match wait {
                 Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
+                Wait::Try => return Err(Event::NodeFailed(Failure::TryTimeout)),
                 Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
                 Wait::NodeRead => return Err(Event::Cut),
                 Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
                 // The response is on its way: who stopped reading or sending the request has no need of its rest.
                 Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
                 Wait::ClientSend => return Err(Event::ClientGone),
+                Wait::Deadline => return Err(Event::Deadline),
                 Wait::HalfClosed => self.probe_half_closed(cx)?,
             }
         }
     }
 
     fn deadline(&self) -> (u64, Wait) {
-        let mut nearest = (u64::MAX / 2, Wait::NodeRead);
+        let mut nearest = (self.bounds.deadline_ms, Wait::Deadline);
         let mut consider = |deadline_ms: u64, wait: Wait| {
             if deadline_ms < nearest.0 {
                 nearest = (deadline_ms, wait);
@@ -349,6 +378,10 @@ impl<'a> Relay<'a> {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
         }
+        let awaits_client = sending && self.x.to_node.is_idle() && !self.awaits_continue;
+        if self.phase == Phase::Head && !awaits_client {
+            consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
+        }
         if self.half_closed_ms != 0 && self.phase == Phase::Head {
             consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
         }
@@ -360,7 +393,7 @@ impl<'a> Relay<'a> {
     /// sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         self.half_closed_ms = self.worker.clock.now_ms();
-        if matches!(self.client.stream.take_error(), Ok(Some(_)) | Err(_)) {
+        if self.client.stream.has_failed() {
             return Err(Event::ClientGone);
         }
         if !self.x.probed && self.x.request.version == Version::Http11 && self.x.to_client.is_idle() {

@@ -1,8 +1,10 @@
-//! Answers the gateway gives itself, in APISIX's form: a JSON object with `error_msg`.
+//! Answers the gateway gives itself, in APISIX's form: a JSON object with `error_msg`. A gRPC call gets its own form; the
+//! log and the metrics tell of it the status that any other request would have got.
 
 use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::push_common_lines;
+use crate::grpc;
 use crate::plan::Settings;
 use crate::sender::Coding;
 use crate::worker::Worker;
@@ -20,6 +22,7 @@ pub(crate) fn reason(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         414 => "URI Too Long",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
@@ -36,15 +39,27 @@ pub(crate) struct Refusal {
     pub(crate) message: Cow<'static, str>,
     /// What follows on the connection may be no request.
     pub(crate) closes: bool,
+    /// The client's own deadline has passed.
+    pub(crate) is_deadline: bool,
+    /// It may be tried again soon.
+    pub(crate) is_overload: bool,
 }
 
 impl Refusal {
     pub(crate) fn new(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
-        Refusal { status, message: message.into(), closes: false }
+        Refusal { status, message: message.into(), closes: false, is_deadline: false, is_overload: false }
     }
 
     pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         Refusal { closes: true, ..Refusal::new(status, message) }
+    }
+
+    pub(crate) fn overload() -> Refusal {
+        Refusal { is_overload: true, ..Refusal::new(503, "the upstream has as many requests as it may have") }
+    }
+
+    pub(crate) fn deadline() -> Refusal {
+        Refusal { is_deadline: true, ..Refusal::new(504, "the time that the client gave the call has passed") }
     }
 }
 
@@ -91,8 +106,16 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
     x.to_node.release(&worker.buffers);
     let before = x.to_client.total;
     let out = x.to_client.head(&worker.buffers);
-    let body = body(refusal.status, &refusal.message);
-    write_head(out, refusal.status, body.len());
+    let mut body = body(refusal.status, &refusal.message);
+    if grpc::is_call(&x.request, x.from_client.head()) {
+        body.clear();
+        grpc::write_answer(out, refusal.status, refusal.is_deadline, &refusal.message);
+    } else {
+        write_head(out, refusal.status, body.len());
+    }
+    if refusal.is_overload {
+        out.extend_from_slice(b"Retry-After: 1\r\n");
+    }
     push_common_lines(worker, settings, out, true, x.request.version, keep_alive);
     out.extend_from_slice(b"\r\n");
     x.outcome.head_bytes = before + out.len() as u64;
@@ -133,6 +156,16 @@ async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, send_ms: 
         (true, true) => After::KeepAlive,
         (true, false) => After::Linger,
     }
+}
+
+/// The whole answer to a client that speaks HTTP where TLS is spoken.
+pub(crate) fn plain_to_tls() -> Vec<u8> {
+    let body = body(400, "this port speaks TLS: the URL must begin with https");
+    let mut out = Vec::new();
+    write_head(&mut out, 400, body.len());
+    out.extend_from_slice(b"Connection: close\r\n\r\n");
+    out.extend_from_slice(body.as_bytes());
+    out
 }
 
 /// The whole answer to a connection beyond the worker's share.

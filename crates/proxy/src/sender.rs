@@ -10,12 +10,10 @@
 //! Small content is copied behind the head, so that the usual message is one contiguous `write`; the rest is a `writev`.
 
 use crate::buffer::Buffers;
+use crate::stream::Stream;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use stillgate_wire::{CHUNK_HEAD_BYTES_MAX, chunk_head};
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
 /// Content up to this size is cheaper to copy than to describe to `writev`.
 const COPY_BYTES_MAX: usize = 4096;
@@ -39,6 +37,8 @@ pub(crate) struct Sender {
     split: usize,
     /// Content bytes of the staged frame that are not written yet.
     content_left: usize,
+    /// Something was written of which the stream has not said that it is out.
+    unflushed: bool,
     /// How content is framed.
     pub(crate) coding: Coding,
     /// Bytes written since [`Sender::reset`].
@@ -53,9 +53,14 @@ impl Sender {
         self.total = 0;
     }
 
-    /// Whether everything staged was written.
+    /// Whether everything staged is out.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
+        !self.unflushed && self.is_written()
+    }
+
+    #[inline]
+    fn is_written(&self) -> bool {
         self.content_left == 0 && self.sent == self.out.len()
     }
 
@@ -116,17 +121,16 @@ impl Sender {
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         content: &[u8],
         buffers: &Buffers,
     ) -> Poll<io::Result<()>> {
         debug_assert_eq!(content.len(), self.content_left);
         let offset = content.len();
-        while !self.is_idle() {
+        while !self.is_written() {
             let content = &content[offset - self.content_left..];
             let before = &self.out[self.sent.min(self.split)..self.split];
             let after = &self.out[self.split.max(self.sent)..];
-            let stream = Pin::new(&mut *stream);
             let wrote = match (before.is_empty(), content.is_empty(), after.is_empty()) {
                 (_, true, _) => stream.poll_write(cx, &self.out[self.sent..]),
                 (true, false, true) => stream.poll_write(cx, content),
@@ -141,12 +145,14 @@ impl Sender {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
+        ready!(stream.poll_flush(cx))?;
         self.release(buffers);
         Poll::Ready(Ok(()))
     }
 
     fn advance(&mut self, wrote: usize) {
         self.total += wrote as u64;
+        self.unflushed = true;
         let before = wrote.min(self.split.saturating_sub(self.sent));
         self.sent += before;
         let content = (wrote - before).min(self.content_left);
@@ -162,5 +168,6 @@ impl Sender {
         self.sent = 0;
         self.split = 0;
         self.content_left = 0;
+        self.unflushed = false;
     }
 }

@@ -1,12 +1,13 @@
 //! One worker's view of a Plan: the Plan, and the worker's own mutable state of each of its upstreams.
 
 use crate::plan::{Plan, PlanUpstream, Positions};
+use crate::stream::Stream;
 use std::cell::RefCell;
 use std::ops::Index;
 use std::rc::Rc;
 use std::sync::Arc;
+use stillgate_tls::rustls::ClientConfig;
 use stillgate_upstream::UpstreamState;
-use tokio::net::TcpStream;
 
 /// What a worker serves from until the next Plan. An exchange holds the one it began with.
 pub(crate) struct Snapshot {
@@ -30,7 +31,9 @@ const PIECE: usize = 256;
 /// One upstream in one worker.
 pub(crate) struct WorkerUpstream {
     pub(crate) definition: Arc<PlanUpstream>,
-    pub(crate) state: Rc<RefCell<UpstreamState<TcpStream>>>,
+    pub(crate) state: Rc<RefCell<UpstreamState<Stream>>>,
+    /// The worker's own, with the sessions it may resume.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
 }
 
 impl Snapshot {
@@ -50,11 +53,13 @@ impl Snapshot {
                 Some(same) if Arc::ptr_eq(&same.definition, definition) => Rc::clone(same),
                 Some(changed) => {
                     changed.state.borrow_mut().migrate(&definition.definition, &definition.endpoints);
-                    Rc::new(WorkerUpstream { definition: definition.clone(), state: changed.state.clone() })
+                    let tls = changed.tls_of(definition);
+                    Rc::new(WorkerUpstream { definition: definition.clone(), state: changed.state.clone(), tls })
                 }
                 None => Rc::new(WorkerUpstream {
                     definition: definition.clone(),
                     state: Rc::new(RefCell::new(UpstreamState::new(&definition.definition, &definition.endpoints))),
+                    tls: definition.tls.as_ref().map(|tls| tls.for_worker()),
                 }),
             }
         };
@@ -75,8 +80,17 @@ impl Snapshot {
     }
 }
 
+impl WorkerUpstream {
+    /// That of a new definition: the same where the files and settings are.
+    fn tls_of(&self, definition: &PlanUpstream) -> Option<Arc<ClientConfig>> {
+        let new = definition.tls.as_ref()?;
+        let is_same = self.definition.tls.as_ref().is_some_and(|old| Arc::ptr_eq(old, new));
+        self.tls.clone().filter(|_| is_same).or_else(|| Some(new.for_worker()))
+    }
+}
+
 impl Upstreams {
-    fn get(&self, at: usize) -> Option<&Rc<WorkerUpstream>> {
+    pub(crate) fn get(&self, at: usize) -> Option<&Rc<WorkerUpstream>> {
         self.pieces.get(at / PIECE)?.get(at % PIECE)
     }
 
@@ -107,7 +121,8 @@ mod tests {
         let named = |config: &Config, key: String| Arc::new(Upstream { key, ..(*config.upstreams[0]).clone() });
         config.upstreams = (0..3 * PIECE).map(|at| named(&config, at.to_string())).collect();
         let next = |previous: Option<&Snapshot>, config: &Config, version| {
-            let plan = Plan::build(version, config, &HashMap::new(), previous.map(|old| &*old.plan), None).unwrap();
+            let plan =
+                Plan::build(version, config, &HashMap::new(), previous.map(|old| &*old.plan), None, None).unwrap();
             Snapshot::next(previous, Arc::new(plan), version)
         };
         let state = |snapshot: &Snapshot, at: usize| Rc::as_ptr(&snapshot.upstreams[at].state);

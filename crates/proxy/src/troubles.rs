@@ -1,4 +1,5 @@
-//! Tells the log, now and then, that upstreams fail requests: once a while with a count, not once a request.
+//! Tells the log, now and then, that upstreams fail requests or clients' connections do not begin as they must: once a
+//! while with a count, not once each.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -6,12 +7,17 @@ use std::net::SocketAddr;
 /// Between two lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;
 
-/// Requests that their upstream did not serve, since the last line.
+/// What went wrong since the last line about it.
 #[derive(Default)]
 pub(crate) struct Troubles {
+    /// Requests that their upstream did not serve.
     requests: Cell<u64>,
     latest: RefCell<Option<Trouble>>,
     reported_ms: Cell<u64>,
+    /// Clients' connections closed before their first request.
+    connections: Cell<u64>,
+    latest_connection: RefCell<Option<(SocketAddr, String)>>,
+    connections_reported_ms: Cell<u64>,
 }
 
 struct Trouble {
@@ -28,15 +34,32 @@ impl Troubles {
         self.latest.replace(Some(trouble));
     }
 
-    /// Writes the line where one is due.
-    pub(crate) fn report(&self, now_ms: u64) {
-        if self.reported_ms.get() != 0 && now_ms < self.reported_ms.get() + REPORT_EVERY_MS {
-            return;
-        }
-        let Some(Trouble { upstream, message, node }) = self.latest.take() else { return };
-        self.reported_ms.set(now_ms);
-        let requests = self.requests.take();
-        let node = node.map_or("none".to_owned(), |node| node.to_string());
-        tracing::warn!(requests, %upstream, node, "requests were not served by their upstream; the latest: {message}");
+    /// A client's connection was closed before its first request.
+    pub(crate) fn note_connection(&self, peer: SocketAddr, message: String) {
+        self.connections.set(self.connections.get() + 1);
+        self.latest_connection.replace(Some((peer, message)));
     }
+
+    /// Writes the lines that are due.
+    pub(crate) fn report(&self, now_ms: u64) {
+        if is_due(&self.reported_ms, now_ms)
+            && let Some(Trouble { upstream, message, node }) = self.latest.take()
+        {
+            self.reported_ms.set(now_ms);
+            let requests = self.requests.take();
+            let node = node.map_or("none".to_owned(), |node| node.to_string());
+            tracing::warn!(requests, %upstream, node, "requests were not served by their upstream; the latest: {message}");
+        }
+        if is_due(&self.connections_reported_ms, now_ms)
+            && let Some((peer, message)) = self.latest_connection.take()
+        {
+            self.connections_reported_ms.set(now_ms);
+            let connections = self.connections.take();
+            tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
+        }
+    }
+}
+
+fn is_due(reported_ms: &Cell<u64>, now_ms: u64) -> bool {
+    reported_ms.get() == 0 || now_ms >= reported_ms.get() + REPORT_EVERY_MS
 }

@@ -1,7 +1,8 @@
 //! The variables of a request in flight, answered from the bytes of its head.
 
-use crate::client::Client;
+use crate::client::{Client, scheme};
 use crate::exchange::Exchange;
+use crate::handshake::TlsFacts;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::{normalise, target_path};
@@ -20,6 +21,10 @@ pub(crate) struct RequestVars<'a> {
     pub(crate) client: IpAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
+    /// The version of HTTP that the client speaks.
+    pub(crate) protocol: &'static str,
+    /// `None`: the connection is a plain one.
+    pub(crate) tls: Option<&'a TlsFacts>,
     /// The route that was found, whose path or regexes may have captured something.
     pub(crate) found: Option<(&'a Matcher, Match)>,
 }
@@ -105,15 +110,15 @@ impl Lookup for RequestVars<'_> {
             Variable::IsArgs => Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" }),
             Variable::Host => Some(self.host),
             Variable::RequestMethod => Some(self.request.method_bytes(self.head)),
-            Variable::Scheme => Some(b"http"),
-            Variable::ServerProtocol => Some(self.request.version.as_str().as_bytes()),
+            Variable::Scheme => Some(scheme(self.tls).as_bytes()),
+            Variable::ServerProtocol => Some(self.protocol.as_bytes()),
             Variable::RemoteAddr => Some(written(buffer, self.client)),
             Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
             Variable::RemotePort => Some(written(buffer, self.peer.port())),
             Variable::ServerAddr => Some(written(buffer, self.local.ip())),
             Variable::ServerPort => Some(written(buffer, self.local.port())),
-            // There is no TLS yet.
-            Variable::SslServerName => None,
+            Variable::SslServerName => self.tls?.server_name.as_deref().map(str::as_bytes),
+            Variable::Ssl(variable) => self.tls?.value(*variable).map(str::as_bytes),
             Variable::Arg(name) => self.argument(name),
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),
@@ -150,6 +155,8 @@ pub(crate) fn with_vars<R>(
         client: client.address,
         peer: client.peer,
         local: client.local,
+        tls: client.tls.as_deref(),
+        protocol: client.protocol(&x.request),
         found: x.outcome.route.map(|found| (matcher, found)),
     };
     then(&vars, &mut x.key)

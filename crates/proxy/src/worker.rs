@@ -9,23 +9,25 @@ use crate::client::Client;
 use crate::clock::{Clock, TICK_MS};
 use crate::counters::WorkerCounters;
 use crate::exchange::{Exchange, Timing};
+use crate::http2::Connecting;
 use crate::metrics::{Listener, MetricsPlan, Recorder};
-use crate::node;
+use crate::overview::{self, Question};
 use crate::plan::PlanCell;
 use crate::snapshot::{Snapshot, WorkerUpstream};
+use crate::stream::Stream;
 use crate::troubles::Troubles;
+use crate::tunnel::Watches;
 use crate::variables::with_vars;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stillgate_metrics::Writer;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::MissedTickBehavior;
 
@@ -52,13 +54,14 @@ pub(crate) enum Command {
 /// What a worker is made of; sent to its thread.
 pub(crate) struct Setup {
     pub(crate) listeners: Vec<std::net::TcpListener>,
-    /// The listeners' addresses as configured.
-    pub(crate) configured: Vec<SocketAddr>,
+    /// The listeners as configured.
+    pub(crate) configured: Vec<stillgate_config::Listener>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
     pub(crate) commands: watch::Receiver<Command>,
+    pub(crate) questions: mpsc::Receiver<Question>,
     pub(crate) seed: u64,
     /// Which clients cannot guess.
     pub(crate) secret: u64,
@@ -73,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) listeners: Box<[Listener]>,
     pub(crate) draining: Cell<bool>,
     pub(crate) troubles: Troubles,
+    pub(crate) connecting: Connecting,
+    pub(crate) watches: Watches,
     plans: Arc<PlanCell>,
     snapshot: RefCell<Rc<Snapshot>>,
     sink: RefCell<Option<Sink>>,
@@ -94,7 +99,7 @@ pub(crate) struct Worker {
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let local = LocalSet::new();
-    let mut commands = setup.commands.clone();
+    let (mut commands, mut questions) = (setup.commands.clone(), setup.questions);
     local.block_on(&runtime, async move {
         let listeners: Vec<Rc<TcpListener>> = setup
             .listeners
@@ -110,6 +115,8 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             listeners: setup.configured.into_iter().map(Listener::new).collect(),
             draining: Cell::new(false),
             troubles: Troubles::default(),
+            connecting: Connecting::default(),
+            watches: Watches::default(),
             plans: setup.plans,
             snapshot: RefCell::new(snapshot),
             is_logging: setup.sink.is_some(),
@@ -122,13 +129,18 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             give_back: setup.give_back,
             peak: Cell::new(0),
         });
-        worker.live(listeners, &mut commands).await;
+        worker.live(listeners, &mut commands, &mut questions).await;
         Ok(())
     })
 }
 
 impl Worker {
-    async fn live(self: &Rc<Self>, mut listeners: Vec<Rc<TcpListener>>, commands: &mut watch::Receiver<Command>) {
+    async fn live(
+        self: &Rc<Self>,
+        mut listeners: Vec<Rc<TcpListener>>,
+        commands: &mut watch::Receiver<Command>,
+        questions: &mut mpsc::Receiver<Question>,
+    ) {
         let accepting: Vec<AbortHandle> = listeners
             .iter()
             .enumerate()
@@ -143,6 +155,9 @@ impl Worker {
                 _ = ticks.tick() => {
                     count += 1;
                     self.tick(count);
+                }
+                Some(question) = questions.recv() => {
+                    spawn_local(overview::answer(self.clone(), question));
                 }
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
@@ -166,7 +181,7 @@ impl Worker {
 
     fn tick(&self, count: u64) {
         self.clock.advance();
-        drop(self.snapshot());
+        self.watches.tick(self.snapshot().plan.revocations);
         self.tick_metrics(count.is_multiple_of(TICKS_PER_SECOND));
         if count.is_multiple_of(TICKS_PER_FLUSH)
             && let Some(sink) = &mut *self.sink.borrow_mut()
@@ -178,7 +193,7 @@ impl Worker {
             for upstream in self.snapshot().upstreams.iter() {
                 let mut state = upstream.state.borrow_mut();
                 if state.idle() > 0 {
-                    state.expire(now_ms, node::is_dead);
+                    state.expire(now_ms, Stream::is_dead);
                 }
             }
             self.troubles.report(now_ms);
@@ -319,7 +334,11 @@ impl Worker {
         let request_time =
             x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
         let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
-        let route_id = x.outcome.route.map(|found| snapshot.plan.routes[found.route].route.spec.id.as_str());
+        let kept = x.outcome.kept.clone();
+        let route_id = match (&kept, x.outcome.route) {
+            (Some(kept), _) => Some(kept.route.spec.id.as_str()),
+            (None, found) => found.map(|found| snapshot.plan.routes[found.route].route.spec.id.as_str()),
+        };
         let upstream_addr = x.outcome.upstream_addr;
         with_vars(client, x, snapshot.plan.matcher(), |vars, _| {
             sink.record(&Record {
@@ -334,7 +353,7 @@ impl Worker {
                 route_id,
                 method: vars.request.method_bytes(vars.head),
                 target: vars.request.target.of(vars.head),
-                version: vars.request.version.as_str(),
+                version: vars.protocol,
                 client: client.address,
                 vars,
             });

@@ -44,8 +44,27 @@ pub enum Variable {
     Cookie(Box<str>),
     /// `ssl_server_name`: the server name the client asked for by TLS (SNI).
     SslServerName,
+    /// `ssl_protocol`, `ssl_cipher`, `ssl_client_…`: what else the connection's TLS has agreed on; absent without TLS.
+    Ssl(SslVariable),
     /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
     PathParam(Box<str>),
+}
+
+/// What TLS knows of a connection, as nginx names and writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SslVariable {
+    /// `ssl_protocol`: `TLSv1.3`.
+    Protocol,
+    /// `ssl_cipher`: as OpenSSL names it.
+    Cipher,
+    /// `ssl_client_verify`: `SUCCESS` for a client that showed a good certificate, else `NONE`.
+    ClientVerify,
+    /// `ssl_client_s_dn`: the subject of the client's certificate (RFC 2253).
+    ClientSubject,
+    /// `ssl_client_serial`: its serial number in hexadecimal.
+    ClientSerial,
+    /// `ssl_client_fingerprint`: its SHA-1 in hexadecimal.
+    ClientFingerprint,
 }
 
 /// Longest name of a header field that can be asked for.
@@ -95,7 +114,7 @@ pub trait Lookup {
 }
 
 /// Variables without a name part. The first name of each is the one it prints as.
-const PLAIN: [(&str, Variable); 16] = [
+const PLAIN: [(&str, Variable); 22] = [
     ("uri", Variable::Uri),
     ("request_uri", Variable::RequestUri),
     ("args", Variable::Args),
@@ -112,6 +131,12 @@ const PLAIN: [(&str, Variable); 16] = [
     ("server_addr", Variable::ServerAddr),
     ("server_port", Variable::ServerPort),
     ("ssl_server_name", Variable::SslServerName),
+    ("ssl_protocol", Variable::Ssl(SslVariable::Protocol)),
+    ("ssl_cipher", Variable::Ssl(SslVariable::Cipher)),
+    ("ssl_client_verify", Variable::Ssl(SslVariable::ClientVerify)),
+    ("ssl_client_s_dn", Variable::Ssl(SslVariable::ClientSubject)),
+    ("ssl_client_serial", Variable::Ssl(SslVariable::ClientSerial)),
+    ("ssl_client_fingerprint", Variable::Ssl(SslVariable::ClientFingerprint)),
 ];
 
 /// Prefixes of variables with a name part, and what an example of each looks like.
@@ -292,7 +317,7 @@ mod tests {
         check("remote_adr", "\"remote_adr\": unknown variable; did you mean \"remote_addr\"?");
         check(
             "URI",
-            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
+            "\"URI\": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME",
         );
         check("arg_", "\"arg_\": the name part is missing, too long, or holds a character it cannot; write arg_NAME");
         check(

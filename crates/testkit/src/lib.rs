@@ -13,6 +13,7 @@ mod connection;
 mod corpus;
 mod exposition;
 mod gateway;
+pub mod http2;
 mod message;
 mod notation;
 mod payload;

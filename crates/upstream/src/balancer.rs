@@ -1,9 +1,9 @@
 //! Choosing the endpoint a request goes to.
 //!
 //! Endpoints are grouped in tiers by priority; a tier is asked only when every endpoint of the better ones is unusable,
-//! that is set aside or already tried by this request. An endpoint with weight 0 is in no tier and never chosen. When
+//! that is set aside, found unhealthy by active checks, or already tried by this request. An endpoint with weight 0 is in no tier and never chosen. When
 //! no tier has a usable endpoint, the one that failed least recently among those not yet tried is chosen although it is
-//! set aside: being set aside alone never makes a request fail. `None` means that nothing is left to try.
+//! set aside or unhealthy: that alone never makes a request fail. `None` means that nothing is left to try.
 //!
 //! How one is chosen within a tier is in the files of this folder, one method each. The state is one worker's; workers
 //! do not agree with each other on whose turn it is.
@@ -14,11 +14,13 @@ mod least_conn;
 mod round_robin;
 
 use crate::endpoint::Endpoint;
+use crate::health::{News, Report, Step};
 use crate::slot::{Slot, settle, usable};
 use crate::tried::Tried;
 pub(crate) use ewma::Latency;
 use ketama::Ring;
-use stillgate_config::Balance;
+use std::sync::Arc;
+use stillgate_config::{Balance, Checks};
 
 /// The balancing state of one upstream in one worker.
 #[derive(Debug, Clone)]
@@ -27,6 +29,11 @@ pub struct Balancer {
     slots: Vec<Slot>,
     /// Best first; no tier is empty.
     tiers: Vec<Tier>,
+    checks: Option<Arc<Checks>>,
+    /// Zero: endpoints that have recovered get all of their weight at once.
+    slow_start_ms: u64,
+    /// Choices among endpoints that are all unusable.
+    resorts: u64,
 }
 
 /// Endpoints of one priority with a weight, in the order they were configured in.
@@ -40,7 +47,14 @@ struct Tier {
 impl Balancer {
     /// A balancer without a history.
     pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Self {
-        let mut balancer = Self { balance: balance.clone(), slots: Vec::new(), tiers: Vec::new() };
+        let mut balancer = Self {
+            balance: balance.clone(),
+            slots: Vec::new(),
+            tiers: Vec::new(),
+            checks: None,
+            slow_start_ms: 0,
+            resorts: 0,
+        };
         balancer.redefine(balance, endpoints);
         balancer
     }
@@ -57,9 +71,22 @@ impl Balancer {
         }
     }
 
+    /// Changes how health is judged; `None`: by connections that fail. What is known of the endpoints stays.
+    pub fn set_checks(&mut self, checks: Option<&Arc<Checks>>) {
+        self.checks = checks.cloned();
+        let slow_start = checks.map_or(0, |checks| checks.slow_start.as_millis());
+        self.slow_start_ms = u64::try_from(slow_start).unwrap_or(u64::MAX);
+        if self.slow_start_ms == 0 {
+            self.slots.iter_mut().for_each(|slot| slot.grow(u64::MAX, 0));
+        }
+    }
+
     /// Chooses an endpoint not in `tried`. `key` is what the consistent hash hashes; without one it falls back to the
     /// round robin. `random` must be fresh for each call.
     pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
+        if self.slow_start_ms > 0 {
+            self.slots.iter_mut().for_each(|slot| slot.grow(now_ms, self.slow_start_ms));
+        }
         let slots = &mut self.slots;
         for tier in &self.tiers {
             let members = &tier.members;
@@ -79,16 +106,21 @@ impl Balancer {
                 return Some(index as usize);
             }
         }
-        self.least_recently_failed(tried)
+        self.last_resort(tried)
     }
 
-    fn least_recently_failed(&self, tried: &Tried) -> Option<usize> {
-        self.tiers
-            .iter()
-            .flat_map(|tier| &tier.members)
-            .map(|&index| index as usize)
+    /// The endpoint that failed least recently; those that did so at the same time, or that only active checks have
+    /// failed, take turns.
+    fn last_resort(&mut self, tried: &Tried) -> Option<usize> {
+        let slots = &mut self.slots;
+        let members = self.tiers.iter().flat_map(|tier| &tier.members).map(|&index| index as usize);
+        let index = members
             .filter(|&index| !tried.contains(index))
-            .min_by_key(|&index| self.slots[index].health.last_failed_ms)
+            .min_by_key(|&index| (slots[index].health.last_failed_ms, slots[index].resorted))?;
+        self.resorts += 1;
+        slots[index].resorted = self.resorts;
+        slots[index].health.chosen_as_last_resort();
+        Some(index)
     }
 
     /// A try begins on the endpoint. Every call is to be followed by one of [`Balancer::on_finish`].
@@ -108,16 +140,33 @@ impl Balancer {
         }
     }
 
-    /// A connection to the endpoint could not be made: it is set aside for a growing time, which is returned where it
-    /// begins now.
-    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) -> Option<u64> {
-        self.slots[index].health.failed(now_ms)
+    /// What a try has shown of the endpoint; what follows from it, where that is news.
+    #[inline]
+    pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
+        let health = &mut self.slots[index].health;
+        let news = match self.checks.as_ref().and_then(|checks| checks.passive.as_ref()) {
+            None => health.report_connection(report, now_ms),
+            Some(passive) => match health.report(report, passive, now_ms) {
+                Step::Stay => None,
+                Step::SetAside(period_ms) => Some(News::SetAside { period_ms }),
+                Step::Recovered => Some(News::Recovered),
+                Step::Eject if self.may_eject() => self.slots[index].health.failed(now_ms),
+                Step::Eject => None,
+            },
+        };
+        if news == Some(News::Recovered) && self.slow_start_ms > 0 {
+            self.slots[index].recovered(now_ms);
+        }
+        news
     }
 
-    /// A connection was made, or a response came: the endpoint is as good as any again. Whether it was not before.
-    #[inline]
-    pub fn on_success(&mut self, index: usize) -> bool {
-        self.slots[index].health.succeeded()
+    /// Whether one more may be ejected: never more than the share that is allowed, never the last.
+    fn may_eject(&self) -> bool {
+        let percent = self.checks.as_ref().map_or(100, |checks| checks.max_ejected_percent as usize);
+        let members = || self.tiers.iter().flat_map(|tier| &tier.members);
+        let ejected = members().filter(|&&index| self.slots[index as usize].health.failures > 0).count();
+        let all = members().count();
+        ejected < (all * percent / 100).min(all.saturating_sub(1))
     }
 
     /// What the index stands for.

@@ -4,6 +4,8 @@
 //! whole weight, as in nginx: a name with three addresses draws three times the traffic of a literal of the same weight,
 //! which is what an operator wants who scales a service up behind its name. Resolving is not done here.
 
+use crate::health::Verdict;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use stillgate_config::{Host, Upstream};
@@ -19,6 +21,8 @@ pub struct Endpoint {
     pub priority: i32,
     /// The configured node as a `Host` header would have it (see [`host_header`]).
     pub host: Arc<str>,
+    /// What active checks have found of it; `None`: there are none.
+    pub verdict: Option<Arc<Verdict>>,
 }
 
 impl Endpoint {
@@ -28,7 +32,8 @@ impl Endpoint {
     pub(crate) fn ring_id(&self) -> String {
         let ip = self.address.ip();
         let port = self.address.port();
-        if host_header(&Host::Ip(ip), port) == *self.host {
+        let is_literal = [port, 0].iter().any(|default| host_header(&Host::Ip(ip), port, *default) == *self.host);
+        if is_literal {
             match ip {
                 IpAddr::V4(ip) => format!("{ip}\0{port}"),
                 IpAddr::V6(ip) => format!("[{ip}]\0{port}"),
@@ -39,14 +44,14 @@ impl Endpoint {
     }
 }
 
-/// The `Host` field value for a node: its port is left out where it is 80, an IPv6 address is bracketed.
-pub fn host_header(host: &Host, port: u16) -> String {
+/// The `Host` field value for a node: its port is left out where it is the scheme's default, an IPv6 address is bracketed.
+pub fn host_header(host: &Host, port: u16, default_port: u16) -> String {
     let mut text = match host {
         Host::Ip(IpAddr::V6(ip)) => format!("[{ip}]"),
         Host::Ip(IpAddr::V4(ip)) => ip.to_string(),
         Host::Name(name) => name.clone(),
     };
-    if port != 80 {
+    if port != default_port {
         text.push_str(&format!(":{port}"));
     }
     text
@@ -55,8 +60,9 @@ pub fn host_header(host: &Host, port: u16) -> String {
 /// The endpoints of an upstream in the order of its nodes; `resolve` gives the addresses of a name, none where it is
 /// not known (yet). A peer that comes out twice is one endpoint with the sum of the weights, in the higher tier.
 pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -> Vec<Endpoint> {
+    let default_port = if upstream.tls.is_some() { 443 } else { 80 };
     let mut endpoints = Vec::with_capacity(upstream.nodes.len());
-    let mut places = std::collections::HashMap::new();
+    let mut places = HashMap::new();
     for node in &upstream.nodes {
         let literal;
         let addresses = match &node.host {
@@ -66,13 +72,14 @@ pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -
             }
             Host::Name(name) => resolve(name),
         };
-        let host: Arc<str> = host_header(&node.host, node.port).into();
+        let host: Arc<str> = host_header(&node.host, node.port, default_port).into();
         for ip in addresses {
             let endpoint = Endpoint {
                 address: SocketAddr::new(*ip, node.port),
                 weight: node.weight,
                 priority: node.priority,
                 host: host.clone(),
+                verdict: None,
             };
             let peer = (endpoint.address, host.clone());
             match places.entry(peer) {
@@ -89,6 +96,16 @@ pub fn expand<'a>(upstream: &Upstream, resolve: impl Fn(&str) -> &'a [IpAddr]) -
         }
     }
     endpoints
+}
+
+/// Has the endpoints of an upstream with active checks share what those find: a peer that is in `before` keeps what is
+/// known of it.
+pub fn share_verdicts(endpoints: &mut [Endpoint], before: &[Endpoint]) {
+    let known: HashMap<_, _> = before.iter().map(|old| ((old.address, &old.host), &old.verdict)).collect();
+    for endpoint in endpoints {
+        let verdict = known.get(&(endpoint.address, &endpoint.host)).copied().cloned().flatten();
+        endpoint.verdict = Some(verdict.unwrap_or_default());
+    }
 }
 
 #[cfg(test)]
@@ -113,9 +130,14 @@ mod tests {
                 .collect(),
             retries: None,
             retry_timeout: Duration::ZERO,
-            timeout: UpstreamTimeouts { connect: second, send: second, read: second },
+            retry_budget: None,
+            limits: stillgate_config::UpstreamLimits { requests: None },
+            checks: None,
+            timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
             pass_host: PassHost::Node,
             keepalive: KeepalivePool { size: 1, idle_timeout: second, requests: 1 },
+            http2: false,
+            tls: None,
         }
     }
 

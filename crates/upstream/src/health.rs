@@ -1,19 +1,88 @@
-//! Setting an endpoint aside after it failed to connect.
+//! A circuit breaker for each endpoint, in each worker: who fails is set aside.
 //!
-//! The first failure sets it aside for a second, each further one for twice as long, up to half a minute. When the time
-//! is over, one request is let through as a probe and the rest stay away until it succeeded or the time passed again,
-//! so that a node that swallows packets costs one connect timeout per period and not one per request.
-//! Health checks that send requests of their own are not done here.
+//! ```text
+//!            fails too often                  its time is over
+//!   closed ──────────────────▶ open (set aside) ─────────────▶ half-open (one request at a time)
+//!     ▲                            ▲                               │   │
+//!     │                            └───────────── it fails ────────┘   │
+//!     └──────────────────────────── good answers enough ───────────────┘
+//! ```
+//!
+//! Each time it opens it stays so for twice as long, from a second up to half a minute. When the time is over, one
+//! request is let through as a probe and the rest stay away until it succeeded or the time passed again, so that a node
+//! that swallows packets costs one connect timeout per period and not one per request.
+//!
+//! What is too often is said by `checks.passive`; without it, one connection that cannot be made is, and the next one
+//! that can be made closes. Checks that send requests of their own are made elsewhere; what they find is a [`Verdict`].
 
-/// How long the first failure sets an endpoint aside.
+mod verdict;
+
+pub use verdict::Verdict;
+
+use crate::retry::Failure;
+use stillgate_config::{CheckType, PassiveCheck};
+
+/// How long an endpoint is set aside the first time.
 pub const SET_ASIDE_FIRST_MS: u64 = 1_000;
 /// The longest an endpoint is set aside.
 pub const SET_ASIDE_MAX_MS: u64 = 30_000;
 
+/// What a try has shown of its endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// A connection was made.
+    Connected,
+    /// A response's head came, with this status.
+    Status(u16),
+    /// The try failed. Not to be told of what is not the endpoint's doing: a lack of resources here, or a reused
+    /// connection that was closed.
+    Failed(Failure),
+}
+
+/// What follows from a report, where that is news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// The endpoint is set aside for this time.
+    SetAside {
+        /// In milliseconds.
+        period_ms: u64,
+    },
+    /// It is as good as any again.
+    Recovered,
+}
+
+/// Where an endpoint's circuit breaker stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Circuit {
+    /// All is well.
+    Closed,
+    /// Set aside.
+    Open,
+    /// One request at a time.
+    HalfOpen,
+}
+
+/// A kind of failure that is counted by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Http,
+    Tcp,
+    Timeout,
+}
+
+/// What a report counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    Good,
+    /// And how many of the kind are too many.
+    Bad(Kind, u8),
+    Nothing,
+}
+
 /// What is known of one endpoint's failures.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Health {
-    /// Set-aside periods in a row, zero when all is well.
+    /// Times it opened since it was last closed, zero when all is well.
     pub(crate) failures: u32,
     /// Set aside while the clock is below this.
     until_ms: u64,
@@ -21,6 +90,12 @@ pub(crate) struct Health {
     pub(crate) last_failed_ms: u64,
     /// A probe was let through and its end is not known.
     probing: bool,
+    /// It was chosen although it is set aside, since all are: what becomes of that request counts if it is good.
+    resorted: bool,
+    /// Failures of each kind since the last success, while closed.
+    counts: [u8; 3],
+    /// Good answers since it was half open.
+    successes: u8,
 }
 
 impl Health {
@@ -35,6 +110,15 @@ impl Health {
         if self.failures == 0 { 0 } else { self.until_ms.saturating_sub(now_ms) }
     }
 
+    /// Where the circuit breaker stands.
+    pub(crate) fn circuit(&self, now_ms: u64) -> Circuit {
+        match self.failures {
+            0 => Circuit::Closed,
+            _ if self.probing || self.usable(now_ms) => Circuit::HalfOpen,
+            _ => Circuit::Open,
+        }
+    }
+
     /// The endpoint was chosen: if its time has just passed, this request is the probe and others keep away.
     #[inline]
     pub(crate) fn chosen(&mut self, now_ms: u64) {
@@ -44,9 +128,62 @@ impl Health {
         }
     }
 
-    /// A connection could not be made. Failures of requests that were under way together count as one. For how long the
-    /// endpoint is set aside, where this begins it.
-    pub(crate) fn failed(&mut self, now_ms: u64) -> Option<u64> {
+    /// It was chosen although it is set aside, since all are.
+    pub(crate) fn chosen_as_last_resort(&mut self) {
+        self.resorted = self.failures > 0;
+    }
+
+    /// Without `checks.passive`: a connection that cannot be made opens, one that is made closes.
+    #[inline]
+    pub(crate) fn report_connection(&mut self, report: Report, now_ms: u64) -> Option<News> {
+        match report {
+            Report::Connected | Report::Status(_) => {
+                self.probing = false;
+                (std::mem::take(&mut self.failures) > 0).then_some(News::Recovered)
+            }
+            Report::Failed(failure) if failure.is_connect() => self.failed(now_ms),
+            Report::Failed(_) => None,
+        }
+    }
+
+    /// With `checks.passive`. Where the circuit is to open that was closed, `may_eject` is asked first.
+    pub(crate) fn report(&mut self, report: Report, rules: &PassiveCheck, now_ms: u64) -> Step {
+        match grade(report, rules) {
+            Grade::Good if self.failures == 0 => {
+                self.counts = [0; 3];
+                Step::Stay
+            }
+            // What was under way when it opened says nothing of how it is now.
+            Grade::Good | Grade::Nothing if !self.probing && !self.resorted => Step::Stay,
+            Grade::Good => {
+                self.successes = self.successes.saturating_add(1);
+                if self.successes < rules.healthy.successes {
+                    self.end_probe(now_ms);
+                    return Step::Stay;
+                }
+                *self = Health { last_failed_ms: self.last_failed_ms, ..Health::default() };
+                Step::Recovered
+            }
+            Grade::Nothing => {
+                // Having connected is not the probe's end.
+                if report != Report::Connected {
+                    self.end_probe(now_ms);
+                }
+                Step::Stay
+            }
+            Grade::Bad(..) if self.failures > 0 => self.failed(now_ms).map_or(Step::Stay, Step::from),
+            Grade::Bad(kind, limit) => {
+                self.last_failed_ms = now_ms;
+                let count = &mut self.counts[kind as usize];
+                *count = count.saturating_add(1);
+                if *count >= limit { Step::Eject } else { Step::Stay }
+            }
+        }
+    }
+
+    /// Opens. Failures of requests that were under way together count as one. For how long the endpoint is set aside,
+    /// where this begins it.
+    pub(crate) fn failed(&mut self, now_ms: u64) -> Option<News> {
         self.last_failed_ms = now_ms;
         if !self.usable(now_ms) && !self.probing {
             return None;
@@ -55,14 +192,17 @@ impl Health {
         let period_ms = self.period_ms();
         self.until_ms = now_ms + period_ms;
         self.probing = false;
-        Some(period_ms)
+        self.resorted = false;
+        self.counts = [0; 3];
+        self.successes = 0;
+        Some(News::SetAside { period_ms })
     }
 
-    /// A connection was made, or a response came. Whether the endpoint had been set aside.
-    #[inline]
-    pub(crate) fn succeeded(&mut self) -> bool {
+    /// The next probe may come at once.
+    fn end_probe(&mut self, now_ms: u64) {
         self.probing = false;
-        std::mem::take(&mut self.failures) > 0
+        self.resorted = false;
+        self.until_ms = now_ms;
     }
 
     fn period_ms(&self) -> u64 {
@@ -71,55 +211,48 @@ impl Health {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a report to [`Health::report`] leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing is different.
+    Stay,
+    /// It has failed too often: it is to be set aside, by [`Health::failed`], if not too many are.
+    Eject,
+    /// It is set aside again.
+    SetAside(u64),
+    /// It has closed.
+    Recovered,
+}
 
-    #[test]
-    fn grows_to_the_bound_and_resets() {
-        let mut health = Health::default();
-        let mut now_ms = 10;
-        for expected_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
-            assert!(health.usable(now_ms));
-            health.chosen(now_ms);
-            health.failed(now_ms);
-            assert_eq!(health.set_aside_ms(now_ms), expected_ms);
-            assert!(!health.usable(now_ms + expected_ms - 1));
-            now_ms += expected_ms;
+impl From<News> for Step {
+    fn from(news: News) -> Step {
+        match news {
+            News::SetAside { period_ms } => Step::SetAside(period_ms),
+            News::Recovered => Step::Recovered,
         }
-        health.succeeded();
-        assert!(health.usable(now_ms));
-        health.failed(now_ms);
-        assert_eq!(health.set_aside_ms(now_ms), SET_ASIDE_FIRST_MS);
-    }
-
-    #[test]
-    fn failures_under_way_together_count_once() {
-        let mut health = Health::default();
-        for _ in 0..50 {
-            health.failed(100);
-        }
-        assert_eq!(health.set_aside_ms(100), SET_ASIDE_FIRST_MS);
-    }
-
-    #[test]
-    fn one_probe_a_period() {
-        let mut health = Health::default();
-        health.failed(0);
-        assert!(health.usable(1_000));
-        health.chosen(1_000);
-        assert!(!health.usable(1_001), "others keep away from the probe");
-        assert!(health.usable(2_000), "a probe that never ends is not waited for");
-        health.failed(1_500);
-        assert_eq!(health.set_aside_ms(1_500), 2_000, "the probe's failure counts");
-    }
-
-    #[test]
-    fn last_failure_is_kept_while_set_aside() {
-        let mut health = Health::default();
-        health.failed(0);
-        health.failed(500);
-        assert_eq!(health.last_failed_ms, 500);
-        assert_eq!(health.set_aside_ms(500), 500);
     }
 }
+
+fn grade(report: Report, rules: &PassiveCheck) -> Grade {
+    let unhealthy = &rules.unhealthy;
+    let bad = |kind, limit| if limit == 0 { Grade::Nothing } else { Grade::Bad(kind, limit) };
+    match report {
+        Report::Connected if rules.r#type == CheckType::Tcp => Grade::Good,
+        Report::Connected => Grade::Nothing,
+        Report::Status(_) if rules.r#type == CheckType::Tcp => Grade::Good,
+        Report::Status(status) if rules.healthy.http_statuses.contains(&status) => Grade::Good,
+        Report::Status(status) if unhealthy.http_statuses.contains(&status) => bad(Kind::Http, unhealthy.http_failures),
+        Report::Status(_) => Grade::Nothing,
+        Report::Failed(failure) => match failure {
+            Failure::Connect | Failure::Reset => bad(Kind::Tcp, unhealthy.tcp_failures),
+            Failure::BadResponse if rules.r#type == CheckType::Tcp => Grade::Nothing,
+            Failure::BadResponse => bad(Kind::Http, unhealthy.http_failures),
+            Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => {
+                bad(Kind::Timeout, unhealthy.timeouts)
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

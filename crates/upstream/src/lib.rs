@@ -17,8 +17,8 @@ mod tried;
 
 pub use balancer::Balancer;
 pub use dns::{Change, Resolver, ResolverSettings, Unresolved};
-pub use endpoint::{Endpoint, expand, host_header};
-pub use health::{SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS};
+pub use endpoint::{Endpoint, expand, host_header, share_verdicts};
+pub use health::{Circuit, News, Report, SET_ASIDE_FIRST_MS, SET_ASIDE_MAX_MS, Verdict};
 pub use pool::{ConnMeta, Pool};
 pub use retry::{Attempt, Decision, Failure, decide};
 pub use state::{EndpointStatus, UpstreamState};

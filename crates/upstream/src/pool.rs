@@ -33,6 +33,11 @@ impl ConnMeta {
         Self { requests: 1, generation }
     }
 
+    /// As it was before it was taken: nothing was sent.
+    pub fn unused(self) -> Self {
+        Self { requests: self.requests - 1, ..self }
+    }
+
     /// Whether a request before the present one went over the connection.
     pub fn is_reused(&self) -> bool {
         self.requests > 1
@@ -127,9 +132,9 @@ impl<C> Pool<C> {
 
     /// Drops what has idled for the idle timeout and what `is_dead` says; returns how many. To be called about once a
     /// second.
-    pub fn expire(&mut self, now_ms: u64, mut is_dead: impl FnMut(&C) -> bool) -> usize {
+    pub fn expire(&mut self, now_ms: u64, mut is_dead: impl FnMut(&mut C) -> bool) -> usize {
         let timeout_ms = self.bounds.idle_timeout.as_millis();
-        self.drop_if(|entry| entry.is_stale(now_ms, timeout_ms) || entry.conn.as_ref().is_some_and(&mut is_dead))
+        self.drop_if(|entry| entry.is_stale(now_ms, timeout_ms) || entry.conn.as_mut().is_some_and(&mut is_dead))
     }
 
     /// Drops the connections for whose endpoint and meta `keep` does not hold; returns how many.
@@ -137,10 +142,10 @@ impl<C> Pool<C> {
         self.drop_if(|entry| !keep(entry.endpoint as usize, &entry.meta))
     }
 
-    fn drop_if(&mut self, mut condition: impl FnMut(&Entry<C>) -> bool) -> usize {
+    fn drop_if(&mut self, mut condition: impl FnMut(&mut Entry<C>) -> bool) -> usize {
         let before = self.len;
         let mut index = self.oldest;
-        while let Some(entry) = self.entries.get(index as usize) {
+        while let Some(entry) = self.entries.get_mut(index as usize) {
             let newer = entry.newer;
             if condition(entry) {
                 drop(self.remove(index));

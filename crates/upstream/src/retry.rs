@@ -5,7 +5,8 @@
 //!    whole body can be sent again. Once a byte of the response came, nothing is tried again.
 //! 2. A reused connection that ends before any response byte says nothing about the node, which may just have closed it
 //!    for being idle: the same node is tried at once on a fresh connection, and that does not count as a retry.
-//! 3. Otherwise `retries` bounds how often another node is tried and `retry_timeout` until when.
+//! 3. Otherwise `retries` bounds how often another node is tried, `retry_timeout` until when, and `retry_budget` how many
+//!    requests do so at once.
 //!
 //! Pure: it neither picks a node nor waits.
 
@@ -22,6 +23,8 @@ pub enum Failure {
     SendTimeout,
     /// No byte of the response for `timeout.read`.
     ReadTimeout,
+    /// The response's head did not come within `timeout.per_try`.
+    TryTimeout,
     /// The response broke the protocol or a limit.
     BadResponse,
 }
@@ -36,7 +39,7 @@ impl Failure {
     fn status(self) -> u16 {
         match self {
             Failure::Connect | Failure::Reset | Failure::BadResponse => 502,
-            Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout => 504,
+            Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => 504,
         }
     }
 }
@@ -66,6 +69,8 @@ pub struct Attempt {
     pub elapsed_ms: u64,
     /// The upstream's `retry_timeout`; zero: none.
     pub retry_timeout_ms: u64,
+    /// The upstream's `retry_budget` leaves room for a retry, or there is none.
+    pub in_budget: bool,
 }
 
 /// What to do next.
@@ -75,6 +80,8 @@ pub enum Decision {
     RetrySame,
     /// Try another endpoint; where none is left, answer with the status.
     RetryNext(u16),
+    /// Another endpoint would be tried, but the budget is spent: answer with the status.
+    OverBudget(u16),
     /// Answer with the status, or cut the response where its head has gone out already.
     Fail(u16),
 }
@@ -92,7 +99,10 @@ pub fn decide(attempt: &Attempt) -> Decision {
     let others = u32::try_from(attempt.choices.saturating_sub(1)).unwrap_or(u32::MAX);
     let in_time = attempt.retry_timeout_ms == 0 || attempt.elapsed_ms < attempt.retry_timeout_ms;
     if attempt.retries_used < attempt.retries.unwrap_or(others) && in_time {
-        Decision::RetryNext(status)
+        match attempt.in_budget {
+            true => Decision::RetryNext(status),
+            false => Decision::OverBudget(status),
+        }
     } else {
         Decision::Fail(status)
     }
@@ -102,12 +112,13 @@ pub fn decide(attempt: &Attempt) -> Decision {
 mod tests {
     use super::*;
 
-    const FAILURES: [Failure; 6] = [
+    const FAILURES: [Failure; 7] = [
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::Reset,
         Failure::SendTimeout,
         Failure::ReadTimeout,
+        Failure::TryTimeout,
         Failure::BadResponse,
     ];
 
@@ -125,6 +136,7 @@ mod tests {
             choices: 3,
             elapsed_ms: 10,
             retry_timeout_ms: 0,
+            in_budget: true,
         }
     }
 
@@ -148,6 +160,8 @@ mod tests {
             ("POST unsent, fresh", unsent(post(Reset)), RetryNext(502)),
             ("GET read timeout, reused", reused(get(ReadTimeout)), RetryNext(504)),
             ("POST read timeout", post(ReadTimeout), Fail(504)),
+            ("GET try timeout", get(TryTimeout), RetryNext(504)),
+            ("POST try timeout", post(TryTimeout), Fail(504)),
             ("GET send timeout", get(SendTimeout), RetryNext(504)),
             ("GET bad response", get(BadResponse), Fail(502)),
             ("GET refused, last retry", used(1, get(Connect)), RetryNext(502)),
@@ -158,6 +172,9 @@ mod tests {
             ("retries: 0", Attempt { retries: Some(0), ..get(Connect) }, Fail(502)),
             ("retries: 5 of one node", Attempt { retries: Some(5), choices: 1, ..get(Connect) }, RetryNext(502)),
             ("no other node", Attempt { choices: 1, ..get(Connect) }, Fail(502)),
+            ("over budget", Attempt { in_budget: false, ..get(ConnectTimeout) }, OverBudget(504)),
+            ("over budget, same node", Attempt { in_budget: false, ..reused(get(Reset)) }, RetrySame),
+            ("over budget, none left", Attempt { in_budget: false, ..used(2, get(Connect)) }, Fail(502)),
             ("retry_timeout just not over", Attempt { retry_timeout_ms: 11, ..get(Connect) }, RetryNext(502)),
             ("retry_timeout over", Attempt { retry_timeout_ms: 10, ..get(ConnectTimeout) }, Fail(504)),
         ];
@@ -169,8 +186,8 @@ mod tests {
     /// Every combination of what `decide` looks at, against the rules stated one by one.
     #[test]
     fn every_combination_keeps_the_rules() {
-        let bits = 0..1u32 << 5;
-        let mut seen = [0usize; 3];
+        let bits = 0..1u32 << 6;
+        let mut seen = [0usize; 4];
         for (failure, bits) in FAILURES.iter().flat_map(|f| bits.clone().map(move |b| (*f, b))) {
             let bit = |n: u32| bits >> n & 1 == 1;
             for (retries, choices, retries_used, elapsed_ms, retry_timeout_ms) in bounds() {
@@ -186,12 +203,14 @@ mod tests {
                     choices,
                     elapsed_ms,
                     retry_timeout_ms,
+                    in_budget: bit(5),
                 };
                 let decision = decide(&attempt);
                 seen[match decision {
                     Decision::RetrySame => 0,
                     Decision::RetryNext(_) => 1,
                     Decision::Fail(_) => 2,
+                    Decision::OverBudget(_) => 3,
                 }] += 1;
                 check_rules(&attempt, decision);
             }
@@ -213,7 +232,7 @@ mod tests {
     }
 
     fn check_rules(attempt: &Attempt, decision: Decision) {
-        let retried = !matches!(decision, Decision::Fail(_));
+        let retried = matches!(decision, Decision::RetrySame | Decision::RetryNext(_));
         if attempt.request_sent && !attempt.idempotent {
             assert!(!retried, "sent twice: {attempt:?}");
         }
@@ -228,7 +247,8 @@ mod tests {
                 attempt.reused && attempt.failure == Failure::Reset,
                 "a fresh connection's failure is the node's: {attempt:?}"
             ),
-            Decision::RetryNext(_) => {
+            Decision::RetryNext(_) | Decision::OverBudget(_) => {
+                assert_eq!(attempt.in_budget, retried);
                 let others = attempt.choices.saturating_sub(1) as u32;
                 assert!(attempt.retries_used < attempt.retries.unwrap_or(others));
                 let over = attempt.elapsed_ms >= attempt.retry_timeout_ms;
@@ -237,7 +257,7 @@ mod tests {
             }
             Decision::Fail(_) => {}
         }
-        if let Decision::RetryNext(status) | Decision::Fail(status) = decision {
+        if let Decision::RetryNext(status) | Decision::OverBudget(status) | Decision::Fail(status) = decision {
             let timeout = format!("{:?}", attempt.failure).ends_with("Timeout");
             assert_eq!(status, if timeout { 504 } else { 502 });
         }

@@ -24,10 +24,23 @@ pub(crate) struct Slot {
     pub(crate) current: i64,
     pub(crate) latency: Latency,
     pub(crate) health: Health,
+    /// Of its weight, in hundredths; less than all only while it grows after a recovery.
+    share: u64,
+    growing_since_ms: Option<u64>,
+    /// When it was last chosen although no endpoint was usable, by a count of such choices.
+    pub(crate) resorted: u64,
+    /// How often the active checks' verdict had changed when it was last looked at; kept only where weights grow.
+    seen_changes: u64,
 }
+
+/// The whole of a weight.
+const SHARE_WHOLE: u64 = 100;
+/// What an endpoint that has just recovered begins with.
+const SHARE_FIRST: u64 = 10;
 
 impl Slot {
     pub(crate) fn new(endpoint: Endpoint, generation: u32) -> Self {
+        let seen_changes = endpoint.verdict.as_ref().map_or(0, |verdict| verdict.changes());
         Self {
             endpoint,
             live: true,
@@ -36,6 +49,43 @@ impl Slot {
             current: 0,
             latency: Latency::default(),
             health: Health::default(),
+            share: SHARE_WHOLE,
+            growing_since_ms: None,
+            resorted: 0,
+            seen_changes,
+        }
+    }
+
+    /// Its weight as of now, in an arbitrary unit that is the same for all.
+    #[inline]
+    pub(crate) fn weight(&self) -> u64 {
+        u64::from(self.endpoint.weight) * self.share
+    }
+
+    /// It has recovered: its weight begins to grow.
+    pub(crate) fn recovered(&mut self, now_ms: u64) {
+        self.growing_since_ms = Some(now_ms);
+        self.share = SHARE_FIRST;
+    }
+
+    /// Lets the weight grow to what it is `slow_start_ms` after a recovery. Those that active checks find are noticed here.
+    pub(crate) fn grow(&mut self, now_ms: u64, slow_start_ms: u64) {
+        if let Some(verdict) = &self.endpoint.verdict {
+            let changes = verdict.changes();
+            if changes != self.seen_changes {
+                self.seen_changes = changes;
+                if verdict.is_healthy() {
+                    self.recovered(now_ms);
+                }
+            }
+        }
+        let Some(since_ms) = self.growing_since_ms else { return };
+        let elapsed_ms = now_ms.saturating_sub(since_ms);
+        if elapsed_ms < slow_start_ms {
+            self.share = SHARE_FIRST + (SHARE_WHOLE - SHARE_FIRST) * elapsed_ms / slow_start_ms;
+        } else {
+            self.share = SHARE_WHOLE;
+            self.growing_since_ms = None;
         }
     }
 }
@@ -87,5 +137,7 @@ fn occupy(slots: &mut Vec<Slot>, free: &mut usize, endpoint: &Endpoint) -> usize
 /// Whether a request that has tried `tried` may be sent to the endpoint now.
 #[inline]
 pub(crate) fn usable(slots: &[Slot], index: u32, now_ms: u64, tried: &Tried) -> bool {
-    slots[index as usize].health.usable(now_ms) && !tried.contains(index as usize)
+    let slot = &slots[index as usize];
+    let is_checked_well = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
+    is_checked_well && slot.health.usable(now_ms) && !tried.contains(index as usize)
 }

@@ -5,11 +5,13 @@
 
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
+use crate::health::{Circuit, News, Report};
 use crate::pool::{ConnMeta, Pool};
 use crate::slot::Slot;
 use crate::tried::Tried;
 use std::net::SocketAddr;
-use stillgate_config::Upstream;
+use std::sync::Arc;
+use stillgate_config::{RetryBudget, Upstream};
 
 /// One upstream in one worker. An endpoint's index is valid from the [`UpstreamState::pick`] that gave it until the
 /// [`UpstreamState::on_finish`] of that try, whatever is redefined in between.
@@ -17,6 +19,10 @@ use stillgate_config::Upstream;
 pub struct UpstreamState<C> {
     balancer: Balancer,
     pool: Pool<C>,
+    /// Tries under way, over all endpoints.
+    tries: u32,
+    /// Of them, those that are retries.
+    retries: u32,
 }
 
 /// What the status shows of an endpoint.
@@ -24,10 +30,14 @@ pub struct UpstreamState<C> {
 pub struct EndpointStatus {
     /// Where it is.
     pub address: SocketAddr,
+    /// Which node that is; see [`Endpoint::host`].
+    pub host: Arc<str>,
     /// Requests under way.
     pub active: u32,
     /// Idle connections.
     pub idle: usize,
+    /// Where its circuit breaker stands.
+    pub circuit: Circuit,
     /// Set-aside periods in a row.
     pub failures: u32,
     /// What is left of the present set-aside period; zero when it is in use.
@@ -39,7 +49,9 @@ pub struct EndpointStatus {
 impl<C> UpstreamState<C> {
     /// An upstream without a history.
     pub fn new(upstream: &Upstream, endpoints: &[Endpoint]) -> Self {
-        Self { balancer: Balancer::new(&upstream.balance, endpoints), pool: Pool::new(upstream.keepalive) }
+        let mut balancer = Balancer::new(&upstream.balance, endpoints);
+        balancer.set_checks(upstream.checks.as_ref());
+        Self { balancer, pool: Pool::new(upstream.keepalive), tries: 0, retries: 0 }
     }
 
     /// Takes on a new definition or new addresses. Whatever belongs to an endpoint that stays is kept: idle connections,
@@ -47,6 +59,7 @@ impl<C> UpstreamState<C> {
     /// connections to endpoints that are gone are closed; one in use ends its request and is not kept afterwards.
     pub fn migrate(&mut self, upstream: &Upstream, endpoints: &[Endpoint]) {
         self.balancer.redefine(&upstream.balance, endpoints);
+        self.balancer.set_checks(upstream.checks.as_ref());
         let slots = self.balancer.slots();
         self.pool.retain(|index, meta| keeps_connections(&slots[index], meta));
         self.pool.set_bounds(upstream.keepalive);
@@ -62,23 +75,44 @@ impl<C> UpstreamState<C> {
     #[inline]
     pub fn on_start(&mut self, index: usize) {
         self.balancer.on_start(index);
+        self.tries += 1;
     }
 
     /// The try is over, and its connection back in the pool or closed; see [`Balancer::on_finish`].
     #[inline]
     pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
         self.balancer.on_finish(index, latency_us, now_ms);
+        self.tries = self.tries.saturating_sub(1);
     }
 
-    /// A connection could not be made; see [`Balancer::on_connect_failure`].
-    pub fn on_connect_failure(&mut self, index: usize, now_ms: u64) -> Option<u64> {
-        self.balancer.on_connect_failure(index, now_ms)
-    }
-
-    /// A connection was made, or a response came; see [`Balancer::on_success`].
+    /// Requests under way.
     #[inline]
-    pub fn on_success(&mut self, index: usize) -> bool {
-        self.balancer.on_success(index)
+    pub fn active(&self) -> u32 {
+        self.tries
+    }
+
+    /// A retry begins; every call is to be followed by one of [`UpstreamState::on_retry_end`].
+    pub fn on_retry(&mut self) {
+        self.retries += 1;
+    }
+
+    /// It is over.
+    pub fn on_retry_end(&mut self) {
+        self.retries = self.retries.saturating_sub(1);
+    }
+
+    /// Whether a request whose try is over may be tried again, as far as other retries go.
+    pub fn has_budget(&self, budget: &RetryBudget) -> bool {
+        // Itself is no less in flight than the others.
+        let requests = u64::from(self.tries) + 1;
+        let share = requests * u64::from(budget.percent) / 100;
+        u64::from(self.retries) < share.max(u64::from(budget.min_concurrency))
+    }
+
+    /// What a try has shown of the endpoint; see [`Balancer::report`].
+    #[inline]
+    pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
+        self.balancer.report(index, report, now_ms)
     }
 
     /// What the index stands for.
@@ -115,7 +149,7 @@ impl<C> UpstreamState<C> {
     }
 
     /// Closes idle connections that are too old or dead; see [`Pool::expire`].
-    pub fn expire(&mut self, now_ms: u64, is_dead: impl FnMut(&C) -> bool) -> usize {
+    pub fn expire(&mut self, now_ms: u64, is_dead: impl FnMut(&mut C) -> bool) -> usize {
         self.pool.expire(now_ms, is_dead)
     }
 
@@ -129,6 +163,8 @@ impl<C> UpstreamState<C> {
         let slots = self.balancer.slots().iter().enumerate();
         slots.filter(|(_, slot)| slot.live).map(move |(index, slot)| EndpointStatus {
             address: slot.endpoint.address,
+            host: slot.endpoint.host.clone(),
+            circuit: slot.health.circuit(now_ms),
             active: slot.active,
             idle: self.pool.idle(index),
             failures: slot.health.failures,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use stillgate_config::Balance;
 use stillgate_route::Variable;
-use stillgate_upstream::{Balancer, Endpoint, SET_ASIDE_FIRST_MS, Tried};
+use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, Tried};
 
 const CHASH: Balance = Balance::ConsistentHash(Variable::Uri);
 const ALL: [Balance; 4] = [Balance::RoundRobin, Balance::LeastConn, CHASH, Balance::Ewma];
@@ -22,6 +22,7 @@ fn endpoints(nodes: &[(u32, i32)]) -> Vec<Endpoint> {
             weight,
             priority,
             host: format!("10.0.{}.{}", n >> 8, n & 255).into(),
+            verdict: None,
         })
         .collect()
 }
@@ -80,10 +81,10 @@ fn lower_tiers_only_when_all_higher_are_unusable() {
         }
         assert_eq!(order, [5, 5, 0, -1], "{balance:?}");
         for index in [1, 2] {
-            balancer.on_connect_failure(index, 0);
+            balancer.report(index, Report::Failed(Failure::Connect), 0);
         }
         assert_eq!(balancer.pick(Some(b"k"), 1, 7, &Tried::new()), Some(0));
-        balancer.on_success(2);
+        balancer.report(2, Report::Connected, 0);
         assert_eq!(balancer.pick(Some(b"k"), 1, 7, &Tried::new()), Some(2));
     }
 }
@@ -93,7 +94,7 @@ fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
     for balance in ALL {
         let mut balancer = Balancer::new(&balance, &weighted(&[1, 1, 1, 0]));
         for (index, now_ms) in [(0, 20), (1, 10), (2, 30)] {
-            balancer.on_connect_failure(index, now_ms);
+            balancer.report(index, Report::Failed(Failure::Connect), now_ms);
         }
         let mut tried = Tried::new();
         let mut order = Vec::new();
@@ -108,13 +109,13 @@ fn when_all_are_set_aside_the_least_recently_failed_is_tried() {
 #[test]
 fn a_returning_endpoint_gets_one_probe() {
     let mut balancer = Balancer::new(&Balance::RoundRobin, &weighted(&[1, 1]));
-    balancer.on_connect_failure(0, 0);
+    balancer.report(0, Report::Failed(Failure::Connect), 0);
     let picks = |balancer: &mut Balancer, now_ms| -> usize {
         (0..10).filter(|_| balancer.pick(None, now_ms, 0, &Tried::new()) == Some(0)).count()
     };
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS - 1), 0);
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS), 1);
-    balancer.on_success(0);
+    balancer.report(0, Report::Connected, 0);
     assert_eq!(picks(&mut balancer, SET_ASIDE_FIRST_MS), 5);
 }
 
@@ -186,6 +187,7 @@ fn the_ring_is_that_of_nginx() {
             weight,
             priority: 0,
             host: format!("127.0.0.{n}:18081").into(),
+            verdict: None,
         })
         .collect();
     let mut balancer = Balancer::new(&CHASH, &nodes);
@@ -261,9 +263,9 @@ proptest! {
         let mut tried = Tried::new();
         tried.insert(gone);
         prop_assert_eq!(&owners(&mut balancer, &tried), &after, "tried is as good as gone");
-        balancer.on_connect_failure(gone, 0);
+        balancer.report(gone, Report::Failed(Failure::Connect), 0);
         prop_assert_eq!(&owners(&mut balancer, &Tried::new()), &after, "so is set aside");
-        balancer.on_success(gone);
+        balancer.report(gone, Report::Connected, 0);
         prop_assert_eq!(&owners(&mut balancer, &Tried::new()), &before, "and its keys come back");
         rest.reverse();
         let reversed = owners(&mut Balancer::new(&CHASH, &rest), &Tried::new());
@@ -282,7 +284,7 @@ proptest! {
         let mut aside = vec![false; all.len()];
         if !all.is_empty() {
             for index in failed.iter().map(|index| index.index(all.len())) {
-                balancer.on_connect_failure(index, 5);
+                balancer.report(index, Report::Failed(Failure::Connect), 5);
                 aside[index] = true;
             }
         }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_config::{Balance, KeepalivePool, PassHost, Upstream, UpstreamTimeouts};
-use stillgate_upstream::{ConnMeta, Endpoint, Tried, UpstreamState};
+use stillgate_upstream::{ConnMeta, Endpoint, Failure, Report, Tried, UpstreamState};
 
 fn upstream(balance: Balance, pool_size: usize) -> Upstream {
     let second = Duration::from_secs(1);
@@ -17,14 +17,25 @@ fn upstream(balance: Balance, pool_size: usize) -> Upstream {
         nodes: Vec::new(),
         retries: None,
         retry_timeout: Duration::ZERO,
-        timeout: UpstreamTimeouts { connect: second, send: second, read: second },
+        retry_budget: None,
+        limits: stillgate_config::UpstreamLimits { requests: None },
+        checks: None,
+        timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: KeepalivePool { size: pool_size, idle_timeout: Duration::from_secs(60), requests: 1_000 },
+        http2: false,
+        tls: None,
     }
 }
 
 fn endpoint(n: u8, weight: u32) -> Endpoint {
-    Endpoint { address: SocketAddr::from(([10, 0, 0, n], 80)), weight, priority: 0, host: format!("10.0.0.{n}").into() }
+    Endpoint {
+        address: SocketAddr::from(([10, 0, 0, n], 80)),
+        weight,
+        priority: 0,
+        host: format!("10.0.0.{n}").into(),
+        verdict: None,
+    }
 }
 
 fn pick(state: &mut UpstreamState<char>) -> u8 {
@@ -43,7 +54,7 @@ fn what_stays_keeps_its_connections_failures_and_turn() {
     for (index, conn) in ['a', 'b', 'c'].into_iter().enumerate() {
         state.put(index, conn, state.fresh_meta(index), 0);
     }
-    state.on_connect_failure(2, 0);
+    state.report(2, Report::Failed(Failure::Connect), 0);
 
     state.migrate(&definition, &[4, 3, 2].map(|n| endpoint(n, 1)));
     let mut status: Vec<_> = state.status(0).map(|s| (s.address.to_string(), s.idle, s.failures)).collect();

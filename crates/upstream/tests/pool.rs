@@ -45,11 +45,17 @@ fn fresh() -> ConnMeta {
         nodes: Vec::new(),
         retries: None,
         retry_timeout: Duration::ZERO,
-        timeout: UpstreamTimeouts { connect: second, send: second, read: second },
+        retry_budget: None,
+        limits: stillgate_config::UpstreamLimits { requests: None },
+        checks: None,
+        timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: bounds(1, 1),
+        http2: false,
+        tls: None,
     };
-    let endpoint = Endpoint { address: ([127, 0, 0, 1], 1).into(), weight: 1, priority: 0, host: "h".into() };
+    let endpoint =
+        Endpoint { address: ([127, 0, 0, 1], 1).into(), weight: 1, priority: 0, host: "h".into(), verdict: None };
     UpstreamState::<()>::new(&upstream, &[endpoint]).fresh_meta(0)
 }
 

@@ -4,8 +4,9 @@
 
 use crate::{
     BodyDecoder, ChunkError, Edits, Framing, HeadLimits, Method, Progress, RequestError, RequestHead, ResponseError,
-    ResponseHead, leading_empty_lines, write_request, write_response,
+    ResponseHead, leading_empty_lines, proxy_protocol, write_request, write_response,
 };
+use std::net::SocketAddr;
 
 /// A request head parses alike however it is split, and what is serialised parses to the same.
 pub fn request_head(bytes: &[u8]) {
@@ -62,6 +63,30 @@ pub fn chunked_body(bytes: &[u8]) {
     }
     if let Ok(body) = whole {
         assert!(body.content.len() <= body.consumed && body.consumed <= bytes.len());
+    }
+}
+
+/// A PROXY protocol header parses alike however it is split, ends where it says, and its addresses survive being written.
+pub fn proxy_header(bytes: &[u8]) {
+    use proxy_protocol::{Parsed, V2_BYTES_MAX, parse, write_v1, write_v2};
+    let whole = parse(bytes);
+    let decided = (0..=bytes.len()).find(|&end| parse(&bytes[..end]) != Ok(Parsed::Partial));
+    assert_eq!(decided.is_none(), whole == Ok(Parsed::Partial));
+    for end in decided.into_iter().flat_map(|first| first..bytes.len()) {
+        assert_eq!(parse(&bytes[..end]), whole, "the first {end} bytes");
+    }
+    let Ok(Parsed::Complete { len, addresses, .. }) = whole else { return };
+    assert!(decided == Some(len) && len <= V2_BYTES_MAX);
+    let Some((source, destination)) = addresses else { return };
+    let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+    for write in [write_v1, write_v2] {
+        let mut again = Vec::new();
+        write(source, destination, &mut again);
+        let Ok(Parsed::Complete { len, addresses: Some((from, to)), .. }) = parse(&again) else {
+            panic!("not read back: {again:?}");
+        };
+        assert_eq!(len, again.len());
+        assert_eq!((canonical(from), canonical(to)), (canonical(source), canonical(destination)));
     }
 }
 

@@ -55,6 +55,11 @@ impl ChunkDecoder {
         self.state == State::Done
     }
 
+    /// See [`crate::BodyDecoder::content_left`].
+    pub(crate) fn content_left(&self) -> u64 {
+        if self.state == State::Data { self.left } else { 0 }
+    }
+
     /// Complete lines of forwardable trailer fields; empty until done.
     pub fn trailers(&self) -> &[u8] {
         if self.is_done() { &self.trailer } else { &[] }
@@ -242,6 +247,17 @@ mod tests {
         check("3\r\nabc\r\n0\r\n\r\nGET", "abc", "GET", "");
         check("00A;x=y;q=\"z\"\r\n0123456789\r\n1\r\n!\r\n000\r\n\r\n", "0123456789!", "", "");
         check("1\r\na\r\n0\r\nX-Sum: 1\r\nContent-Length: 9\r\nCookie: a\r\n\r\nz", "a", "z", "X-Sum: 1\r\n");
+    }
+
+    #[test]
+    fn tells_how_much_content_comes_next() {
+        let mut decoder = ChunkDecoder::default();
+        let mut lefts = Vec::new();
+        for byte in b"2\r\nab\r\n0\r\n\r\n" {
+            decoder.decode(&mut [*byte]).unwrap();
+            lefts.push(decoder.content_left());
+        }
+        assert_eq!(lefts, [0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -88,6 +88,27 @@ errors! {
     }
 }
 
+errors! {
+    /// Why a PROXY protocol header was refused.
+    ProxyProtocolError {
+        Signature => "it does not begin with a PROXY protocol header",
+        LineTooLong => "version 1: no CR LF within 107 bytes",
+        LineEnd => "version 1: the line must end in CR LF",
+        Protocol => "version 1: the protocol must be TCP4, TCP6 or UNKNOWN",
+        FieldCount => "version 1: not two addresses and two ports, one space before each",
+        Address => "version 1: malformed address, or one of the other family",
+        Port => "version 1: malformed port",
+        Version => "version 2: another version after the signature",
+        Command => "version 2: the command must be LOCAL or PROXY",
+        Family => "version 2: unknown address family or transport",
+        HeaderTooLong => "version 2: more than 4096 bytes",
+        AddressLength => "version 2: too short for the addresses of its family",
+        TlvOverrun => "version 2: a TLV that reaches beyond its end",
+        TlvRepeated => "version 2: a TLV that may come once came twice",
+        TlsLength => "version 2: a TLS TLV without its fields",
+    }
+}
+
 impl RequestError {
     /// Which status answers it.
     pub fn fault(self) -> Fault {

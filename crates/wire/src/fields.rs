@@ -94,7 +94,7 @@ impl Fields {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FieldSet(u128);
 
-const _: () = assert!(crate::HEADERS_MAX <= 128);
+const _: () = assert!(crate::EDITED_HEADERS_MAX <= 128);
 
 impl FieldSet {
     /// Adds a position.

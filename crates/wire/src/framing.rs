@@ -140,6 +140,17 @@ impl BodyDecoder {
         }
     }
 
+    /// How many bytes of content come next, before any framing and before the end: what of them is here may be taken as
+    /// it is.
+    #[inline]
+    pub fn content_left(&self) -> u64 {
+        match self {
+            BodyDecoder::Length(left) => *left,
+            BodyDecoder::Chunked(decoder) => decoder.content_left(),
+            BodyDecoder::UntilClose => u64::MAX,
+        }
+    }
+
     /// Whether the body's last byte was seen. Never true of a body that ends with the connection.
     #[inline]
     pub fn is_done(&self) -> bool {
@@ -164,6 +175,7 @@ impl BodyDecoder {
 pub(crate) struct ConnectionTokens {
     pub(crate) close: bool,
     pub(crate) keep_alive: bool,
+    pub(crate) upgrade: bool,
     /// How many other options there are.
     pub(crate) others: usize,
 }
@@ -175,6 +187,8 @@ impl ConnectionTokens {
                 self.close = true;
             } else if token.eq_ignore_ascii_case(b"keep-alive") {
                 self.keep_alive = true;
+            } else if token.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
             } else {
                 self.others += 1;
             }

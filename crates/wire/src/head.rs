@@ -3,7 +3,7 @@
 use crate::fields::{Field, Fields, Span};
 use crate::framing::{ConnectionTokens, Declaration, named_by_connection};
 use crate::name::{Name, looks_like_framing};
-use crate::{CONNECTION_OPTIONS_MAX, FieldSet, HEADERS_MAX, RequestError};
+use crate::{CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, FieldSet, RequestError};
 use std::mem::MaybeUninit;
 
 /// Whether a head is all there.
@@ -29,10 +29,10 @@ pub fn leading_empty_lines(bytes: &[u8]) -> Result<usize, RequestError> {
     }
 }
 
-pub(crate) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
+pub(crate) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; EDITED_HEADERS_MAX];
 
 pub(crate) fn header_slots<'b>() -> HeaderSlots<'b> {
-    [const { MaybeUninit::uninit() }; HEADERS_MAX]
+    [const { MaybeUninit::uninit() }; EDITED_HEADERS_MAX]
 }
 
 /// Decides when it is worth parsing again, so that a head arriving byte by byte costs the length of its lines and not

@@ -1,4 +1,5 @@
-//! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising.
+//! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising; and the PROXY protocol's
+//! header, which may come before them.
 //!
 //! Pure functions and small state machines over buffers that the caller owns; no IO and no clock. Strictness is the
 //! point: a message whose end two parties could place differently is an error here and so never forwarded
@@ -17,24 +18,28 @@ mod host;
 mod limits;
 mod method;
 mod name;
+pub mod proxy_protocol;
 mod request;
 mod response;
 mod serialize;
+mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
-pub use error::{ChunkError, Fault, RequestError, ResponseError};
+pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Progress, leading_empty_lines};
 pub use host::{Authority, split_authority};
 pub use limits::{
-    CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, TRAILER_BYTES_MAX,
+    CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits,
+    TRAILER_BYTES_MAX,
 };
 pub use method::Method;
 pub use name::Name;
 pub use request::{Form, RequestHead};
 pub use response::ResponseHead;
 pub use serialize::{CHUNK_HEAD_BYTES_MAX, Edits, chunk_head, write_request, write_response};
+pub use upgrade::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
 
 /// The minor version of HTTP/1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

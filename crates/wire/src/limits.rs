@@ -5,6 +5,8 @@
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Most header fields of a head: what fits the removal set of [`crate::Edits`].
 pub const HEADERS_MAX: usize = 100;
+/// Most header fields of a head that was edited on its way: a full one, and what we add to it.
+pub const EDITED_HEADERS_MAX: usize = 128;
 /// Most options that the `Connection` fields of a head may name, beside `close` and `keep-alive`: each is compared with
 /// every field.
 pub const CONNECTION_OPTIONS_MAX: usize = 32;
@@ -12,6 +14,8 @@ pub const CONNECTION_OPTIONS_MAX: usize = 32;
 pub const CHUNK_LINE_BYTES_MAX: usize = 1024;
 /// Most bytes of a trailer section.
 pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+const _: () = assert!(HEADERS_MAX <= EDITED_HEADERS_MAX);
 
 /// The configurable bounds of one head. Each is at most its constant above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,15 @@ pub struct HeadLimits {
     pub target_bytes_max: usize,
     /// Header fields.
     pub headers_max: usize,
+}
+
+impl HeadLimits {
+    /// Of a head that was within its limits before we edited it.
+    pub const EDITED: HeadLimits = HeadLimits {
+        head_bytes_max: u16::MAX as usize,
+        target_bytes_max: u16::MAX as usize,
+        headers_max: EDITED_HEADERS_MAX,
+    };
 }
 
 impl Default for HeadLimits {

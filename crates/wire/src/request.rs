@@ -9,6 +9,7 @@ use crate::host::split_authority;
 use crate::limits::HeadLimits;
 use crate::method::Method;
 use crate::name::Name;
+use crate::upgrade::upgrade_protocols;
 
 /// The four forms of a request target (RFC 9112 section 3.2), without CONNECT's, whose method the proxy refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,6 +53,8 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// `Expect: 100-continue` of an HTTP/1.1 request that has a body.
     pub expects_continue: bool,
+    /// Whether the sender asks for another protocol behind this exchange; see [`crate::upgrade_protocols`].
+    pub asks_upgrade: bool,
     /// Fields that end here: hop-by-hop ones and those that `Connection` names.
     pub hop_by_hop: FieldSet,
     /// Bytes of the head, the empty line included.
@@ -151,6 +154,9 @@ impl RequestHead {
         };
         let has_body = !matches!(self.framing, Framing::None | Framing::Length(0));
         self.expects_continue = expects && has_body && self.version == Version::Http11;
+        self.asks_upgrade = walked.connection.upgrade
+            && self.version == Version::Http11
+            && upgrade_protocols(&self.fields, head).next().is_some();
         self.authority = authority;
         match hosts {
             0 if self.version == Version::Http11 => Err(RequestError::HostMissing),

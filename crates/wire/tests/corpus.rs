@@ -34,3 +34,8 @@ fn response_heads() {
 fn chunked_bodies() {
     replay("chunked_body", checks::chunked_body);
 }
+
+#[test]
+fn proxy_headers() {
+    replay("proxy_header", checks::proxy_header);
+}

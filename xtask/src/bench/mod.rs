@@ -12,6 +12,7 @@ mod closed_loop;
 mod explosion;
 mod exposition;
 mod generator;
+mod h2load;
 mod idle;
 mod lab_load;
 mod load_connection;

@@ -6,15 +6,43 @@
 use super::process::{Running, free_port};
 use super::{GATEWAY_CPU, OTHER_CPU};
 use crate::Result;
+use crate::step;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
 /// Bytes of the small answer.
 const SMALL_BYTES: usize = 100;
 /// Bytes of the large answer and of the posted body.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
+
+/// What the gateways are spoken to in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    /// HTTP/1.1 through TLS.
+    Tls,
+    /// HTTP/2 through TLS.
+    Http2,
+}
+
+impl Protocol {
+    pub(super) fn parse(word: &str) -> Result<Protocol> {
+        Ok(match word {
+            "http1" => Protocol::Http1,
+            "tls" => Protocol::Tls,
+            "http2" => Protocol::Http2,
+            _ => return Err(format!("--protocol {word}: write http1, tls or http2").into()),
+        })
+    }
+
+    /// Of a URL.
+    pub(super) fn scheme(self) -> &'static str {
+        if self == Protocol::Http1 { "http" } else { "https" }
+    }
+}
 
 /// A gateway under measure.
 #[derive(Clone, Copy, PartialEq)]
@@ -34,19 +62,27 @@ impl Gateway<'_> {
         }
     }
 
-    /// Starts it on its CPU with one worker, proxying everything to `upstream`.
-    pub(super) fn start(self, dir: &Path, upstream: SocketAddr, routes: usize) -> Result<(Running, SocketAddr)> {
+    /// Starts it on its CPU with one worker, proxying everything to `upstream`. For TLS the [`certificate`] is in `dir`.
+    pub(super) fn start(
+        self,
+        dir: &Path,
+        upstream: SocketAddr,
+        routes: usize,
+        protocol: Protocol,
+    ) -> Result<(Running, SocketAddr)> {
         let address = free_port()?;
         let path = |extension: &str| dir.join(format!("{}.{extension}", self.name()));
         let file = |extension: &str| path(extension).to_string_lossy().into_owned();
         let words = match self {
-            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream, ""))?,
+            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream, &nginx_listen(dir, protocol), ""))?,
             Gateway::Haproxy => {
-                fs::write(path("cfg"), haproxy_config(address, upstream))?;
+                fs::write(path("cfg"), haproxy_config(address, upstream, &haproxy_bind(dir, protocol)))?;
                 vec!["haproxy".to_owned(), "-f".to_owned(), file("cfg")]
             }
             Gateway::Stillgate(binary) => {
-                fs::write(path("yaml"), stillgate_config(address, None, upstream, routes, ""))?;
+                let (listener, ssls) = stillgate_tls(dir, protocol);
+                let config = stillgate_config(address, None, upstream, routes, listener);
+                fs::write(path("yaml"), config + &ssls)?;
                 stillgate_command(binary, &path("yaml"))
             }
         };
@@ -54,6 +90,46 @@ impl Gateway<'_> {
         running.wait_for(address)?;
         Ok((running, address))
     }
+}
+
+/// Makes the certificate that all gateways show: `certificate.pem`, `key.pem`, and both in `both.pem`.
+pub(super) fn certificate(dir: &Path) -> Result {
+    let (certificate, key) = (dir.join("certificate.pem"), dir.join("key.pem"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]);
+    command.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"]);
+    step::output(command.arg(&key).arg("-out").arg(&certificate))?;
+    fs::write(dir.join("both.pem"), [fs::read(&certificate)?, fs::read(&key)?].concat())?;
+    Ok(())
+}
+
+fn nginx_listen(dir: &Path, protocol: Protocol) -> String {
+    let dir = dir.display();
+    let http2 = match protocol {
+        Protocol::Http1 => return ";".to_owned(),
+        Protocol::Tls => "",
+        Protocol::Http2 => " http2",
+    };
+    format!(" ssl{http2}; ssl_certificate {dir}/certificate.pem; ssl_certificate_key {dir}/key.pem;")
+}
+
+fn haproxy_bind(dir: &Path, protocol: Protocol) -> String {
+    let alpn = match protocol {
+        Protocol::Http1 => return String::new(),
+        Protocol::Tls => "http/1.1",
+        Protocol::Http2 => "h2",
+    };
+    format!(" ssl crt {}/both.pem alpn {alpn}", dir.display())
+}
+
+/// A listener's further lines, and the certificate's.
+fn stillgate_tls(dir: &Path, protocol: Protocol) -> (&'static str, String) {
+    if protocol == Protocol::Http1 {
+        return ("", String::new());
+    }
+    let dir = dir.display();
+    let entry = format!("{{id: c, cert: {dir}/certificate.pem, key: {dir}/key.pem, snis: [localhost], default: true}}");
+    ("      tls: true\n", format!("ssls:\n  - {entry}\n"))
 }
 
 /// The upstream: nginx on the other CPU. `/` is small, `/large` has [`LARGE_BYTES`], `/upload` reads a whole body first.
@@ -135,16 +211,17 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; 
 }
 
 /// A server that proxies everything but its further `locations`.
-pub(super) fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, locations: &str) -> String {
+/// `listen`: what follows the address, with the end of the directive.
+pub(super) fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, listen: &str, locations: &str) -> String {
     // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
     format!(
         "upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
- server {{ listen {address}; client_body_buffer_size 64k;
+ server {{ listen {address}{listen} client_body_buffer_size 64k;
   location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} {locations} }}"
     )
 }
 
-fn haproxy_config(address: SocketAddr, upstream: SocketAddr) -> String {
+fn haproxy_config(address: SocketAddr, upstream: SocketAddr, bind: &str) -> String {
     format!(
         "global
   nbthread 1
@@ -157,7 +234,7 @@ defaults
   timeout connect 5s
   http-reuse always
 frontend f
-  bind {address}
+  bind {address}{bind}
   default_backend b
 backend b
   server s {upstream} pool-max-conn -1

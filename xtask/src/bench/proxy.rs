@@ -4,14 +4,15 @@
 //! system time divided by the requests answered, so it holds where the load generator is the bottleneck too. Rounds are
 //! interleaved, and a ratio is the median of the ratios within a round: what disturbs the machine disturbs all alike.
 
-use super::peers::{self, Gateway, LARGE_BYTES};
+use super::h2load;
+use super::peers::{self, Gateway, LARGE_BYTES, Protocol};
 use super::process::Running;
 use super::statistics::median;
 use super::syscalls;
-use super::wrk::{self, Load};
+use super::wrk::{self, Answered, Load};
 use crate::Result;
 use crate::args::Args;
-use crate::packages::{self, HAPROXY, NGINX, STRACE, WRK};
+use crate::packages::{self, HAPROXY, NGHTTP2, NGINX, STRACE, WRK};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
@@ -28,6 +29,16 @@ const STRACE_SECONDS: u64 = 2;
 struct Case {
     name: &'static str,
     load: Load,
+    protocol: Protocol,
+}
+
+impl Case {
+    fn run(&self, address: SocketAddr, seconds: u64) -> Result<Answered> {
+        match self.protocol {
+            Protocol::Http1 | Protocol::Tls => wrk::run(&self.load, address, seconds),
+            Protocol::Http2 => h2load::run(self.load.path, address, seconds),
+        }
+    }
 }
 
 /// One measured round.
@@ -62,20 +73,25 @@ pub(super) fn run(mut args: Args) -> Result {
         routes: args.value("--routes")?.unwrap_or(1000),
         syscalls: args.flag("--syscalls"),
     };
+    let word: Option<String> = args.value("--protocol")?;
+    let protocol = word.as_deref().map_or(Ok(Protocol::Http1), Protocol::parse)?;
     let json: Option<String> = args.value("--json")?;
     let only: Option<String> = args.value("--case")?;
     let binary = super::binary(&mut args)?;
     args.finish()?;
-    packages::ensure(&[NGINX, HAPROXY, WRK])?;
+    packages::ensure(&[NGINX, HAPROXY, WRK, NGHTTP2])?;
     if options.syscalls {
         packages::ensure(&[STRACE])?;
     }
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
+    if protocol != Protocol::Http1 {
+        peers::certificate(dir.path())?;
+    }
     let mut subjects = Vec::new();
     for gateway in [Gateway::Nginx, Gateway::Haproxy, Gateway::Stillgate(&binary)] {
-        let (process, address) = gateway.start(dir.path(), upstream, options.routes)?;
+        let (process, address) = gateway.start(dir.path(), upstream, options.routes, protocol)?;
         subjects.push(Subject { name: gateway.name(), process, address });
     }
     println!(
@@ -87,7 +103,7 @@ pub(super) fn run(mut args: Args) -> Result {
         "case", "gateway", "CPU µs", "of it user", "requests/s", "to nginx"
     );
     let mut results = Vec::new();
-    for case in cases(dir.path(), options.connections)? {
+    for case in cases(dir.path(), options.connections, protocol)? {
         if only.as_ref().is_some_and(|only| !case.name.contains(only)) {
             continue;
         }
@@ -103,13 +119,13 @@ pub(super) fn run(mut args: Args) -> Result {
 /// Measures all gateways under one kind of traffic and prints their lines.
 fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Result<Vec<Value>> {
     for subject in subjects.iter_mut() {
-        wrk::run(&case.load, subject.address, WARM_UP_SECONDS)
+        case.run(subject.address, WARM_UP_SECONDS)
             .map_err(|error| format!("{}, {}: {error}", subject.name, case.name))?;
     }
     let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
     for _ in 0..options.rounds {
         for (subject, samples) in subjects.iter_mut().zip(&mut samples) {
-            samples.push(sample(subject, &case.load, options.seconds)?);
+            samples.push(sample(subject, case, options.seconds)?);
         }
     }
     let mut results = Vec::new();
@@ -126,7 +142,7 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
         });
         if options.syscalls {
             let pids = subject.process.tree()?;
-            let counted = syscalls::count(&pids, || wrk::run(&case.load, subject.address, STRACE_SECONDS))?;
+            let counted = syscalls::count(&pids, || case.run(subject.address, STRACE_SECONDS))?;
             println!("{:22} {:10} {counted}", "", "");
             result["data_syscalls_per_request"] = json!(counted.data);
             result["syscalls_per_request"] = json!(counted.all);
@@ -136,9 +152,9 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
     Ok(results)
 }
 
-fn sample(subject: &mut Subject, load: &Load, seconds: u64) -> Result<Sample> {
+fn sample(subject: &mut Subject, case: &Case, seconds: u64) -> Result<Sample> {
     let before = subject.process.cpu_time()?;
-    let answered = wrk::run(load, subject.address, seconds).map_err(|error| format!("{}: {error}", subject.name))?;
+    let answered = case.run(subject.address, seconds).map_err(|error| format!("{}: {error}", subject.name))?;
     subject.process.check_alive()?;
     let after = subject.process.cpu_time()?;
     let tick_us = 1e6 / rustix::param::clock_ticks_per_second() as f64;
@@ -148,19 +164,25 @@ fn sample(subject: &mut Subject, load: &Load, seconds: u64) -> Result<Sample> {
     Ok(Sample { cpu_us: each(user + system), user_us: each(user), per_second: answered.per_second })
 }
 
-fn cases(dir: &Path, connections: u32) -> Result<Vec<Case>> {
+/// Through TLS also one handshake a request; over HTTP/2 what h2load can say.
+fn cases(dir: &Path, connections: u32, protocol: Protocol) -> Result<Vec<Case>> {
     let post = dir.join("post.lua");
     fs::write(&post, format!("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", {LARGE_BYTES})\n"))?;
-    let load = |path| Load { path, headers: Vec::new(), script: None, connections };
+    let load = |path| Load { path, headers: Vec::new(), script: None, connections, scheme: protocol.scheme() };
+    let case = |name, load| Case { name, load, protocol };
     let headers = (0..HEADERS).map(|number| {
         let name = format!("X-Header-{number:02}");
         let value = "v".repeat(HEADER_LINE_BYTES - name.len() - ": \r\n".len());
         format!("{name}: {value}")
     });
-    Ok(vec![
-        Case { name: "small GET", load: load("/") },
-        Case { name: "16 headers of 40 bytes", load: Load { headers: headers.collect(), ..load("/") } },
-        Case { name: "16 KiB response", load: load("/large") },
-        Case { name: "16 KiB POST", load: Load { script: Some(post), ..load("/upload") } },
-    ])
+    let mut cases = vec![case("small GET", load("/")), case("16 KiB response", load("/large"))];
+    if protocol != Protocol::Http2 {
+        cases.push(case("16 headers of 40 bytes", Load { headers: headers.collect(), ..load("/") }));
+        cases.push(case("16 KiB POST", Load { script: Some(post), ..load("/upload") }));
+    }
+    if protocol == Protocol::Tls {
+        let headers = vec!["Connection: close".to_owned()];
+        cases.push(case("a handshake a request", Load { headers, ..load("/") }));
+    }
+    Ok(cases)
 }

@@ -95,7 +95,8 @@ fn measure(family: &Family, options: &Options, dir: &Path, upstream: SocketAddr)
     let heads: Vec<String> = asked.iter().map(|&n| family.head(n)).collect();
     let script = dir.join("heads.lua");
     fs::write(&script, route_sets::script(&heads))?;
-    let load = Load { path: "/", headers: Vec::new(), script: Some(script), connections: options.connections };
+    let load =
+        Load { path: "/", headers: Vec::new(), script: Some(script), connections: options.connections, scheme: "http" };
     let one = match asked[..] {
         [n] => family.route(n),
         _ => route_sets::entry(0, family.any),

@@ -14,6 +14,7 @@ pub(super) struct Load {
     /// A Lua script, for what the command line cannot say.
     pub(super) script: Option<PathBuf>,
     pub(super) connections: u32,
+    pub(super) scheme: &'static str,
 }
 
 /// What came of it.
@@ -35,7 +36,7 @@ pub(super) fn run(load: &Load, address: SocketAddr, seconds: u64) -> Result<Answ
     if let Some(script) = &load.script {
         command.arg("--script").arg(script);
     }
-    command.arg(format!("http://{address}{}", load.path));
+    command.arg(format!("{}://{address}{}", load.scheme, load.path));
     parse(&step::output(&mut command)?)
 }
 

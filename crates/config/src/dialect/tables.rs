@@ -87,7 +87,7 @@ pub(super) const NATIVE: &[FamilySpec] = &[
         "",
         Gauge(Last),
         &[Upstream, Node],
-        "Whether a node is given requests: 1, or 0 while it is out after failures.",
+        "Whether a node is given requests: 1, or 0 while it is set aside after failures or active checks fail.",
     ),
 ];
 
@@ -269,6 +269,46 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Counter,
         &[],
         "Requests whose route a route cache was asked for and did not know.",
+    ),
+    of_process(
+        Measure::UpstreamRetries,
+        "stillgate_upstream_retries_total",
+        "",
+        Counter,
+        &[],
+        "Requests that were sent a second time, or to another node.",
+    ),
+    of_process(
+        Measure::RetriesOverBudget,
+        "stillgate_upstream_retries_over_budget_total",
+        "",
+        Counter,
+        &[],
+        "Retries that were not made because the upstream's retry_budget was spent.",
+    ),
+    of_process(
+        Measure::RequestsShed,
+        "stillgate_upstream_requests_shed_total",
+        "",
+        Counter,
+        &[],
+        "Requests answered 503 because limits.requests of their upstream were in flight.",
+    ),
+    of_process(
+        Measure::TunnelsOpen,
+        "stillgate_tunnels_open",
+        "",
+        Gauge(Last),
+        &[],
+        "Tunnels (WebSocket and other upgrades) open now.",
+    ),
+    of_process(
+        Measure::Tunnels,
+        "stillgate_tunnels_total",
+        "",
+        Counter,
+        &[],
+        "Tunnels opened. Each adds to the families of requests when it ends.",
     ),
 ];
 

@@ -289,8 +289,9 @@ impl<'a> Assembly<'a> {
         // Stable: those without a place stay in the order of the upstreams.
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
-        let gateway = kept.loaded.config.gateway.clone();
-        let config = Config { gateway, upstreams, routes, route_lines, digest: text.digest.clone() };
+        let Config { gateway, ssls, .. } = &kept.loaded.config;
+        let (gateway, ssls) = (gateway.clone(), ssls.clone());
+        let config = Config { gateway, upstreams, routes, route_lines, ssls, digest: text.digest.clone() };
         Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
     }
 }

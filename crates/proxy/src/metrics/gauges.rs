@@ -9,7 +9,6 @@ use super::{MetricsPlan, PlanFamily, Recorder};
 use crate::counters::{Count, WorkerCounters};
 use crate::plan::{Plan, Positions};
 use crate::snapshot::WorkerUpstream;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::{Label, Source};
 use stillgate_metrics::Writer;
@@ -19,6 +18,7 @@ use stillgate_upstream::Endpoint;
 /// A worker's connections of one listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    pub(crate) configured: stillgate_config::Listener,
     label: String,
     /// Open now.
     pub(crate) open: Count,
@@ -29,10 +29,10 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Of the address in the configuration.
-    pub(crate) fn new(address: SocketAddr) -> Listener {
+    pub(crate) fn new(configured: stillgate_config::Listener) -> Listener {
         Listener {
-            label: address.to_string(),
+            configured,
+            label: configured.address.to_string(),
             open: Count::default(),
             active: Count::default(),
             busy: Count::default(),
@@ -116,7 +116,7 @@ impl Recorder {
         };
         let is_well = state.status(now_ms).filter(|status| status.failures == 0).any(|status| {
             let endpoints = &upstream.definition.endpoints;
-            endpoints.iter().any(|endpoint| endpoint.address == status.address && is_same(endpoint))
+            endpoints.iter().any(|e| e.address == status.address && is_same(e) && is_checked_well(e))
         });
         metrics.tell_node(&mut self.writer, &upstream.definition.definition.key, node, is_well);
     }
@@ -145,10 +145,20 @@ impl MetricsPlan {
             for endpoint in &upstream.endpoints {
                 let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
                 if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
-                    self.tell_node(writer, key, endpoint, true);
+                    self.tell_node(writer, key, endpoint, is_checked_well(endpoint));
                 }
             }
         }
+    }
+
+    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    pub fn tell_checked(&self, writer: &mut Writer, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+        let is_same = |other: &Endpoint| match self.node_is_ip {
+            true => other.address == node.address,
+            false => other.host == node.host,
+        };
+        let is_well = endpoints.iter().any(|endpoint| is_same(endpoint) && is_checked_well(endpoint));
+        self.tell_node(writer, upstream, node, is_well);
     }
 
     fn tell_node(&self, writer: &mut Writer, upstream: &str, endpoint: &Endpoint, is_well: bool) {
@@ -161,6 +171,11 @@ impl MetricsPlan {
             _ => node_label(endpoint, self.node_is_ip, &mut String::new()).to_owned(),
         });
     }
+}
+
+/// Whether active checks, if there are any, have nothing against it.
+fn is_checked_well(endpoint: &Endpoint) -> bool {
+    endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy())
 }
 
 /// The states as nginx counts them (`ngx_http_stub_status_module`).

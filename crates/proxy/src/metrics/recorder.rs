@@ -9,13 +9,14 @@ use super::table::{Handles, Table};
 use super::values::{Texts, Values};
 use super::{Aspect, MetricsPlan};
 use crate::client::Client;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Kept};
+use crate::plan::Plan;
 use crate::snapshot::Snapshot;
 use crate::variables::with_vars;
 use std::time::{Duration, Instant};
-use stillgate_config::EXTRA_LABELS_MAX;
+use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
-use stillgate_route::{Lookup, canonical_host};
+use stillgate_route::{Lookup, Match, canonical_host};
 
 /// Bits of a key: the status, the node's slot plus one, and the number of the route, one bit above all.
 const STATUS_BITS: u32 = 10;
@@ -134,8 +135,11 @@ impl Recorder {
         amounts: &Amounts,
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
-        let found = x.outcome.route;
-        let upstream = found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]);
+        let (found, kept) = (x.outcome.route, x.outcome.kept.clone());
+        let upstream = match &kept {
+            Some(kept) => Some(&*kept.upstream),
+            None => found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]),
+        };
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = x.outcome.asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
@@ -145,8 +149,8 @@ impl Recorder {
             // The slot belongs to another node by now, as this request ended its try under an older configuration.
             upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
-        let found = found.map(|found| (found, host));
-        let values = Values::new(metrics, &snapshot.plan, found, endpoint, x.outcome.status, texts);
+        let route = route(found, kept.as_deref(), &snapshot.plan);
+        let values = Values::new(metrics, route, host, endpoint, x.outcome.status, texts);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
@@ -203,9 +207,21 @@ impl Amounts {
     }
 }
 
+/// A request's route, and which of its paths matched.
+fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Option<(&'a Route, usize)> {
+    match (kept, found) {
+        (Some(kept), _) => Some((&kept.route, kept.path)),
+        (None, found) => found.map(|found| (&*plan.routes[found.route].route, found.path)),
+    }
+}
+
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
 fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
+    // A tunnel's route, and its number, may be gone.
+    if x.outcome.kept.is_some() {
+        return None;
+    }
     let route = x.outcome.route.map_or(0, |found| {
         let route = &snapshot.plan.routes[found.route];
         match metrics.tells_match {
@@ -221,7 +237,8 @@ fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<us
 
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
 fn matched_host(x: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
-    let spec = snapshot.plan.matcher().specs()[x.outcome.route?.route].uri()?;
+    let kept = x.outcome.kept.clone();
+    let spec = route(x.outcome.route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
     if spec.hosts.len() <= 1 {
         return (!spec.hosts.is_empty()).then_some(0);
     }

@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::exchange::{Exchange, Outcome, Timing};
 use crate::plan::Plan;
 use crate::snapshot::Snapshot;
+use crate::stream::Stream;
 use allocation_counter::measure;
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -47,7 +48,7 @@ impl Bench {
         let peer = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         peer.set_nodelay(true).unwrap();
-        let client = Client::new(stream, address, address, 0, 0);
+        let client = Client::new(Stream::Plain(stream), None, address, address, 0, 0);
         let recorder = Recorder::new(registry.writer().unwrap());
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }
@@ -57,7 +58,7 @@ impl Bench {
         let metrics = MetricsPlan::new(self.config.gateway.metrics.as_ref().unwrap(), &self.registry).unwrap();
         let previous = self.previous.as_deref();
         let plan =
-            Plan::build(self.versions, &self.config, &HashMap::new(), previous, Some(Arc::new(metrics))).unwrap();
+            Plan::build(self.versions, &self.config, &HashMap::new(), previous, Some(Arc::new(metrics)), None).unwrap();
         let plan = Arc::new(plan);
         self.previous = Some(plan.clone());
         Snapshot::next(None, plan, self.versions)
@@ -243,7 +244,8 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
     let next = |bench: &mut Bench| {
         bench.versions += 1;
         let previous = bench.previous.as_deref();
-        let plan = Plan::build(bench.versions, &bench.config, &HashMap::new(), previous, metrics.clone()).unwrap();
+        let plan =
+            Plan::build(bench.versions, &bench.config, &HashMap::new(), previous, metrics.clone(), None).unwrap();
         let plan = Arc::new(plan);
         bench.previous = Some(plan.clone());
         Snapshot::next(None, plan, bench.versions)
@@ -277,7 +279,7 @@ async fn new_nodes_are_told_in_proportion_to_change() {
     let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
     let metrics = Arc::new(metrics);
     let build = |config: &stillgate_config::Config| {
-        Plan::build(1, config, &HashMap::new(), bench.previous.as_deref(), Some(metrics.clone())).unwrap()
+        Plan::build(1, config, &HashMap::new(), bench.previous.as_deref(), Some(metrics.clone()), None).unwrap()
     };
     let before = build(&bench.config);
     // All but the first move in the list, and one is new.

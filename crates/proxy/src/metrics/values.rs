@@ -4,11 +4,10 @@
 //! Texts that have to be put together are written into memory that is kept.
 
 use super::{Aspect, MetricsPlan, PlanFamily};
-use crate::plan::{Plan, PlanRoute};
 use std::fmt::Write;
-use stillgate_config::{Label, Source};
+use stillgate_config::{Label, Route, Source};
 use stillgate_metrics::family::LABELS_MAX;
-use stillgate_route::{Lookup, Match};
+use stillgate_route::Lookup;
 use stillgate_upstream::Endpoint;
 
 /// Every status as text.
@@ -44,11 +43,12 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Of a request with this status, which a route matched, maybe with one of its hosts, and a node was asked for.
+    /// Of a request with this status, which a route matched by one of its paths, maybe with one of its hosts, and a node was
+    /// asked for.
     pub(crate) fn new(
         metrics: &MetricsPlan,
-        plan: &'a Plan,
-        found: Option<(Match, Option<usize>)>,
+        route: Option<(&'a Route, usize)>,
+        host_index: Option<usize>,
         asked: Option<&'a Endpoint>,
         status: u16,
         texts: &'a mut Texts,
@@ -57,18 +57,17 @@ impl<'a> Values<'a> {
         uri.clear();
         host.clear();
         if metrics.tells_match
-            && let Some((found, host_index)) = found
-            && let Some(spec) = plan.matcher().specs()[found.route].uri()
+            && let Some((route, path)) = route
+            && let Some(spec) = route.spec.uri()
         {
-            write_text(uri, &spec.paths[found.path]);
+            write_text(uri, &spec.paths[path]);
             if let Some(index) = host_index {
                 write_text(host, &spec.hosts[index]);
             }
         }
-        let route: Option<&PlanRoute> = found.map(|(found, _)| &plan.routes[found.route]);
         Values {
-            route: route.map_or("", |route| &route.route.spec.id),
-            service: route.map_or("", PlanRoute::service),
+            route: route.map_or("", |(route, _)| &route.spec.id),
+            service: route.and_then(|(route, _)| route.service_id.as_deref()).unwrap_or_default(),
             node: asked.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
             uri,
             host,
@@ -152,7 +151,7 @@ mod tests {
     fn nodes_are_told_as_configured() {
         let check = |address: &str, host: &str, native: &str, apisix: &str| {
             let address = address.parse().unwrap();
-            let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into() };
+            let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into(), verdict: None };
             let mut text = String::new();
             assert_eq!(node_label(&endpoint, false, &mut text), native);
             assert_eq!(node_label(&endpoint, true, &mut text), apisix);

@@ -7,10 +7,11 @@
 //! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while what
 //! its labels say is the same, so that what a worker knows by them outlives a change of other routes.
 
+use super::lease::Lease;
 use std::collections::HashMap;
 use std::ops::Index;
 use std::sync::Arc;
-use stillgate_config::{FILE_BYTES_MAX, Route};
+use stillgate_config::{FILE_BYTES_MAX, Route, Upstream};
 
 /// Routes of a piece.
 const PIECE: usize = 256;
@@ -37,6 +38,8 @@ pub(crate) struct PlanRoute {
     pub(crate) has_timeout: bool,
     /// The number of its first combination of a path and a host; no other route has one of its numbers.
     pub(crate) first_match: u64,
+    /// What its tunnels hold of it; `None`: they do not mind what becomes of it.
+    pub(crate) lease: Option<Arc<Lease>>,
 }
 
 /// What is different from the Plan before.
@@ -48,11 +51,17 @@ pub(super) struct Difference {
     pub(super) arrived: Vec<Arc<Route>>,
     /// Numbers began anew, and say nothing beside older ones.
     pub(super) is_renumbered: bool,
+    /// Of routes that are there no more, or not as they were.
+    pub(super) revoked: Vec<Arc<Lease>>,
 }
 
 impl Routes {
-    /// Shares with `previous` what is the same.
-    pub(super) fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
+    /// Shares with `previous` what is the same. `upstreams` are those that the routes point into.
+    pub(super) fn new(
+        routes: &[Arc<Route>],
+        upstreams: &[Arc<Upstream>],
+        previous: Option<&Routes>,
+    ) -> (Routes, Difference) {
         let old = previous.map_or(&[][..], |previous| &previous.pieces);
         let is_shared = |piece: usize, routes: &[Arc<Route>]| {
             old.get(piece).is_some_and(|old| {
@@ -83,7 +92,9 @@ impl Routes {
                 continue;
             }
             let numbered = routes.iter().map(|route| {
-                let before = known.get(route.spec.id.as_str()).filter(|before| says_the_same(&before.route, route));
+                let before = known.get(route.spec.id.as_str()).copied();
+                let lease = Lease::of(route, upstreams.get(route.upstream), before);
+                let before = before.filter(|before| says_the_same(&before.route, route));
                 let before = before.map(|before| before.first_match);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
@@ -95,10 +106,15 @@ impl Routes {
                     first
                 });
                 let upstream = u32::try_from(route.upstream).expect("a file of this size has fewer upstreams");
-                PlanRoute { route: route.clone(), upstream, has_timeout: route.timeout.is_some(), first_match }
+                PlanRoute { route: route.clone(), upstream, has_timeout: route.timeout.is_some(), first_match, lease }
             });
             pieces.push(numbered.collect());
         }
+        let differing =
+            |pieces: &'_ [Arc<[PlanRoute]>]| (0..pieces.len()).filter(|piece| is_other(*piece)).collect::<Vec<_>>();
+        let (gone, come) = (differing(old), differing(&pieces));
+        difference.revoked =
+            Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
         (Routes { pieces: pieces.into(), next_match }, difference)
     }
@@ -122,11 +138,6 @@ impl PlanRoute {
     #[inline]
     pub(crate) fn upstream(&self) -> usize {
         self.upstream as usize
-    }
-
-    /// Its service's id, or empty.
-    pub(crate) fn service(&self) -> &str {
-        self.route.service_id.as_deref().unwrap_or_default()
     }
 
     /// The number of a combination of one of its paths and, where it has hosts, one of them.
@@ -168,6 +179,10 @@ mod tests {
         config.routes
     }
 
+    fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
+        Routes::new(routes, &[], previous)
+    }
+
     fn ids(routes: &[Arc<Route>]) -> Vec<&str> {
         let mut ids: Vec<&str> = routes.iter().map(|route| route.spec.id.as_str()).collect();
         ids.sort_unstable();
@@ -185,10 +200,10 @@ mod tests {
     #[test]
     fn what_did_not_change_is_shared() {
         let mut list = many();
-        let (first, difference) = Routes::new(&list, None);
+        let (first, difference) = new(&list, None);
         assert_eq!((difference.arrived.len(), difference.left.len()), (list.len(), 0));
         list[PIECE + 3] = routes(&vec!["/b"; PIECE * 2])[PIECE + 3].clone();
-        let (second, difference) = Routes::new(&list, Some(&first));
+        let (second, difference) = new(&list, Some(&first));
         assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r259"], vec!["r259"]));
         let same: Vec<bool> = first.pieces.iter().zip(&second.pieces).map(|(old, new)| Arc::ptr_eq(old, new)).collect();
         assert_eq!(same, [true, false, true, true, true]);
@@ -200,26 +215,26 @@ mod tests {
     #[test]
     fn numbers_stay_where_routes_move() {
         let mut list = many();
-        let (first, _) = Routes::new(&list, None);
+        let (first, _) = new(&list, None);
         list.remove(PIECE - 1);
         list.swap(0, 7);
-        let (second, difference) = Routes::new(&list, Some(&first));
+        let (second, difference) = new(&list, Some(&first));
         assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec![], vec!["r255"]));
         assert_eq!(second.iter().count(), list.len());
         for (index, route) in list.iter().enumerate() {
             assert!(Arc::ptr_eq(&second[index].route, route));
             assert_eq!(numbers(&first)[&route.spec.id], second[index].first_match);
         }
-        let (third, difference) = Routes::new(&[], Some(&second));
+        let (third, difference) = new(&[], Some(&second));
         assert_eq!((difference.left.len(), third.iter().count()), (list.len(), 0));
     }
 
     #[test]
     fn numbers_begin_anew_before_they_run_out() {
         let list = routes(&["/a", "/b"]);
-        let (mut first, _) = Routes::new(&list, None);
+        let (mut first, _) = new(&list, None);
         first.next_match = MATCHES_MAX;
-        let (second, difference) = Routes::new(&list, Some(&first));
+        let (second, difference) = new(&list, Some(&first));
         assert!(difference.is_renumbered && difference.arrived.is_empty() && difference.left.is_empty());
         assert_eq!((second[0].first_match, second[1].first_match, second.next_match), (0, 1, 2));
     }
@@ -227,9 +242,9 @@ mod tests {
     #[test]
     fn what_reads_alike_keeps_its_numbers() {
         let list = routes(&["/a", "/b"]);
-        let (first, _) = Routes::new(&list, None);
+        let (first, _) = new(&list, None);
         // Read once more from the text, so that nothing is the same memory.
-        let (second, difference) = Routes::new(&routes(&["/a", "/c"]), Some(&first));
+        let (second, difference) = new(&routes(&["/a", "/c"]), Some(&first));
         assert_eq!((ids(&difference.arrived), ids(&difference.left)), (vec!["r1"], vec!["r1"]));
         assert_eq!((second[0].first_match, second[1].first_match), (0, 2));
     }

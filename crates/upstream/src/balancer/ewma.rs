@@ -61,7 +61,7 @@ impl Latency {
 }
 
 pub(super) fn pick(slots: &[Slot], members: &[u32], now_ms: u64, random: u64, tried: &Tried) -> Option<u32> {
-    let weight = |index: u32| u64::from(slots[index as usize].endpoint.weight);
+    let weight = |index: u32| slots[index as usize].weight();
     let choices = || members.iter().copied().filter(|&index| usable(slots, index, now_ms, tried));
     let total: u64 = choices().map(weight).sum();
     let first = draw(choices(), weight, scale(random >> 32, total))?;

@@ -36,7 +36,7 @@ pub(super) fn pick(slots: &mut [Slot], members: &[u32], now_ms: u64, tried: &Tri
 /// Compares requests per weight without dividing.
 fn load_cmp(slots: &[Slot], a: u32, b: u32) -> Ordering {
     let (a, b) = (&slots[a as usize], &slots[b as usize]);
-    let left = u64::from(a.active) * u64::from(b.endpoint.weight);
-    let right = u64::from(b.active) * u64::from(a.endpoint.weight);
+    let left = u64::from(a.active) * b.weight();
+    let right = u64::from(b.active) * a.weight();
     left.cmp(&right)
 }

@@ -15,7 +15,7 @@ pub(super) fn pick(slots: &mut [Slot], members: &[u32], usable: impl Fn(&[Slot],
             continue;
         }
         let slot = &mut slots[index as usize];
-        let weight = i64::from(slot.endpoint.weight);
+        let weight = slot.weight() as i64;
         slot.current += weight;
         total += weight;
         if best.is_none_or(|(_, current)| slot.current > current) {
@@ -30,7 +30,7 @@ pub(super) fn pick(slots: &mut [Slot], members: &[u32], usable: impl Fn(&[Slot],
 /// Brings the current weights of a tier whose members changed back to where its own choices could have led. Without it
 /// the debt from times with a heavy member would starve a light one for as many choices once the heavy one is gone.
 pub(super) fn clamp(slots: &mut [Slot], members: &[u32]) {
-    let weight = |slots: &[Slot], index: u32| i64::from(slots[index as usize].endpoint.weight);
+    let weight = |slots: &[Slot], index: u32| slots[index as usize].weight() as i64;
     let total: i64 = members.iter().map(|&index| weight(slots, index)).sum();
     for &index in members {
         let slot = &mut slots[index as usize];

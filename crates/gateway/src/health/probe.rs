@@ -1,0 +1,198 @@
+//! One check: a connection, and with `type: http` or `https` one GET up to the response's head.
+//!
+//! Each check has a connection of its own, since whether one can be made is what it is about; the response's body is not
+//! read. What it comes to is the business of `judge`.
+
+use super::judge::Outcome;
+use rustix::io::Errno;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_config::{ActiveCheck, CheckType};
+use stillgate_tls::ClientTls;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_upstream::Endpoint;
+use stillgate_wire::{HeadLimits, Method, Progress, ResponseHead};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// Bounds of a response's head; no check needs more.
+const HEAD_LIMITS: HeadLimits = HeadLimits { head_bytes_max: 16 * 1024, target_bytes_max: 0, headers_max: 100 };
+/// Interim responses read over before the final one.
+const INTERIMS_MAX: usize = 10;
+
+/// How one endpoint is checked.
+pub(crate) struct Probe {
+    address: SocketAddr,
+    /// `None`: connecting is enough.
+    request: Option<String>,
+    /// `None`: there is none.
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    timeout: Duration,
+}
+
+impl Probe {
+    /// `tls`: the upstream's, for checks of that type.
+    pub(crate) fn new(endpoint: &Endpoint, rules: &ActiveCheck, tls: Option<&ClientTls>) -> Probe {
+        let address = SocketAddr::new(endpoint.address.ip(), rules.port.unwrap_or(endpoint.address.port()));
+        let host = rules.host.as_deref().unwrap_or(&endpoint.host);
+        let tls = tls.filter(|_| rules.r#type == CheckType::Https).map(|tls| {
+            let mut config = Arc::unwrap_or_clone(tls.for_worker());
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            (TlsConnector::from(Arc::new(config)), tls.server_name(host, &endpoint.host))
+        });
+        let request = (rules.r#type != CheckType::Tcp).then(|| request(host, rules));
+        Probe { address, request, tls, timeout: rules.timeout }
+    }
+
+    /// Makes the check.
+    pub(crate) async fn run(&self) -> Outcome {
+        timeout(self.timeout, self.exchange()).await.unwrap_or(Outcome::TimedOut)
+    }
+
+    async fn exchange(&self) -> Outcome {
+        let mut stream = match TcpStream::connect(self.address).await {
+            Ok(stream) => stream,
+            Err(error) if is_local(&error) => return Outcome::NotMade(error.to_string()),
+            Err(error) => return Outcome::Broken(error.to_string()),
+        };
+        let Some(request) = &self.request else { return Outcome::Connected };
+        let answer = match &self.tls {
+            Some((connector, name)) => match connector.connect(name.clone(), stream).await {
+                Ok(mut stream) => ask(&mut stream, request).await,
+                Err(error) => Err(io::Error::other(format!("TLS: {error}"))),
+            },
+            None => ask(&mut stream, request).await,
+        };
+        answer.unwrap_or_else(|error| Outcome::Broken(error.to_string()))
+    }
+}
+
+/// The whole head; there is no body.
+fn request(host: &str, rules: &ActiveCheck) -> String {
+    let mut head = format!("GET {} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n", rules.http_path);
+    let is_agent = |line: &&String| line.get(..11).is_some_and(|name| name.eq_ignore_ascii_case("user-agent:"));
+    if !rules.req_headers.iter().any(|line| is_agent(&line)) {
+        head.push_str(concat!("User-Agent: stillgate/", env!("CARGO_PKG_VERSION"), " (health check)\r\n"));
+    }
+    for line in &rules.req_headers {
+        head.push_str(line);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    head
+}
+
+/// Sends the request and reads the head of the final response.
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> io::Result<Outcome> {
+    stream.write_all(request.as_bytes()).await?;
+    let (mut bytes, mut head) = (Vec::new(), ResponseHead::default());
+    let mut interims = 0;
+    loop {
+        match head.advance(&bytes, Method::Get, &HEAD_LIMITS) {
+            Ok(Progress::Complete(len)) if head.status < 200 && interims < INTERIMS_MAX => {
+                interims += 1;
+                bytes.drain(..len);
+                head.reset();
+                continue;
+            }
+            Ok(Progress::Complete(_)) => return Ok(Outcome::Status(head.status)),
+            Ok(Progress::Partial) => {}
+            Err(error) => return Ok(Outcome::NotHttp(error.to_string())),
+        }
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Ok(Outcome::Broken("the connection was closed without a response".to_owned()));
+        }
+    }
+}
+
+fn is_local(error: &io::Error) -> bool {
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    Errno::from_io_error(error).is_some_and(|errno| ours.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    /// The rules of an upstream whose `checks.active` is `keys`.
+    fn rules(keys: &str) -> ActiveCheck {
+        let upstream = format!("{{id: u, nodes: {{\"10.0.0.1:81\": 1}}, checks: {{active: {{{keys}}}}}}}");
+        let text = format!("upstreams: [{upstream}]\nroutes: []\n");
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        config.upstreams[0].checks.as_ref().unwrap().active.clone().unwrap()
+    }
+
+    fn endpoint(address: SocketAddr) -> Endpoint {
+        Endpoint { address, weight: 1, priority: 0, host: "node.test:81".into(), verdict: None }
+    }
+
+    /// What comes of a check of a server that answers `response` and keeps the connection.
+    async fn answered(response: &'static [u8], keys: &str) -> Outcome {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), None);
+        let (end, ended) = mpsc::sync_channel::<()>(1);
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(response).unwrap();
+            if response.is_empty() {
+                return;
+            }
+            // Ends when the check has: its sender is dropped.
+            let _ = ended.recv();
+        });
+        let outcome = probe.run().await;
+        drop(end);
+        server.join().unwrap();
+        outcome
+    }
+
+    #[tokio::test]
+    async fn responses() {
+        let short = "timeout: 0.2";
+        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", short).await, Outcome::Status(204));
+        assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", short).await, Outcome::Status(500));
+        let interim = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
+        assert_eq!(answered(interim, short).await, Outcome::Status(200));
+        assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", short).await, Outcome::NotHttp(_)));
+        assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Le", short).await, Outcome::TimedOut);
+        assert!(matches!(answered(b"", short).await, Outcome::Broken(_)));
+        assert_eq!(answered(b"", "type: tcp").await, Outcome::Connected);
+    }
+
+    #[tokio::test]
+    async fn a_head_without_an_end_is_not_read_for_ever() {
+        static LONG: [u8; 40_000] = [b'a'; 40_000];
+        assert!(matches!(answered(&LONG, "timeout: 5").await, Outcome::NotHttp(_)));
+    }
+
+    #[tokio::test]
+    async fn nobody_listens() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        for keys in ["", "type: tcp"] {
+            assert!(matches!(Probe::new(&endpoint(address), &rules(keys), None).run().await, Outcome::Broken(_)));
+        }
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let address = SocketAddr::from(([10, 0, 0, 1], 81));
+        let probe = Probe::new(&endpoint(address), &rules(""), None);
+        let version = env!("CARGO_PKG_VERSION");
+        let agent = format!("User-Agent: stillgate/{version} (health check)\r\n");
+        let expected = format!("GET / HTTP/1.1\r\nHost: node.test:81\r\nConnection: close\r\n{agent}\r\n");
+        assert_eq!((probe.address, probe.request), (address, Some(expected)));
+        let keys = "host: a.test, port: 82, http_path: /h?x=1, req_headers: [\"user-agent: me\", \"X-Key:  1 \"]";
+        let probe = Probe::new(&endpoint(address), &rules(keys), None);
+        let expected = "GET /h?x=1 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\nuser-agent: me\r\nX-Key: 1\r\n\r\n";
+        assert_eq!((probe.address.port(), probe.request.as_deref()), (82, Some(expected)));
+    }
+}

@@ -1,0 +1,92 @@
+//! gRPC through the gateway, with a client and a server of Python's grpcio.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
+use stillgate_testkit::{Gateway, Process, ReservedPort, Setup, Upstream, eventually, eventually_within, run_tool};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+/// What grpcio takes to start.
+const PYTHON_PATIENCE: Duration = Duration::from_secs(60);
+
+struct Server {
+    _process: Process,
+    port: ReservedPort,
+    _dir: tempfile::TempDir,
+}
+
+fn python(script: &str, arguments: &[&str]) -> std::process::Command {
+    let mut command = std::process::Command::new("/usr/bin/python3");
+    let file = format!("{}/tests/grpc/{script}", env!("CARGO_MANIFEST_DIR"));
+    command.arg("-u").arg(file).args(arguments).env_remove("http_proxy").env_remove("https_proxy");
+    command
+}
+
+fn server() -> Server {
+    let probe = run_tool("/usr/bin/python3", "python3", &["-c", "import grpc"]);
+    assert!(probe.status.success(), "Python's grpcio is missing; install the Debian package python3-grpcio");
+    let port = ReservedPort::new();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut command = python("server.py", &[&port.addr().port().to_string()]);
+    let mut process = Process::spawn("python3", &mut command, &dir.path().join("server.log"));
+    eventually_within(PYTHON_PATIENCE, "the gRPC server to listen", || {
+        assert!(process.ended().is_none(), "{}", process.log());
+        TcpStream::connect(port.addr()).is_ok()
+    });
+    Server { _process: process, port, _dir: dir }
+}
+
+#[track_caller]
+fn client(gateway: &Gateway, what: &str) {
+    let output = python("client.py", &[&gateway.addr().to_string(), what]).output().expect("run Python");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "good\n", "{what}: {out}{err}\n{}", gateway.log());
+}
+
+fn gateway_to(server: &Server) -> Gateway {
+    Gateway::start(STILLGATE, &Setup::to(server.port.addr()).upstream("scheme: grpc"))
+}
+
+#[test]
+fn all_four_kinds_of_calls_pass() {
+    let server = server();
+    let gateway = gateway_to(&server);
+    for what in ["unary_calls", "streams", "errors", "many", "cancel"] {
+        client(&gateway, what);
+    }
+    eventually("nothing in flight", || gateway.status()["requests"]["in_flight"] == 0);
+}
+
+#[test]
+fn the_gateway_answers_calls_in_their_own_form() {
+    let refusing = Upstream::refusing();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(refusing.addr()).upstream("scheme: grpc"));
+    client(&gateway, "no_node");
+    let gateway = Gateway::start(STILLGATE, &Setup::to(refusing.addr()).route("uri: /other"));
+    client(&gateway, "no_route");
+}
+
+#[test]
+fn the_deadline_of_a_call_is_kept() {
+    let silent = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(silent.addr()).upstream("scheme: grpc"));
+    let mut client = Http2::connect(gateway.addr());
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/test.Echo/Unary"),
+        (":authority", "h"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+        ("grpc-timeout", "400m"),
+    ];
+    let began = Instant::now();
+    client.send_head(1, &fields, 0);
+    client.send(kind::DATA, END_STREAM, 1, &[0, 0, 0, 0, 0]);
+    let (heads, body, end) = client.finish(1);
+    assert!(began.elapsed() >= Duration::from_millis(400));
+    assert_eq!((heads.len(), heads[0].status(), body.len(), end), (1, 200, 0, StreamEnd::Whole));
+    // `grpc-status: 4` as a literal: h2 does not shorten one digit by Huffman's code.
+    let block = &heads[0].payload;
+    assert!(block.windows(2).any(|window| window == [1, b'4'] || window == [0x81, 0x6b]), "{block:?}");
+}

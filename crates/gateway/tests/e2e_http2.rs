@@ -1,0 +1,275 @@
+//! Clients that speak HTTP/2: what they are served, and that every rule a hostile one breaks has its answer.
+
+use std::time::{Duration, Instant};
+use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, StreamEnd, code, encode_fields, get_fields, kind};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, payload, run_tool, sha256};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+fn echo_gateway() -> (Upstream, Gateway) {
+    echo_gateway_with("")
+}
+
+fn echo_gateway_with(lines: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway(lines));
+    (upstream, gateway)
+}
+
+#[track_caller]
+fn curl(gateway: &Gateway, target: &str, arguments: &[&str]) -> String {
+    let url = format!("http://{}{target}", gateway.addr());
+    let always = ["-sS", "--http2-prior-knowledge", "--max-time", "20", "--noproxy", "*"];
+    let output = run_tool("curl", "curl", &[&always[..], arguments, &[&url]].concat());
+    assert!(output.status.success(), "curl: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn curl_is_served() {
+    let (_upstream, gateway) = echo_gateway();
+    assert_eq!(curl(&gateway, "/?echo", &["-d", "some data"]), "some data");
+    assert_eq!(curl(&gateway, "/?echo&chunked", &["-d", "some data"]), "some data");
+    assert_eq!(curl(&gateway, "/?echo&close", &["-d", "some data"]), "some data");
+    let written = curl(&gateway, "/?status=404", &["-o", "/dev/null", "-w", "%{http_code} %{http_version}"]);
+    assert_eq!(written, "404 2");
+    let head = curl(&gateway, "/?size=12345", &["-I"]);
+    assert!(head.starts_with("HTTP/2 200") && head.contains("content-length: 12345\r\n"), "{head}");
+    assert!(head.contains("server: stillgate/") && head.contains("date: "), "{head}");
+    assert!(!head.to_lowercase().contains("connection"), "{head}");
+    for status in [204, 304] {
+        let head = curl(&gateway, &format!("/?status={status}"), &["-i"]);
+        assert!(head.starts_with(&format!("HTTP/2 {status}")), "{head}");
+    }
+    assert_eq!(curl(&gateway, "/nowhere?status=418", &["-X", "OPTIONS", "-w", "%{http_code}"]), "418");
+}
+
+#[test]
+fn large_bodies_pass_both_ways() {
+    let (_upstream, gateway) = echo_gateway();
+    let body = payload(5, 3 * 1024 * 1024);
+    let file = gateway.dir().join("upload");
+    std::fs::write(&file, &body).expect("write the file to upload");
+    let path = file.display().to_string();
+    let sum = sha256(&body);
+    for arguments in
+        [&["-T", &path][..], &["-T", &path, "-H", "Expect: 100-continue"], &["-T", &path, "-H", "Content-Length:"]]
+    {
+        let head = curl(&gateway, "/up", &[arguments, &["-D", "-"]].concat());
+        assert!(head.contains(&sum), "{arguments:?}: {head}");
+    }
+    let back = gateway.dir().join("back");
+    for target in ["/?echo", "/?echo&chunked&piece=70001", "/?echo&close"] {
+        curl(&gateway, target, &["-T", &path, "-o", &back.display().to_string()]);
+        assert_eq!(sha256(&std::fs::read(&back).expect("what came back")), sum, "{target}");
+    }
+}
+
+#[test]
+fn the_node_sees_a_request_of_http_1() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = Http2::connect(gateway.addr());
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/a?b"),
+        (":authority", "h.example"),
+        ("cookie", "a=1"),
+        ("te", "trailers"),
+        ("x-one", "1"),
+        ("cookie", "b=2"),
+    ];
+    client.send_head(1, &fields, END_STREAM);
+    let mut node = upstream.accept();
+    let request = node.expect_request();
+    assert_eq!(request.head.start, "GET /a?b HTTP/1.1");
+    assert_eq!(request.head.all("host"), ["h.example"]);
+    assert_eq!(request.head.all("cookie"), ["a=1; b=2"]);
+    assert_eq!(request.head.get("x-one"), Some("1"));
+    assert_eq!((request.head.get("te"), request.head.get("transfer-encoding")), (None, None));
+    assert_eq!(request.head.get("x-forwarded-proto"), Some("http"));
+    node.send(
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nKeep-Alive: 5\r\n\r\nok",
+    );
+    let (heads, body, end) = client.finish(1);
+    assert_eq!((heads.len(), heads[1].status(), &body[..], end), (2, 200, &b"ok"[..], StreamEnd::Whole));
+}
+
+#[test]
+fn trailers_pass_both_ways() {
+    let upstream = Upstream::serve(|connection| {
+        let head = connection.read_head().expect("a head");
+        assert_eq!(head.get("transfer-encoding"), Some("chunked"));
+        let body = connection.read_exactly(b"3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n".len()).expect("a body");
+        assert_eq!(body, b"3\r\nabc\r\n0\r\nx-sum: 7\r\n\r\n");
+        connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-After: 8\r\n\r\n");
+    });
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &get_fields("/"), 0);
+    client.send(kind::DATA, 0, 1, b"abc");
+    client.send(kind::HEADERS, END_HEADERS | END_STREAM, 1, &encode_fields(&[("x-sum", "7")]));
+    let (heads, body, end) = client.finish(1);
+    assert_eq!((heads.len(), &body[..], end), (2, &b"ok"[..], StreamEnd::Whole));
+}
+
+#[test]
+fn streams_of_a_connection_do_not_wait_for_each_other() {
+    let (upstream, gateway) = echo_gateway();
+    let mut client = Http2::connect(gateway.addr());
+    client.get(1, "/?delay=600");
+    client.get(3, "/");
+    let first = client.until(|frame| frame.kind == kind::HEADERS);
+    assert_eq!(first.stream, 3);
+    let (heads, _, end) = client.finish(1);
+    assert_eq!((heads[0].status(), end), (200, StreamEnd::Whole));
+    assert_eq!(upstream.requests(), 2);
+}
+
+/// What RFC 9113 section 8 calls malformed is answered by a reset of the stream, or ends the connection where its
+/// compression state cannot be trusted any more; it never reaches a node.
+#[test]
+fn a_cut_response_is_a_reset() {
+    let (_upstream, gateway) = echo_gateway();
+    let mut client = Http2::connect(gateway.addr());
+    for (stream, target) in [(1, "/?size=1000&cut=100"), (3, "/?size=1000&chunked&cut=100")] {
+        client.get(stream, target);
+        let (_, body, end) = client.finish(stream);
+        assert_eq!(end, StreamEnd::Reset(code::INTERNAL_ERROR), "{target}");
+        assert!(payload(0, 1000).starts_with(&body));
+    }
+    assert_eq!(client.get_status(5, "/"), 200);
+}
+
+#[test]
+fn a_reset_by_the_client_ends_the_exchange_with_the_node() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = Http2::connect(gateway.addr());
+    client.get(1, "/");
+    let mut node = upstream.accept();
+    node.expect_request();
+    client.send(kind::RST_STREAM, 0, 1, &code::CANCEL.to_be_bytes());
+    node.expect_close();
+    eventually("no request in flight", || gateway.status()["requests"]["in_flight"] == 0);
+    client.send_head(3, &get_fields("/"), 0);
+    client.send(kind::DATA, 0, 3, b"abc");
+    let mut node = upstream.accept();
+    node.read_head().expect("a head");
+    client.send(kind::RST_STREAM, 0, 3, &code::CANCEL.to_be_bytes());
+    eventually("the node's connection to end", || node.is_closed());
+}
+
+/// Without an open window nothing is sent, and no more is taken from the node than the bounds of the gateway.
+/// DATA is let in only as the node takes it.
+#[test]
+fn an_idle_connection_is_told_and_closed() {
+    let (_upstream, gateway) = echo_gateway_with("timeouts: {keepalive: 300ms}");
+    let mut client = Http2::connect(gateway.addr());
+    assert_eq!(client.get_status(1, "/"), 200);
+    client.get(3, "/?delay=700");
+    assert_eq!(client.finish(3).2, StreamEnd::Whole, "a request is no idleness");
+    let began = Instant::now();
+    assert_eq!(client.closed(), Some(code::NO_ERROR));
+    assert!(began.elapsed() >= Duration::from_millis(250));
+    eventually("no open connection", || gateway.status()["connections"]["open"] == 0);
+}
+
+#[test]
+fn draining_lets_streams_finish() {
+    let (_upstream, mut gateway) = echo_gateway();
+    let mut client = Http2::connect(gateway.addr());
+    assert_eq!(client.get_status(1, "/"), 200);
+    client.get(3, "/?delay=700&size=5");
+    client.send(kind::PING, 0, 0, b"01234567");
+    client.until(|frame| frame.kind == kind::PING);
+    gateway.signal("TERM");
+    let goaway = client.until(|frame| frame.kind == kind::GOAWAY);
+    assert_eq!(goaway.code(), code::NO_ERROR);
+    let (heads, body, end) = client.finish(3);
+    assert_eq!((heads[0].status(), body.len(), end), (200, 5, StreamEnd::Whole));
+    client.closed();
+    assert!(gateway.wait().success());
+}
+
+#[test]
+fn http_2_can_be_turned_off() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).listener("http2: false"));
+    let mut client = Client::connect(gateway.addr()).into_connection();
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(client.expect_response("GET").head.status(), 505);
+}
+
+#[test]
+fn the_log_and_routes_know_the_version() {
+    let upstream = Upstream::echo();
+    let resources = format!(
+        "upstreams: [{{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}]\nroutes:\n  - {{id: two, uri: /*, vars: [[server_protocol, '==', HTTP/2.0]], upstream_id: main}}\n",
+        upstream.addr()
+    );
+    let setup = Setup::resources(resources).gateway("access_log: {path: '{dir}/access.log'}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    assert_eq!(curl(&gateway, "/two", &["-o", "/dev/null", "-w", "%{http_code}"]), "200");
+    assert_eq!(gateway.get("/one").head.status(), 404);
+    eventually("both lines", || {
+        let log = std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+        log.contains("GET /two HTTP/2.0") && log.contains("GET /one HTTP/1.1")
+    });
+}
+
+/// RFC 8441: a WebSocket of HTTP/2 is one of HTTP/1.1 to the node.
+#[test]
+fn extended_connect_opens_a_tunnel() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).route("enable_websocket: true");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/chat"),
+        (":authority", "h.example"),
+        ("sec-websocket-version", "13"),
+    ];
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &fields, 0);
+    let mut node = upstream.accept();
+    let request = node.read_head().expect("a head");
+    assert_eq!(request.start, "GET /chat HTTP/1.1");
+    assert_eq!((request.get("upgrade"), request.get("sec-websocket-version")), (Some("websocket"), Some("13")));
+    assert_eq!(request.get("sec-websocket-key").map(str::len), Some(24));
+    node.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: a\r\n\r\nhello");
+    let head = client.until(|frame| frame.kind == kind::HEADERS);
+    assert_eq!((head.status(), head.flags & END_STREAM), (200, 0));
+    assert_eq!(client.until(|frame| frame.kind == kind::DATA).payload, b"hello");
+    client.send(kind::DATA, 0, 1, b"there");
+    assert_eq!(node.read_exactly(5).expect("what the client said"), b"there");
+    client.send(kind::DATA, END_STREAM, 1, b"bye");
+    assert_eq!(node.read_to_end().expect("the end"), b"bye");
+    node.send("too");
+    drop(node);
+    let (_, body, end) = client.finish(1);
+    assert_eq!((&body[..], end), (&b"too"[..], StreamEnd::Whole));
+    eventually("no tunnel", || gateway.status()["requests"]["in_flight"] == 0);
+    eventually("one connection", || gateway.status()["connections"]["open"] == 1);
+}
+
+#[test]
+fn a_tunnel_that_is_not_agreed_to_is_none() {
+    let (_upstream, gateway) = echo_gateway();
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "h.example"),
+    ];
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &fields, 0);
+    let (heads, _, end) = client.finish(1);
+    assert_eq!((heads.len(), end), (1, StreamEnd::Whole));
+    assert_ne!(heads[0].payload[0], 0x88, "not 200");
+    assert_eq!(client.get_status(3, "/"), 200);
+}

@@ -1,0 +1,286 @@
+//! Clients that break the rules of HTTP/2, or lean on them too hard: every rule has its answer.
+
+use std::time::{Duration, Instant};
+use stillgate_testkit::http2::{
+    END_HEADERS, END_STREAM, Http2, StreamEnd, code, encode_fields, encode_frame, get_fields, kind,
+};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually};
+
+const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+fn echo_gateway() -> (Upstream, Gateway) {
+    echo_gateway_with("")
+}
+
+fn echo_gateway_with(lines: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway(lines));
+    (upstream, gateway)
+}
+
+#[test]
+fn malformed_requests_are_refused() {
+    let (upstream, gateway) = echo_gateway();
+    let with = |more: &[(&'static str, &'static str)]| [&get_fields("/")[..], more].concat();
+    let without = |name: &str| get_fields("/").into_iter().filter(|field| field.0 != name).collect::<Vec<_>>();
+    let streams = [
+        with(&[("connection", "close")]),
+        with(&[("transfer-encoding", "chunked")]),
+        with(&[("keep-alive", "5")]),
+        with(&[("proxy-connection", "close")]),
+        with(&[("upgrade", "h2c")]),
+        with(&[("te", "gzip")]),
+        with(&[("host", "other.example")]),
+        with(&[(":path", "/b")]),
+        with(&[("x", "1"), (":authority", "late")]),
+        with(&[("content-length", "1")]),
+        with(&[("content-length", "a")]),
+        with(&[("content-length", "0"), ("content-length", "1")]),
+        without(":method"),
+        without(":path"),
+        without(":scheme"),
+        [("x", "1")].to_vec(),
+        [&[(":method", "GET"), (":scheme", "http"), (":path", "")][..], &[(":authority", "h")]].concat(),
+        with(&[(":status", "200")]),
+        with(&[(":protocol", "websocket")]),
+    ];
+    let mut client = Http2::connect(gateway.addr());
+    for (index, fields) in streams.iter().enumerate() {
+        let stream = 2 * index as u32 + 1;
+        client.send_head(stream, fields, END_STREAM);
+        assert_eq!(client.finish(stream).2, StreamEnd::Reset(code::PROTOCOL_ERROR), "{fields:?}");
+    }
+    assert_eq!(client.get_status(101, "/"), 200, "the connection goes on");
+    for fields in [
+        with(&[("X-Upper", "1")]),
+        with(&[("x y", "1")]),
+        with(&[("x", "a\r\nb: c")]),
+        with(&[("x", "a\0b")]),
+        with(&[("", "a")]),
+        with(&[(":unknown", "a")]),
+    ] {
+        let mut client = Http2::connect(gateway.addr());
+        client.send_head(1, &fields, END_STREAM);
+        assert_eq!(client.finish(1).2, StreamEnd::GoAway(code::PROTOCOL_ERROR), "{fields:?}");
+    }
+    for fields in [with(&[("content_length", "1")]), with(&[("host", "h.example"), ("host", "h.example")])] {
+        let mut client = Http2::connect(gateway.addr());
+        client.send_head(1, &fields, END_STREAM);
+        let (heads, _, end) = client.finish(1);
+        let refused = heads.first().map(|head| head.status());
+        assert!(refused == Some(400) || end == StreamEnd::Whole, "{fields:?}: {refused:?}");
+    }
+    assert_eq!(upstream.faults(), [""; 0]);
+}
+
+#[test]
+fn bodies_that_are_not_as_long_as_told_are_refused() {
+    let (_upstream, gateway) = echo_gateway();
+    let mut client = Http2::connect(gateway.addr());
+    for (stream, sent) in [(1, &b"ab"[..]), (3, b"abcd")] {
+        client.send_head(stream, &[&get_fields("/")[..], &[("content-length", "3")]].concat(), 0);
+        client.send(kind::DATA, END_STREAM, stream, sent);
+        assert_eq!(client.finish(stream).2, StreamEnd::Reset(code::PROTOCOL_ERROR), "{sent:?}");
+    }
+    assert_eq!(client.get_status(5, "/"), 200);
+}
+
+#[test]
+fn a_client_that_opens_no_window_holds_back_the_node() {
+    let (_upstream, gateway) = echo_gateway();
+    let mut client = Http2::connect_with(gateway.addr(), &[(4, 0)]);
+    client.get(1, "/?size=300000&chunked");
+    let head = client.until(|frame| frame.kind == kind::HEADERS);
+    assert_eq!((head.status(), head.flags & END_STREAM), (200, 0));
+    assert_eq!(client.get_status(3, "/?status=204"), 204, "the connection is not held up");
+    client.send(kind::WINDOW_UPDATE, 0, 1, &1000_u32.to_be_bytes());
+    let mut got = 0;
+    while got < 1000 {
+        got += client.until(|frame| frame.kind == kind::DATA).payload.len();
+    }
+    assert_eq!(got, 1000);
+    client.send(kind::WINDOW_UPDATE, 0, 1, &400_000_u32.to_be_bytes());
+    client.send(kind::WINDOW_UPDATE, 0, 0, &400_000_u32.to_be_bytes());
+    assert_eq!((client.finish(1).1.len(), 1000), (299_000, 1000));
+}
+
+#[test]
+fn a_node_that_reads_nothing_holds_back_the_client() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &get_fields("/"), 0);
+    let node = upstream.accept();
+    let (mut window, mut sent) = (65_535_usize, 0);
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        let piece = window.min(16_000);
+        if piece == 0 {
+            break;
+        }
+        client.send(kind::DATA, 0, 1, &vec![b'x'; piece]);
+        (window, sent) = (window - piece, sent + piece);
+        client.send(kind::PING, 0, 0, b"whatelse");
+        loop {
+            let frame = client.next_frame().expect("the answer to the ping");
+            match (frame.kind, frame.stream) {
+                (kind::WINDOW_UPDATE, 1) => {
+                    window += u32::from_be_bytes(frame.payload[..4].try_into().expect("four bytes")) as usize;
+                }
+                (kind::PING, _) => break,
+                (kind::SETTINGS, _) if frame.flags == 0 => client.send(kind::SETTINGS, END_STREAM, 0, &[]),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(window, 0, "the node reads nothing, but {sent} bytes were let in");
+    drop(node);
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_given_up() {
+    let (_upstream, gateway) = echo_gateway_with("timeouts: {send: 300ms}");
+    let mut client = Http2::connect_with(gateway.addr(), &[(4, 0)]);
+    client.get(1, "/?size=300000");
+    assert_eq!(client.finish(1).2, StreamEnd::Reset(code::INTERNAL_ERROR), "no window");
+    assert_eq!(client.get_status(3, "/?status=204"), 204);
+    // Windows without end, but nothing is read.
+    let mut client = Http2::connect_with(gateway.addr(), &[(4, 0x7fff_ffff)]);
+    client.send(kind::WINDOW_UPDATE, 0, 0, &0x7000_0000_u32.to_be_bytes());
+    for index in 0..20 {
+        client.get(2 * index + 1, "/?size=5000000");
+    }
+    eventually("nothing in flight", || gateway.status()["requests"]["in_flight"] == 0);
+    eventually("the one connection", || gateway.status()["connections"]["open"] == 1);
+}
+
+#[test]
+fn at_most_128_streams_are_open_at_once() {
+    let (upstream, gateway) = echo_gateway();
+    let mut client = Http2::connect(gateway.addr());
+    let settings = client.until(|frame| frame.kind == kind::SETTINGS && frame.flags == 0).payload;
+    let setting = |id: u8| settings.chunks(6).find(|entry| entry[..2] == [0, id]).map(|entry| entry[2..].to_vec());
+    assert_eq!(setting(3), Some(vec![0, 0, 0, 128]));
+    assert_eq!(setting(6), Some(vec![0, 0, 0x4c, 0x80]), "16 KiB of a head and 32 bytes for each of 100 fields");
+    for index in 0..129 {
+        client.get(2 * index + 1, "/?delay=500");
+    }
+    assert_eq!(client.finish(257).2, StreamEnd::Reset(code::REFUSED_STREAM));
+    for index in 0..128 {
+        assert_ne!(2 * index + 1, 257);
+    }
+    eventually("the others to be served", || upstream.requests() == 128);
+}
+
+#[test]
+fn floods_end_the_connection() {
+    let (upstream, gateway) = echo_gateway();
+    let ping = encode_frame(kind::PING, 0, 0, b"01234567");
+    let settings = encode_frame(kind::SETTINGS, 0, 0, &[]);
+    let priority = encode_frame(kind::PRIORITY, 0, 3, &[0, 0, 0, 0, 1]);
+    let unknown = encode_frame(0xee, 0, 0, &[]);
+    let window = encode_frame(kind::WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes());
+    for (what, frame) in
+        [("ping", ping), ("settings", settings), ("priority", priority), ("unknown", unknown), ("window", window)]
+    {
+        let mut client = Http2::connect(gateway.addr());
+        assert_eq!(client.get_status(1, "/"), 200);
+        client.send_bytes(&frame.repeat(900));
+        assert_eq!(client.get_status(3, "/"), 200, "{what}: few are nothing bad");
+        client.send_bytes(&frame.repeat(3_000));
+        assert_eq!(client.closed(), Some(code::ENHANCE_YOUR_CALM), "{what}");
+    }
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &get_fields("/"), 0);
+    client.send_bytes(&encode_frame(kind::DATA, 0, 1, &[]).repeat(30_000));
+    assert_eq!(client.closed(), Some(code::ENHANCE_YOUR_CALM), "empty DATA");
+    assert_eq!(upstream.faults(), [""; 0]);
+    assert_eq!(Client::connect(gateway.addr()).get("/").head.status(), 200);
+}
+
+#[test]
+fn rapid_resets_end_the_connection() {
+    let (upstream, gateway) = echo_gateway();
+    let reset = |stream| encode_frame(kind::RST_STREAM, 0, stream, &code::CANCEL.to_be_bytes());
+    let request = encode_fields(&get_fields("/?delay=200"));
+    let pair =
+        |stream| [encode_frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &request), reset(stream)].concat();
+    let mut client = Http2::connect(gateway.addr());
+    client.send_bytes(&(0..1000).flat_map(|index| pair(2 * index + 1)).collect::<Vec<_>>());
+    assert_eq!(client.closed(), Some(code::ENHANCE_YOUR_CALM), "before they are seen");
+    assert!(upstream.requests() < 100);
+
+    let mut client = Http2::connect(gateway.addr());
+    let mut ended = None;
+    for index in 0..1000 {
+        let stream = 2 * index + 1;
+        client.get(stream, "/?delay=200");
+        client.send(kind::PING, 0, 0, b"01234567");
+        // The request is being served when this is answered.
+        loop {
+            let Some(frame) = client.next_frame() else {
+                ended.get_or_insert(None);
+                break;
+            };
+            match frame.kind {
+                kind::PING => break,
+                kind::GOAWAY => ended = Some(Some(frame.code())),
+                kind::SETTINGS if frame.flags == 0 => client.send(kind::SETTINGS, END_STREAM, 0, &[]),
+                _ => {}
+            }
+        }
+        if ended.is_some() {
+            break;
+        }
+        client.send_bytes(&reset(stream));
+    }
+    assert_eq!(ended, Some(Some(code::ENHANCE_YOUR_CALM)), "while they are served");
+    assert_eq!(Client::connect(gateway.addr()).get("/").head.status(), 200);
+}
+
+#[test]
+fn field_sections_are_bounded() {
+    let (_upstream, gateway) = echo_gateway();
+    let long = "x".repeat(9_000);
+    let two = [&get_fields("/")[..], &[("a", &long), ("b", &long)]].concat();
+    let mut client = Http2::connect(gateway.addr());
+    // Over our own bound, below that of the settings.
+    client.send(kind::HEADERS, END_STREAM, 1, &encode_fields(&two)[..16_000]);
+    client.send(kind::CONTINUATION, END_HEADERS, 1, &encode_fields(&two)[16_000..]);
+    let (heads, _, end) = client.finish(1);
+    assert_eq!((heads.len(), end), (1, StreamEnd::Whole));
+
+    // A field of 4 KiB in the table, named by one byte each time.
+    let mut bomb = encode_fields(&get_fields("/"));
+    bomb.push(0x40);
+    bomb.extend_from_slice(&encode_fields(&[("x", &"y".repeat(3_900))])[1..]);
+    bomb.extend(std::iter::repeat_n(0xbe, 10_000));
+    let mut client = Http2::connect(gateway.addr());
+    client.send(kind::HEADERS, END_HEADERS | END_STREAM, 1, &bomb);
+    assert_eq!(client.finish(1).2, StreamEnd::GoAway(code::ENHANCE_YOUR_CALM));
+
+    let mut client = Http2::connect(gateway.addr());
+    client.send(kind::HEADERS, END_STREAM, 1, &encode_fields(&get_fields("/")));
+    for _ in 0..10_000 {
+        client.send(kind::CONTINUATION, 0, 1, &encode_fields(&[("x", "y")]));
+    }
+    assert_eq!(client.finish(1).2, StreamEnd::GoAway(code::ENHANCE_YOUR_CALM));
+    let hundred_and_one: Vec<_> = std::iter::repeat_n(("x", "y"), 101).collect();
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &[&get_fields("/")[..], &hundred_and_one].concat(), END_STREAM);
+    assert_eq!(client.finish(1).2, StreamEnd::Whole, "431");
+}
+
+#[test]
+fn a_preface_that_does_not_go_on_is_closed() {
+    let (_upstream, gateway) = echo_gateway_with("timeouts: {head: 300ms, keepalive: 300ms}");
+    let mut client = Client::connect(gateway.addr()).into_connection();
+    client.send("PRI * HT");
+    assert_eq!(client.expect_response("GET").head.status(), 408);
+    let mut client = Http2::over(std::net::TcpStream::connect(gateway.addr()).expect("connect"));
+    client.send_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(client.closed(), Some(code::NO_ERROR));
+    let mut client = Http2::over(std::net::TcpStream::connect(gateway.addr()).expect("connect"));
+    client.send_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nGET / HTTP/1.1\r\n\r\n");
+    assert_eq!(client.closed(), Some(6), "FRAME_SIZE_ERROR");
+}

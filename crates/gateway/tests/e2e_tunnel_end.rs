@@ -1,0 +1,266 @@
+//! How tunnels end that neither side ends: time, a drain, a changed configuration; and what is told of them afterwards.
+
+mod tunnel;
+
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use stillgate_testkit::{ACCEPT_TEXT, Broken, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use tunnel::{AGREE, ASK, STILLGATE, Tunnel, setup};
+
+const ACCESS_LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: \
+    [status, bytes_sent, bytes_received, request_time, upstream_addr, route_id, request_uri, {mine: http_x_mine}]}";
+
+/// A tunnel that both sides saw end in order.
+#[track_caller]
+fn expect_end(tunnel: &mut Tunnel) {
+    assert_eq!(tunnel.client.read_to_end().expect("an orderly end"), b"");
+    assert_eq!(tunnel.node.read_to_end().expect("an orderly end"), b"");
+}
+
+fn lines(gateway: &Gateway) -> Vec<Value> {
+    let text = std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn wait(time: Duration) {
+    let since = Instant::now();
+    eventually("some time to pass", || since.elapsed() >= time);
+}
+
+#[test]
+fn an_idle_tunnel_is_closed() {
+    let upstream = Upstream::bind();
+    for setup in [
+        setup(&upstream).gateway("timeouts: {tunnel_idle: 400ms}"),
+        // Where nothing else is said, a node may be silent for as long as before a response.
+        setup(&upstream).upstream("timeout: {read: 0.4}"),
+    ] {
+        let gateway = Gateway::start(STILLGATE, &setup);
+        let mut tunnel = Tunnel::open(&gateway, &upstream);
+        let since = Instant::now();
+        // Either direction keeps it open.
+        while since.elapsed() < Duration::from_millis(1_000) {
+            wait(Duration::from_millis(100));
+            tunnel.client.send("x");
+            tunnel.node.read_exactly(1).expect("what the client sent");
+        }
+        while since.elapsed() < Duration::from_millis(2_000) {
+            wait(Duration::from_millis(100));
+            tunnel.node.send("x");
+            tunnel.client.read_exactly(1).expect("what the node sent");
+        }
+        let since = Instant::now();
+        expect_end(&mut tunnel);
+        assert!(since.elapsed() >= Duration::from_millis(350), "{:?}", since.elapsed());
+    }
+    // A longer one, and not that of the node, where it is said.
+    let both = setup(&upstream).upstream("timeout: {read: 0.2}").gateway("timeouts: {tunnel_idle: 1h}");
+    let gateway = Gateway::start(STILLGATE, &both);
+    let mut tunnel = Tunnel::open(&gateway, &upstream);
+    wait(Duration::from_millis(600));
+    tunnel.check();
+}
+
+#[test]
+fn a_busy_tunnel_is_closed_at_its_total_time() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {tunnel_total: 800ms}"));
+    let mut tunnel = Tunnel::open(&gateway, &upstream);
+    let since = Instant::now();
+    eventually("the tunnel to be closed", || {
+        tunnel.client.try_send("x").is_err() || {
+            wait(Duration::from_millis(20));
+            tunnel.client.is_closed()
+        }
+    });
+    assert!(since.elapsed() >= Duration::from_millis(750), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_drain_lets_tunnels_go_on_until_its_deadline() {
+    let upstream = Upstream::bind();
+    let setup = setup(&upstream).gateway("timeouts: {drain: 2s}").gateway(ACCESS_LOG);
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let mut busy = Tunnel::open(&gateway, &upstream);
+    let mut idle = Tunnel::open(&gateway, &upstream);
+    busy.check();
+    gateway.signal("TERM");
+    let since = Instant::now();
+    eventually("the drain to begin", || gateway.status()["draining"] == true);
+    while since.elapsed() < Duration::from_millis(1_000) {
+        busy.check();
+    }
+    expect_end(&mut busy);
+    expect_end(&mut idle);
+    assert!((1_800..4_000).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
+    assert!(gateway.wait().success());
+    let told = lines(&gateway);
+    assert_eq!(told.len(), 2, "each is told of");
+    assert!(told.iter().all(|line| line["status"] == 101 && line["request_time"].as_f64() > Some(1.5)), "{told:?}");
+}
+
+#[test]
+fn a_drain_ends_with_the_last_tunnel() {
+    let upstream = Upstream::bind();
+    let mut gateway = Gateway::start(STILLGATE, &setup(&upstream));
+    let tunnel = Tunnel::open(&gateway, &upstream);
+    gateway.signal("TERM");
+    eventually("the drain to begin", || gateway.status()["draining"] == true);
+    drop(tunnel);
+    assert!(gateway.wait().success());
+}
+
+/// Three routes of different policies, and one more that changes around them.
+fn policies(node: SocketAddr, version: &str, other: &str) -> Setup {
+    let route = |id: &str| {
+        format!(
+            "  - {{id: {id}, uri: /{id}, priority: {version}, enable_websocket: true, on_change: {id}, upstream_id: u}}\n"
+        )
+    };
+    let routes: String = ["keep", "drain", "close"].map(route).concat();
+    Setup::resources(format!(
+        "upstreams: [{{id: u, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  - {{id: other, uri: /other/{other}, upstream_id: u}}\n{routes}"
+    ))
+    .gateway("timeouts: {drain: 3s}")
+    .gateway(ACCESS_LOG)
+}
+
+#[track_caller]
+fn open_at(gateway: &Gateway, upstream: &Upstream, path: &str) -> Tunnel {
+    let mut client = gateway.client();
+    client.send(ASK.replace("/chat", path));
+    let mut node = upstream.accept();
+    node.expect_request();
+    node.send(AGREE);
+    assert_eq!(client.read_head().expect("an answer").status(), 101);
+    Tunnel { client, node }
+}
+
+#[test]
+fn a_change_of_its_route_does_to_a_tunnel_what_the_route_says() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &policies(upstream.addr(), "0", "a"));
+    let open = |path: &str| open_at(&gateway, &upstream, path);
+    let (mut keep, mut close) = (open("/keep"), open("/close"));
+    let (mut idle, mut busy) = (open("/drain"), open("/drain"));
+    // Another route.
+    gateway.reload(&policies(upstream.addr(), "0", "b"));
+    for tunnel in [&mut keep, &mut close, &mut idle, &mut busy] {
+        tunnel.check();
+    }
+    // All of them.
+    let since = Instant::now();
+    gateway.reload(&policies(upstream.addr(), "1", "b"));
+    expect_end(&mut close);
+    assert!(since.elapsed() < Duration::from_millis(1_500), "at once: {:?}", since.elapsed());
+    idle.check();
+    while since.elapsed() < Duration::from_millis(1_500) {
+        busy.check();
+    }
+    eventually("a quiet one to be closed", || idle.client.is_closed() && idle.node.is_closed());
+    assert!(since.elapsed() < Duration::from_millis(2_800), "after a second of quiet: {:?}", since.elapsed());
+    eventually("a busy one to be closed in the end", || {
+        busy.client.try_send("x").is_err() || {
+            wait(Duration::from_millis(20));
+            busy.client.is_closed()
+        }
+    });
+    assert!(since.elapsed() > Duration::from_millis(2_800), "{:?}", since.elapsed());
+    keep.check();
+    // New ones begin under the new routes, which go away.
+    let mut again = open("/close");
+    again.check();
+    gateway.reload(&Setup { resources: Some("routes: []\n".to_owned()), ..policies(upstream.addr(), "1", "b") });
+    expect_end(&mut again);
+    keep.check();
+    drop(keep);
+    eventually("all to be told of", || lines(&gateway).len() == 5);
+    let mut routes: Vec<_> = lines(&gateway).iter().map(|line| line["route_id"].to_string()).collect();
+    routes.sort();
+    assert_eq!(routes, ["\"close\"", "\"close\"", "\"drain\"", "\"drain\"", "\"keep\""]);
+}
+
+#[test]
+fn a_tunnel_is_told_of_once_and_exactly() {
+    let upstream = Upstream::bind();
+    let metrics = ReservedPort::new();
+    let with =
+        |setup: Setup| setup.gateway(ACCESS_LOG).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let gateway = Gateway::start(STILLGATE, &with(setup(&upstream)));
+    let mut client = gateway.client();
+    client.send(ASK);
+    let mut node = upstream.accept();
+    node.expect_request();
+    node.send(AGREE);
+    let head = client.read_head().expect("an answer");
+    let head_bytes =
+        head.start.len() + 4 + head.fields.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
+    let mut tunnel = Tunnel { client, node };
+    (0..3).for_each(|_| tunnel.check());
+    let since = Instant::now();
+    assert_eq!(lines(&gateway).len(), 0, "not before its end");
+    // Its route moves to another place, and another one takes its own.
+    let moved = "routes:\n  - {id: first, uri: /first, upstream_id: main}\n  - {id: all, uri: /*, enable_websocket: true, upstream_id: main}\n";
+    let moved = format!("upstreams: [{{id: main, nodes: {{\"{}\": 1}}}}]\n{moved}", upstream.addr());
+    gateway.reload(&with(Setup::resources(moved)));
+    tunnel.check();
+    wait(Duration::from_millis(300));
+    drop(tunnel);
+    eventually("a line", || lines(&gateway).len() == 1);
+    let (up, down) = (ASK.len() + 4 * 4, head_bytes + 4 * 5);
+    let line = &lines(&gateway)[0];
+    assert_eq!(
+        (&line["status"], &line["route_id"], &line["mine"]),
+        (&101.into(), &"all".into(), &"1".into()),
+        "{line}"
+    );
+    assert_eq!((&line["bytes_received"], &line["bytes_sent"]), (&up.into(), &down.into()), "{line}");
+    assert_eq!(line["request_uri"], "/chat");
+    assert_eq!(line["upstream_addr"], upstream.addr().to_string());
+    let time = line["request_time"].as_f64().expect("a number");
+    assert!(time >= 0.3 && time <= since.elapsed().as_secs_f64() + 1.0, "{line}");
+    let node = upstream.addr();
+    let wanted = [
+        format!(
+            "stillgate_http_requests_total{{route=\"all\",service=\"\",node=\"{node}\",consumer=\"\",code=\"101\"}} 1"
+        ),
+        format!("stillgate_http_bytes_total{{route=\"all\",service=\"\",direction=\"ingress\"}} {up}"),
+        format!("stillgate_http_bytes_total{{route=\"all\",service=\"\",direction=\"egress\"}} {down}"),
+        "stillgate_http_request_duration_seconds_count{route=\"all\",service=\"\"} 1".to_owned(),
+        "stillgate_tunnels_open 0".to_owned(),
+        "stillgate_tunnels_total 1".to_owned(),
+    ];
+    let mut text = String::new();
+    eventually("the metrics to tell of it", || {
+        text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+        text.contains("stillgate_tunnels_total 1")
+    });
+    for line in wanted {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+}
+
+/// A node that goes away takes its tunnels along, and the gateway serves on.
+#[test]
+fn a_node_that_dies_ends_its_tunnels() {
+    let mut upstream = Upstream::serve(|connection| {
+        connection.expect_request();
+        connection.send(AGREE);
+        // Until the end.
+        while connection.read_exactly(1).is_ok() {}
+    });
+    let mut gateway = Gateway::start(STILLGATE, &setup(&upstream));
+    let mut clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send(ASK);
+        assert_eq!(client.read_head().expect("an answer").status(), 101);
+    }
+    upstream.stop();
+    for client in &mut clients {
+        assert!(matches!(client.read_to_end(), Ok(_) | Err(Broken::Reset(_))));
+    }
+    drop(clients);
+    eventually("all tunnels to end", || gateway.status()["connections"]["open"] == 0);
+    gateway.assert_healthy();
+}

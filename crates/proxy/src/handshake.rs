@@ -1,0 +1,176 @@
+//! The TLS handshake with a client, and what requests may ask about it afterwards.
+//!
+//! The hello is read first, as its server name decides which certificate, versions and demands on the client hold.
+
+use crate::clock::Timer;
+use crate::stream::{Stream, Tls};
+use crate::worker::Worker;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use stillgate_route::SslVariable;
+use stillgate_tls::rustls::server::Acceptor;
+use stillgate_tls::rustls::{CipherSuite, ProtocolVersion, ServerConfig, ServerConnection};
+use stillgate_tls::{ClientCertificate, UNRECOGNIZED_NAME, client_certificate};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
+
+/// What TLS has agreed on, for variables.
+#[derive(Debug)]
+pub(crate) struct TlsFacts {
+    /// In lower case.
+    pub(crate) server_name: Option<Box<str>>,
+    protocol: &'static str,
+    cipher: &'static str,
+    client: Option<ClientCertificate>,
+}
+
+impl TlsFacts {
+    /// The value of a variable, where there is one.
+    pub(crate) fn value(&self, variable: SslVariable) -> Option<&str> {
+        let client = self.client.as_ref();
+        match variable {
+            SslVariable::Protocol => Some(self.protocol),
+            SslVariable::Cipher => Some(self.cipher),
+            SslVariable::ClientVerify => Some(if client.is_some() { "SUCCESS" } else { "NONE" }),
+            SslVariable::ClientSubject => client.map(|client| &*client.subject),
+            SslVariable::ClientSerial => client.map(|client| &*client.serial),
+            SslVariable::ClientFingerprint => client.map(|client| &*client.fingerprint),
+        }
+    }
+}
+
+/// A connection whose handshake is done.
+pub(crate) struct Secured {
+    pub(crate) stream: Stream,
+    pub(crate) facts: Box<TlsFacts>,
+}
+
+/// Why there is no connection.
+enum NoTls {
+    /// It was closed before its first byte: nothing is wrong.
+    Unused,
+    /// It is HTTP without TLS.
+    Plain(TcpStream),
+    /// There is no certificate for the name the client asked for.
+    UnknownName(Option<String>),
+    /// It was not complete within `gateway.timeouts.head`.
+    Late,
+    /// TLS or the socket failed.
+    Failed(io::Error),
+}
+
+/// Does the handshake, or closes the connection, having said why where the client can understand it.
+pub(crate) async fn accept(
+    worker: &Worker,
+    listener: usize,
+    stream: TcpStream,
+    timer: &Timer,
+    peer: SocketAddr,
+) -> Option<Secured> {
+    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
+    let handshake = Box::pin(shake(worker, listener, stream));
+    let result = worker.clock.within(timer, deadline_ms, handshake).await.unwrap_or(Err(NoTls::Late));
+    let reason = match result {
+        Ok(stream) => {
+            worker.counters.tls_handshakes.add(1);
+            return Some(secured(stream));
+        }
+        Err(NoTls::Unused) => return None,
+        Err(NoTls::Plain(mut stream)) => {
+            let answer = crate::reply::plain_to_tls();
+            // Who does not take a few bytes is not told.
+            let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &answer)).await;
+            "HTTP without TLS".to_owned()
+        }
+        Err(NoTls::UnknownName(Some(name))) => format!("there is no certificate for {name:?}"),
+        Err(NoTls::UnknownName(None)) => "the client names no host, and no certificate is the default".to_owned(),
+        Err(NoTls::Late) => "it was not complete within gateway.timeouts.head".to_owned(),
+        Err(NoTls::Failed(error)) => error.to_string(),
+    };
+    worker.counters.tls_handshake_errors.add(1);
+    tracing::debug!(%peer, reason, "no TLS handshake");
+    None
+}
+
+async fn shake(worker: &Worker, listener: usize, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, NoTls> {
+    match first_byte(&stream).await.map_err(NoTls::Failed)? {
+        None => return Err(NoTls::Unused),
+        Some(byte) if byte.is_ascii_uppercase() => return Err(NoTls::Plain(stream)),
+        // Whatever else is no TLS is refused as such.
+        Some(_) => {}
+    }
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(NoTls::Failed)?;
+    match config_for(worker, listener, &hello) {
+        Ok(config) => hello.into_stream(config).await.map_err(NoTls::Failed),
+        Err(name) => {
+            let mut stream = hello.io;
+            // Who does not take a few bytes is not told.
+            let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &UNRECOGNIZED_NAME)).await;
+            Err(NoTls::UnknownName(name))
+        }
+    }
+}
+
+/// The first byte, left where it is; none where the connection is at its end.
+async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    let n = stream.peek(&mut byte).await?;
+    Ok((n > 0).then_some(byte[0]))
+}
+
+/// What holds for the name that the client asks for, without HTTP/2 where the listener has none; else that name.
+fn config_for(
+    worker: &Worker,
+    listener: usize,
+    hello: &StartHandshake<TcpStream>,
+) -> Result<Arc<ServerConfig>, Option<String>> {
+    let hello = hello.client_hello();
+    let snapshot = worker.snapshot();
+    let found = snapshot.plan.tls.as_ref().and_then(|tls| tls.find(hello.server_name()));
+    let config = found.ok_or_else(|| hello.server_name().map(str::to_owned))?;
+    if worker.listeners[listener].configured.http2 {
+        return Ok(config.clone());
+    }
+    let mut config = ServerConfig::clone(config);
+    config.alpn_protocols.retain(|protocol| protocol != b"h2");
+    Ok(Arc::new(config))
+}
+
+fn secured(stream: server::TlsStream<TcpStream>) -> Secured {
+    let (_, session) = stream.get_ref();
+    let facts = Box::new(facts(session));
+    let tls = Tls { stream: stream.into(), server_name: None };
+    Secured { stream: Stream::Tls(Box::new(tls)), facts }
+}
+
+fn facts(session: &ServerConnection) -> TlsFacts {
+    TlsFacts {
+        server_name: session.server_name().map(|name| name.to_ascii_lowercase().into()),
+        protocol: match session.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "TLSv1.3",
+        },
+        cipher: session.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())),
+        client: session.peer_certificates().and_then(client_certificate),
+    }
+}
+
+/// A cipher suite as OpenSSL calls it, and so do nginx's logs.
+fn openssl_name(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
+        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-ECDSA-CHACHA20-POLY1305",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
+        other => other.as_str().unwrap_or(""),
+    }
+}

@@ -1,0 +1,237 @@
+//! A client's connection of HTTP/2: takes its requests and serves each in a task of its own, until it ends.
+
+use super::bounds::*;
+use super::client_stream::{ClientStream, Shared};
+use super::frames::{Rate, Watch};
+use super::transport::{Io, Transport};
+use crate::accept::Open;
+use crate::client::{self, Client};
+use crate::clock::Timer;
+use crate::handshake::TlsFacts;
+use crate::metrics::Busy;
+use crate::plan::Settings;
+use crate::stream::Stream;
+use crate::tunnel::Tunnel;
+use crate::worker::Worker;
+use bytes::Bytes;
+use h2::server::{Builder, Connection};
+use h2::{Reason, RecvStream};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use tokio::task::spawn_local;
+
+/// What every request of a connection is told of it.
+struct Origin {
+    peer: SocketAddr,
+    local: SocketAddr,
+    listener: usize,
+    forwarded: Rc<[u8]>,
+    tls: Option<Rc<TlsFacts>>,
+}
+
+/// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was read of it already.
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) {
+    let Client { stream, timer, peer, local, listener, forwarded, tls, .. } = client;
+    let origin =
+        Origin { peer: *peer, local: *local, listener: *listener, forwarded: forwarded.clone(), tls: tls.clone() };
+    let transport = Transport::new(stream, early, Watch::of_client(), &worker.buffers, &worker.clock);
+    let Some(connection) = shake_hands(worker, timer, &transport).await else { return };
+    let now_ms = worker.clock.now_ms();
+    let mut driver = Driver {
+        worker,
+        timer,
+        origin,
+        connection,
+        transport: &transport,
+        shared: Rc::default(),
+        busy: None,
+        quiet_since_ms: now_ms,
+        stuck: Progress { since_ms: now_ms, written: 0 },
+        parting_since_ms: None,
+        resets: Rate::default(),
+    };
+    poll_fn(|cx| driver.poll(cx)).await;
+}
+
+async fn shake_hands<'t, 'a>(
+    worker: &Worker,
+    timer: &Timer,
+    transport: &'t Transport<'a>,
+) -> Option<Connection<Io<'t, 'a>, Bytes>> {
+    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
+    let mut handshake = builder(&worker.snapshot().plan.settings).handshake(transport.io());
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = Pin::new(&mut handshake).poll(cx) {
+            return Poll::Ready(result.ok());
+        }
+        if worker.clock.now_ms() >= deadline_ms || matches!(transport.poll_flush(cx), Poll::Ready(Err(_))) {
+            return Poll::Ready(None);
+        }
+        timer.set(&worker.clock, deadline_ms, cx);
+        Poll::Pending
+    })
+    .await
+}
+
+fn builder(settings: &Settings) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .enable_connect_protocol()
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_header_list_size(field_section_bytes_max(settings))
+        .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .max_local_error_reset_streams(Some(ERROR_RESETS_MAX));
+    builder
+}
+
+/// Since when the client has taken too little of what waits for it.
+struct Progress {
+    since_ms: u64,
+    /// Bytes written to it by then.
+    written: u64,
+}
+
+struct Driver<'w, 't, 'a> {
+    worker: &'w Rc<Worker>,
+    timer: &'w Timer,
+    origin: Origin,
+    connection: Connection<Io<'t, 'a>, Bytes>,
+    transport: &'t Transport<'a>,
+    shared: Rc<Shared>,
+    /// While requests are served.
+    busy: Option<Busy<'w>>,
+    quiet_since_ms: u64,
+    stuck: Progress,
+    /// When the client was told that the connection ends; what is in flight is served to its end.
+    parting_since_ms: Option<u64>,
+    resets: Rate,
+}
+
+impl Driver<'_, '_, '_> {
+    /// Ready when the connection is over.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut driver = self.shared.driver.borrow_mut();
+        if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *driver = Some(cx.waker().clone());
+        }
+        drop(driver);
+        loop {
+            loop {
+                match self.connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond),
+                    Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                    Poll::Pending => break,
+                }
+            }
+            let flushed = self.transport.poll_flush(cx);
+            if matches!(flushed, Poll::Ready(Err(_))) {
+                return Poll::Ready(());
+            }
+            if self.is_abused() {
+                // Told once; polled again, the connection says so and ends.
+                self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                let _ = self.connection.poll_closed(cx);
+                let _ = self.transport.poll_flush(cx);
+                return Poll::Ready(());
+            }
+            match self.wait(cx, flushed.is_pending()) {
+                Wait::For(deadline_ms) => {
+                    self.timer.set(&self.worker.clock, deadline_ms, cx);
+                    return Poll::Pending;
+                }
+                Wait::Part => {
+                    self.parting_since_ms = Some(self.worker.clock.now_ms());
+                    self.connection.graceful_shutdown();
+                }
+                Wait::Over => return Poll::Ready(()),
+            }
+        }
+    }
+
+    fn begin(&mut self, request: http::Request<RecvStream>, respond: h2::server::SendResponse<Bytes>) {
+        let Origin { peer, local, listener, forwarded, tls } = &self.origin;
+        let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
+        let now_ms = self.worker.clock.now_ms();
+        let mut client = Client::with_facts(stream, *peer, *local, *listener, forwarded.clone(), tls.clone(), now_ms);
+        let worker = self.worker.clone();
+        self.busy.get_or_insert_with(|| Busy::new(&self.worker.listeners[*listener]));
+        let listener = *listener;
+        spawn_local(async move {
+            client::serve_stream(&worker, &mut client).await;
+            // From here on a connection of its own, as far as counts go.
+            if let Some(switched) = client.switched.take() {
+                spawn_local(Tunnel::new(Open::new(&worker, listener), client, *switched));
+            }
+        });
+    }
+
+    fn is_abused(&mut self) -> bool {
+        let resets = self.shared.resets.take();
+        self.transport.is_flooded() || self.resets.exceeds(resets, RESETS_PER_SECOND_MAX, self.worker.clock.now_ms())
+    }
+
+    /// What the connection waits for where there is nothing to do.
+    fn wait(&mut self, cx: &mut Context<'_>, is_full: bool) -> Wait {
+        let now_ms = self.worker.clock.now_ms();
+        let snapshot = self.worker.snapshot();
+        let settings = &snapshot.plan.settings;
+        let is_serving = self.shared.live.get() > 0;
+        if is_serving {
+            self.quiet_since_ms = now_ms;
+        } else {
+            self.busy = None;
+        }
+        // Of responses that are out of our hands, only what the client takes of the connection tells that it reads them.
+        let must_move = is_full || (!is_serving && self.connection.has_streams());
+        let written = self.transport.written();
+        if !must_move || written >= self.stuck.written + PROGRESS_BYTES_MIN {
+            self.stuck = Progress { since_ms: now_ms, written };
+        }
+        let mut deadline_ms = now_ms + settings.keepalive_ms;
+        if must_move {
+            deadline_ms = self.stuck.since_ms + settings.send_ms;
+            if now_ms >= deadline_ms {
+                return Wait::Over;
+            }
+        }
+        if is_serving || self.connection.has_streams() {
+            return match self.parting_since_ms {
+                None if self.worker.draining.get() => Wait::Part,
+                _ => Wait::For(deadline_ms),
+            };
+        }
+        match self.parting_since_ms {
+            Some(since_ms) => {
+                // Counted from when nothing is in flight any more.
+                let end_ms = since_ms.max(self.quiet_since_ms) + GOODBYE_MS;
+                if now_ms < end_ms {
+                    return Wait::For(end_ms);
+                }
+                self.connection.abrupt_shutdown(Reason::NO_ERROR);
+                let _ = self.connection.poll_closed(cx);
+                Wait::Over
+            }
+            None => {
+                let end_ms = self.quiet_since_ms + settings.keepalive_ms;
+                if self.worker.draining.get() || now_ms >= end_ms { Wait::Part } else { Wait::For(end_ms) }
+            }
+        }
+    }
+}
+
+enum Wait {
+    /// Until then, at the latest.
+    For(u64),
+    /// Nothing: it is time to tell the client that the connection ends.
+    Part,
+    /// Nothing: it is over.
+    Over,
+}

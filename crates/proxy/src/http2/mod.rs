@@ -1,0 +1,30 @@
+//! HTTP/2, on `h2`. A stream of it is a connection of HTTP/1.1 to our engine: each request, whichever side speaks which
+//! version, runs through the one parser, the one exchange and the one relay.
+//!
+//! ```text
+//!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)
+//!                             │ h2             │ h2
+//!                        client_stream    node_stream                          (an exchange has one of either, or sockets)
+//!                           request          response                          (heads)
+//!                             incoming, outgoing                               (bodies)
+//! ```
+
+mod bounds;
+mod client_stream;
+mod connecting;
+mod connection;
+mod frames;
+mod incoming;
+mod node;
+mod node_stream;
+mod outgoing;
+mod request;
+mod response;
+mod transport;
+
+pub(crate) use client_stream::ClientStream;
+pub(crate) use connecting::Connecting;
+pub(crate) use connection::serve;
+pub(crate) use frames::{PREFACE, starts};
+pub(crate) use node::{NodeConnection, connect};
+pub(crate) use node_stream::NodeStream;

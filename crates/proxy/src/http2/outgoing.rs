@@ -1,0 +1,223 @@
+//! The body of a message that our engine writes as HTTP/1.1, as frames of HTTP/2.
+
+use super::incoming::broken;
+use bytes::{Bytes, BytesMut};
+use h2::SendStream;
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use std::io;
+use std::task::{Context, Poll, ready};
+use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name};
+
+/// A body on its way, whose head is out.
+pub(super) struct Outgoing {
+    send: SendStream<Bytes>,
+    body: Body,
+    /// A body that nothing else tells the end of has been ended.
+    is_finished: bool,
+}
+
+impl Outgoing {
+    pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> Outgoing {
+        Outgoing { send, body: Body(BodyDecoder::new(framing)), is_finished: false }
+    }
+
+    /// Whether the body's end has been handed over; of one without a byte the head was the end.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_finished || self.body.0.is_done()
+    }
+
+    /// Ends a body that nothing else tells the end of.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        if self.is_done() {
+            return Ok(());
+        }
+        self.is_finished = true;
+        self.send.send_data(Bytes::new(), true).map_err(broken)
+    }
+
+    pub(super) fn stream(&mut self) -> &mut SendStream<Bytes> {
+        &mut self.send
+    }
+
+    /// Takes from `parts` what the other side and the connection have room for; how many bytes of them.
+    pub(super) fn poll_write<'p>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        let mut consumed = 0;
+        // The end may follow at once: it is told with the last bytes rather than behind them.
+        let mut held: Option<Bytes> = None;
+        for part in parts {
+            let mut rest = part;
+            while !rest.is_empty() {
+                if self.is_done() {
+                    return Poll::Ready(Err(malformed("bytes behind the end of a message")));
+                }
+                let room = if self.body.0.content_left() == 0 { 0 } else { self.room(rest.len()) };
+                let taken = self.body.take(rest, room)?;
+                consumed += taken.consumed;
+                rest = &rest[taken.consumed..];
+                if let Some(data) = taken.data
+                    && let Some(held) = held.replace(data)
+                {
+                    self.send.send_data(held, false).map_err(broken)?;
+                }
+                if taken.consumed == 0 {
+                    if consumed > 0 {
+                        self.end(held)?;
+                        return Poll::Ready(Ok(consumed));
+                    }
+                    ready!(self.poll_room(cx))?;
+                }
+            }
+        }
+        self.end(held)?;
+        Poll::Ready(Ok(consumed))
+    }
+
+    /// How many of `wanted` bytes may be sent now.
+    fn room(&mut self, wanted: usize) -> usize {
+        self.send.reserve_capacity(wanted);
+        self.send.capacity().min(wanted)
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match ready!(self.send.poll_capacity(cx)) {
+            Some(Ok(_)) => Poll::Ready(Ok(())),
+            Some(Err(error)) => Poll::Ready(Err(broken(error))),
+            None => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+    }
+
+    fn end(&mut self, held: Option<Bytes>) -> io::Result<()> {
+        if !self.is_done() {
+            return held.map_or(Ok(()), |data| self.send.send_data(data, false)).map_err(broken);
+        }
+        let trailers = trailers(self.body.0.trailers())?;
+        let is_end = trailers.is_none();
+        if held.is_some() || is_end {
+            self.send.send_data(held.unwrap_or_default(), is_end).map_err(broken)?;
+        }
+        trailers.map_or(Ok(()), |trailers| self.send.send_trailers(trailers)).map_err(broken)
+    }
+}
+
+/// A body's framing taken off.
+struct Body(BodyDecoder);
+
+/// What [`Body::take`] took.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Taken {
+    consumed: usize,
+    data: Option<Bytes>,
+}
+
+impl Body {
+    /// Takes framing and up to `room` bytes of content, stopping behind the content.
+    fn take(&mut self, bytes: &[u8], room: usize) -> io::Result<Taken> {
+        let mut consumed = 0;
+        while consumed < bytes.len() && !self.0.is_done() {
+            let left = usize::try_from(self.0.content_left()).unwrap_or(usize::MAX);
+            if left == 0 {
+                self.decode(&mut [bytes[consumed]])?;
+                consumed += 1;
+                continue;
+            }
+            let take = left.min(bytes.len() - consumed).min(room);
+            if take == 0 {
+                break;
+            }
+            let mut data = BytesMut::from(&bytes[consumed..consumed + take]);
+            self.decode(&mut data)?;
+            return Ok(Taken { consumed: consumed + take, data: Some(data.freeze()) });
+        }
+        Ok(Taken { consumed, data: None })
+    }
+
+    fn decode(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.decode(bytes).map(|_| ()).map_err(malformed)
+    }
+}
+
+/// The fields of a head that our engine wrote, but for those that are about an HTTP/1.1 connection (RFC 9113 section 8.2.2).
+/// The values are parts of `head`, not copies.
+pub(super) fn fields(head: &Bytes, fields: &Fields, hop_by_hop: FieldSet) -> io::Result<HeaderMap> {
+    let mut map = HeaderMap::with_capacity(fields.len());
+    for (index, field) in fields.iter().enumerate() {
+        if hop_by_hop.contains(index) || field.id == Name::Host {
+            continue;
+        }
+        let name = HeaderName::from_bytes(field.name.of(head)).map_err(malformed)?;
+        let value = head.slice(usize::from(field.value.start)..field.value.end());
+        map.append(name, HeaderValue::from_maybe_shared(value).map_err(malformed)?);
+    }
+    Ok(map)
+}
+
+/// The fields of a trailer section, given as whole lines that were checked; `None` where there are none.
+fn trailers(lines: &[u8]) -> io::Result<Option<HeaderMap>> {
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let mut map = HeaderMap::new();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let name = HeaderName::from_bytes(&line[..colon]).map_err(malformed)?;
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).map_err(malformed)?;
+        map.append(name, value);
+    }
+    Ok(Some(map))
+}
+
+/// What our own engine wrote makes no sense.
+pub(super) fn malformed(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Content, trailers and what was left over, taken in pieces of `step` bytes with room for `room`.
+    fn run(bytes: &[u8], framing: Framing, step: usize, room: usize) -> (Vec<u8>, Option<HeaderMap>, usize) {
+        let mut body = Body(BodyDecoder::new(framing));
+        let (mut content, mut at) = (Vec::new(), 0);
+        while at < bytes.len() && !body.0.is_done() {
+            let taken = body.take(&bytes[at..(at + step).min(bytes.len())], room).unwrap();
+            assert!(taken.consumed > 0 && taken.data.as_ref().is_none_or(|data| data.len() <= room));
+            content.extend_from_slice(&taken.data.unwrap_or_default());
+            at += taken.consumed;
+        }
+        assert!(body.0.is_done());
+        (content, trailers(body.0.trailers()).unwrap(), bytes.len() - at)
+    }
+
+    #[test]
+    fn any_split_and_room_give_the_same() {
+        for step in [1, 2, 3, 7, 100] {
+            for room in [1, 2, 100] {
+                let (content, trailers, left) =
+                    run(b"3\r\nabc\r\n5\r\ndefgh\r\n0\r\nA: b\r\nx-y: \r\n\r\n", Framing::Chunked, step, room);
+                assert_eq!((&content[..], left), (&b"abcdefgh"[..], 0));
+                let trailers = trailers.unwrap();
+                assert!(trailers["a"] == "b" && trailers["x-y"].is_empty() && trailers.len() == 2);
+                let (content, trailers, left) = run(b"abcdef", Framing::Length(5), step, room);
+                assert_eq!((&content[..], trailers, left), (&b"abcde"[..], None, 1));
+            }
+        }
+    }
+
+    /// A window of nothing must not hold back the end of a body.
+    #[test]
+    fn framing_needs_no_room() {
+        let mut body = Body(BodyDecoder::new(Framing::Chunked));
+        assert_eq!(body.take(b"1\r\na\r\n0\r\n\r\n", 0).unwrap(), Taken { consumed: 3, data: None });
+        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 0).unwrap(), Taken::default());
+        let data = Some(Bytes::from_static(b"a"));
+        assert_eq!(body.take(b"a\r\n0\r\n\r\n", 9).unwrap(), Taken { consumed: 1, data });
+        assert_eq!(body.take(b"\r\n0\r\n\r\n", 0).unwrap(), Taken { consumed: 7, data: None });
+        assert!(body.0.is_done());
+    }
+}

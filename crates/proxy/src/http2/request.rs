@@ -1,0 +1,106 @@
+//! Heads of requests between HTTP/2 and HTTP/1.1; no IO.
+
+use super::incoming::{push_fields, push_line};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use h2::ext::Protocol;
+use http::header;
+use http::request::Parts;
+use std::hash::{BuildHasher, RandomState};
+
+/// A request that RFC 9113 section 8 calls malformed and `h2` lets pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// Appends a request's head as HTTP/1.1 has it. Our parser judges what comes of it as it does any other.
+pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -> Result<(), Malformed> {
+    let (uri, fields) = (&request.uri, &request.headers);
+    let tunnel = request.extensions.get::<Protocol>();
+    out.extend_from_slice(if tunnel.is_some() { b"GET" } else { request.method.as_str().as_bytes() });
+    out.push(b' ');
+    match (uri.path_and_query(), uri.authority()) {
+        (Some(path), _) => out.extend_from_slice(path.as_str().as_bytes()),
+        (None, Some(authority)) => out.extend_from_slice(authority.as_str().as_bytes()),
+        (None, None) => return Err(Malformed),
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if let Some(authority) = uri.authority() {
+        // RFC 9113 section 8.3.1: two hosts are a smuggling attempt.
+        let agrees = |host: &header::HeaderValue| host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes());
+        if !fields.get_all(header::HOST).iter().all(agrees) {
+            return Err(Malformed);
+        }
+        push_line(out, "host", authority.as_str().as_bytes());
+    }
+    let has_host = uri.authority().is_some();
+    push_fields(out, fields, |name| !(has_host && name == header::HOST));
+    if let Some(protocol) = tunnel {
+        write_upgrade(out, protocol.as_str());
+    }
+    if is_chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+/// The lines with which HTTP/1.1 asks for a tunnel (RFC 8441 section 5, RFC 6455 section 4.1).
+fn write_upgrade(out: &mut Vec<u8>, protocol: &str) {
+    push_line(out, "connection", b"Upgrade");
+    push_line(out, "upgrade", protocol.as_bytes());
+    if protocol.eq_ignore_ascii_case("websocket") {
+        let random = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)].map(u64::to_be_bytes).concat();
+        push_line(out, "sec-websocket-key", STANDARD.encode(random).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    #[test]
+    fn a_tunnel_is_asked_for_by_an_upgrade() {
+        let mut request = Request::connect("http://h/chat").body(()).unwrap();
+        request.extensions_mut().insert(Protocol::from_static("websocket"));
+        let mut out = Vec::new();
+        write_head(&mut out, &request.into_parts().0, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let start = "GET /chat HTTP/1.1\r\nhost: h\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: ";
+        assert!(text.starts_with(start) && text.ends_with("==\r\n\r\n"), "{text}");
+        assert_eq!(text.len(), start.len() + 24 + 4);
+    }
+
+    fn head(uri: &str, method: &str, fields: &[(&str, &str)], is_chunked: bool) -> Result<String, Malformed> {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let mut out = Vec::new();
+        write_head(&mut out, &request.body(()).unwrap().into_parts().0, is_chunked)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn heads() {
+        let check = |uri, method, fields: &[(&str, &str)], is_chunked, expected: &str| {
+            assert_eq!(head(uri, method, fields, is_chunked), Ok(expected.to_owned()), "{uri} {fields:?}");
+        };
+        check("http://h:81/a?b=%20", "GET", &[], false, "GET /a?b=%20 HTTP/1.1\r\nhost: h:81\r\n\r\n");
+        check("/a", "GET", &[("host", "h")], false, "GET /a HTTP/1.1\r\nhost: h\r\n\r\n");
+        check("http://h/", "GET", &[("host", "H")], false, "GET / HTTP/1.1\r\nhost: h\r\n\r\n");
+        check("*", "OPTIONS", &[("host", "h")], false, "OPTIONS * HTTP/1.1\r\nhost: h\r\n\r\n");
+        let cookies = [("cookie", "a=1"), ("x", "1"), ("cookie", "b=2"), ("x", "2")];
+        let lines = "GET / HTTP/1.1\r\nhost: h\r\ncookie: a=1; b=2\r\nx: 1\r\nx: 2\r\n\r\n";
+        check("http://h/", "GET", &cookies, false, lines);
+        let lines = "POST / HTTP/1.1\r\nhost: h\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\r\n";
+        check("http://h/", "POST", &[("te", "trailers")], true, lines);
+        check("h:443", "CONNECT", &[], false, "CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\n\r\n");
+    }
+
+    #[test]
+    fn two_hosts_are_malformed() {
+        assert_eq!(head("http://h/", "GET", &[("host", "i")], false), Err(Malformed));
+        assert_eq!(head("http://h/", "GET", &[("host", "h"), ("host", "i")], false), Err(Malformed));
+    }
+}

@@ -1,0 +1,153 @@
+//! The bytes below an HTTP/2 connection: what many streams write in one turn of the event loop leaves as one write.
+//!
+//! `h2` flushes whenever its own small buffer is full. Here a flush of it does nothing; whoever drives the connection
+//! flushes when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
+
+use super::bounds::OUTPUT_BYTES_MAX;
+use super::frames::Watch;
+use crate::buffer::Buffers;
+use crate::clock::Clock;
+use crate::stream::Stream;
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection's socket and what waits to be written to it.
+pub(super) struct Transport<'a> {
+    inner: RefCell<Inner<'a>>,
+}
+
+struct Inner<'a> {
+    stream: &'a mut Stream,
+    buffers: &'a Buffers,
+    clock: &'a Clock,
+    /// Bytes that were read before HTTP/2 took over, and how many of them are passed on.
+    early: &'a [u8],
+    /// Without capacity while nothing waits.
+    output: Vec<u8>,
+    sent: usize,
+    written: u64,
+    watch: Watch,
+}
+
+impl<'a> Transport<'a> {
+    pub(super) fn new(
+        stream: &'a mut Stream,
+        early: &'a [u8],
+        watch: Watch,
+        buffers: &'a Buffers,
+        clock: &'a Clock,
+    ) -> Transport<'a> {
+        let inner = Inner { stream, buffers, clock, early, output: Vec::new(), sent: 0, written: 0, watch };
+        Transport { inner: RefCell::new(inner) }
+    }
+
+    /// What `h2` reads and writes.
+    pub(super) fn io(&self) -> Io<'_, 'a> {
+        Io(self)
+    }
+
+    /// Ready when all that was gathered is with the kernel.
+    pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.inner.borrow_mut().poll_flush(cx)
+    }
+
+    /// Bytes that the kernel has taken so far.
+    pub(super) fn written(&self) -> u64 {
+        self.inner.borrow().written
+    }
+
+    /// Whether the peer sends frames that move nothing, too often; nothing more is read of it then.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.inner.borrow().watch.is_flooded
+    }
+}
+
+impl Inner<'_> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.output.len() {
+            match ready!(self.stream.poll_write(cx, &self.output[self.sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => {
+                    self.sent += n;
+                    self.written += n as u64;
+                }
+            }
+        }
+        self.release();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        self.stream.poll_flush(cx)
+    }
+
+    fn release(&mut self) {
+        self.sent = 0;
+        if self.output.capacity() != 0 {
+            self.output.clear();
+            self.buffers.give_output(std::mem::take(&mut self.output));
+        }
+    }
+}
+
+impl Drop for Inner<'_> {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A [`Transport`] as `h2` sees it.
+pub(super) struct Io<'t, 'a>(&'t Transport<'a>);
+
+impl AsyncRead for Io<'_, '_> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.inner.borrow_mut();
+        if inner.watch.is_flooded {
+            return Poll::Pending;
+        }
+        let before = space.filled().len();
+        if inner.early.is_empty() {
+            ready!(inner.stream.poll_read(cx, space))?;
+        } else {
+            let (now, later) = inner.early.split_at(inner.early.len().min(space.remaining()));
+            space.put_slice(now);
+            inner.early = later;
+        }
+        inner.watch.received(&space.filled()[before..], inner.clock.now_ms());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io<'_, '_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.inner.borrow_mut();
+        if inner.output.len() - inner.sent >= OUTPUT_BYTES_MAX {
+            ready!(inner.poll_drain(cx))?;
+        }
+        if inner.sent > 0 {
+            inner.output.drain(..inner.sent);
+            inner.sent = 0;
+        }
+        if inner.output.capacity() == 0 {
+            inner.output = inner.buffers.take_output();
+        }
+        let take = bytes.len().min(OUTPUT_BYTES_MAX);
+        inner.watch.sent(&bytes[..take]);
+        inner.output.extend_from_slice(&bytes[..take]);
+        Poll::Ready(Ok(take))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.inner.borrow_mut();
+        ready!(inner.poll_flush(cx))?;
+        inner.stream.poll_shutdown(cx)
+    }
+}

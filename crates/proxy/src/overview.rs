@@ -1,0 +1,82 @@
+//! What each worker knows of the nodes, for who asks: who is set aside, how many requests and connections there are.
+//!
+//! It is the worker's own, so it is asked for it. The answer is put together a few upstreams at a time, in between of
+//! requests, and has only nodes of which there is something to tell: there may be fifty thousand upstreams.
+
+use crate::worker::Worker;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_upstream::EndpointStatus;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+/// Upstreams looked at before requests have their turn again.
+const UPSTREAMS_AT_ONCE: usize = 256;
+/// Questions that may wait for a worker; further ones are not answered by it.
+const QUESTIONS_MAX: usize = 4;
+/// What the workers get to answer in.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The nodes of one upstream, as one worker knows them.
+#[derive(Debug)]
+pub struct UpstreamOverview {
+    /// The upstream's key.
+    pub upstream: String,
+    /// Those of which there is something to tell.
+    pub nodes: Vec<EndpointStatus>,
+}
+
+/// Where a worker's answer goes.
+pub(crate) type Question = oneshot::Sender<Vec<UpstreamOverview>>;
+
+/// Asks all workers, also after the [`crate::Fleet`] has been handed over to be joined.
+#[derive(Debug, Clone)]
+pub struct Inquiry(Arc<[mpsc::Sender<Question>]>);
+
+impl Inquiry {
+    /// With the ends that `workers` workers listen on.
+    pub(crate) fn new(workers: usize) -> (Inquiry, Vec<mpsc::Receiver<Question>>) {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(QUESTIONS_MAX)).unzip();
+        (Inquiry(senders.into()), receivers)
+    }
+
+    /// What each worker knows; `None`: it did not answer in time, or has ended.
+    pub async fn ask(&self) -> Vec<Option<Vec<UpstreamOverview>>> {
+        let answers: Vec<_> = self
+            .0
+            .iter()
+            .map(|worker| {
+                let (question, answer) = oneshot::channel();
+                // Where there is no room the answer's end is dropped with the question, which tells.
+                let _ = worker.try_send(question);
+                answer
+            })
+            .collect();
+        let mut known = Vec::with_capacity(answers.len());
+        for answer in answers {
+            known.push(timeout(ANSWER_TIMEOUT, answer).await.ok().and_then(Result::ok));
+        }
+        known
+    }
+}
+
+/// Answers one question.
+pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
+    let snapshot = worker.snapshot();
+    let mut overview = Vec::new();
+    for (at, upstream) in snapshot.upstreams.iter().enumerate() {
+        if at % UPSTREAMS_AT_ONCE == UPSTREAMS_AT_ONCE - 1 {
+            yield_now().await;
+        }
+        let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
+        let state = upstream.state.borrow();
+        let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
+        if !nodes.is_empty() {
+            overview.push(UpstreamOverview { upstream: upstream.definition.definition.key.clone(), nodes });
+        }
+    }
+    // Whoever asked may have given up.
+    let _ = question.send(overview);
+}

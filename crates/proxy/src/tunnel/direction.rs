@@ -1,0 +1,175 @@
+//! One direction of a tunnel: reads from one side, writes to the other, passes the end on.
+
+use crate::buffer::{Buffer, Buffers};
+use crate::stream::Stream;
+use std::ops::Range;
+use std::task::{Context, Poll};
+use tokio::io::ReadBuf;
+
+/// Buffers moved at once; then it is the turn of the other direction, and of other tasks.
+const ROUNDS_MAX: u32 = 16;
+
+/// Which side a direction broke at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Reading failed.
+    Sender,
+    /// Writing failed.
+    Receiver,
+}
+
+/// How far a direction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Flowing,
+    /// The sender has ended; the receiver does not know yet.
+    Ending,
+    /// Both know.
+    Done,
+}
+
+/// Bytes on their way from one side to the other.
+#[derive(Debug)]
+pub(super) struct Direction {
+    /// Read and not written: `buffer[held]`. No buffer while nothing is.
+    buffer: Option<Buffer>,
+    held: Range<usize>,
+    /// The receiver's stream may hold something back, as TLS does.
+    is_unflushed: bool,
+    state: State,
+    /// Bytes read so far, and written.
+    pub(super) read: u64,
+    pub(super) written: u64,
+    /// When something was last read or written.
+    pub(super) moved_ms: u64,
+}
+
+impl Direction {
+    /// Begins with bytes that came early, after so many that were read and written before; `has_ended`: nothing more comes.
+    pub(super) fn new(early: Option<(Buffer, Range<usize>)>, has_ended: bool, so_far: (u64, u64), now_ms: u64) -> Self {
+        let (buffer, held) = early.map_or((None, 0..0), |(buffer, held)| (Some(buffer), held));
+        let state = if has_ended { State::Ending } else { State::Flowing };
+        let (read, written) = so_far;
+        Direction { buffer, held, is_unflushed: false, state, read, written, moved_ms: now_ms }
+    }
+
+    /// Whether the sender has not ended.
+    pub(super) fn is_flowing(&self) -> bool {
+        self.state == State::Flowing
+    }
+
+    /// Whether the end has been passed on.
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Whether there are bytes that the receiver has not taken.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.buffer.is_some() || self.is_unflushed
+    }
+
+    /// Lets go of what is held.
+    pub(super) fn abandon(&mut self, buffers: &Buffers) {
+        if let Some(buffer) = self.buffer.take() {
+            buffers.give(buffer);
+        }
+        self.is_unflushed = false;
+    }
+
+    /// Moves bytes until one of the sides has to be waited for, both know of the end, or others have waited long enough.
+    pub(super) fn poll_pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Stream,
+        to: &mut Stream,
+        buffers: &Buffers,
+        now_ms: u64,
+    ) -> Result<(), Broken> {
+        for _ in 0..ROUNDS_MAX {
+            if self.poll_write(cx, to, buffers, now_ms)?.is_pending() {
+                return Ok(());
+            }
+            match self.state {
+                State::Done => return Ok(()),
+                State::Ending => {
+                    // An error says that the receiver is gone, which is as good an end for this direction.
+                    if to.poll_shutdown(cx).is_ready() {
+                        self.state = State::Done;
+                    }
+                    return Ok(());
+                }
+                State::Flowing => {
+                    if self.poll_read(cx, from, buffers, now_ms)?.is_pending() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Writes what is held; ready when nothing is.
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut Stream,
+        buffers: &Buffers,
+        now_ms: u64,
+    ) -> Result<Poll<()>, Broken> {
+        if let Some(buffer) = &self.buffer {
+            while !self.held.is_empty() {
+                match to.poll_write(cx, &buffer[self.held.clone()]) {
+                    Poll::Pending => return Ok(Poll::Pending),
+                    Poll::Ready(Ok(n)) if n > 0 => {
+                        self.held.start += n;
+                        self.written += n as u64;
+                        self.moved_ms = now_ms;
+                        self.is_unflushed = true;
+                    }
+                    Poll::Ready(_) => return Err(Broken::Receiver),
+                }
+            }
+            self.buffer.take().into_iter().for_each(|buffer| buffers.give(buffer));
+        }
+        if self.is_unflushed {
+            match to.poll_flush(cx) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Ok(())) => self.is_unflushed = false,
+                Poll::Ready(Err(_)) => return Err(Broken::Receiver),
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    /// Reads once, into a buffer that is kept only if something came. Nothing to read costs no system call: the event
+    /// loop's readiness says so, and TLS is asked each time, as it may hold bytes that nothing will tell of.
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Stream,
+        buffers: &Buffers,
+        now_ms: u64,
+    ) -> Result<Poll<()>, Broken> {
+        let mut buffer = buffers.take();
+        let mut space = ReadBuf::new(&mut buffer);
+        let read = from.poll_read(cx, &mut space);
+        let n = space.filled().len();
+        if n > 0 {
+            self.read += n as u64;
+            self.moved_ms = now_ms;
+            self.held = 0..n;
+            self.buffer = Some(buffer);
+            return Ok(Poll::Ready(()));
+        }
+        buffers.give(buffer);
+        match read {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => {
+                self.state = State::Ending;
+                Ok(Poll::Ready(()))
+            }
+            Poll::Ready(Err(_)) => Err(Broken::Sender),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What upstreams are shown, and what is asked of them.
+
+use crate::identity::Identity;
+use crate::provider::provider;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use std::sync::Arc;
+
+/// Servers whose sessions a worker remembers, of one [`ClientTls`].
+const SESSIONS_MAX: usize = 256;
+
+/// TLS towards the nodes of one upstream.
+#[derive(Debug)]
+pub struct ClientTls {
+    /// Shared by all upstreams with the same files and settings.
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) sni: Option<ServerName<'static>>,
+}
+
+impl ClientTls {
+    /// A configuration that remembers sessions by itself; each worker has its own, so that none waits for another.
+    pub fn for_worker(&self) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        Arc::new(config)
+    }
+
+    /// The name that a node is asked for and must have a certificate of: the upstream's `tls.sni`, else the host that the
+    /// node will see, else the node's own. Both are as a `Host` field has them: with or without a port, `""` for none.
+    pub fn server_name(&self, host_seen: &str, node: &str) -> ServerName<'static> {
+        if let Some(sni) = &self.sni {
+            return sni.clone();
+        }
+        // A name that is none to rustls cannot be in a certificate either, and neither is this address.
+        let nobody = || ServerName::IpAddress(IpAddr::from(std::net::Ipv4Addr::UNSPECIFIED));
+        name_of(host_seen).or_else(|| name_of(node)).unwrap_or_else(nobody)
+    }
+}
+
+/// The host of an authority. `None`: there is none that could be in a certificate.
+pub(crate) fn name_of(authority: &str) -> Option<ServerName<'static>> {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None => match authority.split_once(':') {
+            // More than one colon: an address without brackets.
+            Some((host, port)) if !port.contains(':') => host,
+            _ => authority,
+        },
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    ServerName::try_from(host.to_ascii_lowercase()).ok()
+}
+
+/// `roots`: who may have signed a node's certificate; `None`: anybody.
+pub(crate) fn config(
+    roots: Option<Arc<RootCertStore>>,
+    identity: Option<Arc<Identity>>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, String> {
+    let provider = provider();
+    let verifier: Arc<dyn ServerCertVerifier> = match roots {
+        Some(roots) => WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|error| error.to_string())?,
+        None => Arc::new(AnyCertificate { provider: provider.clone() }),
+    };
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    // "Dangerous" is what `verify: false` asks for; the other verifier is rustls's own.
+    let builder = builder.map_err(|error| error.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(identity),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    // The store is each worker's own, see `for_worker`.
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Takes any certificate, as long as the node has its key: `verify: false`.
+#[derive(Debug)]
+struct AnyCertificate {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _others: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

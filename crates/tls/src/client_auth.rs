@@ -1,0 +1,104 @@
+//! What is asked of clients' certificates.
+
+use crate::pem::certificates;
+use crate::problem::Place;
+use crate::problem::Problems;
+use crate::provider::provider;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use std::sync::Arc;
+use webpki::{EndEntityCert, KeyUsage};
+
+/// The certificates of `text` as roots; `None`: they cannot be, which has been reported.
+pub(crate) fn roots(text: &[u8], place: Place<'_>, problems: &mut Problems) -> Option<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    for (index, certificate) in certificates(text, place, problems)?.into_iter().enumerate() {
+        if let Err(error) = roots.add(certificate) {
+            let message = format!("certificate {} cannot be a root: {error}", index + 1);
+            problems.error(place, message, "keep certificates of issuers only");
+            return None;
+        }
+    }
+    Some(Arc::new(roots))
+}
+
+/// Asks for a certificate that leads to one of `roots` over at most `depth` others.
+pub(crate) fn verifier(
+    roots: Arc<RootCertStore>,
+    depth: u8,
+    place: Place<'_>,
+    problems: &mut Problems,
+) -> Option<Arc<dyn ClientCertVerifier>> {
+    match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
+        Ok(verifier) => Some(Arc::new(WithDepth { verifier, roots, depth: depth.into() })),
+        Err(error) => {
+            problems.error(place, format!("cannot be used: {error}"), "name the issuers of the clients' certificates");
+            None
+        }
+    }
+}
+
+/// As rustls does it, but with a bound on the chain, as OpenSSL has one.
+#[derive(Debug)]
+struct WithDepth {
+    verifier: Arc<dyn ClientCertVerifier>,
+    roots: Arc<RootCertStore>,
+    depth: usize,
+}
+
+impl ClientCertVerifier for WithDepth {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(certificate, others, now)?;
+        // A chain is made of what the client sent.
+        if others.len() <= self.depth {
+            return Ok(verified);
+        }
+        let too_deep = |_| Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let certificate = EndEntityCert::try_from(certificate).map_err(too_deep)?;
+        let algorithms = provider().signature_verification_algorithms.all;
+        let within_depth =
+            |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count() <= self.depth {
+                true => Ok(()),
+                false => Err(webpki::Error::MaximumPathDepthExceeded),
+            };
+        let (roots, usage) = (&self.roots.roots, KeyUsage::client_auth());
+        certificate
+            .verify_for_usage(algorithms, roots, others, now, usage, None, Some(&within_depth))
+            .map_err(too_deep)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}

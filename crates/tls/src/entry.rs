@@ -1,0 +1,144 @@
+//! One entry of `ssls`, read and made ready, or kept where nothing about it changed.
+
+use crate::chain::Shown;
+use crate::client_auth::{roots, verifier};
+use crate::digest::{Digest, Digester};
+use crate::identity::{Expiry, Identity, Purpose, pair};
+use crate::loading::{Loading, Text};
+use crate::material::Inputs;
+use crate::ocsp;
+use crate::problem::{Place, Problem};
+use crate::server;
+use rustls::ServerConfig;
+use std::sync::Arc;
+use stillgate_config::{ServerSsl, Ssl, SslUse};
+
+/// One entry of `ssls`, made ready.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) ssl: Arc<Ssl>,
+    /// Of an entry for clients of our listeners.
+    pub(crate) server: Option<Arc<ServerConfig>>,
+    pub(crate) identity: Arc<Identity>,
+    /// Of all it was read from.
+    pub(crate) digest: Digest,
+    expiries: Vec<Expiry>,
+    warnings: Vec<Problem>,
+}
+
+/// The texts of an entry of `ssls`.
+struct Texts {
+    pairs: Vec<(Text, Text)>,
+    ca: Option<Text>,
+    ocsp: Option<Text>,
+}
+
+/// An entry, made ready or kept; `None`: it cannot be used, which has been reported.
+/// `known`: the one with that id before.
+pub(crate) fn entry(
+    ssl: &Arc<Ssl>,
+    path: &str,
+    known: Option<&Arc<Entry>>,
+    inputs: &Inputs<'_>,
+    loading: &mut Loading<'_>,
+) -> Option<Arc<Entry>> {
+    let texts = texts(ssl, path, loading)?;
+    let mut digest = Digester::new();
+    for (cert, key) in &texts.pairs {
+        digest.add(cert);
+        digest.add(key);
+    }
+    digest.add(texts.ca.as_deref().unwrap_or_default());
+    digest.add(texts.ocsp.as_deref().unwrap_or_default());
+    let digest = digest.finish();
+    if let Some(known) = known.filter(|known| known.digest == digest && known.ssl == *ssl) {
+        // It serves already. To refuse it now, because time has passed, would keep everything else from changing.
+        known.expiries.iter().for_each(|expiry| expiry.warn(inputs.now, &mut loading.problems));
+        loading.problems.warn_again(&known.warnings);
+        return Some(known.clone());
+    }
+    let outer = std::mem::take(&mut loading.problems);
+    let made = make(ssl, &texts, path, inputs, loading);
+    let is_good = !loading.problems.has_errors();
+    let warnings = loading.problems.warnings_into(outer);
+    let (identity, server, expiries) = made.filter(|_| is_good)?;
+    expiries.iter().for_each(|expiry| expiry.warn(inputs.now, &mut loading.problems));
+    Some(Arc::new(Entry { ssl: ssl.clone(), server, identity, digest, expiries, warnings }))
+}
+
+fn texts(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Texts> {
+    let mut pairs = Vec::with_capacity(ssl.pairs.len());
+    for (index, pair) in ssl.pairs.iter().enumerate() {
+        let (cert_path, key_path) = paths(path, index);
+        pairs.push((loading.pem(&pair.cert, &cert_path), loading.pem(&pair.key, &key_path)));
+    }
+    let (mut ca, mut ocsp) = (Some(None), Some(None));
+    if let SslUse::Server(server) = &ssl.usage {
+        if let Some(client) = &server.client {
+            ca = loading.pem(&client.ca, &format!("{path}.client.ca")).map(Some);
+        }
+        if let Some(file) = &server.ocsp {
+            ocsp = loading.file(file, &format!("{path}.ocsp")).map(Some);
+        }
+    }
+    let pairs = pairs.into_iter().map(|(cert, key)| Some((cert?, key?))).collect::<Option<Vec<_>>>();
+    Some(Texts { pairs: pairs?, ca: ca?, ocsp: ocsp? })
+}
+
+/// Where the certificate and the key of a pair are in the configuration.
+fn paths(path: &str, index: usize) -> (String, String) {
+    match index {
+        0 => (format!("{path}.cert"), format!("{path}.key")),
+        _ => (format!("{path}.certs[{}]", index - 1), format!("{path}.keys[{}]", index - 1)),
+    }
+}
+
+type Made = (Arc<Identity>, Option<Arc<ServerConfig>>, Vec<Expiry>);
+
+fn make(ssl: &Ssl, texts: &Texts, path: &str, inputs: &Inputs<'_>, loading: &mut Loading<'_>) -> Option<Made> {
+    let purpose = match &ssl.usage {
+        SslUse::Server(server) => Purpose { shown: Shown::ToClients, names: &server.names },
+        SslUse::Client => Purpose { shown: Shown::ToUpstreams, names: &[] },
+    };
+    let mut pairs = Vec::with_capacity(ssl.pairs.len());
+    for (index, (key_pair, (cert, key))) in ssl.pairs.iter().zip(&texts.pairs).enumerate() {
+        let (cert_path, key_path) = paths(path, index);
+        pairs.push(pair(key_pair, (cert, key), (&cert_path, &key_path), purpose, loading));
+    }
+    let server = match &ssl.usage {
+        SslUse::Server(server) => Some(server),
+        SslUse::Client => None,
+    };
+    let ocsp_path = format!("{path}.ocsp");
+    let ocsp_place = Place { path: &ocsp_path, file: server.and_then(|server| server.ocsp.as_deref()) };
+    let staple = texts.ocsp.as_ref();
+    let staple = staple.and_then(|response| ocsp::read(response, inputs.now, ocsp_place, &mut loading.problems));
+    let pairs: Vec<_> = pairs.into_iter().collect::<Option<_>>()?;
+    let expiries = pairs.iter().map(|pair| pair.expiry.clone()).collect();
+    let identity = Arc::new(Identity::new(pairs, staple, ocsp_place, &mut loading.problems));
+    let config = match server {
+        Some(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
+        None => None,
+    };
+    Some((identity, config, expiries))
+}
+
+fn server_config(
+    ssl: &ServerSsl,
+    texts: &Texts,
+    identity: &Arc<Identity>,
+    path: &str,
+    inputs: &Inputs<'_>,
+    loading: &mut Loading<'_>,
+) -> Option<Arc<ServerConfig>> {
+    let problems = &mut loading.problems;
+    let verifier = match (&ssl.client, &texts.ca) {
+        (Some(client), Some(ca)) => {
+            let ca_path = format!("{path}.client.ca");
+            let place = Place { path: &ca_path, file: client.ca.file() };
+            Some(verifier(roots(ca, place, problems)?, client.depth, place, problems)?)
+        }
+        _ => None,
+    };
+    server::config(ssl, identity.clone(), verifier, inputs.alpn, Place { path, file: None }, problems)
+}

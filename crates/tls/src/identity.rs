@@ -1,0 +1,276 @@
+//! Certificates with their keys: read, checked, and chosen from in a handshake.
+
+use crate::chain::{self, CERTIFICATES_MAX, Shown};
+use crate::loading::Loading;
+use crate::ocsp::Staple;
+use crate::pem::{certificates, private_key};
+use crate::problem::{Place, Problems};
+use crate::provider::provider;
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys, SignatureAlgorithm, SignatureScheme};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stillgate_config::{KeyPair, Pem};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// How long before its end a certificate is warned of.
+const EXPIRY_WARNING_SECONDS: i64 = 14 * DAY_SECONDS;
+const DAY_SECONDS: i64 = 24 * 3600;
+
+/// What one party shows of itself: one certificate, or several of different kinds of keys.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Never empty; those whose signatures cost least first.
+    certified: Vec<Certified>,
+}
+
+#[derive(Debug)]
+struct Certified {
+    key: Arc<CertifiedKey>,
+    /// The same with an OCSP response, and until when that holds.
+    stapled: Option<(Arc<CertifiedKey>, UnixTime)>,
+}
+
+/// Of a pair, who is shown it, and under which names it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Purpose<'a> {
+    pub(crate) shown: Shown,
+    /// As `ServerSsl::names`.
+    pub(crate) names: &'a [String],
+}
+
+/// A pair that can be used.
+pub(crate) struct Checked {
+    key: CertifiedKey,
+    /// Of the certificate, as it stands in it.
+    serial: Vec<u8>,
+    pub(crate) expiry: Expiry,
+}
+
+/// When the first certificate of a chain ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Expiry {
+    path: String,
+    file: Option<PathBuf>,
+    number: usize,
+    not_after_seconds: i64,
+    not_after: String,
+}
+
+impl Expiry {
+    /// Warns of a certificate that is in use already: it is better than none.
+    pub(crate) fn warn(&self, now: UnixTime, problems: &mut Problems) {
+        let left = self.not_after_seconds.saturating_sub(seconds(now));
+        let place = Place { path: &self.path, file: self.file.as_deref() };
+        if left < 0 {
+            let message = format!("certificate {} expired on {}", self.number, self.not_after);
+            problems.warning(place, message, "renew it; it would be refused at the next start");
+        } else if left < EXPIRY_WARNING_SECONDS {
+            let message =
+                format!("certificate {} expires in {} days, on {}", self.number, left / DAY_SECONDS, self.not_after);
+            problems.warning(place, message, "renew it");
+        }
+    }
+}
+
+/// Reads a pair from the texts of its certificate and key; `None`: it cannot be used, which has been reported.
+/// `paths`: of the certificate and of the key.
+pub(crate) fn pair(
+    pair: &KeyPair,
+    texts: (&[u8], &[u8]),
+    paths: (&str, &str),
+    purpose: Purpose<'_>,
+    loading: &mut Loading<'_>,
+) -> Option<Checked> {
+    let cert_place = Place { path: paths.0, file: pair.cert.file() };
+    let key_place = Place { path: paths.1, file: pair.key.file() };
+    if let Pem::File(file) = &pair.key {
+        warn_of_readers(file, key_place, loading);
+    }
+    let chain = certificates(texts.0, cert_place, &mut loading.problems);
+    let key = private_key(texts.1, key_place, &mut loading.problems);
+    let (chain, key) = (chain?, key?);
+    if chain.len() > CERTIFICATES_MAX {
+        let message = format!("{} certificates; a chain has at most {CERTIFICATES_MAX}", chain.len());
+        loading.problems.error(cert_place, message, "keep the certificate and those that lead to its root");
+        return None;
+    }
+    let key = certified(chain, key, cert_place, key_place, &mut loading.problems)?;
+    let mut parsed = Vec::with_capacity(key.cert.len());
+    for (index, certificate) in key.cert.iter().enumerate() {
+        match X509Certificate::from_der(certificate) {
+            Ok((_, certificate)) => parsed.push(certificate),
+            Err(error) => {
+                let message = format!("certificate {} cannot be read: {error}", index + 1);
+                loading.problems.error(cert_place, message, "was it cut off?");
+                return None;
+            }
+        }
+    }
+    let expiry = expiry(&parsed, cert_place, loading)?;
+    chain::check(&key.cert, &parsed, purpose.shown, loading.now, cert_place, &mut loading.problems);
+    warn_of_names(&parsed[0], purpose.names, cert_place, &mut loading.problems);
+    let serial = parsed[0].raw_serial().to_vec();
+    Some(Checked { key, serial, expiry })
+}
+
+fn warn_of_readers(file: &Path, place: Place<'_>, loading: &mut Loading<'_>) {
+    if loading.files.is_readable_by_all(file) {
+        let hint = "take the others' permission away: chmod o-r FILE";
+        loading.problems.warning(place, "every user of this machine can read the private key", hint);
+    }
+}
+
+/// The chain with the key that belongs to its first certificate.
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    cert_place: Place<'_>,
+    key_place: Place<'_>,
+    problems: &mut Problems,
+) -> Option<CertifiedKey> {
+    let key = match provider().key_provider.load_private_key(key) {
+        Ok(key) => key,
+        // Without the error's text, which might show what could not be read.
+        Err(_) => {
+            problems.error(key_place, "the key cannot be used", "it must be RSA (2048 bits or more), ECDSA or Ed25519");
+            return None;
+        }
+    };
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) => Some(certified),
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            let belongs = |certificate: &CertificateDer<'static>| {
+                CertifiedKey::new(vec![certificate.clone()], certified.key.clone()).keys_match().is_ok()
+            };
+            let hint = match certified.cert.iter().position(belongs) {
+                Some(index) => {
+                    format!("it belongs to certificate {} of the chain, which must come first", index + 1)
+                }
+                None => "is one of them of an earlier renewal?".to_owned(),
+            };
+            problems.error(key_place, "the key does not belong to the certificate", hint);
+            None
+        }
+        Err(error) => {
+            problems.error(cert_place, format!("the certificate cannot be used: {error}"), "ask for another");
+            None
+        }
+    }
+}
+
+/// Reports certificates that are not valid now; the end of the first that ends.
+fn expiry(parsed: &[X509Certificate<'_>], place: Place<'_>, loading: &mut Loading<'_>) -> Option<Expiry> {
+    let now = seconds(loading.now);
+    for (index, certificate) in parsed.iter().enumerate() {
+        let (number, validity) = (index + 1, certificate.validity());
+        if validity.not_after.timestamp() < now {
+            let message = format!("certificate {number} expired on {}", validity.not_after);
+            loading.problems.error(place, message, "renew it");
+            return None;
+        }
+        if validity.not_before.timestamp() > now {
+            let message = format!("certificate {number} is not valid before {}", validity.not_before);
+            loading.problems.error(place, message, "wait until then, or set this machine's clock");
+            return None;
+        }
+    }
+    let ends = parsed.iter().enumerate().map(|(index, certificate)| (certificate.validity().not_after, index + 1));
+    let (not_after, number) = ends.min_by_key(|(not_after, _)| not_after.timestamp())?;
+    let expiry = Expiry {
+        path: place.path.to_owned(),
+        file: place.file.map(Path::to_owned),
+        number,
+        not_after_seconds: not_after.timestamp(),
+        not_after: not_after.to_string(),
+    };
+    Some(expiry)
+}
+
+/// Warns of names that clients will ask for and not find in the certificate (RFC 9525: nobody looks at its subject).
+fn warn_of_names(certificate: &X509Certificate<'_>, names: &[String], place: Place<'_>, problems: &mut Problems) {
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let certified: Vec<String> = alternatives
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
+        .collect();
+    for name in names {
+        let wildcard = name.split_once('.').map(|(_, parent)| format!("*.{parent}"));
+        if !certified.iter().any(|certified| certified == name || Some(certified) == wildcard.as_ref()) {
+            let message = format!("the certificate does not have the name {name:?}, so clients will refuse it");
+            problems.warning(place, message, "take the name out of the entry's snis, or ask for another certificate");
+        }
+    }
+}
+
+fn seconds(time: UnixTime) -> i64 {
+    time.as_secs().try_into().unwrap_or(i64::MAX)
+}
+
+impl Identity {
+    /// `pairs`: at least one. The staple is of one of them, or it is reported.
+    pub(crate) fn new(
+        pairs: Vec<Checked>,
+        staple: Option<Staple>,
+        place: Place<'_>,
+        problems: &mut Problems,
+    ) -> Identity {
+        let mut is_stapled = staple.is_none();
+        let mut certified: Vec<Certified> = pairs
+            .into_iter()
+            .map(|Checked { key, serial, .. }| {
+                let stapled = staple.as_ref().filter(|staple| staple.serial == serial).map(|staple| {
+                    is_stapled = true;
+                    let key = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
+                    (Arc::new(key), staple.until)
+                });
+                Certified { key: Arc::new(key), stapled }
+            })
+            .collect();
+        if !is_stapled {
+            let hint = "ask the certificate's issuer for the response anew";
+            problems.error(place, "the OCSP response is of another certificate", hint);
+        }
+        // An RSA signature costs some ten times an ECDSA one.
+        certified.sort_by_key(|certified| certified.key.key.algorithm() == SignatureAlgorithm::RSA);
+        Identity { certified }
+    }
+
+    /// The first whose signature the peer can check. Where there is none, the first: the peer is told that it is for
+    /// want of a common signature scheme.
+    fn choose(&self, schemes: &[SignatureScheme]) -> Option<&Certified> {
+        let fits = |certified: &&Certified| certified.key.key.choose_scheme(schemes).is_some();
+        self.certified.iter().find(fits).or(self.certified.first())
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let certified = self.choose(hello.signature_schemes())?;
+        // A response that is too old is worse than none: some clients end the handshake.
+        match &certified.stapled {
+            Some((stapled, until)) if UnixTime::now() < *until => Some(stapled.clone()),
+            _ => Some(certified.key.clone()),
+        }
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _roots: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.choose(schemes).map(|certified| certified.key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

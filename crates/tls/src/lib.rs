@@ -1,0 +1,39 @@
+//! Certificates and keys, checked when a configuration is loaded and made ready for handshakes.
+//!
+//! ```text
+//!  Config ── Material::load ──> ServerTls: server name ──> rustls::ServerConfig, one for each entry of `ssls`
+//!            │  pem, identity, chain, ocsp:               ClientTls: one for each upstream with `scheme: https`
+//!            └  what cannot be used is refused here, with the file and what to do
+//! ```
+//!
+//! An entry whose files did not change is the same one after a reload, with its session tickets' keys: clients resume their
+//! sessions. Handshakes themselves are `rustls`'s business, and connections the proxy's. Nothing here does IO.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod chain;
+mod client;
+mod client_auth;
+mod client_certificate;
+mod digest;
+mod entry;
+mod identity;
+mod loading;
+mod material;
+mod ocsp;
+mod pem;
+mod problem;
+mod provider;
+mod server;
+#[cfg(test)]
+mod tests;
+mod towards;
+
+pub use client::ClientTls;
+pub use client_certificate::{ClientCertificate, client_certificate};
+pub use material::{Inputs, Material, files_of};
+pub use pem::{FILE_BYTES_MAX, Files};
+pub use problem::{Problem, Refused};
+pub use rustls;
+pub use server::{ServerTls, UNRECOGNIZED_NAME};

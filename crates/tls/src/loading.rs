@@ -1,0 +1,56 @@
+//! What loading goes through: files, each read once, the time, and what is found wrong.
+
+use crate::pem::{FILE_BYTES_MAX, Files};
+use crate::problem::{Place, Problems};
+use rustls::pki_types::UnixTime;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stillgate_config::Pem;
+
+/// PEM text or a file's bytes.
+pub(crate) type Text = Arc<[u8]>;
+
+/// One load of one configuration.
+pub(crate) struct Loading<'a> {
+    pub(crate) files: &'a dyn Files,
+    pub(crate) now: UnixTime,
+    pub(crate) problems: Problems,
+    /// What was read, or why it could not be. Whoever names a file gets the same bytes.
+    read: HashMap<PathBuf, Result<Text, String>>,
+}
+
+impl<'a> Loading<'a> {
+    pub(crate) fn new(files: &'a dyn Files, now: UnixTime) -> Loading<'a> {
+        Loading { files, now, problems: Problems::default(), read: HashMap::new() }
+    }
+
+    /// The text that a key of the configuration has or names. `None`: it cannot be read, which has been reported.
+    pub(crate) fn pem(&mut self, pem: &Pem, path: &str) -> Option<Text> {
+        match pem {
+            Pem::Inline(text) => Some(text.as_bytes().into()),
+            Pem::File(file) => self.file(file, path),
+        }
+    }
+
+    /// A file's bytes. `None`: it cannot be read, which has been reported.
+    pub(crate) fn file(&mut self, file: &Path, path: &str) -> Option<Text> {
+        if !self.read.contains_key(file) {
+            let read = match self.files.read(file) {
+                Ok(bytes) if bytes.len() > FILE_BYTES_MAX => Err(format!("it is larger than {FILE_BYTES_MAX} bytes")),
+                Ok(bytes) => Ok(bytes.into()),
+                Err(error) => Err(error.to_string()),
+            };
+            self.read.insert(file.to_owned(), read);
+        }
+        match &self.read[file] {
+            Ok(bytes) => Some(bytes.clone()),
+            Err(error) => {
+                let place = Place { path, file: Some(file) };
+                let hint = "mend the path or the file's permissions";
+                self.problems.error(place, format!("cannot be read: {error}"), hint);
+                None
+            }
+        }
+    }
+}

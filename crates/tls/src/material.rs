@@ -1,0 +1,116 @@
+//! Everything that one configuration needs for TLS: loaded whole or not at all, and what did not change kept.
+
+use crate::client::{ClientTls, name_of};
+use crate::entry::{Entry, entry};
+use crate::loading::Loading;
+use crate::pem::Files;
+use crate::problem::{Problem, Refused};
+use crate::server::ServerTls;
+use crate::towards::AllTowards;
+use rustls::pki_types::UnixTime;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use stillgate_config::{Config, KeyPair, SslUse, UpstreamTls};
+
+/// What material is made from, besides the configuration.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// How files are reached.
+    pub files: &'a dyn Files,
+    /// The material that is in use.
+    pub previous: Option<&'a Material>,
+    /// The present.
+    pub now: UnixTime,
+    /// The protocols that clients are offered, the preferred one first (RFC 7301).
+    pub alpn: &'a [&'a [u8]],
+    /// The protocols that upstreams are offered.
+    pub upstream_alpn: &'a [&'a [u8]],
+}
+
+/// Everything that a configuration needs for TLS.
+#[derive(Debug, Default)]
+pub struct Material {
+    /// What clients are shown; `None`: no entry of `ssls` is for them, and so no listener has TLS.
+    pub server: Option<Arc<ServerTls>>,
+    /// By [`Upstream::key`](stillgate_config::Upstream::key), of each upstream with `scheme: https`. The same one after
+    /// a reload where nothing about it changed.
+    pub clients: HashMap<String, Arc<ClientTls>>,
+    /// In the order of the file.
+    pub(crate) entries: Vec<Arc<Entry>>,
+    pub(crate) towards: AllTowards,
+}
+
+/// All files that a configuration names for TLS.
+pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
+    let of_pair = |pair: &KeyPair| [pair.cert.file(), pair.key.file()].map(|file| file.map(PathBuf::from));
+    let mut files = BTreeSet::new();
+    for ssl in &config.ssls {
+        files.extend(ssl.pairs.iter().flat_map(of_pair).flatten());
+        if let SslUse::Server(server) = &ssl.usage {
+            let ca = server.client.as_ref().and_then(|client| client.ca.file());
+            files.extend(ca.map(PathBuf::from).into_iter().chain(server.ocsp.clone()));
+        }
+    }
+    let upstreams = config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref());
+    files.extend(upstreams.flat_map(UpstreamTls::files).map(PathBuf::from));
+    files
+}
+
+impl Material {
+    /// Loads all of it; the warnings are what its owner should know all the same.
+    pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), Refused> {
+        let mut loading = Loading::new(inputs.files, inputs.now);
+        let mut material = Material {
+            towards: AllTowards::new(inputs.previous.map(|previous| &previous.towards)),
+            ..Material::default()
+        };
+        let known = inputs.previous.map_or(HashMap::new(), |previous| by_id(&previous.entries));
+        for ssl in &config.ssls {
+            let path = format!("ssls[{:?}]", ssl.id);
+            let known = known.get(ssl.id.as_str()).copied();
+            material.entries.extend(entry(ssl, &path, known, inputs, &mut loading));
+        }
+        let entries = by_id(&material.entries);
+        for upstream in &config.upstreams {
+            let Some(tls) = &upstream.tls else { continue };
+            let path = format!("upstreams[{:?}].tls", upstream.key);
+            let Some(config) = material.towards.of(tls, &path, &entries, inputs, &mut loading) else { continue };
+            let sni = tls.sni.as_deref().and_then(name_of);
+            let known = inputs.previous.and_then(|previous| previous.clients.get(&upstream.key));
+            let client = match known.filter(|known| Arc::ptr_eq(&known.config, &config) && known.sni == sni) {
+                Some(known) => known.clone(),
+                None => Arc::new(ClientTls { config, sni }),
+            };
+            material.clients.insert(upstream.key.clone(), client);
+        }
+        let warnings = loading.problems.finish()?;
+        material.server = material.server(inputs.previous);
+        Ok((material, warnings))
+    }
+
+    /// Whether nothing differs.
+    pub fn is_same(&self, other: &Material) -> bool {
+        let same_client = |(key, client): (&String, &Arc<ClientTls>)| {
+            other.clients.get(key).is_some_and(|other| Arc::ptr_eq(client, other))
+        };
+        self.clients.len() == other.clients.len() && self.clients.iter().all(same_client) && self.same_entries(other)
+    }
+
+    fn same_entries(&self, other: &Material) -> bool {
+        let both = self.entries.iter().zip(&other.entries);
+        self.entries.len() == other.entries.len() && { both }.all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    fn server(&self, previous: Option<&Material>) -> Option<Arc<ServerTls>> {
+        if !self.entries.iter().any(|entry| entry.server.is_some()) {
+            return None;
+        }
+        let kept = previous.filter(|previous| self.same_entries(previous)).and_then(|previous| previous.server.clone());
+        Some(kept.unwrap_or_else(|| Arc::new(ServerTls::new(self.entries.iter()))))
+    }
+}
+
+fn by_id(entries: &[Arc<Entry>]) -> HashMap<&str, &Arc<Entry>> {
+    entries.iter().map(|entry| (entry.ssl.id.as_str(), entry)).collect()
+}

@@ -1,0 +1,222 @@
+//! OCSP responses: as much of RFC 6960 as it takes to know what a response is about and until when.
+//!
+//! Its signature is for the client to check, who has the issuer's certificate.
+
+use crate::problem::{Place, Problems};
+use rustls::pki_types::UnixTime;
+use std::time::Duration;
+use x509_parser::asn1_rs::{Any, Class, FromDer, GeneralizedTime, Tag};
+
+/// For how long a response holds that does not say it.
+const NO_END: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A response to be handed to clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Staple {
+    /// The file's bytes.
+    pub(crate) response: Vec<u8>,
+    /// Of the certificate that it is about, as it stands in it.
+    pub(crate) serial: Vec<u8>,
+    /// When it is no longer to be handed out.
+    pub(crate) until: UnixTime,
+}
+
+/// What a response says.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    serial: Vec<u8>,
+    status: Status,
+    this_update: u64,
+    next_update: Option<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Status {
+    Good,
+    Revoked,
+    Unknown,
+}
+
+/// A response that can be used; `None`: it cannot, which has been reported. One that is too old is no error, since
+/// clients do without.
+pub(crate) fn read(response: &[u8], now: UnixTime, place: Place<'_>, problems: &mut Problems) -> Option<Staple> {
+    const ANEW: &str = "ask the certificate's issuer for a response anew";
+    let said = match said(response) {
+        Ok(said) => said,
+        Err(what) => {
+            problems.error(place, format!("not an OCSP response in DER: {what}"), ANEW);
+            return None;
+        }
+    };
+    match said.status {
+        Status::Good => {}
+        Status::Revoked => problems.warning(
+            place,
+            "the OCSP response says that the certificate is revoked, so clients will refuse it",
+            "ask for another certificate",
+        ),
+        Status::Unknown => {
+            problems.error(place, "the OCSP response says that the certificate is not known to its issuer", ANEW);
+            return None;
+        }
+    }
+    if said.this_update > now.as_secs() {
+        problems.warning(place, "the OCSP response is of the future; it is not used", "set this machine's clock");
+        return None;
+    }
+    let until = said.next_update.unwrap_or(said.this_update.saturating_add(NO_END.as_secs()));
+    if until <= now.as_secs() {
+        problems.warning(place, "the OCSP response is too old; it is not used", ANEW);
+        return None;
+    }
+    let until = UnixTime::since_unix_epoch(Duration::from_secs(until));
+    Some(Staple { response: response.to_vec(), serial: said.serial, until })
+}
+
+type Parsed<T> = Result<T, &'static str>;
+
+/// The first single response of a basic response.
+fn said(response: &[u8]) -> Parsed<Said> {
+    const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
+    let (outer, rest) = element(response)?;
+    if !rest.is_empty() {
+        return Err("bytes behind its end");
+    }
+    let mut outer = children(&outer, Tag::Sequence)?.into_iter();
+    let status = outer.next().ok_or("it is empty")?;
+    if status.tag() != Tag::Enumerated || status.data != [0] {
+        return Err("the issuer answered with an error");
+    }
+    let bytes = outer.next().ok_or("it has no response")?;
+    let (bytes, _) = element(context(&bytes, 0)?)?;
+    let mut bytes = children(&bytes, Tag::Sequence)?.into_iter();
+    let kind = bytes.next().ok_or("it has no type")?;
+    if kind.tag() != Tag::Oid || kind.data != BASIC {
+        return Err("not a basic response");
+    }
+    let basic = bytes.next().filter(|basic| basic.tag() == Tag::OctetString).ok_or("it has no response")?;
+    let (basic, _) = element(basic.data)?;
+    let basic = children(&basic, Tag::Sequence)?;
+    let data = children(basic.first().ok_or("it has no data")?, Tag::Sequence)?;
+    // After an optional version, the responder and the time, the only sequence is the list of responses.
+    let list = data.iter().find(|part| part.tag() == Tag::Sequence && part.class() == Class::Universal);
+    let list = children(list.ok_or("it has no list of responses")?, Tag::Sequence)?;
+    single(list.first().ok_or("its list of responses is empty")?)
+}
+
+fn single(response: &Any<'_>) -> Parsed<Said> {
+    let parts = children(response, Tag::Sequence)?;
+    let [id, status, this_update, rest @ ..] = &parts[..] else { return Err("a response is cut short") };
+    let id = children(id, Tag::Sequence)?;
+    let serial = id.last().filter(|serial| serial.tag() == Tag::Integer).ok_or("it names no certificate")?;
+    let status = match (status.class(), status.tag().0) {
+        (Class::ContextSpecific, 0) => Status::Good,
+        (Class::ContextSpecific, 1) => Status::Revoked,
+        (Class::ContextSpecific, 2) => Status::Unknown,
+        _ => return Err("it has no status"),
+    };
+    let next_update = match rest.iter().find(|part| context(part, 0).is_ok()) {
+        Some(next) => Some(time(&element(context(next, 0)?)?.0)?),
+        None => None,
+    };
+    Ok(Said { serial: serial.data.to_vec(), status, this_update: time(this_update)?, next_update })
+}
+
+fn time(value: &Any<'_>) -> Parsed<u64> {
+    const WRONG: &str = "a time cannot be read";
+    let time = GeneralizedTime::try_from(value.clone()).map_err(|_| WRONG)?;
+    let seconds = time.utc_datetime().map_err(|_| WRONG)?.unix_timestamp();
+    u64::try_from(seconds).map_err(|_| WRONG)
+}
+
+fn element(bytes: &[u8]) -> Parsed<(Any<'_>, &[u8])> {
+    let (rest, value) = Any::from_der(bytes).map_err(|_| "it cannot be read")?;
+    Ok((value, rest))
+}
+
+/// The elements of a sequence.
+fn children<'a>(value: &Any<'a>, tag: Tag) -> Parsed<Vec<Any<'a>>> {
+    if value.tag() != tag || value.class() != Class::Universal {
+        return Err("a sequence is missing");
+    }
+    let (mut data, mut children) = (value.data, Vec::new());
+    while !data.is_empty() {
+        let (child, rest) = element(data)?;
+        children.push(child);
+        data = rest;
+    }
+    Ok(children)
+}
+
+/// What is behind an explicit tag.
+fn context<'a>(value: &Any<'a>, number: u32) -> Parsed<&'a [u8]> {
+    match value.class() == Class::ContextSpecific && value.tag() == Tag(number) {
+        true => Ok(value.data),
+        false => Err("a part is missing"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Both by `openssl ocsp`, of one certificate.
+    const GOOD: &[u8] = include_bytes!("../tests/data/good.ocsp");
+    const REVOKED: &[u8] = include_bytes!("../tests/data/revoked.ocsp");
+    const SERIAL: [u8; 6] = [0, 0xab, 0xcd, 0xef, 0x01, 0x23];
+    /// 2026-11-22 02:41:57, when it was signed.
+    const SIGNED: u64 = 1_795_315_317;
+    const END: u64 = SIGNED + 3650 * 24 * 3600;
+
+    fn read_at(response: &[u8], seconds: u64) -> (Option<Staple>, Result<usize, String>) {
+        let mut problems = Problems::default();
+        let place = Place { path: "ocsp", file: None };
+        let staple = read(response, UnixTime::since_unix_epoch(Duration::from_secs(seconds)), place, &mut problems);
+        (staple, problems.finish().map(|warnings| warnings.len()).map_err(|refused| refused.to_string()))
+    }
+
+    #[test]
+    fn a_response_is_used_while_it_holds() {
+        let staple = read_at(GOOD, SIGNED).0.unwrap();
+        assert_eq!(staple.serial, SERIAL);
+        assert_eq!(staple.until.as_secs(), END);
+        assert_eq!(staple.response, GOOD);
+        for (response, at, is_used, warnings) in [
+            (GOOD, SIGNED, true, 0),
+            (GOOD, END - 1, true, 0),
+            (GOOD, END, false, 1),
+            (GOOD, SIGNED - 1, false, 1),
+            (REVOKED, SIGNED + 3600, true, 1),
+        ] {
+            let (staple, found) = read_at(response, at);
+            assert_eq!((staple.is_some(), found), (is_used, Ok(warnings)), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let check = |response: &[u8], expected: &str| {
+            let expected = format!(
+                "ocsp: not an OCSP response in DER: {expected}; ask the certificate's issuer for a response anew"
+            );
+            assert_eq!(read_at(response, SIGNED), (None, Err(expected)));
+        };
+        check(b"", "it cannot be read");
+        check(b"-----BEGIN OCSP RESPONSE-----", "it cannot be read");
+        check(&[0x30, 0], "it is empty");
+        check(&[0x30, 3, 10, 1, 6], "the issuer answered with an error");
+        check(&[GOOD, &[0]].concat(), "bytes behind its end");
+        check(&GOOD[..GOOD.len() - 1], "it cannot be read");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_stumble(at in 0..GOOD.len(), byte in any::<u8>(), bytes in any::<Vec<u8>>()) {
+            let mut response = GOOD.to_vec();
+            response[at] = byte;
+            let _ = read_at(&response, SIGNED);
+            let _ = read_at(&bytes, SIGNED);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What clients are shown: one `rustls::ServerConfig` for each entry of `ssls`, found by the name that a client asks for.
+
+use crate::entry::Entry;
+use crate::identity::Identity;
+use crate::problem::{Place, Problems};
+use crate::provider::provider;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, NoServerSessionStorage};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use std::collections::HashMap;
+use std::sync::Arc;
+use stillgate_config::{ServerSsl, SslUse, TlsVersions};
+
+/// The record that ends a handshake whose server name [`ServerTls::find`] does not know: the fatal alert
+/// `unrecognized_name` (RFC 6066 section 3), which rustls has no way to send before it has a configuration.
+pub const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+
+/// Session tickets sent after a full TLS 1.3 handshake. One for each connection: a client that opens several gets as many
+/// as it has, and clients should use each once (RFC 8446 appendix C.4). Two, as others send, cost every client that
+/// has one connection an encryption and 200 bytes for nothing.
+const TICKETS: usize = 1;
+
+/// All entries of `ssls` for clients of our listeners.
+#[derive(Debug)]
+pub struct ServerTls {
+    exact: HashMap<Box<str>, Found>,
+    /// By what comes behind the first label.
+    wildcard: HashMap<Box<str>, Found>,
+    default: Option<Found>,
+    /// Whether any entry asks for clients' certificates.
+    any_asks: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Found {
+    config: Arc<ServerConfig>,
+    /// Whether clients must have a certificate.
+    asks: bool,
+}
+
+impl ServerTls {
+    /// `entries`: no name is in two of them.
+    pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> ServerTls {
+        let (mut exact, mut wildcard, mut default, mut any_asks) = (HashMap::new(), HashMap::new(), None, false);
+        for entry in entries {
+            let (SslUse::Server(ssl), Some(config)) = (&entry.ssl.usage, &entry.server) else { continue };
+            let found = Found { config: config.clone(), asks: ssl.client.is_some() };
+            any_asks |= found.asks;
+            for name in &ssl.names {
+                match name.strip_prefix("*.") {
+                    Some(parent) => wildcard.insert(parent.into(), found.clone()),
+                    None => exact.insert(name.as_str().into(), found.clone()),
+                };
+            }
+            if ssl.is_default {
+                default = Some(found);
+            }
+        }
+        ServerTls { exact, wildcard, default, any_asks }
+    }
+
+    /// For the name that a client asks for: the entry with that name, else the one with a wildcard in place of its first
+    /// label, else the default. `None`: the client is to be refused.
+    pub fn find(&self, server_name: Option<&str>) -> Option<&Arc<ServerConfig>> {
+        self.found(server_name).map(|found| &found.config)
+    }
+
+    /// Whether a request for `host` (a `Host` field, with or without a port) may come over a connection whose client asked
+    /// for `server_name`. It may not where the host's entry asks for clients' certificates and is another one: the client
+    /// has shown none that it would have taken. The answer is 421 then (RFC 9110 section 15.5.20).
+    pub fn allows(&self, server_name: Option<&str>, host: &str) -> bool {
+        if !self.any_asks {
+            return true;
+        }
+        let host = match host.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => host,
+        };
+        let (came, wanted) = (self.found(server_name), self.found(Some(host)));
+        let is_same = |wanted: &Found| came.is_some_and(|came| Arc::ptr_eq(&came.config, &wanted.config));
+        wanted.is_none_or(|wanted| !wanted.asks || is_same(wanted))
+    }
+
+    fn found(&self, server_name: Option<&str>) -> Option<&Found> {
+        let Some(name) = server_name else { return self.default.as_ref() };
+        let lower;
+        let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            true => {
+                lower = name.to_ascii_lowercase();
+                &lower
+            }
+            false => name,
+        };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let by_wildcard = || match name.split_once('.') {
+            Some((label, parent)) if !label.is_empty() => self.wildcard.get(parent),
+            _ => None,
+        };
+        self.exact.get(name).or_else(by_wildcard).or(self.default.as_ref())
+    }
+}
+
+/// One entry's configuration. The keys of its session tickets are its own: a session of one entry cannot be resumed at
+/// another, which may ask for other clients' certificates.
+pub(crate) fn config(
+    ssl: &ServerSsl,
+    identity: Arc<Identity>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    alpn: &[&[u8]],
+    place: Place<'_>,
+    problems: &mut Problems,
+) -> Option<Arc<ServerConfig>> {
+    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&versions(ssl.versions));
+    let made = builder.and_then(|builder| {
+        let verifier = verifier.unwrap_or_else(|| Arc::new(NoClientAuth));
+        let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(identity);
+        // Keys change every 6 hours, those before are taken for as long again. Of sessions nothing else is stored:
+        // a store would be shared by all workers, behind a lock.
+        config.ticketer = Ticketer::new()?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = TICKETS;
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(Arc::new(config))
+    });
+    match made {
+        Ok(config) => Some(config),
+        Err(error) => {
+            problems.error(place, format!("TLS cannot be set up: {error}"), "is the system out of random numbers?");
+            None
+        }
+    }
+}
+
+fn versions(versions: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+    let v13 = versions.v13.then_some(&TLS13);
+    v13.into_iter().chain(versions.v12.then_some(&TLS12)).collect()
+}

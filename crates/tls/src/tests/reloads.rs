@@ -1,0 +1,189 @@
+//! What is the same after a reload, and what its clients notice.
+
+use super::*;
+use rcgen::date_time_ymd;
+use rustls::HandshakeKind;
+
+const A: &str = "{id: a, cert: a.pem, key: a.key, sni: a.example.com}";
+const B: &str = "{id: b, cert: b.pem, key: b.key, sni: b.example.com}";
+
+fn both() -> (Memory, Ca) {
+    let (mut memory, ca) = (Memory::default(), ca("root"));
+    memory.put("ca.pem", ca.pem());
+    memory.put_pair("a", issue(&params(&["a.example.com", "b.example.com"]), &ca));
+    memory.put_pair("b", issue(&params(&["b.example.com"]), &ca));
+    (memory, ca)
+}
+
+fn again(memory: &Memory, config: &Config, previous: &Material) -> Material {
+    memory.load_at(config, Some(previous), NOW_SECONDS).unwrap().0
+}
+
+#[test]
+fn sessions_are_resumed_after_a_reload_that_leaves_the_entry_alone() {
+    let (mut memory, ca) = both();
+    let client = client(&memory, "ca: ca.pem");
+    let kind = |material: &Material, name: &str| {
+        shake(material, client.clone(), name).unwrap().server.handshake_kind().unwrap()
+    };
+    let first = memory.good(&config(&format!("{A}, {B}")));
+    assert_eq!(kind(&first, "a.example.com"), HandshakeKind::Full);
+    assert_eq!(kind(&first, "b.example.com"), HandshakeKind::Full);
+    // Another entry is renewed, and a third one comes.
+    memory.put_pair("b", issue(&params(&["b.example.com"]), &ca));
+    memory.put_pair("c", issue(&params(&["c.example.com"]), &ca));
+    let c = "{id: c, cert: c.pem, key: c.key, sni: c.example.com}";
+    let second = again(&memory, &config(&format!("{c}, {A}, {B}")), &first);
+    assert!(!second.is_same(&first));
+    assert_eq!(kind(&second, "a.example.com"), HandshakeKind::Resumed);
+    assert_eq!(kind(&second, "b.example.com"), HandshakeKind::Full);
+    // A start is no reload.
+    let other_process = memory.good(&config(&format!("{A}, {B}")));
+    assert_eq!(kind(&other_process, "a.example.com"), HandshakeKind::Full);
+}
+
+#[test]
+fn a_session_is_of_one_entry() {
+    let (mut memory, ca) = both();
+    memory.put_pair("alice", issue(&client_params("alice"), &ca));
+    // One certificate for both names, but only one of them asks who the client is.
+    let strict = "{id: b, cert: a.pem, key: a.key, sni: b.example.com, client: {ca: ca.pem}}";
+    let material = memory.good(&config(&format!("{A}, {strict}")));
+    for protocols in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        // A client that offers to one name what it got from the other.
+        let store = Arc::new(rustls::client::ClientSessionMemoryCache::new(8));
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(ca.der().clone()).unwrap();
+        let builder =
+            ClientConfig::builder_with_provider(crate::provider::provider()).with_protocol_versions(&[protocols]);
+        let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+        config.resumption = rustls::client::Resumption::store(Arc::new(OneName(store)));
+        let config = Arc::new(config);
+        shake(&material, config.clone(), "a.example.com").unwrap();
+        let kind = shake(&material, config.clone(), "a.example.com").unwrap().server.handshake_kind();
+        assert_eq!(kind, Some(HandshakeKind::Resumed));
+        let refused = shake(&material, config, "b.example.com").map(|_| ()).unwrap_err();
+        assert_eq!(refused, "server: peer sent no certificates");
+    }
+}
+
+/// Keeps the sessions of all servers as those of one.
+#[derive(Debug)]
+struct OneName(Arc<rustls::client::ClientSessionMemoryCache>);
+
+impl OneName {
+    fn name() -> ServerName<'static> {
+        ServerName::try_from("one.example").unwrap()
+    }
+}
+
+impl rustls::client::ClientSessionStore for OneName {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: rustls::NamedGroup) {
+        self.0.set_kx_hint(Self::name(), group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<rustls::NamedGroup> {
+        self.0.kx_hint(&Self::name())
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, value: rustls::client::Tls12ClientSessionValue) {
+        self.0.set_tls12_session(Self::name(), value);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<rustls::client::Tls12ClientSessionValue> {
+        self.0.tls12_session(&Self::name())
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.0.remove_tls12_session(&Self::name());
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: rustls::client::Tls13ClientSessionValue) {
+        self.0.insert_tls13_ticket(Self::name(), value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<rustls::client::Tls13ClientSessionValue> {
+        self.0.take_tls13_ticket(&Self::name())
+    }
+}
+
+#[test]
+fn what_did_not_change_is_the_same() {
+    let (mut memory, ca) = both();
+    memory.put_pair("alice", issue(&client_params("alice"), &ca));
+    let ssls = format!("{A}, {B}, {{id: c, cert: alice.pem, key: alice.key, type: client}}");
+    let tls = "ca: ca.pem, client_cert_id: c";
+    let first = memory.good(&config_with(&ssls, tls));
+    let same = again(&memory, &config_with(&ssls, tls), &first);
+    assert!(same.is_same(&first));
+    assert!(Arc::ptr_eq(first.server.as_ref().unwrap(), same.server.as_ref().unwrap()));
+    assert!(Arc::ptr_eq(&first.clients["u"], &same.clients["u"]));
+    let check = |memory: &Memory, ssls: &str, tls: &str, server: bool, client: bool| {
+        let next = again(memory, &config_with(ssls, tls), &first);
+        assert_eq!(Arc::ptr_eq(first.server.as_ref().unwrap(), next.server.as_ref().unwrap()), server);
+        assert_eq!(Arc::ptr_eq(&first.clients["u"], &next.clients["u"]), client);
+        assert!(!next.is_same(&first) && !first.is_same(&next));
+    };
+    check(&memory, &ssls, "ca: ca.pem", true, false);
+    check(&memory, &ssls, "ca: ca.pem, client_cert_id: c, sni: x.example", true, false);
+    check(&memory, &ssls.replace("sni: b", "sni: c"), tls, false, true);
+    let mut renewed = memory.clone();
+    renewed.put_pair("alice", issue(&client_params("alice"), &ca));
+    check(&renewed, &ssls, tls, false, false);
+    let mut other_roots = memory.clone();
+    other_roots.put("ca.pem", ca.pem() + &super::ca("more").pem());
+    check(&other_roots, &ssls, tls, true, false);
+}
+
+#[test]
+fn upstreams_with_equal_settings_share_one() {
+    let (memory, _) = both();
+    let text = "routes: []\nupstreams: [{id: a, scheme: https, nodes: {x: 1}, tls: {ca: ca.pem}}, \
+                {id: b, scheme: https, nodes: {y: 1}, tls: {ca: ca.pem, sni: z.example}}, \
+                {id: c, scheme: https, nodes: {y: 1}, tls: {verify: false}}, {id: d, nodes: {y: 1}}]\n";
+    let config = stillgate_config::load(text, &|_| None).unwrap().config;
+    let material = memory.good(&config);
+    let shared = |a: &str, b: &str| Arc::ptr_eq(&material.clients[a].config, &material.clients[b].config);
+    assert!(shared("a", "b") && !shared("a", "c"));
+    assert!(material.server.is_none() && !material.clients.contains_key("d"));
+}
+
+#[test]
+fn what_serves_already_is_not_refused_for_its_age() {
+    let (mut memory, ca) = both();
+    let mut ends = params(&["a.example.com"]);
+    ends.not_after = date_time_ymd(2026, 7, 1);
+    memory.put_pair("a", issue(&ends, &ca));
+    let config = config(A);
+    let first = memory.good(&config);
+    let later = NOW_SECONDS + 60 * 24 * 3600;
+    let (second, warnings) = memory.load_at(&config, Some(&first), later).unwrap();
+    assert!(second.is_same(&first));
+    assert_eq!(
+        warnings[0].to_string(),
+        "ssls[\"a\"].cert: a.pem: certificate 1 expired on Jul  1 00:00:00 2026 +00:00; renew it; it would be refused \
+         at the next start"
+    );
+    assert!(memory.load_at(&config, None, later).is_err());
+}
+
+#[test]
+fn warnings_are_repeated_for_what_did_not_change() {
+    let (mut memory, _) = both();
+    memory.readable_by_all = true;
+    let config = config(A);
+    let (first, warnings) = memory.load(&config).unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(memory.load_at(&config, Some(&first), NOW_SECONDS).unwrap().1, warnings);
+}
+
+#[test]
+fn the_files_of_a_configuration() {
+    let ssls = "{id: a, cert: a.pem, key: a.key, certs: [b.pem], keys: [b.key], sni: a.x, client: {ca: ca.pem}, ocsp: a.der}, \
+                {id: c, cert: c.pem, key: c.key, type: client}, {id: off, cert: off.pem, key: off.key, sni: off, status: 0}";
+    let tls = "client_cert: u.pem, client_key: u.key, ca: /roots.pem";
+    let files: Vec<PathBuf> = crate::files_of(&config_with(ssls, tls)).into_iter().collect();
+    let expected =
+        ["/roots.pem", "a.der", "a.key", "a.pem", "b.key", "b.pem", "c.key", "c.pem", "ca.pem", "u.key", "u.pem"];
+    assert_eq!(files, expected.map(PathBuf::from));
+}
