@@ -206,3 +206,39 @@ fn a_client_that_leaves_resets_its_stream_only() {
     peer.send_head(second, &[(":status", "204")], END_STREAM);
     assert_eq!(staying.expect_response("GET").head.status(), 204);
 }
+
+/// Once again on a new connection, and no more than that.
+#[test]
+fn a_node_that_looks_at_no_request_fails_it() {
+    let node = Upstream::bind();
+    let gateway = outer_of(&node);
+    let mut client = gateway.client().into_connection();
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut peers = Vec::new();
+    for _ in 0..2 {
+        let mut peer = accept(&node, &[]);
+        let head = peer.until(|frame| frame.kind == kind::HEADERS);
+        peer.send(kind::RST_STREAM, 0, head.stream, &code::REFUSED_STREAM.to_be_bytes());
+        peers.push(peer);
+    }
+    assert_eq!(client.expect_response("GET").head.status(), 502);
+    assert_eq!(node.connections(), 2);
+}
+
+/// Nobody would say that the way to it is broken.
+#[test]
+fn a_connection_on_which_a_node_was_silent_takes_no_further_request() {
+    let node = Upstream::bind();
+    let setup = Setup::to(node.addr()).upstream("http2: true\ntimeout: {read: 300ms}\nretries: 0");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client().into_connection();
+    client.send("GET /first HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut silent = accept(&node, &[]);
+    silent.until(|frame| frame.kind == kind::HEADERS);
+    assert_eq!(client.expect_response("GET").head.status(), 504);
+    client.send("GET /second HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut next = accept(&node, &[]);
+    let head = next.until(|frame| frame.kind == kind::HEADERS);
+    next.send_head(head.stream, &[(":status", "204")], END_STREAM);
+    assert_eq!(client.expect_response("GET").head.status(), 204);
+}

@@ -177,7 +177,11 @@ pub(crate) async fn run(
         Err(event) => {
             // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
             let is_unseen = connection.stream.is_unseen();
-            let reused = connection.meta.is_reused() || is_unseen;
+            // Once: a node that looks at none, on a new connection either, is one that fails.
+            let reused = connection.meta.is_reused() || (is_unseen && !tries.fresh);
+            if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
+                connection.stream.retire();
+            }
             trying.broke(event, reused);
             match interrupted(x, event, reused, begun) {
                 Ended::Failed(failed) if is_unseen && x.from_client.replayable => {

@@ -189,6 +189,8 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> Aft
             Arrived::Refused(error) => return exchange::refuse(worker, client, x, &error.into()).await,
         }
         let after = exchange::run(worker, client, x).await;
+        // What follows the request of a stream of HTTP/2 is no other: of an extended CONNECT it is whatever the tunnel would carry.
+        let after = if client.stream.is_http2() { after.max(After::Close) } else { after };
         client.is_new = false;
         client.quiet_since_ms = worker.clock.now_ms();
         if after != After::KeepAlive || (client.eof && !x.from_client.has_leftover()) {

@@ -109,6 +109,13 @@ impl Stream {
         }
     }
 
+    /// The node was silent for too long: a connection that requests share is to take no more of them.
+    pub(crate) fn retire(&self) {
+        if let Stream::Http2Node(stream) = self {
+            stream.retire();
+        }
+    }
+
     /// Ready where reading may give something. Of TLS that may be nothing for us, and the read is pending then; and what it
     /// holds decrypted already, as of a request that came right behind the handshake, no socket tells of.
     #[inline]

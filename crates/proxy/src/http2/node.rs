@@ -24,6 +24,8 @@ use tokio::task::spawn_local;
 pub(super) struct Shared {
     /// Requests under way.
     pub(super) live: Cell<usize>,
+    /// No further request is to go this way.
+    pub(super) is_retired: Cell<bool>,
     /// How many the node allows.
     live_max: Cell<usize>,
     pub(super) scratch: RefCell<Scratch>,
@@ -54,9 +56,10 @@ impl NodeConnection {
         self.shared.live.get() >= self.shared.live_max.get()
     }
 
-    /// Whether it was closed, or is about to be.
+    /// Whether it was closed, or is about to be, or a request on it has had no answer in time.
     pub(crate) fn is_dead(&mut self) -> bool {
-        matches!(self.send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+        self.shared.is_retired.get()
+            || matches!(self.send.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
     /// The name that the node has shown a certificate of.
@@ -68,8 +71,12 @@ impl NodeConnection {
 /// Begins HTTP/2 on a connection just made. The node need not have answered for requests to be sent.
 pub(crate) async fn connect(worker: &Rc<Worker>, stream: Stream) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
-    let shared =
-        Rc::new(Shared { live: Cell::new(0), live_max: Cell::new(STREAMS_MAX as usize), scratch: RefCell::default() });
+    let shared = Rc::new(Shared {
+        live: Cell::new(0),
+        is_retired: Cell::new(false),
+        live_max: Cell::new(STREAMS_MAX as usize),
+        scratch: RefCell::default(),
+    });
     let (tell, begun) = oneshot::channel();
     spawn_local(drive(worker.clone(), stream, shared.clone(), tell));
     let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;

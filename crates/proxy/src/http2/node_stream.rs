@@ -55,6 +55,12 @@ impl NodeStream {
         }
     }
 
+    /// The node was silent for too long. It may be slow, or the way to it broken, which nothing else would tell for a quarter of
+    /// an hour: requests under way go on, further ones get another connection.
+    pub(crate) fn retire(&self) {
+        self.shared.is_retired.set(true);
+    }
+
     /// Whether the node, having failed, has not looked at the request.
     pub(crate) fn is_unseen(&self) -> bool {
         self.is_unseen
