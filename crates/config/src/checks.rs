@@ -47,7 +47,8 @@ object! {
     /// Checks by requests of the gateway's own.
     pub struct ActiveCheck {
         /// `http`: a GET whose status decides; `https`: the same with the TLS of the upstream, which must have `scheme: https`;
-        /// `tcp`: whether a connection can be made.
+        /// `tcp`: whether a connection can be made. The GET is one of HTTP/1.1: where the upstream has `http2`, `grpc` or
+        /// `grpcs`, use `tcp`, or name a `port` that speaks it.
         r#type: CheckType = CHECK_TYPE => default(CheckType::Http);
         /// For one check, from connecting to the response's head; for a connection with `tcp`.
         timeout: Duration = CHECK_TIMEOUT => default(Duration::from_secs(1));
@@ -221,6 +222,7 @@ pub(crate) fn checks(
     written: Option<At<Checks>>,
     balance: &Balance,
     tls: Option<&UpstreamTls>,
+    http2: bool,
     path: &Path<'_>,
     sink: &mut Sink,
 ) -> Option<Arc<Checks>> {
@@ -234,7 +236,7 @@ pub(crate) fn checks(
         sink.warning(at, &path.key("slow_start"), fault.hint("remove it"));
     }
     if let Some(active) = &checks.active {
-        check_type(active, tls, at, &path.key("active"), sink);
+        check_type(active, tls, http2, at, &path.key("active"), sink);
     }
     let lists = [
         ("active", checks.active.as_ref().map(|c| (&c.healthy.http_statuses, &c.unhealthy.http_statuses))),
@@ -252,8 +254,20 @@ pub(crate) fn checks(
 }
 
 /// Whether active checks speak to the nodes as requests do.
-fn check_type(active: &ActiveCheck, tls: Option<&UpstreamTls>, at: Position, path: &Path<'_>, sink: &mut Sink) {
+fn check_type(
+    active: &ActiveCheck,
+    tls: Option<&UpstreamTls>,
+    http2: bool,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
     match (active.r#type, tls) {
+        // Another port may well answer for the node in HTTP/1.1.
+        (CheckType::Http | CheckType::Https, _) if http2 && active.port.is_none() => {
+            let fault = Fault::new("checks speak HTTP/1.1, and this upstream's nodes are spoken to in HTTP/2");
+            sink.error(at, &path.key("type"), fault.hint("use `type: tcp`, or name the `port` that speaks HTTP/1.1"));
+        }
         (CheckType::Https, None) => {
             let fault = Fault::new("checks with TLS need an upstream with TLS");
             sink.error(at, &path.key("type"), fault.hint("write `scheme: https` in the upstream, or `type: http`"));

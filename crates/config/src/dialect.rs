@@ -252,7 +252,7 @@ impl Label {
             Label::Service => ("service", "The id of the route's service; empty where it has none."),
             Label::State => (
                 "state",
-                "native: `active` (a request in flight) or `idle`; apisix: `active`, `reading`, `writing` and `waiting` \
+                "native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
                  now, `accepted` and `handled` so far.",
             ),
             Label::Type => (

@@ -127,7 +127,7 @@ object! {
         target_bytes: usize = TARGET_BYTES => default(8 * 1024);
         /// Header fields of one head; beyond it 431 (or 502).
         headers: usize = int(1, HEADERS_MAX as i64) => default(100);
-        /// Client connections open at once in one worker; the next is answered 503 and closed.
+        /// Client connections open at once in one worker, each request of HTTP/2 counting as one more; the next is answered 503 and closed, a stream refused.
         connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
     }
 }

@@ -317,6 +317,7 @@ fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &
         let fault = Fault::new("has no effect without `type: chash`");
         sink.warning(key.at, &path.key("key"), fault.hint("remove it"));
     }
+    let http2 = keys.http2 || matches!(keys.scheme, Scheme::Grpc | Scheme::Grpcs);
     let tls_path = path.key("tls");
     let (port, tls) = match keys.scheme {
         Scheme::Https | Scheme::Grpcs => (HTTPS_PORT, Some(ssls.upstream(keys.tls, &tls_path, sink))),
@@ -332,12 +333,12 @@ fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &
         retry_timeout: keys.retry_timeout,
         retry_budget: keys.retry_budget,
         limits: keys.limits,
-        checks: checks(keys.checks, &balance, tls.as_ref(), path, sink),
+        checks: checks(keys.checks, &balance, tls.as_ref(), http2, path, sink),
         timeout: timeouts(keys.timeout, defaults),
         pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
         keepalive: keys.keepalive_pool,
         balance,
-        http2: keys.http2 || matches!(keys.scheme, Scheme::Grpc | Scheme::Grpcs),
+        http2,
         tls,
     }
 }

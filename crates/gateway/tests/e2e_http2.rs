@@ -2,9 +2,20 @@
 
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_HEADERS, END_STREAM, Http2, StreamEnd, code, encode_fields, get_fields, kind};
-use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, payload, run_tool, sha256};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, Gateway, ReservedPort, Setup, Upstream, eventually, payload, run_tool, scrape, sha256,
+};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// What asks for a tunnel (RFC 8441).
+const CONNECT: [(&str, &str); 5] = [
+    (":method", "CONNECT"),
+    (":protocol", "websocket"),
+    (":scheme", "http"),
+    (":path", "/"),
+    (":authority", "h.example"),
+];
 
 fn echo_gateway() -> (Upstream, Gateway) {
     echo_gateway_with("")
@@ -259,15 +270,8 @@ fn extended_connect_opens_a_tunnel() {
 #[test]
 fn a_tunnel_that_is_not_agreed_to_is_none() {
     let (upstream, gateway) = echo_gateway();
-    let fields = [
-        (":method", "CONNECT"),
-        (":protocol", "websocket"),
-        (":scheme", "http"),
-        (":path", "/"),
-        (":authority", "h.example"),
-    ];
     let mut client = Http2::connect(gateway.addr());
-    client.send_head(1, &fields, 0);
+    client.send_head(1, &CONNECT, 0);
     // What the tunnel would have carried is no request, whatever it looks like.
     client.send(kind::DATA, 0, 1, b"GET /hidden HTTP/1.1\r\nHost: h.example\r\n\r\n");
     let (heads, _, _) = client.finish(1);
@@ -277,4 +281,69 @@ fn a_tunnel_that_is_not_agreed_to_is_none() {
     let seen = upstream.seen();
     assert!(seen.iter().any(|line| format!("{line:?}").contains("/seen")), "{seen:?}");
     assert!(!seen.iter().any(|line| format!("{line:?}").contains("/hidden")), "{seen:?}");
+}
+
+/// One connection can ask for many.
+#[test]
+fn tunnels_beyond_the_limit_of_connections_are_refused() {
+    let upstream = Upstream::bind();
+    let setup = Setup::to(upstream.addr()).route("enable_websocket: true");
+    let setup = setup.gateway("limits: {connections_per_worker: 3}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let is_alone = || gateway.status()["connections"]["open"] == 0;
+    eventually("the connection that saw it listen to be gone", is_alone);
+    let mut client = Http2::connect(gateway.addr());
+    // Both have their room before a node has agreed to either.
+    client.send_head(1, &CONNECT, 0);
+    client.send_head(3, &CONNECT, 0);
+    let mut nodes = [upstream.accept(), upstream.accept()];
+    nodes.iter_mut().for_each(|node| _ = node.read_head().expect("a head"));
+    client.send_head(5, &CONNECT, 0);
+    assert_eq!(client.until(|frame| frame.kind == kind::RST_STREAM).code(), code::REFUSED_STREAM);
+    assert_eq!(gateway.client().expect_response("GET").head.status(), 503, "no room for a connection either");
+    for node in &mut nodes {
+        node.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        assert_eq!(client.until(|frame| frame.kind == kind::HEADERS).status(), 200);
+    }
+    eventually("both tunnels", || gateway.status()["tunnels"]["open"] == 2);
+    assert_eq!(gateway.status()["connections"]["open"], 3);
+    client.send_head(7, &CONNECT, 0);
+    assert_eq!(client.until(|frame| frame.kind == kind::RST_STREAM).code(), code::REFUSED_STREAM);
+    for stream in [1, 3] {
+        client.send(kind::DATA, END_STREAM, stream, b"");
+    }
+    drop(nodes);
+    eventually("their room to be free", || gateway.status()["connections"]["open"] == 1);
+    client.send_head(9, &CONNECT, 0);
+    upstream.accept().read_head().expect("a head");
+}
+
+/// However many requests it has.
+#[test]
+fn a_connection_is_one_in_the_metrics() {
+    let upstream = Upstream::bind();
+    let metrics = ReservedPort::new();
+    let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let is_told = |active: u32, idle: u32| {
+        let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+        let has = |state: &str, count: u32| {
+            let is_it = |line: &str| line.contains(state) && line.ends_with(&format!(" {count}"));
+            text.lines().filter(|line| line.starts_with("stillgate_connections{")).any(is_it)
+        };
+        has("active", active) && has("idle", idle)
+    };
+    let mut client = Http2::connect(gateway.addr());
+    let mut nodes = [1, 3, 5].map(|stream| {
+        client.get(stream, "/");
+        let mut node = upstream.accept();
+        node.read_head().expect("a head");
+        node
+    });
+    eventually("three requests", || gateway.status()["requests"]["in_flight"] == 3);
+    eventually("one busy connection", || is_told(1, 0));
+    for node in &mut nodes {
+        node.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    }
+    eventually("an idle one", || is_told(0, 1));
 }

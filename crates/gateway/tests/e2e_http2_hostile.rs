@@ -284,3 +284,29 @@ fn a_preface_that_does_not_go_on_is_closed() {
     client.send_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nGET / HTTP/1.1\r\n\r\n");
     assert_eq!(client.closed(), Some(6), "FRAME_SIZE_ERROR");
 }
+
+/// A request takes what a connection takes, and so has its bound.
+#[test]
+fn streams_have_the_bound_of_connections() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr()).gateway("limits: {connections_per_worker: 10}");
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = Http2::connect(gateway.addr());
+    for stream in (1..=29).step_by(2) {
+        client.get(stream, "/?delay=500");
+    }
+    let (mut whole, mut refused) = (0, 0);
+    while whole + refused < 15 {
+        let frame = client.next_frame().expect("a frame");
+        match frame.kind {
+            kind::RST_STREAM => {
+                assert_eq!(frame.code(), code::REFUSED_STREAM);
+                refused += 1;
+            }
+            kind::HEADERS | kind::DATA if frame.flags & END_STREAM != 0 => whole += 1,
+            _ => {}
+        }
+    }
+    assert_eq!((whole, refused), (9, 6));
+    assert_eq!(client.get_status(31, "/"), 200, "there is room again");
+}

@@ -6,8 +6,12 @@ use authority::Authority;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, Nginx, PATIENCE, Setup, Upstream, eventually, payload, run_tool, sha256};
+use stillgate_testkit::{Gateway, Head, Nginx, PATIENCE, Setup, Upstream, eventually, payload, run_tool, sha256};
+use stillgate_tls::rustls::pki_types::pem::PemObject;
+use stillgate_tls::rustls::pki_types::{CertificateDer, ServerName};
+use stillgate_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -361,5 +365,107 @@ fn http2_is_agreed_on_where_the_listener_speaks_it() {
         let output = curl(&gateway, &authority, "shop.example.com", &["--http2", "--write-out", " %{http_version}"]);
         let body = body(&output);
         assert!(body.starts_with("https ") && body.ends_with(&format!(" {expected}")), "{body}");
+    }
+}
+
+/// The bytes of a request and its response over a connection that stays open.
+struct Kept {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+}
+
+impl Kept {
+    fn connect(gateway: &Gateway, authority: &Authority, name: &'static str) -> Kept {
+        let mut roots = RootCertStore::empty();
+        let pem = std::fs::read(authority.file("ca.pem")).expect("the authority");
+        roots.add(CertificateDer::from_pem_slice(&pem).expect("a certificate")).expect("a root");
+        let provider = stillgate_tls::rustls::crypto::aws_lc_rs::default_provider();
+        let builder = ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions();
+        let config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
+        let server = ServerName::try_from(name).expect("a name");
+        let connection = ClientConnection::new(Arc::new(config), server).expect("a client");
+        let stream = TcpStream::connect(gateway.addr()).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Kept { stream: StreamOwned::new(connection, stream) }
+    }
+
+    fn status(&mut self, host: &str) -> u16 {
+        write!(self.stream, "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("a request");
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            self.stream.read_exact(&mut byte).expect("a response");
+            head.push(byte[0]);
+        }
+        let head = Head::parse(&head).expect("a head");
+        let length = head.get("content-length").expect("a length").parse().expect("a number");
+        self.stream.read_exact(&mut vec![0; length]).expect("the body");
+        head.status()
+    }
+}
+
+#[test]
+fn a_connection_made_before_certificates_were_asked_for_does_not_go_on_without() {
+    let (authority, upstream) = (Authority::new(), witness());
+    authority.issue("shop", &["shop.example.com"]);
+    let gateway = Gateway::start(STILLGATE, &setup(&authority, upstream.addr(), SHOP, ""));
+    let mut kept = Kept::connect(&gateway, &authority, "shop.example.com");
+    assert_eq!(kept.status("shop.example.com"), 200);
+    let asking = SHOP.replace("snis:", "client: {ca: \"{ca}/ca.pem\"}, snis:");
+    gateway.reload(&setup(&authority, upstream.addr(), &asking, ""));
+    assert_eq!(kept.status("shop.example.com"), 421);
+}
+
+#[test]
+fn connections_to_nodes_end_where_a_reload_asks_more_of_them() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    authority.issue("shop", &["shop.example.com"]);
+    stranger.issue("node", &["node.test"]);
+    let nginx = Nginx::start(&format!(
+        "server {{ listen 127.0.0.1:{{port}} ssl; ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200; }} }}",
+        stranger.path("node.pem"),
+        stranger.path("node.key"),
+    ));
+    let to = |tls: &str| {
+        let upstream =
+            format!("    scheme: https\n    pass_host: rewrite\n    upstream_host: node.test\n    tls: {{{tls}}}");
+        setup(&authority, nginx.addr(), SHOP, &upstream)
+    };
+    let gateway = Gateway::start(STILLGATE, &to("verify: false"));
+    let ask = || {
+        body(&curl(&gateway, &authority, "shop.example.com", &["--output", "/dev/null", "--write-out", "%{http_code}"]))
+    };
+    assert_eq!(ask(), "200");
+    gateway.reload(&to("ca: \"{ca}/ca.pem\""));
+    assert_eq!(ask(), "502", "the node's certificate is of nobody's that is trusted");
+    gateway.reload(&to("verify: false"));
+    assert_eq!(ask(), "200");
+}
+
+#[test]
+fn the_log_says_what_a_handshake_with_a_node_failed_of() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let plain = Nginx::start("server { listen 127.0.0.1:{port}; location / { return 200; } }");
+    authority.issue("shop", &["shop.example.com"]);
+    stranger.issue("node", &["node.test"]);
+    authority.issue("node", &["node.test"]);
+    let node = |of: &Authority| {
+        let (cert, key) = (of.path("node.pem"), of.path("node.key"));
+        let ssl = format!("ssl_certificate {cert}; ssl_certificate_key {key}");
+        Nginx::start(&format!("server {{ listen 127.0.0.1:{{port}} ssl; {ssl}; location / {{ return 200; }} }}"))
+    };
+    let (good, bad) = (node(&authority), node(&stranger));
+    for (node, host, expected) in [
+        (plain.addr(), "node.test", "if it does not speak TLS write `scheme: http`"),
+        (bad.addr(), "node.test", "name the roots of its certificate in `tls.ca`"),
+        (good.addr(), "other.test", "name the one it has a certificate of in `tls.sni`"),
+    ] {
+        let upstream = format!(
+            "    scheme: https\n    pass_host: rewrite\n    upstream_host: {host}\n    tls: {{ca: \"{{ca}}/ca.pem\"}}"
+        );
+        let gateway = Gateway::start(STILLGATE, &setup(&authority, node, SHOP, &upstream));
+        let output =
+            curl(&gateway, &authority, "shop.example.com", &["--output", "/dev/null", "--write-out", "%{http_code}"]);
+        assert_eq!(body(&output), "502");
+        eventually("the reason in the log", || gateway.log().contains(expected));
     }
 }

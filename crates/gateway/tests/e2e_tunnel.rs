@@ -33,6 +33,27 @@ fn the_heads_pass_and_bytes_go_both_ways() {
     assert_eq!(status["connections"]["open"], 1);
 }
 
+/// They may last for days.
+#[test]
+fn tunnels_take_no_room_from_requests() {
+    let upstream = Upstream::bind();
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).upstream("limits: {requests: 2}"));
+    let mut tunnels = [(); 3].map(|()| Tunnel::open(&gateway, &upstream));
+    let mut clients = [gateway.client(), gateway.client()];
+    let mut nodes = clients.each_mut().map(|client| {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut node = upstream.accept();
+        node.expect_request();
+        node
+    });
+    assert_eq!(gateway.get("/").head.status(), 503, "two requests are all there may be");
+    tunnels.iter_mut().for_each(Tunnel::check);
+    for (client, node) in clients.iter_mut().zip(&mut nodes) {
+        node.send("HTTP/1.1 204 No Content\r\n\r\n");
+        assert_eq!(client.expect_response("GET").head.status(), 204);
+    }
+}
+
 #[test]
 fn what_comes_early_is_passed_on() {
     let upstream = Upstream::bind();

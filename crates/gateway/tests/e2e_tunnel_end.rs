@@ -234,7 +234,7 @@ fn a_tunnel_is_told_of_once_and_exactly() {
     let mut text = String::new();
     eventually("the metrics to tell of it", || {
         text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
-        text.contains("stillgate_tunnels_total 1")
+        text.contains("stillgate_tunnels_open 0") && text.contains("stillgate_tunnels_total 1")
     });
     for line in wanted {
         assert!(text.lines().any(|have| have == line), "{line}\n{text}");

@@ -57,8 +57,7 @@ impl Worker {
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
         self.counters.connections_total.add(1);
-        let share = self.snapshot().plan.settings.connections_max as u64;
-        if self.counters.connections_open.get() >= share {
+        if !self.has_room() {
             self.counters.connections_refused.add(1);
             if self.refusals.get() < REFUSALS_MAX {
                 self.refusals.set(self.refusals.get() + 1);
@@ -87,6 +86,13 @@ impl Worker {
                 spawn_local(Tunnel::new(open, client, *switched));
             }
         });
+    }
+
+    /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
+    /// takes, descriptors and buffers, and may become a tunnel that counts as one.
+    pub(crate) fn has_room(&self) -> bool {
+        let share = self.snapshot().plan.settings.connections_max as u64;
+        self.counters.connections_open.get() + self.streams.get() < share
     }
 }
 

@@ -31,7 +31,7 @@ counters! {
     connections_open,
     /// Client connections accepted so far.
     connections_total,
-    /// Connections refused because the worker had its share.
+    /// Connections, and streams of HTTP/2, refused because the worker had its share.
     connections_refused,
     /// Times `accept` failed, for want of file descriptors above all.
     accept_errors,

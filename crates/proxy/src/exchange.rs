@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::forwarding::{self, client_address};
 use crate::grpc;
 use crate::health;
+use crate::metrics::Active;
 use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
 use crate::receiver::Receiver;
 use crate::relay::Bounds;
@@ -167,7 +168,7 @@ impl Exchange {
 
 /// Serves the request whose head was just parsed.
 pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
-    let _in_flight = InFlight::new(worker, client.listener);
+    let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
     let after = serve(worker, client, x, &snapshot).await;
     worker.counters.requests_total.add(1);
@@ -193,21 +194,21 @@ pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchang
 /// Counts a request while it lives, whatever becomes of its task.
 struct InFlight<'a> {
     worker: &'a Worker,
-    listener: usize,
+    /// Its connection, unless that is shared with other requests and counted where they meet.
+    _active: Option<Active<'a>>,
 }
 
 impl<'a> InFlight<'a> {
-    fn new(worker: &'a Worker, listener: usize) -> Self {
+    fn new(worker: &'a Worker, client: &Client) -> Self {
         worker.counters.requests_in_flight.add(1);
-        worker.listeners[listener].active.add(1);
-        InFlight { worker, listener }
+        let is_alone = !client.stream.is_http2();
+        InFlight { worker, _active: is_alone.then(|| Active::new(&worker.listeners[client.listener])) }
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.worker.counters.requests_in_flight.sub(1);
-        self.worker.listeners[self.listener].active.sub(1);
     }
 }
 
@@ -241,7 +242,11 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
     let path = normalise(raw_path, &mut x.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
     let host = canonical_host(x.request.authority.of(head), &mut x.host_scratch);
     if let (Some(tls), Some(facts)) = (&snapshot.plan.tls, &client.tls)
-        && !tls.allows(facts.server_name.as_deref(), std::str::from_utf8(host).unwrap_or_default())
+        && !tls.allows(
+            facts.server_name.as_deref(),
+            std::str::from_utf8(host).unwrap_or_default(),
+            facts.has_certificate,
+        )
     {
         return Err(Refusal::new(421, "this host asks for a certificate; connect by its own name"));
     }

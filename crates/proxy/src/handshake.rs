@@ -25,6 +25,8 @@ pub(crate) struct TlsFacts {
     pub(crate) server_name: Option<Box<str>>,
     protocol: &'static str,
     cipher: &'static str,
+    /// It has shown a certificate, which was verified.
+    pub(crate) has_certificate: bool,
     client: Option<ClientCertificate>,
 }
 
@@ -35,7 +37,7 @@ impl TlsFacts {
         match variable {
             SslVariable::Protocol => Some(self.protocol),
             SslVariable::Cipher => Some(self.cipher),
-            SslVariable::ClientVerify => Some(if client.is_some() { "SUCCESS" } else { "NONE" }),
+            SslVariable::ClientVerify => Some(if self.has_certificate { "SUCCESS" } else { "NONE" }),
             SslVariable::ClientSubject => client.map(|client| &*client.subject),
             SslVariable::ClientSerial => client.map(|client| &*client.serial),
             SslVariable::ClientFingerprint => client.map(|client| &*client.fingerprint),
@@ -155,6 +157,8 @@ fn facts(session: &ServerConnection) -> TlsFacts {
             _ => "TLSv1.3",
         },
         cipher: session.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())),
+        has_certificate: session.peer_certificates().is_some(),
+        // One that cannot be described was verified all the same.
         client: session.peer_certificates().and_then(client_certificate),
     }
 }

@@ -11,7 +11,7 @@ mod table;
 mod tests;
 mod values;
 
-pub(crate) use gauges::{Busy, Listener};
+pub(crate) use gauges::{Active, Busy, Listener};
 pub(crate) use recorder::Recorder;
 pub(crate) use values::{node_label, upstream_path};
 

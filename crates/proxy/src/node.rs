@@ -8,8 +8,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::rustls::{self, ClientConfig};
 use stillgate_upstream::{ConnMeta, Failure, UpstreamState};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -103,13 +103,34 @@ async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result
     let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
     let connector = TlsConnector::from(config.clone());
     let stream = match destination.http2 {
-        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await?,
-        false => connector.connect(name.clone(), stream).await?,
+        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await,
+        false => connector.connect(name.clone(), stream).await,
     };
+    let stream = stream.map_err(explained)?;
     if destination.http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err(io::Error::other("the node does not speak HTTP/2 (ALPN)"));
     }
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
+}
+
+/// What a handshake failed of, with what to do about the usual causes.
+fn explained(error: io::Error) -> io::Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let hint = match cause {
+        Some(rustls::Error::InvalidMessage(_)) => "; if it does not speak TLS write `scheme: http`",
+        // The latter of a root that only has the name of the right one.
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+        )) => "; name the roots of its certificate in `tls.ca`, or set `tls.verify: false`",
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
+        )) => "; name the one it has a certificate of in `tls.sni`",
+        _ => "",
+    };
+    match is_local(&error) {
+        true => error,
+        false => io::Error::new(error.kind(), format!("TLS with the node failed: {error}{hint}")),
+    }
 }
 
 /// Why there is no connection.

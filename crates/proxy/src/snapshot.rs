@@ -52,7 +52,12 @@ impl Snapshot {
             match found {
                 Some(same) if Arc::ptr_eq(&same.definition, definition) => Rc::clone(same),
                 Some(changed) => {
-                    changed.state.borrow_mut().migrate(&definition.definition, &definition.endpoints);
+                    let mut state = changed.state.borrow_mut();
+                    state.migrate(&definition.definition, &definition.endpoints);
+                    if !changed.definition.speaks_as(definition) {
+                        state.renew_connections();
+                    }
+                    drop(state);
                     let tls = changed.tls_of(definition);
                     Rc::new(WorkerUpstream { definition: definition.clone(), state: changed.state.clone(), tls })
                 }

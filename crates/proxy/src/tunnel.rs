@@ -69,8 +69,7 @@ impl Tunnel {
         let worker = &open.worker;
         worker.counters.tunnels_open.add(1);
         worker.counters.tunnels_total.add(1);
-        // Each counts as a request under way at its node, for balancers that ask for that.
-        switched.upstream().state.borrow_mut().on_start(switched.slot);
+        switched.upstream().state.borrow_mut().on_tunnel_start(switched.slot);
         let leaving = switched.lease.take().map(|lease| {
             let watch = worker.watches.add(lease.clone());
             Leaving { lease, watch, since_ms: None }
@@ -203,7 +202,7 @@ impl Drop for Tunnel {
         up.abandon(&worker.buffers);
         down.abandon(&worker.buffers);
         let slot = *slot;
-        self.switched.upstream().state.borrow_mut().on_finish(slot, None, worker.clock.now_ms());
+        self.switched.upstream().state.borrow_mut().on_tunnel_finish(slot, worker.clock.now_ms());
         if let Some(leaving) = &self.leaving {
             worker.watches.remove(&leaving.watch);
         }

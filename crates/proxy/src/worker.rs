@@ -89,6 +89,8 @@ pub(crate) struct Worker {
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     pub(crate) refusals: Cell<usize>,
+    /// Requests of HTTP/2 being served.
+    pub(crate) streams: Cell<u64>,
     /// Returns this thread's free memory to the system; takes a moment.
     give_back: fn(),
     /// Most connections open at once since memory was last given back.
@@ -126,6 +128,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             random: Cell::new(setup.seed | 1),
             exchanges: RefCell::default(),
             refusals: Cell::new(0),
+            streams: Cell::new(0),
             give_back: setup.give_back,
             peak: Cell::new(0),
         });

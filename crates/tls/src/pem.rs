@@ -39,7 +39,12 @@ pub(crate) fn certificates(
         }
         Ok(certificates) => Some(certificates),
         Err(error) => {
-            problems.error(place, format!("not valid PEM: {error:?}"), "was it cut off, or changed by an editor?");
+            let what = match error {
+                pem::Error::MissingSectionEnd { .. } => "not valid PEM: a line with END is missing",
+                pem::Error::Base64Decode(_) => "not valid PEM: it is not Base64",
+                _ => "not valid PEM",
+            };
+            problems.error(place, what, "was it cut off, or changed by an editor?");
             None
         }
     }

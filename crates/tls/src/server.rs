@@ -68,9 +68,10 @@ impl ServerTls {
     }
 
     /// Whether a request for `host` (a `Host` field, with or without a port) may come over a connection whose client asked
-    /// for `server_name`. It may not where the host's entry asks for clients' certificates and is another one: the client
-    /// has shown none that it would have taken. The answer is 421 then (RFC 9110 section 15.5.20).
-    pub fn allows(&self, server_name: Option<&str>, host: &str) -> bool {
+    /// for `server_name`. It may not where the host's entry asks for clients' certificates and is another one, or did not
+    /// ask yet when the client came (`has_certificate`: it has shown one): the client has shown none that it would have taken.
+    /// The answer is 421 then (RFC 9110 section 15.5.20).
+    pub fn allows(&self, server_name: Option<&str>, host: &str, has_certificate: bool) -> bool {
         if !self.any_asks {
             return true;
         }
@@ -80,7 +81,7 @@ impl ServerTls {
         };
         let (came, wanted) = (self.found(server_name), self.found(Some(host)));
         let is_same = |wanted: &Found| came.is_some_and(|came| Arc::ptr_eq(&came.config, &wanted.config));
-        wanted.is_none_or(|wanted| !wanted.asks || is_same(wanted))
+        wanted.is_none_or(|wanted| !wanted.asks || (has_certificate && is_same(wanted)))
     }
 
     fn found(&self, server_name: Option<&str>) -> Option<&Found> {

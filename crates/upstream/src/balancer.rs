@@ -180,6 +180,11 @@ impl Balancer {
         self.tiers.iter().map(|tier| tier.members.len()).sum()
     }
 
+    /// Connections made until now belong to no endpoint any more.
+    pub(crate) fn renew_generations(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.generation = slot.generation.wrapping_add(1));
+    }
+
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
     }

@@ -32,7 +32,7 @@ pub struct EndpointStatus {
     pub address: SocketAddr,
     /// Which node that is; see [`Endpoint::host`].
     pub host: Arc<str>,
-    /// Requests under way.
+    /// Requests and tunnels under way.
     pub active: u32,
     /// Idle connections.
     pub idle: usize,
@@ -65,6 +65,12 @@ impl<C> UpstreamState<C> {
         self.pool.set_bounds(upstream.keepalive);
     }
 
+    /// Closes all idle connections, and keeps none of those in use: what is spoken on them is not what the upstream asks for now.
+    pub fn renew_connections(&mut self) {
+        self.balancer.renew_generations();
+        self.pool.retain(|_, _| false);
+    }
+
     /// Chooses an endpoint; see [`Balancer::pick`].
     #[inline]
     pub fn pick(&mut self, key: Option<&[u8]>, now_ms: u64, random: u64, tried: &Tried) -> Option<usize> {
@@ -83,6 +89,16 @@ impl<C> UpstreamState<C> {
     pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
         self.balancer.on_finish(index, latency_us, now_ms);
         self.tries = self.tries.saturating_sub(1);
+    }
+
+    /// A tunnel begins on the endpoint: the balancer counts it like a try, but it is no request, as it may last for days.
+    pub fn on_tunnel_start(&mut self, index: usize) {
+        self.balancer.on_start(index);
+    }
+
+    /// It is over.
+    pub fn on_tunnel_finish(&mut self, index: usize, now_ms: u64) {
+        self.balancer.on_finish(index, None, now_ms);
     }
 
     /// Requests under way.

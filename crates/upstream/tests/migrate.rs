@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
-use stillgate_config::{Balance, KeepalivePool, PassHost, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, KeepalivePool, PassHost, RetryBudget, Upstream, UpstreamTimeouts};
 use stillgate_upstream::{ConnMeta, Endpoint, Failure, Report, Tried, UpstreamState};
 
 fn upstream(balance: Balance, pool_size: usize) -> Upstream {
@@ -79,6 +79,22 @@ fn a_connection_in_use_is_not_kept_for_the_peer_that_took_its_slot() {
     assert_eq!(state.endpoint(index), &endpoint(3, 1));
     assert_eq!(state.put(index, 'a', meta, 0), Some('a'));
     assert_eq!(state.idle(), 0);
+}
+
+#[test]
+fn a_tunnel_counts_at_its_node_and_as_no_request() {
+    let budget = RetryBudget { percent: 50, min_concurrency: 0 };
+    let mut state = UpstreamState::<char>::new(&upstream(Balance::LeastConn, 8), &[endpoint(1, 1), endpoint(2, 1)]);
+    let index = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    state.on_tunnel_start(index);
+    assert_eq!((state.active(), state.status(0).map(|node| node.active).sum::<u32>()), (0, 1));
+    assert!(!state.has_budget(&budget), "half of the one request that asks is none");
+    let next = state.pick(None, 0, 0, &Tried::new()).unwrap();
+    assert_ne!(next, index, "the other one has less to do");
+    state.on_start(next);
+    assert!(state.has_budget(&budget));
+    state.on_tunnel_finish(index, 0);
+    assert_eq!((state.active(), state.status(0).map(|node| node.active).sum::<u32>()), (1, 1));
 }
 
 #[test]

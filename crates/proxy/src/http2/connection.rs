@@ -8,7 +8,7 @@ use crate::accept::Open;
 use crate::client::{self, Client};
 use crate::clock::Timer;
 use crate::handshake::TlsFacts;
-use crate::metrics::Busy;
+use crate::metrics::{Active, Busy};
 use crate::plan::Settings;
 use crate::stream::Stream;
 use crate::tunnel::Tunnel;
@@ -107,7 +107,7 @@ struct Driver<'w, 't, 'a> {
     transport: &'t Transport<'a>,
     shared: Rc<Shared>,
     /// While requests are served.
-    busy: Option<Busy<'w>>,
+    busy: Option<(Busy<'w>, Active<'w>)>,
     quiet_since_ms: u64,
     stuck: Progress,
     /// When the client was told that the connection ends; what is in flight is served to its end.
@@ -156,17 +156,24 @@ impl Driver<'_, '_, '_> {
         }
     }
 
-    fn begin(&mut self, request: http::Request<RecvStream>, respond: h2::server::SendResponse<Bytes>) {
+    fn begin(&mut self, request: http::Request<RecvStream>, mut respond: h2::server::SendResponse<Bytes>) {
+        if !self.worker.has_room() {
+            self.worker.counters.connections_refused.add(1);
+            return respond.send_reset(Reason::REFUSED_STREAM);
+        }
         let Origin { peer, local, listener, forwarded, tls } = &self.origin;
         let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
         let now_ms = self.worker.clock.now_ms();
         let mut client = Client::with_facts(stream, *peer, *local, *listener, forwarded.clone(), tls.clone(), now_ms);
-        let worker = self.worker.clone();
-        self.busy.get_or_insert_with(|| Busy::new(&self.worker.listeners[*listener]));
         let listener = *listener;
+        let counts = &self.worker.listeners[listener];
+        self.busy.get_or_insert_with(|| (Busy::new(counts), Active::new(counts)));
+        let worker = self.worker.clone();
+        let counted = Counted::new(&worker);
         spawn_local(async move {
             client::serve_stream(&worker, &mut client).await;
-            // From here on a connection of its own, as far as counts go.
+            drop(counted);
+            // From here on a connection of its own, as far as counts go: it has the room that the stream had.
             if let Some(switched) = client.switched.take() {
                 spawn_local(Tunnel::new(Open::new(&worker, listener), client, *switched));
             }
@@ -224,6 +231,22 @@ impl Driver<'_, '_, '_> {
                 if self.worker.draining.get() || now_ms >= end_ms { Wait::Part } else { Wait::For(end_ms) }
             }
         }
+    }
+}
+
+/// Counts a stream while its request is served, whatever becomes of its task.
+struct Counted(Rc<Worker>);
+
+impl Counted {
+    fn new(worker: &Rc<Worker>) -> Counted {
+        worker.streams.set(worker.streams.get() + 1);
+        Counted(worker.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
     }
 }
 

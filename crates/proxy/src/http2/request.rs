@@ -35,6 +35,10 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     let has_host = uri.authority().is_some();
     push_fields(out, fields, |name| !(has_host && name == header::HOST));
     if let Some(protocol) = tunnel {
+        // `h2` takes any text for one; line ends in it would be lines of the head.
+        if !is_protocol(protocol.as_str()) {
+            return Err(Malformed);
+        }
         write_upgrade(out, protocol.as_str());
     }
     if is_chunked {
@@ -42,6 +46,12 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     }
     out.extend_from_slice(b"\r\n");
     Ok(())
+}
+
+/// RFC 9110 section 7.8: a name, perhaps with a version behind a slash.
+fn is_protocol(text: &str) -> bool {
+    let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    text.splitn(2, '/').all(|part| !part.is_empty() && part.bytes().all(is_token_byte))
 }
 
 /// The lines with which HTTP/1.1 asks for a tunnel (RFC 8441 section 5, RFC 6455 section 4.1).
@@ -96,6 +106,20 @@ mod tests {
         let lines = "POST / HTTP/1.1\r\nhost: h\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\r\n";
         check("http://h/", "POST", &[("te", "trailers")], true, lines);
         check("h:443", "CONNECT", &[], false, "CONNECT h:443 HTTP/1.1\r\nhost: h:443\r\n\r\n");
+    }
+
+    #[test]
+    fn what_is_no_protocol_is_malformed() {
+        let check = |protocol: &str, good: bool| {
+            let mut request = Request::connect("http://h/chat").body(()).unwrap();
+            request.extensions_mut().insert(Protocol::from(protocol));
+            let written = write_head(&mut Vec::new(), &request.into_parts().0, false);
+            assert_eq!(written.is_ok(), good, "{protocol:?}");
+        };
+        check("connect-udp/1", true);
+        for bad in ["", "x\r\nX-Injected: 1", "x\n", "x y", "x,y", "x/", "/1", "a/b/c", "x\0", "\u{e9}"] {
+            check(bad, false);
+        }
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(crate) struct Listener {
     label: String,
     /// Open now.
     pub(crate) open: Count,
-    /// Of them, with a request whose head is here.
-    pub(crate) active: Count,
+    /// Of them, with a request whose head is here; one of HTTP/2 counts once, however many it has.
+    active: Count,
     /// Of them, with bytes of a request.
     busy: Count,
 }
@@ -53,6 +53,22 @@ impl<'a> Busy<'a> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.busy.sub(1);
+    }
+}
+
+/// Counts a connection on which a request is served, whatever becomes of its task.
+pub(crate) struct Active<'a>(&'a Listener);
+
+impl<'a> Active<'a> {
+    pub(crate) fn new(listener: &'a Listener) -> Active<'a> {
+        listener.active.add(1);
+        Active(listener)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.active.sub(1);
     }
 }
 
@@ -183,10 +199,11 @@ fn of_nginx(listeners: &[Listener], counters: &WorkerCounters) -> [(&'static str
     let open = counters.connections_open.get();
     let writing = counters.requests_in_flight.get();
     let busy: u64 = listeners.iter().map(|listener| listener.busy.get()).sum();
+    let active: u64 = listeners.iter().map(|listener| listener.active.get()).sum();
     let accepted = counters.connections_total.get();
     [
         ("active", open),
-        ("reading", busy.saturating_sub(writing)),
+        ("reading", busy.saturating_sub(active)),
         ("writing", writing),
         ("waiting", open.saturating_sub(busy)),
         ("accepted", accepted),

@@ -18,6 +18,13 @@ pub(crate) struct PlanUpstream {
     pub(crate) tls: Option<Arc<ClientTls>>,
 }
 
+impl PlanUpstream {
+    /// Whether a connection made for one is good for the other: the same protocol, the same demands on the node.
+    pub(crate) fn speaks_as(&self, other: &PlanUpstream) -> bool {
+        self.definition.http2 == other.definition.http2 && is_same_tls(self.tls.as_ref(), other.tls.as_ref())
+    }
+}
+
 /// Where the upstreams of a Plan stand, by their keys. Most are asked for where they are; only for the others there is a map.
 pub(crate) struct Positions<'a> {
     upstreams: &'a [Arc<PlanUpstream>],

@@ -150,13 +150,13 @@ fn a_client_cannot_ask_for_another_host_than_it_has_shown_its_certificate_for() 
         (None, "strict.example", false),
         (None, "unknown.example", true),
     ] {
-        assert_eq!(server.allows(came, host), expected, "{came:?} {host}");
+        assert_eq!(server.allows(came, host, true), expected, "{came:?} {host}");
     }
     let no_client = memory.good(&config(open)).server.unwrap();
-    assert!(no_client.allows(Some("open.example"), "strict.example"));
+    assert!(no_client.allows(Some("open.example"), "strict.example", false));
     let strict_default = strict.replace("snis", "default: true, snis");
     let server = memory.good(&config(&format!("{}, {strict_default}", open.replace(", default: true", "")))).server;
-    assert!(!server.unwrap().allows(Some("open.example"), "unknown.example"));
+    assert!(!server.unwrap().allows(Some("open.example"), "unknown.example", false));
 }
 
 #[test]
