@@ -62,6 +62,8 @@ pub(crate) struct Connections {
     pub(crate) total: u64,
     /// Turned away because of `connections_per_worker`.
     pub(crate) refused: u64,
+    /// Streams of HTTP/2 refused for the same reason.
+    pub(crate) streams_refused: u64,
     /// Failed calls of accept, e.g. for want of file descriptors.
     pub(crate) accept_errors: u64,
     /// Closed because their PROXY protocol header was malformed or did not come.
@@ -121,6 +123,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels) {
             open: counters.connections_open,
             total: counters.connections_total,
             refused: counters.connections_refused,
+            streams_refused: counters.streams_refused,
             accept_errors: counters.accept_errors,
             proxy_protocol_errors: counters.proxy_protocol_errors,
             tls_handshakes: counters.tls_handshakes,
@@ -185,6 +188,7 @@ mod tests {
                 "open": 0,
                 "total": 0,
                 "refused": 0,
+                "streams_refused": 0,
                 "accept_errors": 0,
                 "proxy_protocol_errors": 0,
                 "tls_handshakes": 0,

@@ -308,5 +308,7 @@ fn streams_have_the_bound_of_connections() {
         }
     }
     assert_eq!((whole, refused), (9, 6));
+    let connections = gateway.status()["connections"].clone();
+    assert_eq!((&connections["streams_refused"], &connections["refused"]), (&6.into(), &0.into()));
     assert_eq!(client.get_status(31, "/"), 200, "there is room again");
 }

@@ -31,8 +31,10 @@ counters! {
     connections_open,
     /// Client connections accepted so far.
     connections_total,
-    /// Connections, and streams of HTTP/2, refused because the worker had its share.
+    /// Connections refused because the worker had its share.
     connections_refused,
+    /// Streams of HTTP/2 refused because of that.
+    streams_refused,
     /// Times `accept` failed, for want of file descriptors above all.
     accept_errors,
     /// Connections closed because their PROXY protocol header was malformed or did not come.

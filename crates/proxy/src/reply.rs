@@ -160,20 +160,21 @@ async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, send_ms: 
 
 /// The whole answer to a client that speaks HTTP where TLS is spoken.
 pub(crate) fn plain_to_tls() -> Vec<u8> {
-    let body = body(400, "this port speaks TLS: the URL must begin with https");
-    let mut out = Vec::new();
-    write_head(&mut out, 400, body.len());
-    out.extend_from_slice(b"Connection: close\r\n\r\n");
-    out.extend_from_slice(body.as_bytes());
-    out
+    whole(400, "this port speaks TLS: the URL must begin with https", "")
 }
 
 /// The whole answer to a connection beyond the worker's share.
 pub(crate) fn overloaded() -> Vec<u8> {
-    let body = body(503, "too many connections, try again later");
+    whole(503, "too many connections, try again later", "Retry-After: 1\r\n")
+}
+
+/// An answer to a connection of which no request is read.
+fn whole(status: u16, message: &str, fields: &str) -> Vec<u8> {
+    let body = body(status, message);
     let mut out = Vec::new();
-    write_head(&mut out, 503, body.len());
-    out.extend_from_slice(b"Retry-After: 1\r\nConnection: close\r\n\r\n");
+    write_head(&mut out, status, body.len());
+    out.extend_from_slice(fields.as_bytes());
+    out.extend_from_slice(b"Connection: close\r\n\r\n");
     out.extend_from_slice(body.as_bytes());
     out
 }

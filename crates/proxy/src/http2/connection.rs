@@ -158,7 +158,7 @@ impl Driver<'_, '_, '_> {
 
     fn begin(&mut self, request: http::Request<RecvStream>, mut respond: h2::server::SendResponse<Bytes>) {
         if !self.worker.has_room() {
-            self.worker.counters.connections_refused.add(1);
+            self.worker.counters.streams_refused.add(1);
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         let Origin { peer, local, listener, forwarded, tls } = &self.origin;
