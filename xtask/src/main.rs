@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod args;
 mod arrows;
 mod bench;
+mod envoy;
 mod fuzz;
 mod icount;
 mod packages;
@@ -25,8 +26,8 @@ const USAGE: &str = "\
 cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
-cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2] [--quick] [--syscalls] [--json FILE]
-                                      CPU per request beside nginx and HAProxy
+cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
+                                      CPU per request beside nginx, HAProxy and Envoy
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
@@ -38,6 +39,10 @@ cargo xtask bench soak   [--seconds S]
                                       mixed load with checksums, aborting clients, a dying upstream
 cargo xtask bench explosion [--uris N] [--rounds N] [--memory SIZE] [--series-per-family N] [--json FILE]
                                       a label from the raw URI against the same without: memory, sums, throughput
+cargo xtask bench tunnels [--tunnels N] [--rounds N] [--seconds S] [--json FILE]
+                                      memory of idle WebSocket tunnels, CPU per message, beside nginx
+cargo xtask bench upgrade [--tunnels N] [--interval-ms M] [--rate R] [--upgrades N] [--seconds S] [--lab PATH] [--json FILE]
+                                      what tunnels and requests notice of upgrades of the running gateway
 cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
                                       CPU per request of the laboratory's load generator beside wrk
 The benches build the release binary first; --binary PATH measures another one.

@@ -39,6 +39,8 @@ pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::Pyt
 pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", probe: Probe::PythonModule("websockets") };
 /// A gRPC client and server of the end-to-end tests.
 pub(crate) const GRPCIO: Package = Package { name: "python3-grpcio", probe: Probe::PythonModule("grpc") };
+/// An ACME server of the end-to-end tests.
+pub(crate) const PEBBLE: Package = program("pebble", "pebble");
 /// Scrapes and is asked afterwards; brings promtool.
 pub(crate) const PROMETHEUS: Package = program("prometheus", "prometheus");
 /// Reads expositions strictly.
@@ -56,6 +58,8 @@ pub(crate) const HAPROXY: Package = program("haproxy", "haproxy");
 pub(crate) const WRK: Package = program("wrk", "wrk");
 /// A load and frame-level client of HTTP/2.
 pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
+/// A node that speaks HTTP/2 without TLS, with trailers.
+pub(crate) const NGHTTPD: Package = program("nghttp2-server", "nghttpd");
 /// Counts system calls.
 pub(crate) const STRACE: Package = program("strace", "strace");
 

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
+    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
     WEBSOCKETS,
 };
 use crate::step::{self, Steps};
@@ -19,7 +19,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     args.finish()?;
     let mut needed =
-        vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM, WEBSOCKETS, GRPCIO];
+        vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM, WEBSOCKETS, GRPCIO, PEBBLE];
     if !quick {
         needed.extend([GXX, VALGRIND]);
     }

@@ -4,7 +4,7 @@
 
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::gateway::Gateway;
-use crate::model::{Host, Upstream};
+use crate::model::{Host, Protocol, Upstream};
 use std::net::SocketAddr;
 
 /// Addresses of our own that are in each other's way.
@@ -12,12 +12,18 @@ pub(crate) fn check_own_addresses(gateway: &Gateway, sink: &mut Sink) {
     let root = Path::Root.key("gateway");
     let listeners = root.key("listeners");
     let own: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
+    let streams = gateway.stream_proxy.tcp.iter().map(|listener| listener.address).collect::<Vec<_>>();
+    let datagrams = gateway.stream_proxy.udp.iter().map(|listener| listener.address).collect::<Vec<_>>();
+    check_streams(&own, &streams, "tcp", sink);
+    // The ports of UDP are others than those of TCP.
+    check_streams(&[], &datagrams, "udp", sink);
     for (index, address) in own.iter().enumerate() {
         if let Some(first) = own[..index].iter().find(|first| *first != address && overlap(**first, *address)) {
             let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
             sink.error(Position::NOWHERE, &listeners, fault);
         }
     }
+    let own: Vec<SocketAddr> = own.into_iter().chain(streams).collect();
     if let Some(admin) = &gateway.admin
         && let Some(listener) = own.iter().find(|listener| overlap(**listener, admin.address))
     {
@@ -35,16 +41,36 @@ pub(crate) fn check_own_addresses(gateway: &Gateway, sink: &mut Sink) {
     }
 }
 
+/// Listeners of `stream_proxy` that are in the way of others or each other. Of two on one address it is told where they stand.
+fn check_streams(others: &[SocketAddr], own: &[SocketAddr], key: &str, sink: &mut Sink) {
+    let root = Path::Root.key("gateway");
+    let root = root.key("stream_proxy");
+    let list = root.key(key);
+    for (index, address) in own.iter().enumerate() {
+        let before = own[..index].iter().filter(|first| *first != address);
+        if let Some(first) = before.chain(others).find(|first| overlap(**first, *address)) {
+            let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
+            sink.error(Position::NOWHERE, &list.index(index), fault);
+        }
+    }
+}
+
 /// Nodes that are ourselves.
 pub(crate) fn check_nodes(gateway: &Gateway, upstream: &Upstream, sink: &mut Sink) {
-    let own = gateway.listeners.iter().map(|listener| listener.address);
+    let own: Vec<SocketAddr> = match upstream.protocol {
+        Protocol::Udp => gateway.stream_proxy.udp.iter().map(|listener| listener.address).collect(),
+        Protocol::Http | Protocol::Tcp => {
+            let streams = gateway.stream_proxy.tcp.iter().map(|listener| listener.address);
+            gateway.listeners.iter().map(|listener| listener.address).chain(streams).collect()
+        }
+    };
     for node in &upstream.nodes {
         let Host::Ip(ip) = node.host else { continue };
         let is_self = |listener: &SocketAddr| {
             listener.port() == node.port
                 && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
         };
-        if let Some(listener) = own.clone().find(is_self) {
+        if let Some(listener) = own.iter().copied().find(is_self) {
             let message = format!(
                 "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
                  comes back until no descriptor is left",

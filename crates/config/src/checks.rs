@@ -16,10 +16,13 @@ use std::time::Duration;
 pub const CHECK_COUNT_MAX: u8 = 254;
 /// The most checks of an upstream under way at once.
 pub const CHECK_CONCURRENCY_MAX: usize = 10_000;
+/// The largest `limits.queue`: each request in it holds what has come of it, up to 64 KiB.
+const QUEUE_MAX: u32 = 10_000;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const CHECK_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const CHECK_INTERVAL: Span = span(Duration::from_millis(100), DAY);
+const QUEUE_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const SLOW_START: Span = span(Duration::ZERO, DAY);
 const STATUS: Int<u16> = int(200, 599);
 const TIMES: Int<u8> = int(1, CHECK_COUNT_MAX as i64);
@@ -149,11 +152,16 @@ object! {
 }
 
 object! {
-    /// What a worker takes on for the upstream. A request beyond it is answered 503 at once, with `Retry-After: 1`: better few
-    /// that wait for nothing than all that wait too long.
+    /// What a worker takes on for the upstream. A request beyond it waits in the queue, or is answered 503 with `Retry-After: 1`:
+    /// better few that wait for nothing than all that wait too long.
     pub struct UpstreamLimits: Copy, Eq {
         /// Requests in flight to the upstream, in each worker; no bound where it is absent.
         requests: u32 = int(1, 1_000_000) => optional;
+        /// Requests that may wait until one of those has ended, in each worker; the oldest is the next. One more is answered at
+        /// once.
+        queue: u32 = int(0, QUEUE_MAX as i64) => default(0);
+        /// How long one of them waits; then it is answered.
+        queue_timeout: Duration = QUEUE_TIMEOUT => default(Duration::from_secs(1));
     }
 }
 
@@ -216,6 +224,16 @@ const REQ_HEADER: Text<String> = text("a header line", |line| {
     }
     Ok(format!("{name}: {}", value.trim()))
 });
+
+/// What an upstream's bounds come to; warns of a queue that nothing is ever put into.
+pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Sink) -> UpstreamLimits {
+    let At { at, value: limits } = written;
+    if limits.queue > 0 && limits.requests.is_none() {
+        let fault = Fault::new("has no effect without `requests`").hint("say how many requests may be in flight");
+        sink.warning(at, &path.key("limits").key("queue"), fault);
+    }
+    limits
+}
 
 /// What the checks of an upstream come to; warns of what has no effect. `None`: as if there were none.
 pub(crate) fn checks(

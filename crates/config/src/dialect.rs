@@ -90,10 +90,26 @@ pub enum Measure {
     RetriesOverBudget,
     /// `stillgate_upstream_requests_shed_total`
     RequestsShed,
+    /// `stillgate_upstream_requests_queued_total`
+    RequestsQueued,
+    /// `stillgate_upstream_requests_waiting`
+    RequestsWaiting,
+    /// `stillgate_tls_certificate_expiry_seconds`
+    TlsCertificateExpiry,
+    /// `stillgate_acme_failures_total`
+    AcmeFailures,
     /// `stillgate_tunnels_open`
     TunnelsOpen,
     /// `stillgate_tunnels_total`
     Tunnels,
+    /// `stillgate_stream_sessions_total`
+    StreamSessions,
+    /// `stillgate_stream_bytes_total`
+    StreamBytes,
+    /// `stillgate_stream_sessions_open`
+    StreamSessionsOpen,
+    /// `stillgate_stream_datagrams_dropped_total`
+    StreamDatagramsDropped,
 }
 
 /// One family, as its dialect has it.
@@ -160,12 +176,18 @@ pub enum Label {
     Part,
     /// `port`
     Port,
+    /// `protocol`
+    Protocol,
     /// `route`
     Route,
     /// `service`
     Service,
+    /// `ssl`
+    Ssl,
     /// `state`
     State,
+    /// `stream_route`
+    StreamRoute,
     /// `type`
     Type,
     /// `upstream`
@@ -225,7 +247,11 @@ impl Label {
     /// Its name, and what its values are.
     fn described(self) -> (&'static str, &'static str) {
         match self {
-            Label::Code => ("code", "The status of the response."),
+            Label::Code => (
+                "code",
+                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 502 or \
+                 504 its node failed, 503 no node, or limits.requests.",
+            ),
             Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
             Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
             Label::Family => ("family", "The family's name."),
@@ -248,13 +274,16 @@ impl Label {
                  `cache`: encoded and compressed text.",
             ),
             Label::Port => ("port", "The node's port."),
+            Label::Protocol => ("protocol", "`tcp` or `udp`."),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),
             Label::Service => ("service", "The id of the route's service; empty where it has none."),
+            Label::Ssl => ("ssl", "The id of the entry of `ssls`."),
             Label::State => (
                 "state",
                 "native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
                  now, `accepted` and `handled` so far.",
             ),
+            Label::StreamRoute => ("stream_route", "The stream route's id; empty where none takes the connection."),
             Label::Type => (
                 "type",
                 "Of `apisix_http_latency`: `request` (all of it), `upstream` (waiting for the node) or `apisix` (the \
@@ -283,7 +312,7 @@ impl FamilyKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::{BTreeSet, HashSet};
 
     #[test]
     fn words_are_those_of_the_key() {
@@ -301,6 +330,33 @@ mod tests {
             let measures: HashSet<Measure> = dialect.families().map(|spec| spec.measure).collect();
             assert_eq!(measures.len(), dialect.families().count(), "{word}");
         }
+    }
+
+    /// During an upgrade two processes tell of themselves: what there is of something is there twice then.
+    #[test]
+    fn gauges_are_sums_unless_they_are_of_one_process() {
+        let is_last = |spec: &&FamilySpec| matches!(spec.kind, FamilyKind::Gauge(Merge::Last));
+        let all: BTreeSet<&str> = Dialect::ALL
+            .iter()
+            .flat_map(|(_, dialect)| dialect.families().filter(is_last))
+            .map(|spec| spec.name)
+            .collect();
+        let of_one = [
+            "apisix_node_info",
+            "apisix_upstream_status",
+            "process_max_fds",
+            "process_open_fds",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_virtual_memory_bytes",
+            "stillgate_config_generation",
+            "stillgate_config_last_reload_successful",
+            "stillgate_metrics_bytes",
+            "stillgate_metrics_series",
+            "stillgate_tls_certificate_expiry_seconds",
+            "stillgate_upstream_healthy",
+        ];
+        assert_eq!(all, BTreeSet::from(of_one));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The structs made here are what the rest of the program uses; nothing in this section refers to anything outside it.
 
 use crate::access_log::{ACCESS_LOG, AccessLog};
+use crate::acme::Acme;
 use crate::diagnostic::{Fault, Path, Sink};
 use crate::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
 use crate::matching::NETWORK;
@@ -11,12 +12,14 @@ use crate::object::{map, object};
 use crate::quantity::{Size, Span, size, span};
 use crate::scalar::Meaning;
 use crate::schema::{Definitions, or_environment};
+use crate::stream_proxy::StreamProxy;
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
@@ -34,6 +37,7 @@ pub const ROUTE_CACHE_BYTES_MAX: usize = 1 << 30;
 
 const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
+const UPGRADE: Span = span(Duration::ZERO, YEAR);
 const TUNNEL_IDLE: Span = span(Duration::from_millis(1), YEAR);
 const TUNNEL_TOTAL: Span = span(Duration::ZERO, YEAR);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -53,10 +57,16 @@ object! {
             proxy_protocol: false,
             http2: true,
         }]);
+        /// Connections that carry no HTTP.
+        stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
         admin: Admin = map::<Admin>() => optional;
         /// What is measured and where it is exposed; without it nothing is.
         metrics: Metrics = METRICS => optional;
+        /// Who issues the certificates of the entries of `ssls` with `acme: true`.
+        acme: Acme = map::<Acme>() => optional;
+        /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
+        pid_file: PathBuf = PID_FILE => optional;
         /// Addresses and networks of peers whose `X-Forwarded-For` or `X-Real-IP` says who the client is; their other `X-Forwarded-*` are passed on.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
         /// Whether responses carry our `Server` header.
@@ -111,6 +121,8 @@ object! {
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
         /// What requests in flight and tunnels get to finish after SIGTERM.
         drain: Duration = DRAIN => default(Duration::from_secs(30));
+        /// What stays with the former process after an upgrade gets to finish: connections through TLS and of HTTP/2, requests in flight. Then they are closed.
+        upgrade: Duration = UPGRADE => default(Duration::from_secs(900));
         /// A tunnel (what follows a 101) in which nothing moves in either direction; then it is closed. Where it is absent, the `timeout.read` of the route or its upstream holds, as in APISIX and nginx.
         tunnel_idle: Duration = TUNNEL_IDLE => optional;
         /// A tunnel from its beginning, busy or not; then it is closed. 0: no bound.
@@ -206,6 +218,12 @@ const ADMIN_KEY: Text<String> = text("a key", |text| match text {
         Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
     }
     _ => Ok(text.to_owned()),
+});
+
+const PID_FILE: Text<PathBuf> = text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
+    true => Ok(PathBuf::from(text)),
+    false => Err(Fault::new("a relative path would mean another file in another folder")
+        .hint("write it from the root, as in \"/run/stillgate.pid\"")),
 });
 
 const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();

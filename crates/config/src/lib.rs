@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access_log;
+mod acme;
 mod addresses;
 mod checks;
 mod diagnostic;
@@ -34,10 +35,14 @@ mod resources;
 mod scalar;
 mod schema;
 mod ssls;
+mod stream_proxy;
+mod stream_routes;
+mod stream_upstreams;
 mod takes;
 mod tree;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use acme::{ACME_NAMES_MAX, Acme, AcmeChallenge, AcmeEab};
 pub use checks::{
     ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, CheckType, Checks,
     PassiveCheck, PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
@@ -55,6 +60,8 @@ pub use model::*;
 pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use resources::{ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX};
 pub use ssls::CLIENT_DEPTH_MAX;
+pub use stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
+pub use stream_routes::StreamTimeouts;
 
 use diagnostic::{Path, Position, Sink};
 use sha2::{Digest, Sha256};
@@ -126,9 +133,15 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
 
 fn resolve(file: resources::File, digest: String, root: Position, sink: &mut Sink) -> (Config, resolve::Shared) {
     let no_routes = file.routes.is_empty();
+    let streams = &file.gateway.stream_proxy;
+    let has_idle_listeners = file.stream_routes.is_empty() && !(streams.tcp.is_empty() && streams.udp.is_empty());
     let resolved = resolve::resolve(file, digest, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
+    }
+    if has_idle_listeners && !sink.has_errors() {
+        let message = "no stream routes; every connection to gateway.stream_proxy is closed";
+        sink.warning(root, &Path::Root.key("stream_routes"), message);
     }
     resolved
 }

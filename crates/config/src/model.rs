@@ -7,24 +7,28 @@
 use crate::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::gateway::Gateway;
 use crate::resources::KeepalivePool;
+use crate::stream_routes::StreamTimeouts;
+use ipnet::IpNet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_route::{RouteSpec, Variable};
+use stillgate_route::{HostPattern, RouteSpec, Variable};
 
 /// One whole configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The process: listeners, limits, logs.
     pub gateway: Gateway,
-    /// All upstreams, the shared ones first and then those written inline in a service or route.
+    /// All upstreams, the shared ones first and then those written inline in a service, stream route or route.
     pub upstreams: Vec<Arc<Upstream>>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
     pub routes: Vec<Arc<Route>>,
     /// In which line of the file each of them begins, from 1. Apart from the routes, so that one that only moved is
     /// the same as before.
     pub route_lines: Vec<u32>,
+    /// All enabled stream routes, in the order of the file.
+    pub stream_routes: Vec<Arc<StreamRoute>>,
     /// All enabled entries of `ssls`, in the order of the file.
     pub ssls: Vec<Arc<Ssl>>,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
@@ -48,6 +52,29 @@ pub struct Route {
     pub on_change: OnChange,
 }
 
+/// One enabled stream route. What it goes to is of [`Protocol::Tcp`] or [`Protocol::Udp`], and so is what it takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StreamRoute {
+    /// Unique among stream routes.
+    pub id: String,
+    /// The name that the client must ask for; `None`: any, and none.
+    pub sni: Option<HostPattern>,
+    /// Where the client must be.
+    pub remote_addr: Option<IpNet>,
+    /// Where it must have connected to.
+    pub server_addr: Option<IpNet>,
+    /// The same of the port.
+    pub server_port: Option<u16>,
+    /// Index in [`Config::upstreams`].
+    pub upstream: usize,
+    /// The service it belongs to.
+    pub service_id: Option<String>,
+    /// Overrides what the upstream and the gateway say.
+    pub timeout: StreamTimeouts,
+    /// What becomes of its connections when it is changed or removed.
+    pub on_change: OnChange,
+}
+
 /// `on_change` of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnChange {
@@ -62,7 +89,7 @@ pub enum OnChange {
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// Unique in the file: the upstream's id, or `routes/ID` or `services/ID` for one written inline.
+    /// Unique in the file: the upstream's id, or `routes/ID`, `stream_routes/ID` or `services/ID` for one written inline.
     pub key: String,
     /// How a node is chosen.
     pub balance: Balance,
@@ -84,10 +111,36 @@ pub struct Upstream {
     pub pass_host: PassHost,
     /// Bounds of the idle connections kept.
     pub keepalive: KeepalivePool,
+    /// What is spoken with the nodes.
+    pub protocol: Protocol,
+    /// The header that a node's connection begins with.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Whether nodes are spoken to in HTTP/2.
     pub http2: bool,
-    /// TLS towards the nodes, with `scheme: https`; `None` with `scheme: http`.
+    /// Whether they speak gRPC, so that calls of gRPC-Web become such.
+    pub grpc: bool,
+    /// TLS towards the nodes, with `scheme: https` or `tls`; `None`: without.
     pub tls: Option<UpstreamTls>,
+}
+
+/// What the nodes of an upstream are spoken to in, below TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Requests, of `routes`.
+    Http,
+    /// Bytes both ways, of `stream_routes`.
+    Tcp,
+    /// Datagrams both ways, of `stream_routes`.
+    Udp,
+}
+
+/// `proxy_protocol` of an upstream: the version of the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// `type` of an upstream.
@@ -158,6 +211,8 @@ pub struct Ssl {
     pub usage: SslUse,
     /// Never empty; `cert` and `key` first.
     pub pairs: Vec<KeyPair>,
+    /// Its one pair is ordered from an ACME server: one file has both, and may not be there yet.
+    pub acme: bool,
 }
 
 /// `type` of an entry of `ssls`.
@@ -250,7 +305,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// `tls` of an upstream with `scheme: https`.
+/// `tls` of an upstream with `scheme: https` or `tls`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// What nodes are shown that ask for a certificate.

@@ -5,16 +5,17 @@
 //! others. All look-ups are by hash, so that 100,000 routes stay linear.
 
 use crate::addresses::{check_nodes, check_own_addresses};
-use crate::checks::checks;
+use crate::checks::{checks, limits};
 use crate::diagnostic::{Fault, Path, Position, Sink};
 use crate::kind::At;
 use crate::matching::parse_variable;
-use crate::model::{Balance, Config, Node, PassHost, Route, Upstream, UpstreamTimeouts};
+use crate::model::{Balance, Config, Node, PassHost, Protocol, Route, Upstream, UpstreamTimeouts};
 use crate::nodes::NodeEntry;
 use crate::resolve_tls::{Ssls, refuse_without_https};
 use crate::resources::{
     File, HashOn, HostChoice, Resource, RouteKeys, Scheme, ServiceKeys, TimeoutKeys, Type, UpstreamKeys,
 };
+use crate::stream_upstreams::check_stream_keys;
 use crate::takes::takes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,9 +31,10 @@ const HTTPS_PORT: u16 = 443;
 
 /// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
 pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, Shared) {
-    let ssls = Ssls::new(file.ssls, sink);
+    let ssls = Ssls::new(file.ssls, file.gateway.acme.as_ref(), sink);
     ssls.check_listeners(&file.gateway, sink);
-    let shared = Shared::new(file.upstreams, file.services, ssls, sink);
+    let mut shared = Shared::new(file.upstreams, file.services, ssls, sink);
+    let stream_routes = shared.stream_routes(file.stream_routes, &file.gateway, sink);
     let mut placed = Placed { upstreams: shared.upstreams.clone(), ..Placed::default() };
     let list = Path::Root.key("routes");
     let mut ids = HashMap::with_capacity(file.routes.len());
@@ -50,7 +52,7 @@ pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, S
     check_own_addresses(&file.gateway, sink);
     upstreams.iter().for_each(|upstream| check_nodes(&file.gateway, upstream, sink));
     let ssls = shared.ssls.enabled.clone();
-    (Config { gateway: file.gateway, upstreams, routes, route_lines, ssls, digest }, shared)
+    (Config { gateway: file.gateway, upstreams, routes, route_lines, stream_routes, ssls, digest }, shared)
 }
 
 /// The id that a route has: its own, or its position in the list.
@@ -64,28 +66,28 @@ pub(crate) struct Shared {
     /// All upstreams that are not a route's own.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     upstream_ids: HashMap<String, Identified<usize>>,
-    services: HashMap<String, Identified<Service>>,
+    pub(crate) services: HashMap<String, Identified<Service>>,
     ssls: Ssls,
 }
 
 /// A resource that can be referred to.
 #[derive(Debug)]
-struct Identified<T> {
-    line: u32,
-    value: T,
+pub(crate) struct Identified<T> {
+    pub(crate) line: u32,
+    pub(crate) value: T,
 }
 
 /// What routes take from a service.
 #[derive(Debug)]
-struct Service {
+pub(crate) struct Service {
     hosts: Vec<HostPattern>,
-    upstream: Place,
+    pub(crate) upstream: Place,
     upgrades: bool,
 }
 
 /// What became of a resource's upstream.
 #[derive(Debug, Clone)]
-enum Place {
+pub(crate) enum Place {
     /// Index in [`Shared::upstreams`].
     Index(usize),
     /// It is written inline.
@@ -161,7 +163,7 @@ impl Shared {
         shared
     }
 
-    fn add(&mut self, upstream: Arc<Upstream>) -> usize {
+    pub(crate) fn add(&mut self, upstream: Arc<Upstream>) -> usize {
         self.upstreams.push(upstream);
         self.upstreams.len() - 1
     }
@@ -176,12 +178,27 @@ impl Shared {
         sink: &mut Sink,
     ) -> Unplaced {
         let key = format!("routes/{id}");
+        let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
+            (Some(inline), ..) => inline.at,
+            (None, Some(id), _) | (None, None, Some(id)) => id.at,
+            (None, None, None) => at,
+        };
         let place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         let own = match &place {
             Place::Own(own) => Some(own.clone()),
             _ => None,
         };
-        Unplaced { route: self.route_to(place, keys, id, at, path, sink), own }
+        let route = self.route_to(place, keys, id, at, path, sink);
+        let protocol = match (&own, &route) {
+            (Some(own), _) => own.protocol,
+            (None, Some(route)) => self.upstreams[route.upstream].protocol,
+            (None, None) => Protocol::Http,
+        };
+        if protocol != Protocol::Http {
+            let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
+            sink.error(place_at, path, fault.hint("name it in `stream_routes`, or write `scheme: http` in it"));
+        }
+        Unplaced { route, own }
     }
 
     fn route_to(
@@ -230,7 +247,7 @@ impl Shared {
     }
 
     /// The upstream of a route or service, by itself. `key` is for one that is written inline.
-    fn upstream_of(
+    pub(crate) fn upstream_of(
         &self,
         inline: Option<At<UpstreamKeys>>,
         id: Option<At<String>>,
@@ -265,7 +282,7 @@ impl Shared {
 }
 
 /// Files a resource under its id, which must be new.
-fn insert<T>(
+pub(crate) fn insert<T>(
     ids: &mut HashMap<String, Identified<T>>,
     id: At<String>,
     identified: Identified<T>,
@@ -281,7 +298,7 @@ fn insert<T>(
 }
 
 /// Reports a reference to what is not there.
-fn dangling<T>(id: &At<String>, what: &str, known: &HashMap<String, T>, path: &Path<'_>, sink: &mut Sink) {
+pub(crate) fn dangling<T>(id: &At<String>, what: &str, known: &HashMap<String, T>, path: &Path<'_>, sink: &mut Sink) {
     // With more than these a guess would cost much and be worth little.
     const COMPARED_MAX: usize = 1000;
     let fault = Fault::new(format!("there is no {what} with the id {:?}", id.value));
@@ -302,14 +319,14 @@ fn timeouts(keys: TimeoutKeys, otherwise: UpstreamTimeouts) -> UpstreamTimeouts 
     }
 }
 
-fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
+fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
     let bound = UPSTREAM_TIMEOUT;
     let defaults = UpstreamTimeouts { connect: bound, send: bound, read: bound, per_try: None };
     let balance = match keys.r#type {
         Type::RoundRobin => Balance::RoundRobin,
         Type::LeastConn => Balance::LeastConn,
         Type::Ewma => Balance::Ewma,
-        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on, keys.key.clone(), path, sink)),
+        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on.clone(), keys.key.clone(), path, sink)),
     };
     if keys.r#type != Type::ConsistentHash
         && let Some(key) = &keys.key
@@ -317,13 +334,20 @@ fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &
         let fault = Fault::new("has no effect without `type: chash`");
         sink.warning(key.at, &path.key("key"), fault.hint("remove it"));
     }
-    let http2 = keys.http2 || matches!(keys.scheme, Scheme::Grpc | Scheme::Grpcs);
+    check_stream_keys(&mut keys, &balance, path, sink);
+    let grpc = matches!(keys.scheme.value, Scheme::Grpc | Scheme::Grpcs);
+    let http2 = keys.http2.value || grpc;
     let tls_path = path.key("tls");
-    let (port, tls) = match keys.scheme {
-        Scheme::Https | Scheme::Grpcs => (HTTPS_PORT, Some(ssls.upstream(keys.tls, &tls_path, sink))),
-        Scheme::Http | Scheme::Grpc => {
+    let port = match keys.scheme.value {
+        Scheme::Http | Scheme::Grpc => Some(HTTP_PORT),
+        Scheme::Https | Scheme::Grpcs => Some(HTTPS_PORT),
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp => None,
+    };
+    let tls = match keys.scheme.value {
+        Scheme::Https | Scheme::Grpcs | Scheme::Tls => Some(ssls.upstream(keys.tls, &tls_path, sink)),
+        Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => {
             refuse_without_https(keys.tls, &tls_path, sink);
-            (HTTP_PORT, None)
+            None
         }
     };
     Upstream {
@@ -332,13 +356,16 @@ fn upstream(keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &
         retries: keys.retries,
         retry_timeout: keys.retry_timeout,
         retry_budget: keys.retry_budget,
-        limits: keys.limits,
+        limits: limits(keys.limits, path, sink),
         checks: checks(keys.checks, &balance, tls.as_ref(), http2, path, sink),
         timeout: timeouts(keys.timeout, defaults),
         pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
         keepalive: keys.keepalive_pool,
         balance,
+        protocol: keys.scheme.value.protocol(),
+        proxy_protocol: keys.proxy_protocol.and_then(|version| version.value),
         http2,
+        grpc,
         tls,
     }
 }
@@ -363,12 +390,17 @@ fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut S
     })
 }
 
-fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: u16, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
+fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
     let mut nodes = Vec::with_capacity(entries.value.len());
     let mut lines = HashMap::with_capacity(entries.value.len());
     for entry in entries.value {
         let NodeEntry { at, host, port, weight, priority } = entry;
-        let node = Node { host, port: port.unwrap_or(scheme_port), weight, priority };
+        let Some(port) = port.or(scheme_port) else {
+            let fault = Fault::new("the node has no port, and its upstream's scheme has none of its own");
+            sink.error(at, path, fault.hint("write it as \"HOST:PORT\""));
+            continue;
+        };
+        let node = Node { host, port, weight, priority };
         if let Some(first) = lines.insert((node.host.clone(), node.port), at.line) {
             let fault = Fault::new(format!("this node is here twice, first in line {first}"));
             sink.error(at, path, fault.hint("keep one of them"));

@@ -1,5 +1,6 @@
 //! What entries of `ssls` and an upstream's `tls` mean: names that must be unique, pairs that belong together.
 
+use crate::acme::{ACME_NAMES_MAX, Acme, AcmeChallenge};
 use crate::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::gateway::Gateway;
 use crate::kind::At;
@@ -27,9 +28,9 @@ struct Known {
 }
 
 impl Ssls {
-    pub(crate) fn new(entries: Vec<Resource<SslKeys>>, sink: &mut Sink) -> Ssls {
+    pub(crate) fn new(entries: Vec<Resource<SslKeys>>, acme: Option<&Acme>, sink: &mut Sink) -> Ssls {
         let mut ssls = Ssls::default();
-        let mut taken = Taken::default();
+        let mut taken = Taken { acme, ..Taken::default() };
         let list = Path::Root.key("ssls");
         for Resource { index, at, keys } in entries {
             let path = list.index(index);
@@ -53,10 +54,12 @@ impl Ssls {
         let is_server = |ssl: &&Arc<Ssl>| matches!(ssl.usage, SslUse::Server(_));
         let server = self.enabled.iter().find(is_server);
         let listener = gateway.listeners.iter().position(|listener| listener.tls);
-        match (listener, server) {
-            (Some(index), None) => {
+        let stream = gateway.stream_proxy.tcp.iter().position(|listener| listener.tls);
+        match (listener.map(|index| (index, false)).or(stream.map(|index| (index, true))), server) {
+            (Some((index, is_stream)), None) => {
                 let gateway = Path::Root.key("gateway");
-                let listeners = gateway.key("listeners");
+                let stream_proxy = gateway.key("stream_proxy");
+                let listeners = if is_stream { stream_proxy.key("tcp") } else { gateway.key("listeners") };
                 let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
                 let fault = fault.hint("add an entry with cert, key and snis to `ssls`");
                 sink.error(Position::NOWHERE, &listeners.index(index).key("tls"), fault);
@@ -66,6 +69,34 @@ impl Ssls {
                 let fault = Fault::new(format!("{:?} is shown to nobody: no listener has TLS", ssl.id));
                 let at = Position { line, column: 1 };
                 sink.warning(at, &Path::Root.key("ssls"), fault.hint("write `tls: true` in one of gateway.listeners"));
+            }
+            _ => {}
+        }
+        self.check_acme(gateway, sink);
+    }
+
+    /// What the ACME server has to reach must be there.
+    fn check_acme(&self, gateway: &Gateway, sink: &mut Sink) {
+        let Some(acme) = &gateway.acme else { return };
+        let path = Path::Root.key("gateway");
+        let path = path.key("acme");
+        if !self.enabled.iter().any(|ssl| ssl.acme) {
+            let fault = Fault::new("nothing is ordered: no entry of `ssls` has `acme: true`");
+            sink.warning(Position::NOWHERE, &path, fault.hint("write it in place of cert and key"));
+            return;
+        }
+        let has = |tls: bool| gateway.listeners.iter().any(|listener| listener.tls == tls);
+        let challenge = path.key("challenge");
+        match acme.challenge {
+            AcmeChallenge::TlsAlpn01 if !has(true) => {
+                let fault = Fault::new("tls-alpn-01 is asked for by TLS, and no listener has it");
+                let hint = "write `tls: true` in the one of gateway.listeners that port 443 leads to";
+                sink.error(Position::NOWHERE, &challenge, fault.hint(hint));
+            }
+            AcmeChallenge::Http01 if !has(false) => {
+                let fault = Fault::new("http-01 is asked for without TLS, and every listener has it");
+                let hint = "add a listener that port 80 leads to, or write \"tls-alpn-01\"";
+                sink.warning(Position::NOWHERE, &challenge, fault.hint(hint));
             }
             _ => {}
         }
@@ -128,13 +159,17 @@ impl Ssls {
 
 /// What only one entry may have.
 #[derive(Default)]
-struct Taken {
+struct Taken<'a> {
+    /// Who issues the certificates that entries do not name.
+    acme: Option<&'a Acme>,
+    /// That nobody does was reported.
+    no_acme_told: bool,
     /// By name, the line of the entry.
     names: HashMap<String, u32>,
     default: Option<u32>,
 }
 
-impl Taken {
+impl Taken<'_> {
     fn ssl(&mut self, keys: SslKeys, at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
         let usage = match keys.r#type {
             SslType::Server => SslUse::Server(self.server(&keys, at, path, sink)),
@@ -143,6 +178,15 @@ impl Taken {
                 SslUse::Client
             }
         };
+        if let Some(acme) = keys.acme.as_ref() {
+            match (acme.value, &keys.cert) {
+                (true, _) => return self.ordered(keys, usage, path, sink),
+                (false, None) => {
+                    sink.error(acme.at, path, Fault::new("there is no certificate").hint("add cert and key"));
+                }
+                (false, Some(_)) => {}
+            }
+        }
         let (certs, keys_at) = (keys.certs, keys.keys.as_ref().map(|keys| keys.at));
         let place = keys_at.or(certs.as_ref().map(|certs| certs.at));
         let certs = certs.map_or(Vec::new(), |certs| certs.value);
@@ -153,7 +197,47 @@ impl Taken {
         }
         let first = KeyPair { cert: keys.cert?, key: keys.key? };
         let more = certs.into_iter().zip(more).map(|(cert, key)| KeyPair { cert, key });
-        Some(Ssl { id: keys.id?.value, usage, pairs: std::iter::once(first).chain(more).collect() })
+        let pairs = std::iter::once(first).chain(more).collect();
+        Some(Ssl { id: keys.id?.value, usage, pairs, acme: false })
+    }
+
+    /// An entry with `acme: true`.
+    fn ordered(&mut self, keys: SslKeys, usage: SslUse, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
+        let at = keys.acme.as_ref().map_or(Position::NOWHERE, |acme| acme.at);
+        let path = path.key("acme");
+        let mut refuse = |message: &str, hint: &str| sink.error(at, &path, Fault::new(message).hint(hint));
+        if keys.cert.is_some() || keys.key.is_some() || keys.certs.is_some() || keys.keys.is_some() {
+            refuse("the certificate is ordered, and another one is here", "remove cert, key, certs and keys, or this");
+        }
+        if keys.ocsp.is_some() {
+            refuse("an OCSP response would be of the certificate before the renewal", "remove ocsp");
+        }
+        match &usage {
+            SslUse::Client => refuse("upstreams' trust is not the ACME server's to give", "name cert and key"),
+            SslUse::Server(server) if server.names.is_empty() => {
+                refuse("no certificate can be ordered without a name", "add sni or snis");
+            }
+            SslUse::Server(server) if server.names.len() > ACME_NAMES_MAX => {
+                refuse(
+                    &format!("{} names; a certificate has at most {ACME_NAMES_MAX}", server.names.len()),
+                    "make several entries of them",
+                );
+            }
+            SslUse::Server(server) if server.names.iter().any(|name| name.starts_with("*.")) => {
+                let hint = "name the hosts, or name cert and key of a certificate from elsewhere";
+                refuse("a wildcard can be proved by DNS only (dns-01), which is not built", hint);
+            }
+            SslUse::Server(_) => {}
+        }
+        let Some(acme) = self.acme else {
+            // Once: one that is there but cannot be used has been reported, and every entry would repeat it.
+            if !std::mem::replace(&mut self.no_acme_told, true) {
+                refuse("nothing says who issues the certificate", "add gateway.acme, or mend it");
+            }
+            return None;
+        };
+        let file = Pem::File(acme.certificate_file(&keys.id.as_ref()?.value));
+        Some(Ssl { id: keys.id?.value, usage, pairs: vec![KeyPair { cert: file.clone(), key: file }], acme: true })
     }
 
     fn server(&mut self, keys: &SslKeys, at: Position, path: &Path<'_>, sink: &mut Sink) -> ServerSsl {
@@ -234,7 +318,8 @@ fn check_client(keys: &SslKeys, path: &Path<'_>, sink: &mut Sink) {
 /// What an upstream's `tls` says without `scheme: https` is not left out silently.
 pub(crate) fn refuse_without_https(keys: Option<At<UpstreamTlsKeys>>, path: &Path<'_>, sink: &mut Sink) {
     if let Some(keys) = keys {
-        let fault = Fault::new("nodes are talked to without TLS").hint("write `scheme: https`, or remove the key");
+        let fault =
+            Fault::new("nodes are talked to without TLS").hint("write `scheme: https` or `tls`, or remove the key");
         sink.error(keys.at, path, fault);
     }
 }

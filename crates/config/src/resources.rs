@@ -10,12 +10,13 @@ use crate::kind::{
     At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
 };
 use crate::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
-use crate::model::OnChange;
+use crate::model::{OnChange, ProxyProtocol};
 use crate::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::object::{Object, map, missing_key, object};
 use crate::quantity::{Span, span};
 use crate::schema::Definitions;
 use crate::ssls::{SslKeys, UpstreamTlsKeys};
+use crate::stream_routes::StreamRouteKeys;
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
@@ -53,6 +54,8 @@ object! {
         upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(true) => default(Vec::new());
         /// Certificates: of listeners with `tls: true`, and such as upstreams are shown.
         ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
+        /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
+        stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());
         unbuilt {
             consumers: "consumers are";
             consumer_groups: "consumer groups are";
@@ -62,7 +65,6 @@ object! {
             plugins: "plugins are";
             protos: "protos are";
             secrets: "secrets are";
-            stream_routes: "stream routes are";
         }
     }
 }
@@ -194,7 +196,7 @@ object! {
         /// A bound on retries in flight; none where it is absent. Not in APISIX.
         retry_budget: RetryBudget = map::<RetryBudget>() => optional;
         /// What is taken on at once. Not in APISIX.
-        limits: UpstreamLimits = map::<UpstreamLimits>() => nested;
+        limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
         /// How the health of the nodes is found out.
         checks: At<Checks> = Located(map::<Checks>()) => optional;
         /// Bounds on each try.
@@ -203,11 +205,14 @@ object! {
         pass_host: At<HostChoice> = Located(PASS_HOST) => default(unplaced(HostChoice::Pass));
         /// The `Host` that the node sees with `pass_host: rewrite`.
         upstream_host: At<String> = Located(AUTHORITY) => optional;
-        /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2.
-        scheme: Scheme = SCHEME => default(Scheme::Http);
+        /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2, with gRPC-Web
+        /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`.
+        scheme: At<Scheme> = Located(SCHEME) => default(unplaced(Scheme::Http));
         /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
-        http2: bool = Flag => default(false);
-        /// With `scheme: https`, what nodes are shown and what is asked of them.
+        http2: At<bool> = Located(Flag) => default(unplaced(false));
+        /// With `scheme: tcp` or `tls`, the PROXY protocol header that a node's connection begins with, with the client's addresses: `v1`, `v2` or `off`. Not in APISIX.
+        proxy_protocol: At<Option<ProxyProtocol>> = Located(PROXY_PROTOCOL) => optional;
+        /// With `scheme: https` or `tls`, what nodes are shown and what is asked of them.
         tls: At<UpstreamTlsKeys> = Located(map::<UpstreamTlsKeys>()) => optional;
         /// Bounds of the idle connections kept.
         keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
@@ -294,14 +299,29 @@ pub(crate) enum Scheme {
     Https,
     Grpc,
     Grpcs,
+    Tcp,
+    Tls,
+    Udp,
 }
 
 const SCHEME: Choice<Scheme> = Choice {
-    words: &[("http", Scheme::Http), ("https", Scheme::Https), ("grpc", Scheme::Grpc), ("grpcs", Scheme::Grpcs)],
-    unbuilt: &["tcp", "tls", "udp", "kafka"],
+    words: &[
+        ("http", Scheme::Http),
+        ("https", Scheme::Https),
+        ("grpc", Scheme::Grpc),
+        ("grpcs", Scheme::Grpcs),
+        ("tcp", Scheme::Tcp),
+        ("tls", Scheme::Tls),
+        ("udp", Scheme::Udp),
+    ],
+    unbuilt: &["kafka"],
 };
 
-const ON_CHANGE: Choice<OnChange> =
+const PROXY_PROTOCOL: Choice<Option<ProxyProtocol>> =
+    Choice { words: &[("off", None), ("v1", Some(ProxyProtocol::V1)), ("v2", Some(ProxyProtocol::V2))], unbuilt: &[] };
+
+/// `on_change` of a route.
+pub(crate) const ON_CHANGE: Choice<OnChange> =
     Choice { words: &[("keep", OnChange::Keep), ("drain", OnChange::Drain), ("close", OnChange::Close)], unbuilt: &[] };
 
 /// `status` of a resource.

@@ -31,9 +31,11 @@ object! {
         /// `tls.client_cert_id`.
         r#type: SslType = SSL_TYPE => default(SslType::Server);
         /// The certificate and behind it those that lead to its root: PEM, or a file of it.
-        cert: Pem = PEM => expected;
+        cert: Pem = PEM => optional;
         /// Its private key, not encrypted: PEM, or a file of it.
-        key: Pem = PEM => expected;
+        key: Pem = PEM => optional;
+        /// In place of both: the certificate is ordered, and renewed, as `gateway.acme` says.
+        acme: At<bool> = Located(Flag) => optional;
         /// Further certificates, say RSA beside ECDSA; the client is shown one that it can check, ECDSA first.
         certs: At<Vec<Pem>> = Located(list(PEM)) => optional;
         /// The private keys of `certs`, in the same order.
@@ -53,6 +55,10 @@ object! {
         ocsp: At<PathBuf> = Located(FILE) => optional;
         /// 1: enabled; 0: the entry does not exist.
         status: bool = STATUS => default(true);
+        any_of {
+            "the key \"cert\" is missing": cert | acme;
+            "the key \"key\" is missing": key | acme;
+        }
     }
 }
 
@@ -70,7 +76,7 @@ object! {
 }
 
 object! {
-    /// TLS towards the nodes, with `scheme: https`.
+    /// TLS towards the nodes, with `scheme: https` or `tls`.
     pub(crate) struct UpstreamTlsKeys {
         /// The certificate that nodes are shown where they ask for one: PEM, or a file of it.
         client_cert: Pem = PEM => optional;
@@ -82,7 +88,7 @@ object! {
         verify: bool = Flag => default(true);
         /// The roots, in place of the system's: PEM, or a file of it.
         ca: At<Pem> = Located(PEM) => optional;
-        /// The name that nodes are asked for and must have a certificate of; the `Host` they see where it is absent.
+        /// The name that nodes are asked for and must have a certificate of; where it is absent the `Host` they see, or with `scheme: tls` their own.
         sni: String = NODE_NAME => optional;
     }
 }
@@ -108,7 +114,7 @@ const VERSION: Text<TlsVersion> = text("a version of TLS", |text| match text {
 .pattern("^TLSv1\\.[23]$");
 
 /// PEM text, or where it is. Faults never quote it: it may be a key.
-const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
+pub(crate) const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
     let trimmed = text.trim();
     if trimmed.starts_with("-----BEGIN") {
         return Ok(Pem::Inline(trimmed.to_owned()));
@@ -127,7 +133,7 @@ const PEM: Text<Pem> = text("PEM text or a file of it", |text| {
     file_path(text).map(Pem::File)
 });
 
-const FILE: Text<PathBuf> = text("a file", file_path);
+pub(crate) const FILE: Text<PathBuf> = text("a file", file_path);
 
 fn file_path(text: &str) -> Result<PathBuf, Fault> {
     const PATH_BYTES_MAX: usize = 4096;

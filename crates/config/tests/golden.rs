@@ -50,6 +50,9 @@ fn good_files_are_read() {
         if !loaded.config.ssls.is_empty() {
             seen += &format!("{:#?}\n", loaded.config.ssls);
         }
+        if !loaded.config.stream_routes.is_empty() {
+            seen += &format!("{:#?}\n", loaded.config.stream_routes);
+        }
         for (route, line) in loaded.config.routes.iter().zip(&loaded.config.route_lines) {
             seen += &show_route(route, *line);
         }

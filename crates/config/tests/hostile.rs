@@ -125,12 +125,12 @@ fn documents_tags_and_merge_keys() {
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check(
         "~: a\n",
-        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls"#]],
+        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
     );
-    check("1: a\n", expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls"#]]);
+    check("1: a\n", expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]]);
     check(
         "true: a\n",
-        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls"#]],
+        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
     );
 }
 
@@ -202,9 +202,7 @@ fn too_much() {
     );
     check(
         format!("{}: 1\n", "k".repeat(1000)),
-        expect![[
-            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls"#
-        ]],
+        expect![[r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
     );
     check(
         format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),
@@ -355,7 +353,7 @@ fn positions() {
     check(
         "# ünï¢öde ☃\ngateway: {\"😀\": 1, workers: x}\n",
         expect![[r#"
-            2:11: gateway["😀"]: unknown key "😀"; known keys: workers, listeners, admin, metrics, trusted_proxies, server_header, timeouts, limits, route_cache, access_log, log
+            2:11: gateway["😀"]: unknown key "😀"; known keys: workers, listeners, stream_proxy, admin, metrics, acme, pid_file, trusted_proxies, server_header, timeouts, limits, route_cache, access_log, log
             2:28: gateway.workers: expected auto or a number from 1 to 256, found the text "x""#]],
     );
     check(

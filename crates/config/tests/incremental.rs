@@ -36,6 +36,8 @@ fn read(reader: &mut Reader, bytes: &str) -> Option<Arc<Loaded>> {
 const HEAD: &str = "gateway: {listeners: [{address: \"0.0.0.0:9080\"}]}\n\
     services:\n- {id: s, upstream_id: u}\n- {id: own, upstream: {nodes: {\"127.0.0.1:9080\": 1}}}\nroutes: # all\n";
 const TAIL: &str = "upstreams:\n- {id: u, key: useless, nodes: {\"a:80\": 1}}\n- {id: v, nodes: {\"b:80\": 1}}\n\
+    - {id: t, scheme: tcp, nodes: {\"b:1\": 1}}\n\
+    stream_routes:\n- {id: t, upstream_id: t}\n- {id: own, upstream: {nodes: {\"127.0.0.1:9080\": 1}}}\n\
     ssls: [{id: us, type: client, cert: us.pem, key: us.key}]\n";
 
 /// The lines of an item below its dash, which stands in `column`.
@@ -74,6 +76,8 @@ const BAD: &[&[&str]] = &[
     &["desc: ${UNSET}"],
     &["uri: /twice"],
     &["upstream_id: nowhere"],
+    &["upstream_id: t"],
+    &["upstream: {scheme: tcp, nodes: {\"a:1\": 1}}"],
     &["upstream: {scheme: https, nodes: {a: 1}, tls: {client_cert_id: them}}"],
     &["name: &anchor x"],
     &["name: *anchor"],

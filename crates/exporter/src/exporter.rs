@@ -2,7 +2,7 @@
 //!
 //! Whoever drops it ends it; what is being sent may then still finish, within a bound.
 
-use crate::server;
+use crate::server::{self, Connections};
 use crate::source::{Source, Unavailable};
 use crate::tally::{Counts, Tally};
 use crate::turns;
@@ -17,6 +17,7 @@ use stillgate_metrics::{Collector, CollectorOptions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
@@ -57,6 +58,8 @@ enum Order {
     Restore { label: String, values: Vec<String> },
     SetPath(String),
     SetOptions(CollectorOptions),
+    Serve(std::net::TcpListener),
+    StopServing,
 }
 
 /// Everything that can wake the exporter, beside its connections.
@@ -68,8 +71,8 @@ enum Event {
 }
 
 impl Exporter {
-    /// Starts the thread, which exposes at `path`. Without a listener nothing is served; the collector is tended all
-    /// the same.
+    /// Starts the thread, which exposes at `path`. Without a listener nothing is served before [`Exporter::serve`]; the
+    /// collector is tended all the same.
     pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, path: &str) -> io::Result<Exporter> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
@@ -90,7 +93,7 @@ impl Exporter {
         Ok(Exporter { commands, address, tally, thread })
     }
 
-    /// Where it listens.
+    /// Where it has listened from the beginning.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -130,6 +133,17 @@ impl Exporter {
     /// Changes the collector's options.
     pub fn set_options(&self, options: CollectorOptions) -> impl Future<Output = ()> + Send + use<> {
         self.order(Order::SetOptions(options))
+    }
+
+    /// Answers scrapes on this listener from now on.
+    pub fn serve(&self, listener: std::net::TcpListener) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Order::Serve(listener))
+    }
+
+    /// Takes no more scrapes, so that another process can on the same socket: who connects waits for that. Those in flight
+    /// are finished; everything else goes on.
+    pub fn stop_serving(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Order::StopServing)
     }
 
     fn order(&self, order: Order) -> impl Future<Output = ()> + Send + use<> {
@@ -172,8 +186,7 @@ fn run(runtime: Runtime, listener: Option<TcpListener>, source: &Arc<Source>, co
 }
 
 async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut commands: mpsc::Receiver<Command>) {
-    let (stop, stopping) = watch::channel(false);
-    let server = listener.map(|listener| tokio::spawn(server::serve(listener, source.clone(), stopping)));
+    let mut serving = listener.map(|listener| Serving::start(listener, &source));
     let mut tend_at = Instant::now();
     let mut is_broken = false;
     loop {
@@ -182,7 +195,7 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
             () = sleep_until(tend_at) => Event::Tend,
         };
         let handled = match event {
-            Event::Command(command) => handle(command, &source).await,
+            Event::Command(command) => handle(command, &source, &mut serving).await,
             Event::Tend => {
                 let tended = source.tend().await;
                 tend_at = Instant::now() + if matches!(tended, Ok(true)) { TEND_AGAIN } else { TEND_EVERY };
@@ -197,25 +210,57 @@ async fn control(listener: Option<TcpListener>, source: Arc<Source>, mut command
             error!("{error}");
         }
     }
-    stop.send_replace(true);
-    if let Some(server) = server {
+    if let Some(serving) = serving
+        && let Some(connections) = serving.end().await
+    {
         // Connections that have not ended then are closed with the runtime.
-        let _ = tokio::time::timeout(STOP_TIMEOUT, server).await;
+        let _ = tokio::time::timeout(STOP_TIMEOUT, connections.ended()).await;
     }
 }
 
-async fn handle(command: Command, source: &Source) -> Result<(), Unavailable> {
+async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Serving>) -> Result<(), Unavailable> {
+    // The sender that an order comes with is dropped behind it.
     match command {
         Command::Cardinality(answer) => {
             // Whoever asked may have gone meanwhile.
             let _ = answer.send(source.cardinality().await?);
-            Ok(())
         }
-        Command::Order(order, _done) => match order {
-            Order::Remove { label, values } => source.remove(&label, values),
-            Order::Restore { label, values } => source.restore(&label, &values),
-            Order::SetPath(path) => source.set_path(&path),
-            Order::SetOptions(options) => source.set_options(options),
-        },
+        Command::Order(Order::Remove { label, values }, _done) => source.remove(&label, values)?,
+        Command::Order(Order::Restore { label, values }, _done) => source.restore(&label, &values)?,
+        Command::Order(Order::SetPath(path), _done) => source.set_path(&path)?,
+        Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
+        Command::Order(Order::Serve(listener), _done) => {
+            let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));
+            match listener {
+                Ok(listener) => *serving = Some(Serving::start(listener, source)),
+                Err(error) => error!(%error, "exporter: cannot serve; there are no metrics until a restart"),
+            }
+        }
+        Command::Order(Order::StopServing, _done) => {
+            if let Some(serving) = serving.take() {
+                // Its connections end by themselves.
+                serving.end().await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What answers scrapes.
+struct Serving {
+    stop: watch::Sender<bool>,
+    accepting: task::JoinHandle<Connections>,
+}
+
+impl Serving {
+    fn start(listener: TcpListener, source: &Arc<Source>) -> Serving {
+        let (stop, stopping) = watch::channel(false);
+        Serving { stop, accepting: tokio::spawn(server::serve(listener, source.clone(), stopping)) }
+    }
+
+    /// Ends accepting; the connections there are finish what they are at. `None`: it has panicked.
+    async fn end(self) -> Option<Connections> {
+        self.stop.send_replace(true);
+        self.accepting.await.ok()
     }
 }

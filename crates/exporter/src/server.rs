@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tracing::{debug, warn};
 
 /// Connections at once; further ones wait in the kernel's queue.
@@ -28,6 +28,9 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// What a connection has to finish in, once it is too old.
 const CONNECTION_END_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection that is to end gets so long for its first request.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A scraper that takes nothing for so long is gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,16 +46,29 @@ const FAILURES_PER_LINE: u64 = 100;
 /// How long accepting pauses after it failed, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `stopping` is true or dropped, and then until the last connection has finished what it was at.
-pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: watch::Receiver<bool>) {
+/// The connections of a server that accepts no more.
+pub(crate) struct Connections {
+    places: Arc<Semaphore>,
+}
+
+impl Connections {
+    /// Waits until the last one has finished what it was at.
+    pub(crate) async fn ended(self) {
+        // Whoever has all places is alone.
+        let _ = self.places.acquire_many(CONNECTIONS_MAX).await;
+    }
+}
+
+/// Serves until `stopping` is true or dropped; then connections finish what they are at, and nobody accepts any more.
+pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: watch::Receiver<bool>) -> Connections {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
     tokio::select! {
-        () = accept(&listener, &places, &source, &stopping) => {}
+        // Who would be accepted just now may be another process's to serve.
+        biased;
         () = stop(stopping.clone()) => {}
+        () = accept(&listener, &places, &source, &stopping) => {}
     }
-    drop(listener);
-    // Whoever has all places is alone.
-    let _ = places.acquire_many(CONNECTIONS_MAX).await;
+    Connections { places }
 }
 
 async fn accept(
@@ -89,8 +105,11 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Sour
         // It has been closed already, or the kernel is old: then age is the bound.
         debug!(%peer, %error, "exporter: socket options");
     }
-    let service =
-        service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(&request, source).await) });
+    let asked = Notify::new();
+    let service = service_fn(|request: Request<Incoming>| {
+        asked.notify_one();
+        async move { Ok::<_, Infallible>(answer(&request, source).await) }
+    });
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -101,7 +120,11 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Sour
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
-        () = stop(stopping) => None,
+        () = async {
+            stop(stopping).await;
+            // Whoever has just connected would otherwise be closed on before it has asked.
+            let _ = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, asked.notified()).await;
+        } => None,
     };
     let ended = match ended {
         Some(ended) => ended,

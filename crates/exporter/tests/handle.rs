@@ -72,6 +72,35 @@ fn stopping_does_not_wait_for_ever() {
 }
 
 #[test]
+fn one_socket_is_served_by_one_after_the_other() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let running = Running::on(socket.try_clone().unwrap(), registry(None), 10_000, 280);
+    let next = Exporter::spawn(None, collector(), "/metrics").unwrap();
+    let (addr, whole) = (running.addr(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false));
+    let mut kept = Client::connect(addr);
+    kept.get("/-/healthy");
+    let mut kept = kept.into_connection();
+    let mut slow = SlowScrape::start(addr, "/metrics", ACCEPT_TEXT, false);
+    assert!(slow.take_byte());
+    // Whichever of both accepts it.
+    let mut silent = Client::connect(addr);
+    wait(running.exporter.stop_serving());
+    kept.expect_close();
+    let silent = thread::spawn(move || silent.get("/-/healthy").head.status());
+    let waiting = thread::spawn(move || scrape(addr, "/metrics", ACCEPT_TEXT, false));
+    wait(next.serve(socket.try_clone().unwrap()));
+    let theirs = waiting.join().unwrap();
+    assert_eq!((theirs.status, theirs.text().contains("requests_total{")), (200, false), "the next one's");
+    assert_eq!(silent.join().unwrap(), 200);
+    assert!(slow.finish().body == whole.body, "what was begun is finished");
+    assert!(wait(running.exporter.cardinality()).is_some(), "everything else goes on");
+    next.stop().unwrap();
+    wait(running.exporter.serve(socket.try_clone().unwrap()));
+    assert!(scrape(addr, "/metrics", ACCEPT_TEXT, false).body == whole.body, "and may be served again");
+    running.exporter.stop().unwrap();
+}
+
+#[test]
 fn dropping_the_handle_ends_it() {
     let running = Running::start(10);
     let addr = running.addr();
@@ -81,10 +110,13 @@ fn dropping_the_handle_ends_it() {
     eventually("the address to be free", || TcpListener::bind(addr).is_ok());
 }
 
+fn collector() -> Collector {
+    Collector::of_registry(registry(None), CollectorOptions::default()).unwrap()
+}
+
 #[test]
 fn without_a_listener_it_still_tends() {
-    let collector = Collector::of_registry(registry(None), CollectorOptions::default()).unwrap();
-    let exporter = Exporter::spawn(None, collector, "/metrics").unwrap();
+    let exporter = Exporter::spawn(None, collector(), "/metrics").unwrap();
     assert_eq!(exporter.address(), None);
     assert!(wait(exporter.cardinality()).is_some());
     assert!(!exporter.has_ended());

@@ -4,6 +4,7 @@
 //! resolve is seen when it runs. With `--against`
 //! and `--requests` it also tells which requests of a log would change route (`replay`).
 
+use crate::acme;
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use crate::replay;
 use crate::source::{ReadError, Source};
@@ -26,6 +27,9 @@ struct Report {
     file: String,
     /// How much it holds; null where it is not valid.
     routes: Option<usize>,
+    /// Absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_routes: Option<usize>,
     upstreams: Option<usize>,
     errors: usize,
     warnings: usize,
@@ -120,6 +124,7 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
             Ok((_, warnings)) => (Vec::new(), warnings),
             Err(refused) => (refused.errors, refused.warnings),
         };
+        let errors: Vec<_> = errors.into_iter().chain(acme::problem(config)).collect();
         is_usable = errors.is_empty();
         let found = errors.into_iter().map(|error| (error, Severity::Error));
         let found = found.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
@@ -146,6 +151,7 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
         valid: compiled.is_some(),
         file: file.display().to_string(),
         routes: compiled.as_ref().map(|compiled| compiled.config.routes.len()),
+        stream_routes: compiled.as_ref().map(|of| of.config.stream_routes.len()).filter(|count| *count > 0),
         upstreams: compiled.as_ref().map(|compiled| compiled.config.upstreams.len()),
         errors: count(Severity::Error),
         warnings: count(Severity::Warning),
@@ -230,9 +236,11 @@ fn text(report: &Report) -> String {
         .join(", ");
     match (report.valid, report.routes, report.upstreams) {
         (true, Some(routes), Some(upstreams)) => {
+            let stream_routes = report.stream_routes.and_then(|count| counted(count, "stream route"));
             let holds = format!(
-                "{}, {}",
+                "{}, {}{}",
                 counted(routes, "route").unwrap_or_else(|| "no routes".to_owned()),
+                stream_routes.map_or(String::new(), |stream_routes| format!("{stream_routes}, ")),
                 counted(upstreams, "upstream").unwrap_or_else(|| "no upstreams".to_owned()),
             );
             let but = match found.is_empty() {

@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve what a configuration file says, until SIGTERM; SIGHUP and file changes reload it
+    /// Serve what a configuration file says, until SIGTERM; SIGHUP and file changes reload it, SIGUSR2 upgrades
     Run(Run),
     /// Validate a configuration file and list everything that is wrong with it
     Check(Check),
@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Start a gateway and two small upstreams in this process, and print what to try
     Demo,
+    /// Have a running gateway replaced by a new process of its binary, without losing a connection
+    Upgrade(Upgrade),
     /// Expose the metrics that gateways share in a folder, from a process of its own
     Exporter(Exporter),
 }
@@ -44,6 +46,20 @@ pub(crate) struct Run {
     /// The configuration; by default ./stillgate.yaml, then /etc/stillgate/stillgate.yaml
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// `stillgate upgrade`.
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The configuration that the gateway was started with; by default where `run` looks for it
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The number of the process; by default it is in gateway.pid_file
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// The file with the number of the process
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub(crate) pid_file: Option<PathBuf>,
 }
 
 /// `stillgate check`.
@@ -289,6 +305,10 @@ mod tests {
         assert!(parse("stillgate check --schema --against g.yaml --requests l.json").is_err());
         assert!(parse("stillgate explain f.yaml").is_err());
         assert!(parse("stillgate run --config f.yaml").is_ok());
+        assert!(parse("stillgate upgrade").is_ok());
+        assert!(parse("stillgate upgrade --config f.yaml --pid 7").is_ok());
+        assert!(parse("stillgate upgrade --pid seven").is_err());
+        assert!(parse("stillgate upgrade --pid 7 --pid-file p").is_err());
         assert!(parse("stillgate exporter").is_err());
         assert!(parse("stillgate exporter --metrics-dir d").is_err());
         assert!(parse("stillgate exporter --metrics-dir d --listen 9091").is_err());

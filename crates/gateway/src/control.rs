@@ -3,20 +3,24 @@
 //! It owns the workers' handle, the configuration and the logs; the admin server and the signals only ask it. Nothing
 //! here takes long: what would is done on another thread and comes back as an event.
 
+mod upgrading;
+
 use crate::access_log_writer::AccessLogWriter;
+use crate::acme::Orders;
 use crate::admin::Question;
 use crate::cardinality::Cardinality;
 use crate::health::{Change, Checker};
 use crate::own_metrics::Facts;
 use crate::reload::{Reloader, Step};
-use crate::status::{AccessLogStatus, Status, counted};
+use crate::status::{AccessLogStatus, Status, certificates, counted};
+use crate::upgrade::{self, PidFile, Testator};
 use crate::upstreams::Known;
 use crate::watch::FileWatch;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_proxy::{Fleet, Inquiry, StartError, Tally};
+use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -37,6 +41,10 @@ enum Event {
     Terminate(&'static str),
     /// SIGUSR1: open the access log anew.
     ReopenLogs,
+    /// SIGUSR2: another process of our binary is to take over.
+    Upgrade,
+    /// That has come a step further.
+    UpgradeStep(upgrade::Step),
     /// The configuration file, or one that it names, may have changed.
     FileTouched,
     /// The admin API wants to know how things are.
@@ -45,6 +53,8 @@ enum Event {
     Reload(Box<Step>),
     /// Active checks have found that a node is not what it was.
     NodeChanged(Box<Change>),
+    /// A certificate was ordered and stored.
+    CertificateStored,
     /// The exporter has done what it was told.
     OrdersEnded,
     /// A second has passed.
@@ -59,6 +69,7 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     reopen: Signal,
+    upgrade: Signal,
 }
 
 impl Signals {
@@ -69,6 +80,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             reopen: signal(SignalKind::user_defined1())?,
+            upgrade: signal(SignalKind::user_defined2())?,
         })
     }
 }
@@ -76,8 +88,12 @@ impl Signals {
 /// The workers, as seen from here.
 enum Workers {
     Serving(Fleet),
-    /// Finishing what is in flight.
-    Draining(JoinHandle<Result<(), StartError>>),
+    /// Finishing what is in flight; giving the rest away, where another process has taken over.
+    Ending {
+        ended: JoinHandle<Result<(), StartError>>,
+        commander: Commander,
+        is_handing_over: bool,
+    },
 }
 
 /// Owns what runs.
@@ -93,7 +109,13 @@ pub(crate) struct Control {
     tally: Tally,
     inquiry: Inquiry,
     checker: Checker,
+    certificates: Orders,
     access_log: Option<AccessLogWriter>,
+    testator: Testator,
+    /// Removed as the process ends, unless it is another's by then.
+    _pid_file: Option<PidFile>,
+    /// Why it did not go well although all workers have ended.
+    failure: Option<String>,
     started: Instant,
     is_exporter_lost: bool,
     /// When to look whether all workers are there and what they still hold, and to tell the metrics how things are.
@@ -109,9 +131,12 @@ impl Control {
         mut reloader: Reloader,
         fleet: Fleet,
         access_log: Option<AccessLogWriter>,
+        (testator, pid_file): (Testator, Option<PidFile>),
     ) -> Control {
         let mut checker = Checker::new();
         checker.follow(&reloader.served().plan);
+        let mut certificates = Orders::start(reloader.plans().clone());
+        certificates.follow(&reloader.candidate());
         Control {
             signals,
             watch,
@@ -123,8 +148,12 @@ impl Control {
             tally: fleet.tally(),
             inquiry: fleet.inquiry(),
             checker,
+            certificates,
             workers: Workers::Serving(fleet),
             access_log,
+            testator,
+            _pid_file: pid_file,
+            failure: None,
             started: Instant::now(),
             is_exporter_lost: false,
             second: interval(LOOK_EVERY),
@@ -136,10 +165,10 @@ impl Control {
         loop {
             let event = self.next().await;
             if let ControlFlow::Break(result) = self.handle(event) {
-                if result.is_ok() {
-                    self.end_metrics().await;
-                }
-                return result;
+                result?;
+                let handed_over = self.finish_handing_over().await;
+                self.end_metrics().await;
+                return handed_over;
             }
         }
     }
@@ -157,7 +186,7 @@ impl Control {
         let ended = async {
             match workers {
                 Workers::Serving(_) => std::future::pending().await,
-                Workers::Draining(ended) => Event::WorkersEnded(match ended.await {
+                Workers::Ending { ended, .. } => Event::WorkersEnded(match ended.await {
                     Ok(result) => result.map_err(|error| error.to_string()),
                     Err(error) => Err(error.to_string()),
                 }),
@@ -172,9 +201,12 @@ impl Control {
             _ = self.second.tick() => Event::Second,
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
+            Some(()) = self.signals.upgrade.recv() => Event::Upgrade,
+            step = self.testator.next() => Event::UpgradeStep(step),
             () = touched => Event::FileTouched,
             () = self.orders_ended.notified() => Event::OrdersEnded,
             change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
+            () = self.certificates.stored() => Event::CertificateStored,
             step = self.reloader.next() => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
@@ -189,12 +221,21 @@ impl Control {
                 if let Some(watch) = &mut self.watch {
                     watch.watch_folders();
                 }
+                self.certificates.retry();
                 self.reloader.request(true);
+            }
+            Event::CertificateStored => {
+                // The folder may not have been there when it was to be watched.
+                if let Some(watch) = &mut self.watch {
+                    watch.watch_folders();
+                }
+                self.reloader.request(false);
             }
             Event::FileTouched => self.reloader.request(false),
             Event::Reload(step) => {
                 self.reloader.handle(*step);
                 self.checker.follow(&self.reloader.served().plan);
+                self.certificates.follow(&self.reloader.candidate());
                 if let Some(watch) = &mut self.watch {
                     watch.set_others(self.reloader.files());
                 }
@@ -203,6 +244,8 @@ impl Control {
                 Some(access_log) => access_log.reopen(),
                 None => info!("SIGUSR1: there is no access log to reopen"),
             },
+            Event::Upgrade => self.upgrade(),
+            Event::UpgradeStep(step) => self.upgrade_step(step),
             Event::OrdersEnded => {
                 if let Some(metering) = self.reloader.metering() {
                     metering.send_orders();
@@ -222,6 +265,7 @@ impl Control {
             }
             Event::WorkersEnded(result) => {
                 self.end_access_log();
+                let result = result.and_then(|()| self.failure.take().map_or(Ok(()), Err));
                 match &result {
                     Ok(()) => info!("ended"),
                     Err(error) => error!("{error}"),
@@ -233,28 +277,43 @@ impl Control {
     }
 
     fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
-        let Workers::Serving(fleet) = &self.workers else {
+        if matches!(self.workers, Workers::Ending { is_handing_over: false, .. }) {
             let open = self.tally.read().requests_in_flight;
             return ControlFlow::Break(Err(format!("{signal} again: ending at once, with {open} requests in flight")));
-        };
+        }
+        self.certificates.stop();
         let deadline = self.reloader.gateway().timeouts.drain;
         info!(
             in_flight = self.tally.read().requests_in_flight,
             deadline_seconds = deadline.as_secs_f64(),
             "{signal}: finishing what is in flight"
         );
-        fleet.drain(deadline);
+        self.testator.abandon();
+        match &mut self.workers {
+            Workers::Serving(fleet) => fleet.drain(deadline),
+            Workers::Ending { commander, is_handing_over, .. } => {
+                *is_handing_over = false;
+                commander.drain(deadline);
+            }
+        }
+        self.await_workers(false);
+        ControlFlow::Continue(())
+    }
+
+    /// From here on the workers are on their way to their end.
+    fn await_workers(&mut self, is_handing_over: bool) {
+        let Workers::Serving(fleet) = &self.workers else { return };
+        let commander = fleet.commander();
         let (start, started) = std::sync::mpsc::sync_channel::<Fleet>(1);
         let ended = spawn_blocking(move || match started.recv() {
             Ok(fleet) => fleet.join(),
             // The sender sends before it is dropped.
             Err(_) => Ok(()),
         });
-        let draining = Workers::Draining(ended);
-        if let Workers::Serving(fleet) = std::mem::replace(&mut self.workers, draining) {
+        let ending = Workers::Ending { ended, commander, is_handing_over };
+        if let Workers::Serving(fleet) = std::mem::replace(&mut self.workers, ending) {
             let _ = start.send(fleet);
         }
-        ControlFlow::Continue(())
     }
 
     fn end_access_log(&mut self) {
@@ -305,10 +364,13 @@ impl Control {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
             workers: self.tally.read(),
+            acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
         };
+        let ends = self.reloader.certificate_ends();
         let Some(metering) = self.reloader.metering() else { return };
         metering.tell(&facts);
+        metering.tell_certificates(ends);
         if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
             error!(
                 "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"
@@ -328,7 +390,7 @@ impl Control {
     }
 
     fn status(&self) -> Status {
-        let (connections, requests, tunnels) = counted(&self.tally.read());
+        let (connections, requests, tunnels, streams) = counted(&self.tally.read());
         Status {
             version: Status::VERSION,
             config: self.reloader.status(),
@@ -337,8 +399,10 @@ impl Control {
             connections,
             requests,
             tunnels,
+            streams,
             access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
-            draining: matches!(self.workers, Workers::Draining(_)),
+            certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
+            draining: matches!(self.workers, Workers::Ending { .. }),
         }
     }
 }

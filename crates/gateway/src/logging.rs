@@ -74,8 +74,13 @@ impl Logging {
     }
 }
 
+/// What rustls warns of is what a peer has sent, a line or more for each connection: whoever connects could fill the log.
+/// What a handshake failed of our own lines say, and a level that names rustls holds.
+const QUIET: &str = "rustls=error";
+
 fn parse(level: &str) -> Result<EnvFilter, LevelError> {
-    EnvFilter::try_new(level).map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
+    EnvFilter::try_new(format!("{QUIET},{level}"))
+        .map_err(|error| LevelError { level: level.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access_log_writer;
+mod acme;
 mod admin;
 mod allocator;
 mod background;
@@ -36,6 +37,7 @@ mod source;
 mod status;
 mod stdout;
 mod tls_material;
+mod upgrade;
 mod upstreams;
 mod watch;
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Demo => demo::run(),
         Command::Exporter(arguments) => exporter::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(arguments),
     };
     ExitCode::from(code)
 }

@@ -7,18 +7,21 @@ use crate::leaving::Leaving;
 use crate::orders::Orders;
 use crate::own_metrics::{Facts, OwnMetrics};
 use crate::process_stats::{self, now_unix_ms};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use stillgate_config::{Measure, Metrics};
+use stillgate_config::{Label, Measure, Metrics};
 use stillgate_exporter::Exporter;
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_proxy::{MetricsPlan, Plan, StartError};
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
+use tracing::warn;
 
 /// Of the memory for metrics, what encoded text may take; half of it is the writers', the rest the reader's.
 const CACHE_SHARE: f64 = 0.3;
@@ -55,24 +58,32 @@ impl From<RegistryError> for MeteringError {
     }
 }
 
+/// What a process hands over to the one that carries its metrics on. Empty: there is none before this one.
+#[derive(Debug, Default)]
+pub(crate) struct Bequest {
+    /// The exporter's socket.
+    pub(crate) listener: Option<OwnedFd>,
+    /// The memory that is counted in; of a shared folder it is in the folder.
+    pub(crate) segments: Vec<OwnedFd>,
+}
+
 /// What is there before the workers are.
 pub(crate) struct Prepared {
     registry: Arc<Registry>,
     listener: Option<TcpListener>,
+    /// Another process serves on the same socket still.
+    is_inherited: bool,
     settings: Metrics,
     plan: Arc<MetricsPlan>,
     started_unix_s: f64,
 }
 
 impl Prepared {
-    /// Takes the address and the memory, and declares the families.
-    pub(crate) fn new(settings: &Metrics) -> Result<Prepared, MeteringError> {
-        let listener = match settings.address {
-            Some(address) => Some(
-                TcpListener::bind(address)
-                    .map_err(|error| MeteringError::Listen(StartError::Bind { address, error }))?,
-            ),
-            None => None,
+    /// Takes the address and the memory, and declares the families. What was counted before is counted on.
+    pub(crate) fn new(settings: &Metrics, inherited: Bequest) -> Result<Prepared, MeteringError> {
+        let (listener, is_inherited) = match settings.address {
+            Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
+            None => (None, false),
         };
         let start = process_stats::start().map_err(MeteringError::Process)?;
         let options = Options {
@@ -83,8 +94,10 @@ impl Prepared {
             ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random())
         };
         let registry = Arc::new(Registry::start(options)?);
+        inherit(&registry, settings, inherited.segments);
         let plan = Arc::new(MetricsPlan::new(settings, &registry)?);
-        Ok(Prepared { registry, listener, settings: settings.clone(), plan, started_unix_s: start.unix_s })
+        let (settings, started_unix_s) = (settings.clone(), start.unix_s);
+        Ok(Prepared { registry, listener, is_inherited, settings, plan, started_unix_s })
     }
 
     /// What requests add to.
@@ -97,17 +110,31 @@ impl Prepared {
         (0..workers).map(|_| self.registry.writer().map_err(MeteringError::from)).collect()
     }
 
-    /// Begins to expose, with what is known by now.
+    /// Begins to expose, with what is known by now; on an inherited socket [`Metering::serve`] does.
     pub(crate) fn start(self, plan: &Plan, facts: &Facts) -> Result<Metering, MeteringError> {
-        let Prepared { registry, listener, settings, plan: recorded, started_unix_s } = self;
+        let Prepared { registry, listener, is_inherited, settings, plan: recorded, started_unix_s } = self;
         let writer = registry.writer()?;
         let mut own = OwnMetrics::new(writer, started_unix_s, &settings, &registry)?;
         own.tell_nodes(&recorded, plan);
         own.tell(facts, registry.lost());
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
-        let exporter = Exporter::spawn(listener, collector, &settings.path).map_err(MeteringError::Thread)?;
+        let served = listener.as_ref().map(TcpListener::try_clone).transpose().map_err(MeteringError::Thread)?;
+        let (waiting, served) = if is_inherited { (served, None) } else { (None, served) };
+        let exporter = Exporter::spawn(served, collector, &settings.path).map_err(MeteringError::Thread)?;
         let orders = Orders::new(registry.writer()?);
-        Ok(Metering { registry, exporter, own, orders, settings, plan: recorded, leaving: Leaving::default() })
+        let leaving = Leaving::default();
+        Ok(Metering {
+            registry,
+            exporter,
+            listener,
+            waiting,
+            own,
+            orders,
+            settings,
+            plan: recorded,
+            leaving,
+            certificates: BTreeMap::new(),
+        })
     }
 }
 
@@ -115,12 +142,18 @@ impl Prepared {
 pub(crate) struct Metering {
     registry: Arc<Registry>,
     exporter: Exporter,
+    /// To be handed over; `None`: there is none, or it has been.
+    listener: Option<TcpListener>,
+    /// The same, while another process serves on it.
+    waiting: Option<TcpListener>,
     own: OwnMetrics,
     orders: Orders,
     /// What holds now.
     settings: Metrics,
     plan: Arc<MetricsPlan>,
     leaving: Leaving,
+    /// When each certificate ends, as told last.
+    certificates: BTreeMap<String, i64>,
 }
 
 /// What a configuration records, until it is published or given up.
@@ -139,7 +172,36 @@ impl Next {
 impl Metering {
     /// Where the exposition is.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.exporter.address()
+        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// What the process that follows needs. Of gauges of which the last value counts, its values do from now on.
+    pub(crate) fn bequest(&self) -> io::Result<Bequest> {
+        let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose()?.map(OwnedFd::from);
+        Ok(Bequest { listener, segments: self.registry.bequest()? })
+    }
+
+    /// No process follows: goes on as before [`Metering::bequest`].
+    pub(crate) fn keep(&self) {
+        self.registry.keep();
+    }
+
+    /// Answers no more scrapes, for the process that follows does: it may when the future has ended. This one goes on to
+    /// count.
+    pub(crate) fn stop_serving(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        self.listener = None;
+        self.exporter.stop_serving()
+    }
+
+    /// Answers scrapes on the socket of the process before this one, which has stopped to; where there is none it does from the
+    /// beginning.
+    pub(crate) fn serve(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let served = self.waiting.take().map(|listener| self.exporter.serve(listener));
+        async move {
+            if let Some(served) = served {
+                served.await;
+            }
+        }
     }
 
     /// What is recorded under other settings, or the same ones. Without any, and with those that need a restart, it stays
@@ -205,6 +267,17 @@ impl Metering {
         self.own.tell(facts, self.registry.lost());
     }
 
+    /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.
+    pub(crate) fn tell_certificates(&mut self, ends: BTreeMap<String, i64>) {
+        let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
+            of.keys().filter(|id| !other.contains_key(*id)).map(|id| (Label::Ssl, id.clone())).collect()
+        };
+        self.orders.set_in_use(only(&ends, &self.certificates), true);
+        self.orders.set_in_use(only(&self.certificates, &ends), false);
+        self.own.tell_certificates(&ends);
+        self.certificates = ends;
+    }
+
     /// Tells what active checks have found of a node, which is one of `endpoints`.
     pub(crate) fn tell_checked(&mut self, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
         self.own.tell_checked(&self.plan, upstream, node, endpoints);
@@ -230,6 +303,35 @@ impl Metering {
     }
 }
 
+/// The socket to serve on: the inherited one, where it is at this address (or at any port, if any would do), and whether
+/// it is.
+fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> Result<(TcpListener, bool), MeteringError> {
+    let is_at_address = |listener: &TcpListener| {
+        let at = listener.local_addr();
+        at.is_ok_and(|at| at == address || (address.port() == 0 && at.ip() == address.ip()))
+    };
+    match inherited.map(TcpListener::from).filter(is_at_address) {
+        Some(listener) => Ok((listener, true)),
+        None => match TcpListener::bind(address) {
+            Ok(listener) => Ok((listener, false)),
+            Err(error) => Err(MeteringError::Listen(StartError::Bind { address, error })),
+        },
+    }
+}
+
+/// Counts on from what another process has handed over.
+fn inherit(registry: &Registry, settings: &Metrics, segments: Vec<OwnedFd>) {
+    if settings.shared.is_some() && !segments.is_empty() {
+        warn!(
+            "gateway.metrics.shared is new: totals begin anew, as those of the process before this one are not in the folder"
+        );
+        return;
+    }
+    for error in registry.inherit(segments) {
+        warn!("gateway.metrics: some of what the process before this one counted is lost: {error}");
+    }
+}
+
 fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) -> CollectorOptions {
     let mut reader = ReaderOptions {
         cache_bytes_max: (settings.memory_bytes as f64 * CACHE_SHARE) as usize,
@@ -251,4 +353,38 @@ fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) 
 /// From the system, by way of the hash maps' seed.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_inherited_where_it_is_at_the_address() {
+        let fresh = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = |listener: &TcpListener| listener.local_addr().unwrap();
+        let (before, other) = (fresh(), fresh());
+        let check =
+            |address: SocketAddr, inherited: OwnedFd, expected: Option<bool>| match listen(address, Some(inherited)) {
+                Ok((listener, is_inherited)) => {
+                    assert_eq!(Some(is_inherited), expected, "{address}");
+                    assert_eq!(at(&listener) == at(&before), is_inherited);
+                }
+                Err(MeteringError::Listen(_)) => assert_eq!(expected, None, "{address}"),
+                Err(error) => panic!("{error}"),
+            };
+        let inherited = || OwnedFd::from(before.try_clone().unwrap());
+        check(at(&before), inherited(), Some(true));
+        // Any port would do, and so does that one.
+        check("127.0.0.1:0".parse().unwrap(), inherited(), Some(true));
+        check("127.0.0.2:0".parse().unwrap(), inherited(), Some(false));
+        // Somebody else's.
+        check(at(&other), inherited(), None);
+        let free = at(&fresh());
+        check(free, inherited(), Some(false));
+        // What is no socket at all.
+        check("127.0.0.1:0".parse().unwrap(), std::io::pipe().unwrap().0.into(), Some(false));
+        let nothing = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        assert!(!nothing.1);
+    }
 }

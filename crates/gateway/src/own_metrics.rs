@@ -4,6 +4,7 @@
 
 use crate::process_stats::{self, Usage, now_unix_ms};
 use crate::status::Status;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
@@ -19,6 +20,8 @@ pub(crate) struct Facts {
     pub(crate) last_reload_successful: bool,
     /// What the workers have counted so far.
     pub(crate) workers: Counters,
+    /// Tries to order a certificate that have failed so far.
+    pub(crate) acme_failures: u64,
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
 }
@@ -49,7 +52,10 @@ struct Counted {
     retries: u64,
     retries_over_budget: u64,
     requests_shed: u64,
+    requests_queued: u64,
     tunnels: u64,
+    acme_failures: u64,
+    datagrams_dropped: u64,
     cpu_s: f64,
 }
 
@@ -106,6 +112,18 @@ impl OwnMetrics {
         self.writer.tick(now_unix_ms());
     }
 
+    /// Tells when certificates end, in seconds since 1970, by the ids of their entries.
+    pub(crate) fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
+        let Some(declared) = self.declared(Measure::TlsCertificateExpiry).cloned() else { return };
+        self.writer.tick(now_unix_ms());
+        for (id, seconds) in ends {
+            let handle = self.writer.series(&declared, &[id.as_bytes()]);
+            // Refused only where there was no memory for the series, and that the writer has counted.
+            let _ = self.writer.set(handle, *seconds as f64);
+        }
+        self.writer.tick(now_unix_ms());
+    }
+
     /// Tells everything; `lost`: what could not be recorded at all so far.
     pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
@@ -125,6 +143,8 @@ impl OwnMetrics {
             let handle = match measure {
                 // The collector sets these.
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
+                // These are told by certificate.
+                Measure::TlsCertificateExpiry => continue,
                 _ => writer.series(declared, &values),
             };
             // Refused only where there was no memory for the series, and that the writer has counted.
@@ -136,9 +156,12 @@ impl OwnMetrics {
                         Measure::UpstreamRetries => &mut counted.retries,
                         Measure::RetriesOverBudget => &mut counted.retries_over_budget,
                         Measure::RequestsShed => &mut counted.requests_shed,
+                        Measure::RequestsQueued => &mut counted.requests_queued,
                         Measure::RouteCacheHits => &mut counted.route_cache_hits,
                         Measure::RouteCacheMisses => &mut counted.route_cache_misses,
+                        Measure::AcmeFailures => &mut counted.acme_failures,
                         Measure::Tunnels => &mut counted.tunnels,
+                        Measure::StreamDatagramsDropped => &mut counted.datagrams_dropped,
                         _ => &mut counted.dropped_lines,
                     };
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
@@ -178,12 +201,17 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::UpstreamRetries => Some(Amount::SoFar(facts.workers.upstream_retries)),
         Measure::RetriesOverBudget => Some(Amount::SoFar(facts.workers.retries_over_budget)),
         Measure::RequestsShed => Some(Amount::SoFar(facts.workers.requests_shed)),
+        Measure::RequestsQueued => Some(Amount::SoFar(facts.workers.requests_queued)),
+        Measure::RequestsWaiting => now(facts.workers.requests_waiting),
         Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
         Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
         Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
         Measure::RouteCacheMisses => Some(Amount::SoFar(facts.workers.route_cache_misses)),
+        Measure::AcmeFailures => Some(Amount::SoFar(facts.acme_failures)),
         Measure::TunnelsOpen => now(facts.workers.tunnels_open),
         Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
+        Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
+        Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
         // Requests, connections and nodes are told by the workers, the metrics' own size by the collector.
         _ => None,
@@ -191,6 +219,9 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
 }
 
 fn is_of_workers(measure: Measure) -> bool {
-    use Measure::{ApisixConnections, ApisixUpstreamStatus, Connections, UpstreamHealthy};
-    matches!(measure, Connections | ApisixConnections | UpstreamHealthy | ApisixUpstreamStatus)
+    use Measure::{ApisixConnections, ApisixUpstreamStatus, Connections, StreamBytes, StreamSessions, UpstreamHealthy};
+    matches!(
+        measure,
+        Connections | ApisixConnections | UpstreamHealthy | ApisixUpstreamStatus | StreamSessions | StreamBytes
+    )
 }

@@ -1,5 +1,6 @@
 //! A reload's first step: the text of the configuration, read and validated, and the certificates that it names.
 
+use crate::acme;
 use crate::source::Source;
 use crate::tls_material;
 use std::collections::BTreeSet;
@@ -96,6 +97,8 @@ impl Reading {
 
     fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> Read {
         let began = Instant::now();
+        // Before it is watched.
+        acme::prepare(&loaded.config);
         let material = tls_material::load(&loaded.config, Some(served));
         debug!(tls_ms = millis(began), "certificates read");
         let (read, errors) = match material {

@@ -23,7 +23,7 @@ use crate::retired::{Garbage, Retired};
 use crate::source::Source;
 use crate::status::{ConfigStatus, LastError, now_rfc3339};
 use crate::tls_material;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,6 +143,11 @@ impl Reloader {
         &self.served.config.gateway
     }
 
+    /// That which the process was started with, and some of which holds until its end.
+    pub(crate) fn started(&self) -> &Gateway {
+        &self.started
+    }
+
     /// The files to be watched besides the configuration's own.
     pub(crate) fn files(&self) -> &BTreeSet<PathBuf> {
         &self.files
@@ -151,6 +156,21 @@ impl Reloader {
     /// What is served right now.
     pub(crate) fn served(&self) -> Served {
         Served { plan: self.plans.load(), loaded: self.served.clone() }
+    }
+
+    /// The configuration that is served, with its certificates.
+    pub(crate) fn candidate(&self) -> Candidate {
+        Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() }
+    }
+
+    /// When the certificates that are served end, in seconds since 1970, by the ids of their entries.
+    pub(crate) fn certificate_ends(&self) -> BTreeMap<String, i64> {
+        self.tls.expiries().map(|(id, end)| (id.to_owned(), end)).collect()
+    }
+
+    /// Where workers find the Plan.
+    pub(crate) fn plans(&self) -> &Arc<PlanCell> {
+        &self.plans
     }
 
     /// For the status page.
@@ -256,7 +276,7 @@ impl Reloader {
             }));
         } else if self.wanted.addresses {
             let generation = self.plans.load().generation;
-            let served = Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() };
+            let served = self.candidate();
             self.build(generation, served);
         }
     }

@@ -8,7 +8,10 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
     [
         ("gateway.workers", started.workers != new.workers),
         ("gateway.listeners", started.listeners != new.listeners),
+        ("gateway.stream_proxy.tcp", started.stream_proxy.tcp != new.stream_proxy.tcp),
+        ("gateway.stream_proxy.udp", started.stream_proxy.udp != new.stream_proxy.udp),
         ("gateway.admin.address", admin(started) != admin(new)),
+        ("gateway.pid_file", started.pid_file != new.pid_file),
         ("gateway.access_log", started.access_log != new.access_log),
         ("gateway.log.format", started.log.format != new.log.format),
         ("gateway.metrics", started.metrics.is_some() != new.metrics.is_some()),
@@ -49,6 +52,7 @@ mod tests {
             "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
             &["gateway.listeners", "gateway.admin.address", "gateway.access_log", "gateway.log.format"],
         );
+        check("workers: 2\n  pid_file: /run/a\n  timeouts: {upgrade: 1s}", &["gateway.pid_file"]);
         check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
         let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");
         let changed = gateway(

@@ -4,6 +4,7 @@
 //! on the control loop has everything.
 
 use crate::access_log_writer::{AccessLogWriter, OpenError};
+use crate::acme;
 use crate::admin;
 use crate::allocator;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
@@ -16,24 +17,26 @@ use crate::reading::{Candidate, Reading};
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
 use crate::tls_material;
+use crate::upgrade::{AdminSocket, Former, Heir, Launcher, PidFile, Program, Testator, tell_supervisor};
 use crate::watch::FileWatch;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use stillgate_config::{Errors, Gateway, Loaded, Reader, Text};
-use stillgate_proxy::{Counters, Fleet, Plan, PlanCell, PlanError, StartError, access_log};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text};
+use stillgate_proxy::{Counters, Fleet, Inherited, Plan, PlanCell, PlanError, Sockets, StartError, access_log};
 use stillgate_tls::Refused;
 use stillgate_upstream::{Resolver, ResolverSettings};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 /// The control thread's niceness: a reload must not take a core from a worker.
 pub(crate) const CONTROL_NICE: i32 = 10;
 
-/// Reloading is one step at a time; another is for the workers' end, the rest for explaining.
-const BLOCKING_THREADS_MAX: usize = 2 + admin::EXPLAINED_MAX;
+/// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
+const BLOCKING_THREADS_MAX: usize = 3 + admin::EXPLAINED_MAX;
+
+const NO_TAKEOVER: &str = "cannot take over from the former process";
 
 /// Where the gateway is found, once it is up.
 pub(crate) struct Up<'a> {
@@ -127,6 +130,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
+    let heir = Heir::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("control-work")
@@ -134,7 +138,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
     let result = runtime.block_on(async {
-        let control = start(source, reader, loaded, logging, announce).await?;
+        let control = start(source, reader, loaded, logging, heir, announce).await?;
         control.run().await.map_err(RunError::Ended)
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
@@ -147,8 +151,10 @@ async fn start(
     reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
+    heir: Option<(Heir, Former)>,
     announce: impl FnOnce(&Up<'_>),
 ) -> Result<Control, RunError> {
+    let (heir, mut former) = heir.map_or_else(|| (None, Former::default()), |(heir, former)| (Some(heir), former));
     let signals = Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
     let config = &loaded.config;
     info!(
@@ -159,69 +165,70 @@ async fn start(
         file = source.name(),
         "starting"
     );
+    acme::prepare(config);
     // Watched from before it is used: a change during the start is seen after it.
     let mut watch = source.file().map(FileWatch::start);
     if let Some(watch) = &mut watch {
         watch.set_others(&tls_material::files(config));
     }
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
-    for warning in &warnings {
-        warn!("{warning}");
-    }
-    match stillgate_proxy::raise_fd_limit() {
-        Ok(limit) => tell_descriptors(limit, &config.gateway),
-        Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
-    }
-    let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
-    resolver.set_names(names::of(config));
-    // Who is without addresses is told right below.
-    let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
-    names::warn_unresolved(&resolver);
-    let addresses = names::addresses(&resolver, config);
+    warnings.iter().for_each(|warning| warn!("{warning}"));
     let gateway = &config.gateway;
-    let prepared = gateway.metrics.as_ref().map(Prepared::new).transpose().map_err(RunError::Metrics)?;
+    raise_descriptors(gateway);
+    let resolver = resolve(config).await?;
+    let addresses = names::addresses(&resolver, config);
+    let counted = std::mem::take(&mut former.metrics);
+    let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
+    let prepared = prepared.map_err(RunError::Metrics)?;
     let recorded = prepared.as_ref().map(Prepared::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
     let plans = Arc::new(PlanCell::new(plan.clone()));
 
-    let admin = match &gateway.admin {
-        Some(admin) => Some(listen_admin(admin.address).await?),
-        None => None,
-    };
+    let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
     let (sinks, access_log) = start_access_log(gateway)?;
     let workers = stillgate_proxy::worker_count(gateway);
-    let writers = match &prepared {
-        Some(prepared) => prepared.writers(workers).map_err(RunError::Metrics)?,
-        None => Vec::new(),
-    };
+    let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
+    let writers = writers.map_err(RunError::Metrics)?;
     // Before clients come, who could take all descriptors.
     let metering = prepared.map(|prepared| prepared.start(&plan, &at_start(access_log.as_ref())));
-    let metering = metering.transpose().map_err(RunError::Metrics)?;
+    let mut metering = metering.transpose().map_err(RunError::Metrics)?;
     drop(plan);
-    let fleet =
-        Fleet::start(gateway, plans.clone(), sinks, writers, allocator::give_back).map_err(|error| match error {
-            StartError::Bind { .. } => RunError::Listen("gateway.listeners", error),
-            other => RunError::Workers(other),
-        })?;
+    let sockets = Sockets::open(gateway, workers, &mut former.listeners)
+        .map_err(|error| RunError::Listen(listening_key(gateway, &error), error))?;
+    let fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
+        .map_err(RunError::Workers)?;
+    let launcher = Program::own().and_then(Launcher::start);
+    let launcher = launcher.map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
+    // What nobody listens on any more is closed by the former process, after it has taken who waits there.
+    former.listeners = Inherited::default();
+    let went = heir.map(|heir| heir.serve(&former, gateway, &plans.load(), &fleet)).transpose();
+    let went = went.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
+    if let Some(went) = went {
+        // Where the former process is gone already there is nobody to wait for.
+        let _ = went.await;
+    }
 
     let key = gateway.admin.as_ref().and_then(|admin| admin.key.clone());
     let (admin_key, key) = watch::channel(key);
     let (ask, questions) = mpsc::channel(admin::QUESTIONS_MAX);
-    let admin_address = admin.as_ref().and_then(|admin| admin.local_addr().ok());
-    if let Some(listener) = admin {
-        // It ends with the runtime.
-        tokio::spawn(admin::serve(listener, key, ask));
+    let admin = admin.map(|(address, listener)| serve_admin(address, listener, key, ask)).transpose()?;
+    if let Some(metering) = &mut metering {
+        metering.serve().await;
     }
+    let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
+    tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
+    let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
     let live = Live { logging, admin_key, metering };
     let reading = Reading::new(reader, loaded.clone());
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, live);
-    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log))
+    let testator = Testator::new(launcher, admin);
+    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log, (testator, pid_file)))
 }
 
 /// What the metrics are told before anything has happened.
@@ -230,14 +237,42 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         generation: 1,
         last_reload_successful: true,
         workers: Counters::default(),
+        acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
+    }
+}
+
+/// Whose address it is that cannot be had.
+fn listening_key(gateway: &Gateway, error: &StartError) -> &'static str {
+    let is_of_http = |address: SocketAddr| gateway.listeners.iter().any(|listener| listener.address == address);
+    match error {
+        StartError::Bind { address, .. } if !is_of_http(*address) => "gateway.stream_proxy",
+        _ => "gateway.listeners",
+    }
+}
+
+async fn resolve(config: &Config) -> Result<Resolver, RunError> {
+    let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
+    resolver.set_names(names::of(config));
+    // Who is without addresses is told right below.
+    let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
+    names::warn_unresolved(&resolver);
+    Ok(resolver)
+}
+
+fn raise_descriptors(gateway: &Gateway) {
+    match stillgate_proxy::raise_fd_limit() {
+        Ok(limit) => tell_descriptors(limit, gateway),
+        Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
 }
 
 /// Clients alone could take all descriptors, and then none is left to reach a node with.
 fn tell_descriptors(limit: Option<u64>, gateway: &Gateway) {
-    let connections = stillgate_proxy::worker_count(gateway) * gateway.limits.connections_per_worker;
-    let needed = 2 * connections as u64;
+    let streams = &gateway.stream_proxy;
+    let sessions = if streams.udp.is_empty() { 0 } else { streams.udp_sessions_per_worker };
+    let needed =
+        (stillgate_proxy::worker_count(gateway) * (2 * gateway.limits.connections_per_worker + sessions)) as u64;
     match limit {
         Some(limit) if limit < needed => info!(
             limit,
@@ -249,10 +284,33 @@ fn tell_descriptors(limit: Option<u64>, gateway: &Gateway) {
     }
 }
 
-async fn listen_admin(address: SocketAddr) -> Result<TcpListener, RunError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error }))
+/// The address as configured, and its socket: the former process's where that has the same.
+fn listen_admin(
+    address: SocketAddr,
+    former: Option<(SocketAddr, TcpListener)>,
+) -> Result<(SocketAddr, TcpListener), RunError> {
+    let listener = match former.filter(|(before, _)| *before == address) {
+        Some((_, listener)) => Ok(listener),
+        None => TcpListener::bind(address),
+    };
+    let listener = listener.and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok((address, listener))
+    });
+    listener.map_err(|error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error }))
+}
+
+fn serve_admin(
+    address: SocketAddr,
+    listener: TcpListener,
+    key: watch::Receiver<Option<String>>,
+    ask: mpsc::Sender<admin::Question>,
+) -> Result<AdminSocket, RunError> {
+    let fail = |error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error });
+    let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
+    // It ends with the runtime, or when another process serves there.
+    let serving = tokio::spawn(admin::serve(served, key, ask)).abort_handle();
+    Ok(AdminSocket { address, listener, serving })
 }
 
 fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {

@@ -2,8 +2,13 @@
 //!
 //! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
 
+use crate::acme::State;
+use crate::reading::Candidate;
 use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_config::Ssl;
 use stillgate_proxy::Counters;
 use stillgate_proxy::access_log::rfc3339;
 
@@ -24,11 +29,28 @@ pub(crate) struct Status {
     pub(crate) requests: Requests,
     /// Connections whose client and node speak another protocol.
     pub(crate) tunnels: Tunnels,
+    /// Connections and sessions of `stream_proxy`.
+    pub(crate) streams: Streams,
     /// Absent where no access log is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLogStatus>,
+    /// Of the entries of `ssls`; absent where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) certificates: Vec<CertificateStatus>,
     /// Whether the gateway is about to end.
     pub(crate) draining: bool,
+}
+
+/// The certificates of one entry of `ssls`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct CertificateStatus {
+    /// The entry's.
+    pub(crate) id: String,
+    /// When the first of them ends, RFC 3339; null where an ordered one is not there yet.
+    pub(crate) not_after: Option<String>,
+    /// How ordering it goes; absent where it is not ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) acme: Option<State>,
 }
 
 /// The configuration that is served, and what became of the last attempt to replace it.
@@ -92,6 +114,19 @@ pub(crate) struct Tunnels {
     pub(crate) total: u64,
 }
 
+/// Connections and sessions of `stream_proxy`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Streams {
+    /// To nodes, now.
+    pub(crate) open: u64,
+    /// Ended since the start, those that were not served included.
+    pub(crate) total: u64,
+    /// Of those that are open, sessions of UDP.
+    pub(crate) udp_open: u64,
+    /// Datagrams that could not be passed on.
+    pub(crate) datagrams_dropped: u64,
+}
+
 /// The access log.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AccessLogStatus {
@@ -117,7 +152,7 @@ impl Status {
 }
 
 /// The counters under the names of the API.
-pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels) {
+pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, Streams) {
     (
         Connections {
             open: counters.connections_open,
@@ -131,7 +166,25 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels) {
         },
         Requests { total: counters.requests_total, in_flight: counters.requests_in_flight },
         Tunnels { open: counters.tunnels_open, total: counters.tunnels_total },
+        Streams {
+            open: counters.stream_sessions_open,
+            total: counters.stream_sessions_total,
+            udp_open: counters.udp_sessions_open,
+            datagrams_dropped: counters.udp_datagrams_dropped,
+        },
     )
+}
+
+/// What is known of the certificates that are served; `states`: of those that are ordered.
+pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>) -> Vec<CertificateStatus> {
+    let ends: HashMap<_, _> = served.tls.expiries().collect();
+    let end = |seconds: i64| rfc3339(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
+    let status = |ssl: &Arc<Ssl>| CertificateStatus {
+        id: ssl.id.clone(),
+        not_after: ends.get(ssl.id.as_str()).copied().map(end),
+        acme: ssl.acme.then(|| states.get(&ssl.id).cloned().unwrap_or_default()),
+    };
+    served.loaded.config.ssls.iter().map(status).collect()
 }
 
 /// This moment as the status shows it.
@@ -148,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_shape_is_a_contract() {
-        let (connections, requests, tunnels) = counted(&Counters::default());
+        let (connections, requests, tunnels, streams) = counted(&Counters::default());
         let status = Status {
             version: "1.2.3",
             config: ConfigStatus {
@@ -165,7 +218,9 @@ mod tests {
             connections,
             requests,
             tunnels,
+            streams,
             access_log: Some(AccessLogStatus { dropped_lines: 0 }),
+            certificates: Vec::new(),
             draining: false,
         };
         expect![[r#"
@@ -201,6 +256,12 @@ mod tests {
               "tunnels": {
                 "open": 0,
                 "total": 0
+              },
+              "streams": {
+                "open": 0,
+                "total": 0,
+                "udp_open": 0,
+                "datagrams_dropped": 0
               },
               "access_log": {
                 "dropped_lines": 0

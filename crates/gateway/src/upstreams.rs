@@ -33,6 +33,8 @@ pub(crate) struct Upstreams {
 struct UpstreamStatus {
     /// Its id, or `routes/ID` or `services/ID` for one written inline.
     id: String,
+    /// For a place among those in flight.
+    requests_waiting: usize,
     endpoints: Vec<Node>,
 }
 
@@ -100,8 +102,10 @@ impl Upstreams {
     pub(crate) fn new(known: &Known, answers: Vec<Option<Vec<UpstreamOverview>>>) -> Upstreams {
         let silent_workers = (0..answers.len()).filter(|worker| answers[*worker].is_none()).collect();
         let mut by_peer: HashMap<Peer, Vec<(usize, EndpointStatus)>> = HashMap::new();
+        let mut by_upstream: HashMap<String, usize> = HashMap::new();
         for (worker, overview) in answers.into_iter().enumerate() {
-            for UpstreamOverview { upstream, nodes } in overview.into_iter().flatten() {
+            for UpstreamOverview { upstream, waiting, nodes } in overview.into_iter().flatten() {
+                *by_upstream.entry(upstream.clone()).or_default() += waiting;
                 for node in nodes {
                     let peer = (upstream.clone(), node.address, node.host.clone());
                     by_peer.entry(peer).or_default().push((worker, node));
@@ -114,6 +118,7 @@ impl Upstreams {
         };
         let upstreams = known.plan.upstreams().map(|(definition, endpoints)| UpstreamStatus {
             id: definition.key.clone(),
+            requests_waiting: by_upstream.get(&definition.key).copied().unwrap_or_default(),
             endpoints: endpoints.iter().map(|endpoint| node(&definition.key, endpoint)).collect(),
         });
         Upstreams { upstreams: upstreams.collect(), silent_workers }
@@ -196,7 +201,7 @@ mod tests {
             set_aside_ms: if circuit == Circuit::Open { 800 } else { 0 },
             latency_us: 0,
         };
-        Some(vec![UpstreamOverview { upstream: "u".to_owned(), nodes: vec![node] }])
+        Some(vec![UpstreamOverview { upstream: "u".to_owned(), waiting: 2, nodes: vec![node] }])
     }
 
     #[test]
@@ -216,7 +221,7 @@ mod tests {
             vec![overview(&endpoints[1], Circuit::Open, 1), None, overview(&endpoints[1], Circuit::Closed, 3)];
         let shown = serde_json::to_string(&Upstreams::new(&known, answers)).unwrap().replace("},{", "},\n{");
         expect![[r#"
-            {"upstreams":[{"id":"u","endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
+            {"upstreams":[{"id":"u","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
             {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1}],"requests_in_flight":4,"idle_connections":4},
             {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}]}],"silent_workers":[1]}"#]].assert_eq(&shown);
     }

@@ -1,40 +1,13 @@
 //! gRPC through the gateway, with a client and a server of Python's grpcio.
 
-use std::net::TcpStream;
+mod grpc_peer;
+
+use grpc_peer::{Server, python, server};
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, kind};
-use stillgate_testkit::{Gateway, Process, ReservedPort, Setup, Upstream, eventually, eventually_within, run_tool};
+use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
-/// What grpcio takes to start.
-const PYTHON_PATIENCE: Duration = Duration::from_secs(60);
-
-struct Server {
-    _process: Process,
-    port: ReservedPort,
-    _dir: tempfile::TempDir,
-}
-
-fn python(script: &str, arguments: &[&str]) -> std::process::Command {
-    let mut command = std::process::Command::new("/usr/bin/python3");
-    let file = format!("{}/tests/grpc/{script}", env!("CARGO_MANIFEST_DIR"));
-    command.arg("-u").arg(file).args(arguments).env_remove("http_proxy").env_remove("https_proxy");
-    command
-}
-
-fn server() -> Server {
-    let probe = run_tool("/usr/bin/python3", "python3", &["-c", "import grpc"]);
-    assert!(probe.status.success(), "Python's grpcio is missing; install the Debian package python3-grpcio");
-    let port = ReservedPort::new();
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let mut command = python("server.py", &[&port.addr().port().to_string()]);
-    let mut process = Process::spawn("python3", &mut command, &dir.path().join("server.log"));
-    eventually_within(PYTHON_PATIENCE, "the gRPC server to listen", || {
-        assert!(process.ended().is_none(), "{}", process.log());
-        TcpStream::connect(port.addr()).is_ok()
-    });
-    Server { _process: process, port, _dir: dir }
-}
 
 #[track_caller]
 fn client(gateway: &Gateway, what: &str) {

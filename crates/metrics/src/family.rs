@@ -57,6 +57,8 @@ pub enum Kind {
 pub enum Merge {
     /// Their sum.
     Sum,
+    /// Their sum, in which what an ended process set stays: for what only grows and is a gauge by contract.
+    Total,
     /// The one that was set last.
     Last,
     /// The largest.
@@ -184,9 +186,10 @@ impl Family {
         }
     }
 
-    /// Whether the two can stand under one `# TYPE` line: all but the labels are equal.
+    /// Whether the two can stand under one `# TYPE` line: all is equal but the labels, and the help text, which the next
+    /// release may say better.
     pub fn agrees_with(&self, other: &Family) -> bool {
-        self.name == other.name && self.help == other.help && self.unit == other.unit && self.kind == other.kind
+        self.name == other.name && self.unit == other.unit && self.kind == other.kind
     }
 }
 

@@ -2,7 +2,7 @@
 //! changed since the last one, in a thread that no request waits for.
 //!
 //! ```text
-//!  registry: families, budgets            ┌ writer ──▶ segment ┐ append-only; anonymous, or a file on tmpfs
+//!  registry: families, budgets            ┌ writer ──▶ segment ┐ append-only; a file on tmpfs, or one without a name
 //!     │  provisioner: memory ahead  ────▶ ├ writer ──▶ segment ┤──▶ reader: merged series, sorted, encoded by chunks
 //!                                         └ writer ──▶ segment ┘      └ collector: scrapes, expiry, ended processes
 //! ```
@@ -12,6 +12,8 @@
 //!   family is over its budget, the label with the most values becomes `__other__`, and everything else stays exact.
 //! - A [`Collector`] belongs to one thread too, of low priority. It reads all segments of the process, or of all
 //!   processes that share a folder, merges them, and hands out expositions piece by piece in three formats.
+//! - A process that follows another one is given its segments ([`Registry::bequest`], [`Registry::inherit`]), reads them while
+//!   that one goes on, and carries its totals on when it has ended.
 //!
 //! ```
 //! use stillgate_metrics::{Collector, CollectorOptions, Family, Kind, Options, Process, Registry, encode::Format};

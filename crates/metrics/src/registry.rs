@@ -3,6 +3,8 @@
 //! Declaring and creating take a lock and may take their time: they belong on a control thread. Writers hold what they
 //! need and never come here but to call the provisioner, the thread that keeps memory ready for them.
 
+mod bequest;
+
 use crate::declared::Declared;
 use crate::family::{Family, FamilyError, Kind};
 use crate::reader::{Mount, Mounts};
@@ -51,7 +53,8 @@ pub struct Options {
     /// Random, so that nobody can choose label values whose hashes collide.
     pub seed: u64,
     /// A folder (on tmpfs) in which other processes can read the segments, and from which totals of processes that have
-    /// ended are carried on. `None`: anonymous memory.
+    /// ended are carried on. `None`: memory of this process, which another one can read only where it is given it
+    /// ([`Registry::bequest`]).
     pub shared: Option<PathBuf>,
 }
 
@@ -79,6 +82,8 @@ pub enum RegistryError {
     Family(FamilyError),
     /// The shared folder cannot be used.
     Directory(DirectoryError),
+    /// Another process carries the metrics on: what this one counted in new memory nobody would read.
+    Bequeathed,
 }
 
 impl fmt::Display for RegistryError {
@@ -87,6 +92,7 @@ impl fmt::Display for RegistryError {
             RegistryError::Io(what, error) => write!(f, "cannot make {what}: {error}"),
             RegistryError::Family(error) => error.fmt(f),
             RegistryError::Directory(error) => error.fmt(f),
+            RegistryError::Bequeathed => f.write_str("the metrics have been handed over to another process"),
         }
     }
 }
@@ -107,7 +113,8 @@ impl From<DirectoryError> for RegistryError {
 
 /// Where a registry's segments are.
 pub(crate) enum Place {
-    Anonymous,
+    /// In files without a name.
+    Unnamed,
     /// In files that the folder's list names.
     Shared(Directory),
     /// The only segment is this file, which nobody reads yet.
@@ -129,6 +136,8 @@ pub(crate) struct Inner {
     /// Bytes that are ready or used, over all writers.
     taken: AtomicUsize,
     ended: AtomicBool,
+    /// Another process reads all segments there are; it would not learn of new ones.
+    is_bequeathed: AtomicBool,
     /// Where there is none, whoever calls it does its work.
     provisioner: OnceLock<Thread>,
     pub(crate) place: Place,
@@ -139,9 +148,11 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct Writers {
     memories: Vec<Arc<Memory>>,
+    /// Segments of processes before this one.
+    inherited: Vec<Mount>,
     /// The next segment's serial.
     serial: u64,
-    /// Changes with the list.
+    /// Changes with both lists.
     version: u64,
 }
 
@@ -155,7 +166,7 @@ impl Registry {
     /// An empty registry, with its provisioner running.
     pub fn start(options: Options) -> Result<Registry, RegistryError> {
         let place = match &options.shared {
-            None => Place::Anonymous,
+            None => Place::Unnamed,
             Some(folder) => {
                 let directory = Directory::create(folder)?;
                 directory.beat(options.process, options.now_ms)?;
@@ -187,6 +198,7 @@ impl Registry {
             writers: Mutex::new(Writers { serial, ..Writers::default() }),
             taken: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
+            is_bequeathed: AtomicBool::new(false),
             provisioner: OnceLock::new(),
             place,
             counts_collapses,
@@ -251,9 +263,12 @@ impl Registry {
 
     /// What there is to read.
     pub(crate) fn mounts(&self) -> Mounts {
-        let writers = lock(&self.inner.writers);
+        let ended = self.ended_meanwhile();
+        let mut writers = lock(&self.inner.writers);
+        writers.note_ended(&ended);
         let mount = |memory: &Arc<Memory>| Mount { segment: memory.segment.clone(), is_alive: true };
-        Mounts { version: writers.version, segments: writers.memories.iter().map(mount).collect() }
+        let own = writers.memories.iter().map(mount);
+        Mounts { version: writers.version, segments: own.chain(writers.inherited.iter().cloned()).collect() }
     }
 
     /// Bytes of the writers: their logs (with epochs), and their indices (with what families keep of their label sets).
@@ -308,6 +323,9 @@ impl Inner {
     /// A new writer's memory, which readers find from now on.
     pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<Memory>, RegistryError> {
         let mut writers = lock(&self.writers);
+        if self.is_bequeathed() {
+            return Err(RegistryError::Bequeathed);
+        }
         let options = &self.options;
         let serial = writers.serial;
         let file = self.file_of(serial);
@@ -338,7 +356,7 @@ impl Inner {
     /// The file of the segment with this serial, if it has one.
     pub(crate) fn file_of(&self, serial: u64) -> Option<PathBuf> {
         match &self.place {
-            Place::Anonymous => None,
+            Place::Unnamed => None,
             Place::Shared(directory) => Some(Entry { process: self.options.process, serial }.path(directory.folder())),
             Place::File(path) => Some(path.clone()),
         }

@@ -6,22 +6,17 @@
 #![allow(clippy::unwrap_used)]
 
 mod exposition;
+mod started;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use exposition::{Exposition, read};
+use started::{Notes, Started, family, identity, is_wanted, task};
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Buckets, Collector, CollectorOptions, Family, Kind, Native, Options, Process, Registry};
+use stillgate_metrics::{Buckets, Collector, CollectorOptions, Kind, Native, Options, Registry};
 
-/// Where a started process works; it is none of the tests' own without it.
-const FOLDER: &str = "STILLGATE_TEST_FOLDER";
-/// The number of a started writer.
-const NUMBER: &str = "STILLGATE_TEST_NUMBER";
 /// How much faster time runs.
 const SPEED: u64 = 200;
 /// Counts between two notes of how many there have been.
@@ -38,83 +33,17 @@ fn now_ms() -> u64 {
     since.as_secs() / 86_400 * 86_400_000 + of_day / 1000 * SPEED
 }
 
-/// A process that ends with what it was started for.
-struct Started(Child);
-
-impl Started {
-    /// Runs this test, and nothing else.
-    fn new(test: &str, folder: &Path, number: u64) -> Started {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture"]).env(FOLDER, folder).env(NUMBER, number.to_string());
-        Started(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    #[track_caller]
-    fn kill(mut self) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "it ends by being killed only");
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        // It has ended already where a test has failed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Whether the test that started this process is still there.
-fn is_wanted(parent: u32) -> bool {
-    std::os::unix::process::parent_id() == parent
-}
-
-/// How many a writer has begun to count, and how many it has certainly counted.
-struct Notes(File);
-
-impl Notes {
-    fn path(folder: &Path, number: u64) -> PathBuf {
-        folder.join(format!("notes-{number}"))
-    }
-
-    fn read(folder: &Path, number: u64) -> (u64, u64) {
-        let mut bytes = [0; 16];
-        // Not there yet: nothing has been counted.
-        let Ok(file) = File::open(Notes::path(folder, number)) else { return (0, 0) };
-        let read = file.read_at(&mut bytes, 0).unwrap();
-        let number =
-            |at: usize| if at + 8 > read { 0 } else { u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) };
-        (number(0), number(8))
-    }
-
-    fn begun(&self, count: u64) {
-        self.0.write_all_at(&count.to_le_bytes(), 0).unwrap();
-    }
-
-    fn done(&self, count: u64) {
-        self.0.write_all_at(&count.to_le_bytes(), 8).unwrap();
-    }
-}
-
-fn family(name: &str, kind: Kind) -> Family {
-    let labels = vec!["route".to_owned()];
-    Family { name: name.to_owned(), help: "Help.".to_owned(), unit: String::new(), kind, labels, exemplars: false }
-}
-
 /// In a process of its own: counts until it is killed.
 #[test]
 fn writing_process() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let Some((folder, number)) = task() else { return };
     let parent = std::os::unix::process::parent_id();
-    let number: u64 = std::env::var(NUMBER).unwrap().parse().unwrap();
-    let notes =
-        Notes(File::options().create(true).write(true).truncate(true).open(Notes::path(&folder, number)).unwrap());
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let start = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let notes = Notes::create(&folder, number);
     let options = Options {
         memory_bytes: 4 << 20,
         ahead_bytes: 64 << 10,
         shared: Some(folder.join("metrics")),
-        ..Options::new(Process { pid: std::process::id(), start }, now_ms(), number)
+        ..Options::new(identity(std::process::id()), now_ms(), number)
     };
     let registry = Arc::new(Registry::start(options).unwrap());
     let requests = registry.declare(family("requests_total", Kind::Counter)).unwrap();
@@ -149,7 +78,7 @@ fn writing_process() {
 /// In a process of its own: reads until it is killed.
 #[test]
 fn reading_process() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let Some((folder, _)) = task() else { return };
     let mut collector = Collector::open(&folder.join("metrics"), CollectorOptions::default());
     let parent = std::os::unix::process::parent_id();
     while is_wanted(parent) {

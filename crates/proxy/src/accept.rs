@@ -4,10 +4,11 @@
 
 use crate::client::{self, Client};
 use crate::clock::Timer;
-use crate::handshake;
+use crate::handshake::{self, Offer};
 use crate::proxy_protocol;
 use crate::reply;
 use crate::stream::Stream;
+use crate::stream_proxy;
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 use std::future::poll_fn;
@@ -57,6 +58,9 @@ impl Worker {
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
         self.counters.connections_total.add(1);
+        if listener >= self.listeners.len() {
+            return stream_proxy::admit(self, stream, peer, local, listener);
+        }
         if !self.has_room() {
             self.counters.connections_refused.add(1);
             if self.refusals.get() < REFUSALS_MAX {
@@ -119,7 +123,8 @@ impl Accepted {
         let (stream, tls) = match tls {
             false => (Stream::Plain(stream), None),
             true => {
-                let secured = handshake::accept(worker, listener, stream, &timer, peer).await?;
+                let offer = if worker.listeners[listener].configured.http2 { Offer::Http2 } else { Offer::Http1 };
+                let secured = handshake::accept(worker, offer, stream, &timer, peer).await?;
                 (secured.stream, Some(secured.facts))
             }
         };
@@ -130,7 +135,8 @@ impl Accepted {
 /// Counts an open connection, and notices one whose task panicked.
 pub(crate) struct Open {
     pub(crate) worker: Rc<Worker>,
-    listener: usize,
+    /// `None`: one of streams, whose connections are not told of by state.
+    listener: Option<usize>,
 }
 
 impl Open {
@@ -138,14 +144,22 @@ impl Open {
     pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
         worker.counters.connections_open.add(1);
         worker.listeners[listener].open.add(1);
-        Open { worker: worker.clone(), listener }
+        Open { worker: worker.clone(), listener: Some(listener) }
+    }
+
+    /// The same of one that carries no HTTP.
+    pub(crate) fn of_stream(worker: &Rc<Worker>) -> Open {
+        worker.counters.connections_open.add(1);
+        Open { worker: worker.clone(), listener: None }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.worker.counters.connections_open.sub(1);
-        self.worker.listeners[self.listener].open.sub(1);
+        if let Some(listener) = self.listener {
+            self.worker.listeners[listener].open.sub(1);
+        }
         if std::thread::panicking() {
             self.worker.counters.panics.add(1);
         }

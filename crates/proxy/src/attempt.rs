@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::{self, host_for};
 use crate::health;
+use crate::http2::Wanted;
 use crate::node::{self, ConnectError, Destination};
 use crate::plan::Settings;
 use crate::relay::{Bounds, Event, Relay};
@@ -25,7 +26,7 @@ use stillgate_wire::{Framing, Name, ResponseHead, Version, write_request, write_
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;
 /// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
-const STATUS_CLIENT_GONE: u16 = 499;
+pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
 const STATUS_SWITCHING: u16 = 101;
 
 /// Where the tries of one request stand.
@@ -122,15 +123,15 @@ pub(crate) async fn run(
 ) -> Ended {
     let state = &tries.upstream.state;
     let mut trying = Trying::new(worker, tries, index);
+    x.mistaken = None;
     x.outcome.asked = Some((index, state.borrow().endpoint(index).address));
     let timing = x.outcome.timing;
     let began = (timing.head || timing.node).then(Instant::now);
     x.outcome.node_since = x.outcome.node_since.or(began);
-    let name = server_name(x, tries, index);
-    let mut connection = match pooled(worker, tries, index, name.as_ref()) {
+    let mut connection = match pooled(worker, x, tries, index) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
-        None => match Box::pin(connect(worker, client, tries, index, name)).await {
+        None => match Box::pin(connect(worker, client, x, tries, index)).await {
             Ok(fresh) => fresh,
             Err(error) => {
                 x.outcome.node_ended();
@@ -182,6 +183,7 @@ pub(crate) async fn run(
             if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
                 connection.stream.retire();
             }
+            x.mistaken = connection.stream.mistaken(x.from_node.unparsed());
             trying.broke(event, reused);
             match interrupted(x, event, reused, begun) {
                 Ended::Failed(failed) if is_unseen && x.from_client.replayable => {
@@ -199,46 +201,57 @@ fn server_name(x: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerNa
     let tls = plan.tls.as_ref()?;
     let state = tries.upstream.state.borrow();
     let node = &state.endpoint(index).host;
-    let host = host_for(x, &plan.definition.pass_host, node);
-    Some(tls.server_name(std::str::from_utf8(host).unwrap_or_default(), node))
+    Some(tls.server_name(host_seen(x, tries, node), node))
 }
 
-fn pooled(worker: &Worker, tries: &Tries<'_>, index: usize, name: Option<&ServerName<'static>>) -> Option<Connection> {
+/// What the node will take for its own name.
+fn host_seen<'a>(x: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
+    std::str::from_utf8(host_for(x, &tries.upstream.definition.definition.pass_host, node)).unwrap_or_default()
+}
+
+fn pooled(worker: &Worker, x: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
     if tries.fresh {
         return None;
     }
+    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&tries.upstream.definition.tls, shown) {
+        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(x, tries, node), node),
+        (tls, shown) => tls.is_none() && shown.is_none(),
+    };
     let mut state = tries.upstream.state.borrow_mut();
-    let (stream, meta) = node::take_live(&mut state, index, name, worker.clock.now_ms())?;
+    let (stream, meta) = node::take_live(&mut state, index, is_name, worker.clock.now_ms())?;
     Some(Connection { index, stream, meta })
 }
 
 async fn connect(
     worker: &Rc<Worker>,
     client: &Client,
+    x: &Exchange,
     tries: &Tries<'_>,
     index: usize,
-    name: Option<ServerName<'static>>,
 ) -> Result<Connection, ConnectError> {
     let state = &tries.upstream.state;
-    let http2 = tries.upstream.definition.definition.http2;
+    let name = server_name(x, tries, index);
+    let (http2, grpc) = (tries.upstream.definition.definition.http2, tries.upstream.definition.definition.grpc);
     let address = state.borrow().endpoint(index).address;
-    let left_ms = tries.bounds.deadline_ms.saturating_sub(worker.clock.now_ms());
-    let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try).min(left_ms);
+    let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try);
+    let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(tries.bounds.deadline_ms);
     // One connection carries many: whoever comes while it is being made waits for it. Should it fail, each tries for itself.
-    let _making = match http2.then(|| worker.connecting.begin(address)).transpose() {
+    let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
+    let _making = match http2.then(|| worker.connecting.begin(wanted())).transpose() {
         Ok(making) => making,
         Err(other) => {
             let made = Box::pin(other.notified());
-            worker.clock.within(&client.timer, worker.clock.now_ms() + timeout_ms, made).await;
-            if let Some(pooled) = pooled(worker, tries, index, name.as_ref()) {
+            worker.clock.within(&client.timer, deadline_ms, made).await;
+            if let Some(pooled) = pooled(worker, x, tries, index) {
                 return Ok(pooled);
             }
             None
         }
     };
     let tls = tries.upstream.tls.as_ref().zip(name);
-    let destination = Destination { address, tls, http2 };
-    match node::connect(worker, client, destination, timeout_ms).await {
+    let destination = Destination { address, tls, http2, grpc, preface: &[] };
+    let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
+    match node::connect(worker, client, destination, left_ms).await {
         Ok(stream) => {
             health::report(worker, tries.upstream, index, Report::Connected, String::new);
             let meta = state.borrow().fresh_meta(index);
@@ -335,7 +348,7 @@ fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fail
     };
     let chunked = delimited && matches!(x.response.framing, Framing::Chunked | Framing::UntilClose);
     // A body still on its way may never come: its client waits for our answer first.
-    let keep_alive = x.request.keep_alive && delimited && x.from_client.is_done() && !worker.draining.get();
+    let keep_alive = x.request.keep_alive && delimited && x.from_client.is_done() && !worker.parts_with(relay.client);
     forwarding::edit_response(worker, x, settings, keep_alive, chunked);
     debug_assert!(x.to_client.is_idle());
     let interim_bytes = x.to_client.total;
@@ -395,6 +408,7 @@ fn interrupted(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> End
         }),
         Event::BodyTimeout if !begun => Ended::Refused(Refusal::closing(408, "the request body did not come in time")),
         Event::BadBody(malformed) if !begun => Ended::Refused(malformed.into()),
+        Event::BadBase64 if !begun => Ended::Refused(Refusal::closing(400, "the body of the call is not base64")),
         Event::ClientGone => {
             if !begun {
                 x.outcome.status = STATUS_CLIENT_GONE;
@@ -402,7 +416,9 @@ fn interrupted(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> End
             Ended::Done(After::Close)
         }
         Event::Deadline if !begun => Ended::Refused(Refusal::deadline()),
-        Event::Cut | Event::Deadline | Event::BodyTimeout | Event::BadBody(_) => Ended::Done(After::Close),
+        Event::Cut | Event::Deadline | Event::BodyTimeout | Event::BadBody(_) | Event::BadBase64 => {
+            Ended::Done(After::Close)
+        }
         Event::Head | Event::Finished => unreachable!("handled where the try is driven"),
     }
 }

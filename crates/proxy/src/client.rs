@@ -2,6 +2,7 @@
 
 use crate::clock::Timer;
 use crate::exchange::{self, After, Exchange};
+use crate::handover;
 use crate::handshake::TlsFacts;
 use crate::http2;
 use crate::metrics::Busy;
@@ -111,6 +112,8 @@ impl Drop for Client {
     fn drop(&mut self) {
         if self.ends_with_connection {
             self.stream.reset_when_closed();
+        } else {
+            self.stream.say_end();
         }
     }
 }
@@ -146,14 +149,18 @@ pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
     worker.give_exchange(x);
 }
 
-/// Waits for bytes, owning no buffer; false where the connection is to be closed instead.
+/// Waits for bytes, owning no buffer; false where the connection is to be closed instead, or has been given away.
 async fn idle(worker: &Worker, client: &mut Client) -> bool {
     let keepalive_ms = worker.snapshot().plan.settings.keepalive_ms;
     poll_fn(|cx| {
+        // What has come and was not read goes along.
+        if handover::give_idle(worker, client) {
+            return Poll::Ready(false);
+        }
         if client.stream.poll_read_ready(cx).is_ready() {
             return Poll::Ready(true);
         }
-        let patience_ms = match (worker.draining.get(), client.is_new) {
+        let patience_ms = match (worker.is_ending(), client.is_new) {
             (false, _) => keepalive_ms,
             (true, true) => keepalive_ms.min(DRAINING_FIRST_REQUEST_MS),
             (true, false) => 0,

@@ -16,13 +16,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub(crate) const TICK_MS: u64 = 50;
 /// Places of the wheel, about 51 seconds; a later deadline takes several rounds.
 const WHEEL_SLOTS: usize = 1024;
+/// What the clock shows when it starts: what came from another process has begun before that.
+const START_MS: u64 = 2 * 366 * 24 * 3600 * 1000;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
 /// Time as one worker sees it.
 pub(crate) struct Clock {
     start: Instant,
-    /// Milliseconds since `start`, plus one tick so that it is never zero.
+    /// Milliseconds since `start`, and [`START_MS`].
     now_ms: Cell<u64>,
     /// The last tick whose slot was emptied.
     tick: Cell<u64>,
@@ -38,6 +40,13 @@ pub(crate) struct Clock {
     date_second: Cell<u64>,
 }
 
+/// A place in the wheel.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    slot: usize,
+    entry: usize,
+}
+
 struct TimerCell {
     deadline_ms: Cell<u64>,
     /// The tick in whose slot the wheel holds it; zero: in none. An entry in any other slot is stale.
@@ -49,8 +58,8 @@ impl Clock {
     pub(crate) fn new() -> Clock {
         let clock = Clock {
             start: Instant::now(),
-            now_ms: Cell::new(TICK_MS),
-            tick: Cell::new(1),
+            now_ms: Cell::new(START_MS),
+            tick: Cell::new(START_MS / TICK_MS),
             wheel: RefCell::new((0..WHEEL_SLOTS).map(|_| Vec::new()).collect()),
             entries: Cell::new(0),
             spare: RefCell::default(),
@@ -80,7 +89,7 @@ impl Clock {
 
     /// Takes on the present time and wakes the tasks whose deadline has passed. Called every tick.
     pub(crate) fn advance(&self) {
-        self.advance_to(self.start.elapsed().as_millis() as u64 + TICK_MS);
+        self.advance_to(self.start.elapsed().as_millis() as u64 + START_MS);
         let now = SystemTime::now();
         let unix_ms = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         self.now_unix_ms.set(unix_ms);
@@ -174,6 +183,25 @@ impl Clock {
         self.spare.take();
     }
 
+    /// Wakes the next few tasks that have a deadline, and tells where to go on; `None`: there are no more. Between two calls
+    /// timers may move, so that one pass need not meet all of them.
+    pub(crate) fn wake_some(&self, from: Cursor, count: usize) -> Option<Cursor> {
+        let wheel = self.wheel.borrow();
+        let Cursor { mut slot, mut entry } = from;
+        let mut left = count;
+        while let Some(entries) = wheel.get(slot) {
+            while let Some(cell) = entries.get(entry) {
+                if left == 0 {
+                    return Some(Cursor { slot, entry });
+                }
+                left -= usize::from(cell.wake());
+                entry += 1;
+            }
+            (slot, entry) = (slot + 1, 0);
+        }
+        None
+    }
+
     /// Wakes every task that has a deadline, so that it sees that the worker drains.
     pub(crate) fn wake_all(&self) {
         for cell in self.wheel.borrow().iter().flatten() {
@@ -183,10 +211,11 @@ impl Clock {
 }
 
 impl TimerCell {
-    fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
+    /// Whether there is somebody to wake.
+    fn wake(&self) -> bool {
+        let waker = self.waker.borrow();
+        waker.iter().for_each(Waker::wake_by_ref);
+        waker.is_some()
     }
 }
 
@@ -239,6 +268,15 @@ mod tests {
         }
     }
 
+    /// So many milliseconds after its start.
+    fn to(clock: &Clock, ms: u64) {
+        clock.advance_to(START_MS + ms);
+    }
+
+    fn now(clock: &Clock) -> u64 {
+        clock.now_ms() - START_MS
+    }
+
     /// A timer, and how often its task was woken.
     struct Task {
         timer: Timer,
@@ -251,7 +289,7 @@ mod tests {
         }
 
         fn set(&self, clock: &Clock, deadline_ms: u64) {
-            self.timer.set(clock, deadline_ms, &Context::from_waker(&self.woken.clone().into()));
+            self.timer.set(clock, START_MS + deadline_ms, &Context::from_waker(&self.woken.clone().into()));
         }
 
         fn woken(&self) -> u32 {
@@ -262,16 +300,16 @@ mod tests {
     #[test]
     fn a_deadline_that_moves_on_does_not_touch_the_wheel() {
         let clock = Clock::new();
-        clock.advance_to(1_000);
+        to(&clock, 1_000);
         let task = Task::new();
         for second in 1..=5 {
-            clock.advance_to(second * 1_000);
+            to(&clock, second * 1_000);
             task.set(&clock, (second + 10) * 1_000);
         }
         assert_eq!(clock.wheel.borrow().iter().flatten().count(), 1);
-        clock.advance_to(14_999);
+        to(&clock, 14_999);
         assert_eq!(task.woken(), 0);
-        clock.advance_to(15_000);
+        to(&clock, 15_000);
         assert_eq!(task.woken(), 1);
     }
 
@@ -281,12 +319,12 @@ mod tests {
         let task = Task::new();
         task.set(&clock, 40_000);
         task.set(&clock, 2_000);
-        clock.advance_to(2_000);
+        to(&clock, 2_000);
         assert_eq!(task.woken(), 1);
         task.set(&clock, 200_000);
-        clock.advance_to(199_950);
+        to(&clock, 199_950);
         assert_eq!(task.woken(), 1);
-        clock.advance_to(200_000);
+        to(&clock, 200_000);
         assert_eq!(task.woken(), 2);
     }
 
@@ -298,7 +336,7 @@ mod tests {
         let woken = task.woken.clone();
         drop(task);
         assert_eq!(Arc::strong_count(&woken), 1);
-        clock.advance_to(60_000);
+        to(&clock, 60_000);
         assert_eq!(clock.wheel.borrow().iter().flatten().count(), 0);
     }
 
@@ -308,15 +346,34 @@ mod tests {
             let clock = Clock::new();
             let task = Task::new();
             task.set(&clock, 10_000);
-            clock.advance_to(9_950);
+            to(&clock, 9_950);
             task.set(&clock, 9_950 + 60_000);
-            clock.advance_to(9_950 + pause);
-            while clock.now_ms() < 9_950 + 60_000 {
+            to(&clock, 9_950 + pause);
+            while now(&clock) < 9_950 + 60_000 {
                 assert_eq!(task.woken(), 0);
-                clock.advance_to(clock.now_ms() + TICK_MS);
+                to(&clock, now(&clock) + TICK_MS);
             }
             assert_eq!(task.woken(), 1, "paused for {pause} ms");
         }
+    }
+
+    #[test]
+    fn everybody_is_woken_a_few_at_a_time() {
+        let clock = Clock::new();
+        let tasks: Vec<Task> = (0..100).map(|_| Task::new()).collect();
+        for (at, task) in tasks.iter().enumerate() {
+            task.set(&clock, 100 + at as u64 / 10 * 5_000);
+        }
+        drop(Task::new());
+        let woken = || tasks.iter().map(Task::woken).sum::<u32>();
+        let (mut cursor, mut turns) = (Some(Cursor::default()), 0);
+        while let Some(from) = cursor {
+            assert_eq!(woken(), turns * 7);
+            cursor = clock.wake_some(from, 7);
+            turns += 1;
+        }
+        assert!(tasks.iter().all(|task| task.woken() == 1));
+        assert_eq!(turns, 100u32.div_ceil(7));
     }
 
     #[test]
@@ -328,7 +385,7 @@ mod tests {
         drop(gone);
         clock.sweep();
         assert_eq!(clock.entries(), 1);
-        clock.advance_to(1_000);
+        to(&clock, 1_000);
         assert_eq!((stays.woken(), clock.entries()), (1, 0));
     }
 
@@ -339,12 +396,12 @@ mod tests {
         fn woken_in_time(steps in prop::collection::vec((0u64..3_000, prop::option::weighted(0.1, 1u64..120_000)), 1..200)) {
             let clock = Clock::new();
             let task = Task::new();
-            let mut now = clock.now_ms();
+            let mut now = now(&clock);
             let mut deadline = None;
             for (pause, set) in steps {
                 now += pause;
                 let before = task.woken();
-                clock.advance_to(now);
+                to(&clock, now);
                 if let Some(due) = deadline {
                     if now >= due + TICK_MS {
                         prop_assert!(task.woken() > before, "late: {due} at {now}");

@@ -43,6 +43,14 @@ counters! {
     tunnels_open,
     /// Tunnels opened so far.
     tunnels_total,
+    /// Sessions of `stream_proxy` open now, of TCP and UDP.
+    stream_sessions_open,
+    /// Sessions that have ended, those that were not served included.
+    stream_sessions_total,
+    /// Those of UDP that are open now.
+    udp_sessions_open,
+    /// Datagrams that could not be passed on, either way.
+    udp_datagrams_dropped,
     /// Requests whose head has been received and whose response is not out.
     requests_in_flight,
     /// Requests answered so far, by an upstream or by the gateway itself.
@@ -51,8 +59,12 @@ counters! {
     upstream_retries,
     /// Retries that were not made because of `retry_budget`.
     retries_over_budget,
-    /// Requests answered 503 because of `limits.requests` of their upstream.
+    /// Requests answered 503 because of `limits.requests` of their upstream, at once or after they had waited.
     requests_shed,
+    /// Requests that had to wait because of it.
+    requests_queued,
+    /// Of them, those that wait now.
+    requests_waiting,
     /// Connections made to nodes.
     upstream_connects,
     /// Connections lost to a bug in the gateway.

@@ -8,7 +8,9 @@ use crate::forwarding::{self, client_address};
 use crate::grpc;
 use crate::health;
 use crate::metrics::Active;
+use crate::mistaken::Mistaken;
 use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
+use crate::queue;
 use crate::receiver::Receiver;
 use crate::relay::Bounds;
 use crate::reply::{self, Refusal};
@@ -22,7 +24,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Balance, Route};
+use stillgate_config::{Balance, Route, Upstream};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_upstream::{Attempt, Decision, Failure, Tried, decide};
@@ -57,6 +59,8 @@ pub(crate) struct Exchange {
     pub(crate) interims: u32,
     /// Why the node's response was refused.
     pub(crate) refusal: Option<ResponseError>,
+    /// What the node seems to speak that was asked last and did not answer.
+    pub(crate) mistaken: Option<Mistaken>,
     pub(crate) outcome: Outcome,
 }
 
@@ -239,6 +243,9 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
         Form::Origin | Form::Absolute => {}
     }
     let raw_path = target_path(x.request.path_and_query.of(head)).0;
+    if let Some(answer) = worker.challenges().http(x.request.method, raw_path) {
+        return Err(Refusal::challenge(answer));
+    }
     let path = normalise(raw_path, &mut x.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
     let host = canonical_host(x.request.authority.of(head), &mut x.host_scratch);
     if let (Some(tls), Some(facts)) = (&snapshot.plan.tls, &client.tls)
@@ -282,15 +289,14 @@ async fn forward(
     let upstream = &snapshot.upstreams[route.upstream()];
     let definition = &upstream.definition.definition;
     let settings = &snapshot.plan.settings;
-    if definition.limits.requests.is_some_and(|max| upstream.state.borrow().active() >= max) {
-        worker.counters.requests_shed.add(1);
-        return reply::send(worker, client, x, settings, &Refusal::overload()).await;
+    let bounds = bounds(client, x, definition, snapshot.plan.timeouts(route), settings, worker.clock.now_ms());
+    if let Err(after) = queue::admit(worker, client, x, settings, upstream, bounds.deadline_ms).await {
+        return after;
     }
     x.passes_upgrade = x.request.asks_upgrade && route.route.upgrades;
     forwarding::edit_request(client, x, settings, &definition.pass_host);
     let has_key = hash_key(client, x, snapshot, &definition.balance);
     let began_ms = worker.clock.now_ms();
-    let bounds = bounds(client, x, snapshot.plan.timeouts(route), settings, began_ms);
     let mut tries = Tries { upstream, settings, bounds, began_ms, retries_used: 0, fresh: false };
     x.tried.clear();
     let mut status = 503;
@@ -334,7 +340,9 @@ async fn forward(
                 let is_over_budget = matches!(decision, Decision::OverBudget(_));
                 worker.counters.retries_over_budget.add(u64::from(is_over_budget));
                 let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
-                worker.troubles.note(&definition.key, &refusal.message, x.outcome.upstream_addr);
+                let hint = x.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
+                let why = hint.as_deref().unwrap_or(&refusal.message);
+                worker.troubles.note(&definition.key, why, x.outcome.upstream_addr);
                 return reply::send(worker, client, x, settings, &refusal).await;
             }
         }
@@ -342,10 +350,17 @@ async fn forward(
 }
 
 /// The bounds of all tries together; the client's own deadline among them, where it speaks gRPC.
-fn bounds(client: &Client, x: &Exchange, node: TimeoutsMs, settings: &Settings, began_ms: u64) -> Bounds {
+fn bounds(
+    client: &Client,
+    x: &Exchange,
+    upstream: &Upstream,
+    node: TimeoutsMs,
+    settings: &Settings,
+    began_ms: u64,
+) -> Bounds {
     let mut bounds = Bounds::new(node, settings);
-    // Without HTTP/2 there is no gRPC.
-    if client.stream.is_http2()
+    // Without HTTP/2 there is no gRPC but for gRPC-Web.
+    if (client.stream.is_http2() || upstream.grpc)
         && let Some(timeout_ms) = grpc::timeout_ms(&x.request, x.from_client.head())
     {
         bounds.deadline_ms = began_ms.saturating_add(timeout_ms);

@@ -1,24 +1,23 @@
-//! All workers of the process: binding their listeners, starting and ending their threads.
+//! All workers of the process: starting and ending their threads. What they listen on is in `sockets`.
 
 use crate::access_log::Sink;
 use crate::counters::{Tally, WorkerCounters};
+use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::overview::Inquiry;
 use crate::plan::PlanCell;
+use crate::sockets::{Listening, Sockets};
 use crate::worker::{self, Command, Setup};
-use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Gateway;
 use stillgate_metrics::Writer;
-use tokio::sync::watch;
-
-/// Connections that may wait to be accepted, per worker and listener.
-const BACKLOG: i32 = 4096;
+use tokio::sync::{mpsc, watch};
 
 /// Why the workers could not be started, or did not end well.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ impl fmt::Display for StartError {
                 write!(f, "cannot listen on {address}: {error}")?;
                 match error.kind() {
                     io::ErrorKind::AddrInUse => {
-                        write!(f, "; see who does: ss -ltnp 'sport = :{}'", address.port())
+                        write!(f, "; see who does: ss -lntup 'sport = :{}'", address.port())
                     }
                     io::ErrorKind::PermissionDenied => {
                         write!(f, "; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE")
@@ -68,15 +67,30 @@ pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
     tally: Tally,
     inquiry: Inquiry,
-    addresses: Vec<SocketAddr>,
-    commands: watch::Sender<Command>,
+    addresses: Arc<[SocketAddr]>,
+    /// Descriptors of what the workers listen on, so that it can be left to another process; `None`: no longer.
+    sockets: Option<Sockets>,
+    arrivals: Vec<mpsc::Sender<Arrival>>,
+    commander: Commander,
+}
+
+/// Tells the workers what to do, also after the [`Fleet`] has been handed over to be joined.
+#[derive(Debug, Clone)]
+pub struct Commander(watch::Sender<Command>);
+
+impl Commander {
+    /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.
+    pub fn drain(&self, deadline: Duration) {
+        self.0.send_replace(Command::Drain(deadline));
+    }
 }
 
 impl Fleet {
-    /// Binds every listener once per worker and starts the workers. `sinks` has one access log sink per worker or none, and
+    /// Starts the workers, on sockets that were opened for as many of them. `sinks` has one access log sink per worker or none, and
     /// so has `writers` one of the metrics; `give_back` is called by a worker after many of its connections were closed, to return free memory.
     pub fn start(
         gateway: &Gateway,
+        sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
         writers: Vec<Writer>,
@@ -85,28 +99,38 @@ impl Fleet {
         let workers = worker_count(gateway);
         debug_assert!(sinks.is_empty() || sinks.len() == workers);
         debug_assert!(writers.is_empty() || writers.len() == workers);
-        let mut addresses = Vec::new();
-        let mut listeners: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
-        for listener in &gateway.listeners {
-            addresses.push(bind_all(listener.address, &mut listeners)?);
-        }
+        let dealt = sockets.deal(workers).map_err(StartError::Thread)?;
+        let addresses: Arc<[SocketAddr]> = sockets.addresses().into();
+        let (arrivals, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(INBOX)).unzip();
+        let mut inboxes = inboxes.into_iter();
         let (commands, receiver) = watch::channel(Command::Serve);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
         let (inquiry, questions) = Inquiry::new(workers);
-        let mut fleet = Fleet { threads: Vec::new(), tally: Tally(counters.clone()), inquiry, addresses, commands };
+        let mut fleet = Fleet {
+            threads: Vec::new(),
+            tally: Tally(counters.clone()),
+            inquiry,
+            addresses: addresses.clone(),
+            sockets: Some(sockets),
+            arrivals,
+            commander: Commander(commands),
+        };
         let mut questions = questions.into_iter();
         let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        for (index, listeners) in listeners.into_iter().enumerate() {
+        for (index, sockets) in dealt.into_iter().enumerate() {
             let setup = Setup {
-                listeners,
+                sockets,
                 configured: gateway.listeners.clone(),
+                stream_listeners: gateway.stream_proxy.tcp.clone(),
                 plans: plans.clone(),
                 counters: counters[index].clone(),
                 sink: sinks.next(),
                 writer: writers.next(),
                 commands: receiver.clone(),
                 questions: questions.next().expect("one for each worker"),
+                arrivals: inboxes.next().expect("one for each worker"),
+                addresses: addresses.clone(),
                 give_back,
                 secret: RandomState::new().build_hasher().finish(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
@@ -143,8 +167,30 @@ impl Fleet {
     }
 
     /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.
-    pub fn drain(&self, deadline: Duration) {
-        self.commands.send_replace(Command::Drain(deadline));
+    pub fn drain(&mut self, deadline: Duration) {
+        self.sockets = None;
+        self.commander.drain(deadline);
+    }
+
+    /// Asks all workers to accept no more, to give away what they can, to finish the rest within this time, and to end.
+    pub fn hand_over(&mut self, successor: Successor, deadline: Duration) {
+        self.sockets = None;
+        self.commander.0.send_replace(Command::HandOver(Arc::new(successor), deadline));
+    }
+
+    /// What the workers listen on, to be left to another process; empty once they do not.
+    pub fn listening(&self) -> &[Listening] {
+        self.sockets.as_ref().map_or(&[], Sockets::listening)
+    }
+
+    /// Where connections of another process are given to the workers. `changed` are the routes that are not what they are there.
+    pub fn inbox(&self, changed: HashSet<String>) -> Inbox {
+        Inbox::new(self.arrivals.clone(), changed)
+    }
+
+    /// Goes on being of use when the fleet waits for its end.
+    pub fn commander(&self) -> Commander {
+        self.commander.clone()
     }
 
     /// Waits until all workers have ended.
@@ -167,36 +213,6 @@ pub fn worker_count(gateway: &Gateway) -> usize {
         Some(workers) => workers.get(),
         None => std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
     }
-}
-
-/// One socket per worker on the same address; the kernel spreads connections over them.
-fn bind_all(address: SocketAddr, listeners: &mut [Vec<TcpListener>]) -> Result<SocketAddr, StartError> {
-    let fail = |error| StartError::Bind { address, error };
-    // Sharing a port is asked for by every socket that shares it, so another gateway already there would not be noticed:
-    // a first socket that does not share finds out.
-    drop(bind(address, false).map_err(fail)?);
-    let mut bound = address;
-    for worker in listeners {
-        let listener = bind(bound, true).map_err(fail)?;
-        bound = listener.local_addr().map_err(fail)?;
-        worker.push(listener);
-    }
-    Ok(bound)
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    if address.is_ipv6() {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    if shared {
-        socket.listen(BACKLOG)?;
-    }
-    Ok(socket.into())
 }
 
 /// Raises the soft limit of open files to the hard one and returns it; `None` where the system has no limit.

@@ -1,6 +1,6 @@
-//! gRPC as far as a gateway has to know it: its deadlines, and how it is told that there is no answer from a node.
+//! gRPC as far as a gateway has to know it: what is a call, its deadline, and how it is told that there is no answer from a node.
 //!
-//! Everything else of it is HTTP/2 with trailers.
+//! Everything else of it is HTTP/2 with trailers; what gRPC-Web makes of these is in `http2`.
 
 use std::io::Write;
 use stillgate_wire::RequestHead;
@@ -11,12 +11,66 @@ const TIMEOUT_DIGITS_MAX: usize = 8;
 /// DEADLINE_EXCEEDED
 const DEADLINE_EXCEEDED: u8 = 4;
 
-/// Whether the request is a call: its content is of the type `application/grpc`, with or without a suffix.
-pub(crate) fn is_call(request: &RequestHead, head: &[u8]) -> bool {
-    const TYPE: &[u8] = b"application/grpc";
-    let Some(value) = value_of(request, head, b"content-type") else { return false };
-    let starts = value.get(..TYPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(TYPE));
-    starts && matches!(value.get(TYPE.len()), None | Some(b'+' | b';' | b' '))
+/// A call, by how its messages are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// gRPC itself.
+    Native,
+    Web(Web),
+}
+
+/// A call of gRPC-Web (gRPC's `PROTOCOL-WEB.md`), which needs no trailers of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Web {
+    /// The request's body is base64.
+    pub(crate) is_text: bool,
+    /// The response's is to be.
+    pub(crate) wants_text: bool,
+}
+
+/// The media types of gRPC, without what may follow each of them.
+const NATIVE: &[u8] = b"application/grpc";
+const WEB: &[u8] = b"application/grpc-web";
+const WEB_TEXT: &[u8] = b"application/grpc-web-text";
+
+impl Web {
+    /// The type of the response's content, without a suffix.
+    pub(crate) fn answer_type(self) -> &'static [u8] {
+        if self.wants_text { WEB_TEXT } else { WEB }
+    }
+}
+
+/// What kind of call a request is, by the type of its content; `None`: it is none.
+pub(crate) fn call(request: &RequestHead, head: &[u8]) -> Option<Call> {
+    let content_type = value_of(request, head, b"content-type")?;
+    if native_suffix(content_type).is_some() {
+        return Some(Call::Native);
+    }
+    let is_text = web_suffix(content_type)?.0;
+    let accepted = value_of(request, head, b"accept").and_then(accepts_text);
+    Some(Call::Web(Web { is_text, wants_text: accepted.unwrap_or(is_text) }))
+}
+
+/// What follows `application/grpc` in a content type; `None`: it is another one.
+pub(crate) fn native_suffix(content_type: &[u8]) -> Option<&[u8]> {
+    suffix(content_type, NATIVE)
+}
+
+/// Whether a content type is that of gRPC-Web as text, and what follows it; `None`: it is another one.
+pub(crate) fn web_suffix(content_type: &[u8]) -> Option<(bool, &[u8])> {
+    let text = suffix(content_type, WEB_TEXT).map(|suffix| (true, suffix));
+    text.or_else(|| suffix(content_type, WEB).map(|suffix| (false, suffix)))
+}
+
+fn suffix<'v>(value: &'v [u8], name: &[u8]) -> Option<&'v [u8]> {
+    let (start, rest) = value.split_at_checked(name.len())?;
+    (start.eq_ignore_ascii_case(name) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))).then_some(rest)
+}
+
+/// Which of both forms `Accept` asks for; `None`: it names neither.
+fn accepts_text(accept: &[u8]) -> Option<bool> {
+    let mut forms = accept.split(|byte| *byte == b',').filter_map(|one| Some(web_suffix(one.trim_ascii())?.0));
+    forms.next().map(|first| first || forms.any(|is_text| is_text))
 }
 
 /// How long the client waits for the call's end, in milliseconds, rounded up; `None` where it does not say so.
@@ -47,10 +101,17 @@ fn parse_timeout(value: &[u8]) -> Option<u64> {
 }
 
 /// Appends the head of an answer that is nothing but its end ("Trailers-Only"), up to the common lines.
-pub(crate) fn write_answer(out: &mut Vec<u8>, status: u16, is_deadline: bool, message: &str) {
+pub(crate) fn write_answer(out: &mut Vec<u8>, call: Call, status: u16, is_deadline: bool, message: &str) {
     let code = if is_deadline { DEADLINE_EXCEEDED } else { code(status) };
-    write!(out, "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\ngrpc-status: {code}\r\n")
-        .expect("writing to a vector does not fail");
+    out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: ");
+    match call {
+        Call::Native => out.extend_from_slice(NATIVE),
+        Call::Web(web) => {
+            out.extend_from_slice(web.answer_type());
+            out.extend_from_slice(b"+proto");
+        }
+    }
+    write!(out, "\r\nContent-Length: 0\r\ngrpc-status: {code}\r\n").expect("writing to a vector does not fail");
     out.extend_from_slice(b"grpc-message: ");
     for byte in message.bytes() {
         match byte {
@@ -103,26 +164,41 @@ mod tests {
 
     #[test]
     fn calls() {
-        let check = |value: &str, expected: bool| {
-            let head = format!("POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: {value}\r\n\r\n");
+        let check = |content_type: &str, accept: &str, expected: Option<Call>| {
+            let head =
+                format!("POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: {content_type}\r\nAccept: {accept}\r\n\r\n");
             let mut request = RequestHead::default();
             request.advance(head.as_bytes(), &HeadLimits::default()).unwrap();
-            assert_eq!(is_call(&request, head.as_bytes()), expected, "{value}");
+            assert_eq!(call(&request, head.as_bytes()), expected, "{content_type} {accept}");
         };
-        for call in ["application/grpc", "Application/gRPC", "application/grpc+proto", "application/grpc; a=b"] {
-            check(call, true);
+        for native in ["application/grpc", "Application/gRPC", "application/grpc+proto", "application/grpc; a=b"] {
+            check(native, "application/grpc-web-text", Some(Call::Native));
         }
-        for other in ["application/grpc-web", "application/grpcs", "application/json", "application/grp", ""] {
-            check(other, false);
+        for other in ["application/grpc-webs", "application/grpcs", "application/json", "application/grp", ""] {
+            check(other, "*/*", None);
         }
+        let web = |is_text, wants_text| Some(Call::Web(Web { is_text, wants_text }));
+        check("application/grpc-web", "*/*", web(false, false));
+        check("Application/gRPC-Web+proto", "", web(false, false));
+        check("application/grpc-web-text", "*/*", web(true, true));
+        check("application/grpc-web-text+proto; charset=utf-8", "text/html", web(true, true));
+        check("application/grpc-web-text", "application/grpc-web+proto", web(true, false));
+        check("application/grpc-web+proto", "text/html, application/grpc-web-text", web(false, true));
+        check("application/grpc-web", "application/grpc-web+proto,application/grpc-web-text;q=1", web(false, true));
     }
 
     #[test]
     fn answers() {
         let mut out = Vec::new();
-        write_answer(&mut out, 503, false, "50% of\u{e4}");
+        write_answer(&mut out, Call::Native, 503, false, "50% of\u{e4}");
         let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\r\nContent-Type: application/grpc\r\n"), "{text}");
         assert!(text.ends_with("grpc-status: 14\r\ngrpc-message: 50%25 of%C3%A4\r\n"), "{text}");
+        let mut out = Vec::new();
+        write_answer(&mut out, Call::Web(Web { is_text: false, wants_text: true }), 504, true, "late");
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\r\nContent-Type: application/grpc-web-text+proto\r\n"), "{text}");
+        assert!(text.contains("\r\ngrpc-status: 4\r\n"), "{text}");
         for (status, expected) in [(400, 13), (404, 12), (408, 2), (429, 14), (431, 2), (500, 2), (504, 14)] {
             assert_eq!(code(status), expected);
         }

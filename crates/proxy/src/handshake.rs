@@ -45,6 +45,16 @@ impl TlsFacts {
     }
 }
 
+/// Which protocols are offered (ALPN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// HTTP/2 and HTTP/1.1.
+    Http2,
+    Http1,
+    /// None: what is spoken is not ours to say.
+    Nothing,
+}
+
 /// A connection whose handshake is done.
 pub(crate) struct Secured {
     pub(crate) stream: Stream,
@@ -53,6 +63,8 @@ pub(crate) struct Secured {
 
 /// Why there is no connection.
 enum NoTls {
+    /// It was an ACME server's, which has been shown what it asked for: nothing is wrong.
+    Challenge,
     /// It was closed before its first byte: nothing is wrong.
     Unused,
     /// It is HTTP without TLS.
@@ -68,13 +80,13 @@ enum NoTls {
 /// Does the handshake, or closes the connection, having said why where the client can understand it.
 pub(crate) async fn accept(
     worker: &Worker,
-    listener: usize,
+    offer: Offer,
     stream: TcpStream,
     timer: &Timer,
     peer: SocketAddr,
 ) -> Option<Secured> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
-    let handshake = Box::pin(shake(worker, listener, stream));
+    let handshake = Box::pin(shake(worker, offer, stream));
     let result = worker.clock.within(timer, deadline_ms, handshake).await.unwrap_or(Err(NoTls::Late));
     let reason = match result {
         Ok(stream) => {
@@ -82,6 +94,10 @@ pub(crate) async fn accept(
             return Some(secured(stream));
         }
         Err(NoTls::Unused) => return None,
+        Err(NoTls::Challenge) => {
+            worker.counters.tls_handshakes.add(1);
+            return None;
+        }
         Err(NoTls::Plain(mut stream)) => {
             let answer = crate::reply::plain_to_tls();
             // Who does not take a few bytes is not told.
@@ -98,15 +114,22 @@ pub(crate) async fn accept(
     None
 }
 
-async fn shake(worker: &Worker, listener: usize, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, NoTls> {
+async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, NoTls> {
     match first_byte(&stream).await.map_err(NoTls::Failed)? {
         None => return Err(NoTls::Unused),
-        Some(byte) if byte.is_ascii_uppercase() => return Err(NoTls::Plain(stream)),
+        Some(byte) if byte.is_ascii_uppercase() && offer != Offer::Nothing => return Err(NoTls::Plain(stream)),
         // Whatever else is no TLS is refused as such.
         Some(_) => {}
     }
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(NoTls::Failed)?;
-    match config_for(worker, listener, &hello) {
+    let challenge = worker.challenges().tls(&hello.client_hello());
+    if let Some(config) = challenge {
+        let mut stream = hello.into_stream(config).await.map_err(NoTls::Failed)?;
+        // It says nothing more (RFC 8737 section 3), and may have gone already.
+        let _ = poll_fn(|cx| Pin::new(&mut stream).poll_shutdown(cx)).await;
+        return Err(NoTls::Challenge);
+    }
+    match config_for(worker, offer, &hello) {
         Ok(config) => hello.into_stream(config).await.map_err(NoTls::Failed),
         Err(name) => {
             let mut stream = hello.io;
@@ -127,18 +150,18 @@ async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
 /// What holds for the name that the client asks for, without HTTP/2 where the listener has none; else that name.
 fn config_for(
     worker: &Worker,
-    listener: usize,
+    offer: Offer,
     hello: &StartHandshake<TcpStream>,
 ) -> Result<Arc<ServerConfig>, Option<String>> {
     let hello = hello.client_hello();
     let snapshot = worker.snapshot();
     let found = snapshot.plan.tls.as_ref().and_then(|tls| tls.find(hello.server_name()));
     let config = found.ok_or_else(|| hello.server_name().map(str::to_owned))?;
-    if worker.listeners[listener].configured.http2 {
+    if offer == Offer::Http2 {
         return Ok(config.clone());
     }
     let mut config = ServerConfig::clone(config);
-    config.alpn_protocols.retain(|protocol| protocol != b"h2");
+    config.alpn_protocols.retain(|protocol| offer == Offer::Http1 && protocol != b"h2");
     Ok(Arc::new(config))
 }
 

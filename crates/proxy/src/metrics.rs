@@ -6,6 +6,7 @@
 
 mod gauges;
 mod recorder;
+mod streams;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -96,6 +97,8 @@ pub struct MetricsPlan {
     pub(crate) node_is_ip: bool,
     connections: Option<PlanFamily>,
     health: Option<PlanFamily>,
+    stream_sessions: Option<PlanFamily>,
+    stream_bytes: Option<PlanFamily>,
 }
 
 impl MetricsPlan {
@@ -111,12 +114,16 @@ impl MetricsPlan {
             node_is_ip: is_apisix,
             connections: None,
             health: None,
+            stream_sessions: None,
+            stream_bytes: None,
         };
         for spec in metrics.families() {
             let Some(family) = plan_family(spec, metrics, registry)? else { continue };
             match spec.measure {
                 Measure::Connections | Measure::ApisixConnections => plan.connections = Some(family),
                 Measure::UpstreamHealthy | Measure::ApisixUpstreamStatus => plan.health = Some(family),
+                Measure::StreamSessions => plan.stream_sessions = Some(family),
+                Measure::StreamBytes => plan.stream_bytes = Some(family),
                 measure => Aspect::of(measure).iter().for_each(|aspect| plan.take(*aspect, family.clone())),
             }
         }
@@ -157,6 +164,8 @@ fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Res
                 | Measure::ApisixConnections
                 | Measure::UpstreamHealthy
                 | Measure::ApisixUpstreamStatus
+                | Measure::StreamSessions
+                | Measure::StreamBytes
         );
     match spec.family(metrics) {
         Some(family) if is_ours => {

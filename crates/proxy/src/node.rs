@@ -10,12 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::rustls::{self, ClientConfig};
-use stillgate_upstream::{ConnMeta, Failure, UpstreamState};
+use stillgate_upstream::{ConnMeta, Failure, Fit, UpstreamState};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// Idle connections looked at for one to the right name.
-const NAMES_TRIED_MAX: usize = 8;
 
 /// Where a connection is to lead.
 pub(crate) struct Destination<'a> {
@@ -24,31 +22,26 @@ pub(crate) struct Destination<'a> {
     pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
     /// Whether the node is spoken to in HTTP/2.
     pub(crate) http2: bool,
+    /// Whether it speaks gRPC.
+    pub(crate) grpc: bool,
+    /// What comes before everything else, TLS included.
+    pub(crate) preface: &'a [u8],
 }
 
-/// The youngest idle connection on which nothing has happened since its last response. Those of other names are left.
+/// The youngest idle connection on which nothing has happened since its last response. Those to other names than `is_name`, told
+/// what a node has shown and how it is called, holds for are left.
 pub(crate) fn take_live(
     state: &mut UpstreamState<Stream>,
     index: usize,
-    name: Option<&ServerName<'static>>,
+    is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
     now_ms: u64,
 ) -> Option<(Stream, ConnMeta)> {
-    let mut others = Vec::new();
-    let mut found = None;
-    while found.is_none() && others.len() < NAMES_TRIED_MAX {
-        let Some((mut stream, meta)) = state.take(index, now_ms) else { break };
-        match stream.server_name() == name {
-            true if stream.is_dead() => {}
-            true if stream.is_full() => others.push((stream, meta)),
-            true => found = Some((stream, meta)),
-            false => others.push((stream, meta)),
-        }
-    }
-    // Back in their order, the youngest last.
-    for (stream, meta) in others.into_iter().rev() {
-        drop(state.put(index, stream, meta.unused(), now_ms));
-    }
-    found.map(|(stream, meta)| keep_shared(state, index, stream, meta, now_ms))
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
+        true if stream.is_dead() => Fit::Dead,
+        true if !stream.is_full() => Fit::Right,
+        _ => Fit::Other,
+    })?;
+    Some(keep_shared(state, index, stream, meta, now_ms))
 }
 
 /// Of a connection that carries many requests at once the try gets one; the connection stays in the pool.
@@ -87,19 +80,22 @@ pub(crate) async fn connect(
 }
 
 async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<Stream> {
-    let is_http2 = destination.http2;
+    let (is_http2, is_grpc) = (destination.http2, destination.grpc);
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
-        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream).await?))),
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, is_grpc).await?))),
         false => Ok(stream),
     }
 }
 
 async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result<Stream> {
-    let stream = TcpStream::connect(destination.address).await?;
+    let mut stream = TcpStream::connect(destination.address).await?;
     worker.counters.upstream_connects.add(1);
     // Without it only latency suffers; the connection is good.
     let _ = stream.set_nodelay(true);
+    if !destination.preface.is_empty() {
+        stream.write_all(destination.preface).await?;
+    }
     let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
     let connector = TlsConnector::from(config.clone());
     let stream = match destination.http2 {
@@ -142,7 +138,7 @@ pub(crate) struct ConnectError {
     pub(crate) error: Option<io::Error>,
 }
 
-fn is_local(error: &io::Error) -> bool {
+pub(crate) fn is_local(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL)

@@ -24,6 +24,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct UpstreamOverview {
     /// The upstream's key.
     pub upstream: String,
+    /// Requests that wait for a place at it.
+    pub waiting: usize,
     /// Those of which there is something to tell.
     pub nodes: Vec<EndpointStatus>,
 }
@@ -73,8 +75,9 @@ pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
         let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
         let state = upstream.state.borrow();
         let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
-        if !nodes.is_empty() {
-            overview.push(UpstreamOverview { upstream: upstream.definition.definition.key.clone(), nodes });
+        let waiting = state.waiting();
+        if !nodes.is_empty() || waiting > 0 {
+            overview.push(UpstreamOverview { upstream: upstream.definition.definition.key.clone(), waiting, nodes });
         }
     }
     // Whoever asked may have given up.

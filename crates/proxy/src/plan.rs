@@ -7,15 +7,18 @@
 mod changes;
 mod lease;
 mod routes;
+mod stream_routes;
 mod upstreams;
 
 pub use changes::Changes;
 pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
+pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
 pub(crate) use upstreams::{PlanUpstream, Positions};
 
 use crate::caching::Caching;
 use crate::caching::measure::MatchCost;
+use crate::challenges::Challenges;
 use crate::metrics::MetricsPlan;
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -26,7 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, StreamRoute, Upstream, UpstreamTimeouts};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
@@ -46,6 +49,8 @@ pub struct Plan {
     pub(crate) caching: Caching,
     match_cost: Option<Measured>,
     pub(crate) routes: Routes,
+    /// The same ones as in the Plan before where the configuration's are.
+    pub(crate) stream_routes: Arc<StreamRoutes>,
     /// The same list as in the Plan before where nothing in it changed.
     pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
     /// Those of them that have active checks.
@@ -99,6 +104,10 @@ pub(crate) struct Settings {
     /// Zero: no bound.
     pub(crate) tunnel_total_ms: u64,
     pub(crate) connections_max: usize,
+    /// Of streams whose route does not say.
+    pub(crate) tcp_idle_ms: u64,
+    pub(crate) udp_idle_ms: u64,
+    pub(crate) udp_sessions_max: usize,
 }
 
 /// Why a Plan could not be built.
@@ -151,7 +160,9 @@ impl Plan {
         let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
         let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
         let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
-        let revoked = std::mem::take(&mut difference.revoked);
+        let mut revoked = std::mem::take(&mut difference.revoked);
+        let (stream_routes, revoked_too) = StreamRoutes::new(config, previous.map(|previous| &previous.stream_routes));
+        revoked.extend(revoked_too);
         let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
         let mut plan = Plan {
             generation,
@@ -161,6 +172,7 @@ impl Plan {
             caching,
             match_cost,
             routes,
+            stream_routes,
             upstreams,
             checked,
             uses_latency,
@@ -220,6 +232,16 @@ impl Plan {
         let own = if route.has_timeout { route.route.timeout } else { None };
         own.map_or(self.upstreams[route.upstream()].timeouts, TimeoutsMs::from)
     }
+
+    /// A stream route's own timeouts, or else those of its upstream.
+    pub(crate) fn stream_timeouts(&self, route: &StreamRoute) -> TimeoutsMs {
+        let of_upstream = self.upstreams[route.upstream].timeouts;
+        TimeoutsMs {
+            connect: route.timeout.connect.map_or(of_upstream.connect, millis),
+            send: route.timeout.send.map_or(of_upstream.send, millis),
+            ..of_upstream
+        }
+    }
 }
 
 /// Shares with the one before what did not change.
@@ -270,7 +292,8 @@ fn millis_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-fn millis(duration: Duration) -> u64 {
+/// In the clock's unit; what is far away can be added to a time.
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
 }
 
@@ -303,6 +326,9 @@ impl From<&Gateway> for Settings {
             tunnel_idle_ms: gateway.timeouts.tunnel_idle.map(millis),
             tunnel_total_ms: millis(gateway.timeouts.tunnel_total),
             connections_max: gateway.limits.connections_per_worker,
+            tcp_idle_ms: millis(gateway.stream_proxy.tcp_idle),
+            udp_idle_ms: millis(gateway.stream_proxy.udp_idle),
+            udp_sessions_max: gateway.stream_proxy.udp_sessions_per_worker,
         }
     }
 }
@@ -312,12 +338,14 @@ impl From<&Gateway> for Settings {
 pub struct PlanCell {
     plan: ArcSwap<Plan>,
     version: AtomicU64,
+    /// Beside the Plan, since they come and go without it.
+    pub challenges: Challenges,
 }
 
 impl PlanCell {
     /// Holds its first Plan.
     pub fn new(plan: Arc<Plan>) -> PlanCell {
-        PlanCell { plan: ArcSwap::new(plan), version: AtomicU64::new(1) }
+        PlanCell { plan: ArcSwap::new(plan), version: AtomicU64::new(1), challenges: Challenges::default() }
     }
 
     /// The present Plan.

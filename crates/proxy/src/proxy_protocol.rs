@@ -75,7 +75,7 @@ async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Endp
         if let Poll::Ready(result) = header.poll(cx, stream) {
             return Poll::Ready(result);
         }
-        let is_draining = worker.draining.get();
+        let is_draining = worker.is_ending();
         let patience_ms = if is_draining { head_ms.min(DRAINING_FIRST_REQUEST_MS) } else { head_ms };
         let deadline_ms = begun_ms + patience_ms;
         if worker.clock.now_ms() >= deadline_ms {

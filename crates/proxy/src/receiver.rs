@@ -190,6 +190,22 @@ impl Receiver {
         Poll::Ready(Ok(self.decode(at..at + n).map(|()| n)))
     }
 
+    /// Reads more of the body before what is here of it was written. `None` where there is no room.
+    pub(crate) fn poll_read_early(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Option<Poll<io::Result<Result<usize, ChunkError>>>> {
+        debug_assert!(!self.is_done());
+        let at = self.content.end;
+        let room = self.buffer.as_ref().is_none_or(|buffer| at < buffer.len());
+        room.then(|| {
+            let n = ready!(self.poll_read_at(at, cx, stream, buffers))?;
+            Poll::Ready(Ok(self.decode(at..at + n).map(|()| n)))
+        })
+    }
+
     fn poll_read_at(
         &mut self,
         at: usize,

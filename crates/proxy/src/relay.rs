@@ -6,6 +6,7 @@
 
 use crate::client::Client;
 use crate::exchange::Exchange;
+use crate::http2;
 use crate::plan::{Settings, TimeoutsMs};
 use crate::stream::Stream;
 use crate::worker::Worker;
@@ -34,6 +35,8 @@ pub(crate) enum Event {
     BodyTimeout,
     /// The request's body is malformed.
     BadBody(ChunkError),
+    /// What of it should be base64 is not.
+    BadBase64,
     /// The time that the client gave the call has passed.
     Deadline,
 }
@@ -204,6 +207,7 @@ impl<'a> Relay<'a> {
                 match flushed {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) if http2::is_bad_base64(&error) => return Err(Event::BadBase64),
                     Poll::Ready(Err(_)) => {
                         self.node_deaf = true;
                         return Ok(());
@@ -388,21 +392,32 @@ impl<'a> Relay<'a> {
         nearest
     }
 
-    /// A FIN does not tell a client that only closed its sending side from one that is gone, and only the first wants
-    /// its response. Sending something tells: a closed peer answers with a reset. An interim response is what may be
-    /// sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         self.half_closed_ms = self.worker.clock.now_ms();
-        if self.client.stream.has_failed() {
+        let before = self.x.to_client.total;
+        if !is_still_there(self.worker, self.client, self.x, cx) {
             return Err(Event::ClientGone);
         }
-        if !self.x.probed && self.x.request.version == Version::Http11 && self.x.to_client.is_idle() {
-            self.x.probed = true;
-            let buffers = &self.worker.buffers;
-            self.x.to_client.head(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            self.x.to_client.stage(&[], None, buffers);
-            let _ = self.flush_to_client(cx)?;
+        if self.x.to_client.total != before {
+            self.response_moved_ms = self.half_closed_ms;
         }
         Ok(())
     }
+}
+
+/// Whether a client that closed its sending side waits for its response. Its FIN does not tell it from one that is gone.
+/// Sending something tells: a closed peer answers with a reset, which is seen when this is asked again. An interim response is
+/// what may be sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
+pub(crate) fn is_still_there(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut Context<'_>) -> bool {
+    if client.stream.has_failed() {
+        return false;
+    }
+    if !x.probed && x.request.version == Version::Http11 && x.to_client.is_idle() {
+        x.probed = true;
+        x.to_client.head(&worker.buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        x.to_client.stage(&[], None, &worker.buffers);
+        let flushed = x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
+        return !matches!(flushed, Poll::Ready(Err(_)));
+    }
+    true
 }

@@ -17,6 +17,7 @@ use stillgate_wire::{ChunkError, Fault, Method, RequestError};
 /// The name of a status (RFC 9110 section 15).
 pub(crate) fn reason(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
@@ -54,8 +55,13 @@ impl Refusal {
         Refusal { closes: true, ..Refusal::new(status, message) }
     }
 
-    pub(crate) fn overload() -> Refusal {
-        Refusal { is_overload: true, ..Refusal::new(503, "the upstream has as many requests as it may have") }
+    /// What an ACME server has asked for: no refusal, but no node's affair either.
+    pub(crate) fn challenge(key_authorization: String) -> Refusal {
+        Refusal::new(200, key_authorization)
+    }
+
+    pub(crate) fn overload(message: &'static str) -> Refusal {
+        Refusal { is_overload: true, ..Refusal::new(503, message) }
     }
 
     pub(crate) fn deadline() -> Refusal {
@@ -95,7 +101,7 @@ pub(crate) async fn send(
     if !x.to_client.is_idle() {
         return After::Close;
     }
-    let keep_alive = !refusal.closes && x.request.keep_alive && x.from_client.is_done() && !worker.draining.get();
+    let keep_alive = !refusal.closes && x.request.keep_alive && x.from_client.is_done() && !worker.parts_with(client);
     stage(worker, x, settings, refusal, keep_alive);
     flush(worker, client, x, settings.send_ms, keep_alive).await
 }
@@ -107,9 +113,9 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
     let before = x.to_client.total;
     let out = x.to_client.head(&worker.buffers);
     let mut body = body(refusal.status, &refusal.message);
-    if grpc::is_call(&x.request, x.from_client.head()) {
+    if let Some(call) = grpc::call(&x.request, x.from_client.head()) {
         body.clear();
-        grpc::write_answer(out, refusal.status, refusal.is_deadline, &refusal.message);
+        grpc::write_answer(out, call, refusal.status, refusal.is_deadline, &refusal.message);
     } else {
         write_head(out, refusal.status, body.len());
     }
@@ -128,6 +134,7 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
 /// The messages are ours and need no escaping.
 fn body(status: u16, message: &str) -> String {
     match (status, message) {
+        (200, message) => message.to_owned(),
         (404, message) => format!("{{\"error_msg\":\"404 {message}\"}}\n"),
         (status, "") => format!("{{\"error_msg\":\"{status} {}\"}}\n", reason(status)),
         (status, message) => format!("{{\"error_msg\":\"{status} {}: {message}\"}}\n", reason(status)),
@@ -136,7 +143,8 @@ fn body(status: u16, message: &str) -> String {
 
 fn write_head(out: &mut Vec<u8>, status: u16, length: usize) {
     let reason = reason(status);
-    write!(out, "HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n")
+    let kind = if status == 200 { "application/octet-stream" } else { "application/json" };
+    write!(out, "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n")
         .expect("writing to a vector does not fail");
 }
 

@@ -4,6 +4,7 @@
 //! be held back by it where the socket is full, so only [`Stream::poll_flush`] says that it is out.
 
 use crate::http2::{ClientStream, NodeConnection, NodeStream};
+use crate::mistaken::Mistaken;
 use socket2::SockRef;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -33,6 +34,19 @@ pub(crate) struct Tls {
     pub(crate) stream: TlsStream<TcpStream>,
     /// Of a node: the name it has shown a certificate of. What is meant for another name must not go over it.
     pub(crate) server_name: Option<ServerName<'static>>,
+}
+
+impl Tls {
+    #[inline]
+    fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, space);
+        // What TLS itself answers, as to a peer that wants to renegotiate, waits for us to write, and we may have nothing to.
+        if read.is_pending() && self.stream.get_ref().1.wants_write() {
+            // That the socket has failed is seen by whoever uses it next.
+            let _ = Pin::new(&mut self.stream).poll_flush(cx);
+        }
+        read
+    }
 }
 
 impl Stream {
@@ -95,6 +109,14 @@ impl Stream {
         matches!(self, Stream::Http2Node(stream) if stream.is_unseen())
     }
 
+    /// What a node seems to speak instead of what it was asked in, by the first bytes `received` of its response.
+    pub(crate) fn mistaken(&self, received: &[u8]) -> Option<Mistaken> {
+        match self {
+            Stream::Http2Node(stream) => stream.mistaken(),
+            _ => Mistaken::of(received, false),
+        }
+    }
+
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Stream::Tls(_))
     }
@@ -132,7 +154,7 @@ impl Stream {
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, space),
-            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_read(cx, space),
+            Stream::Tls(tls) => tls.poll_read(cx, space),
             Stream::Http2(stream) => stream.poll_read(cx, space),
             Stream::Http2Node(stream) => stream.poll_read(cx, space),
             Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),

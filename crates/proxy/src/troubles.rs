@@ -18,6 +18,10 @@ pub(crate) struct Troubles {
     connections: Cell<u64>,
     latest_connection: RefCell<Option<(SocketAddr, String)>>,
     connections_reported_ms: Cell<u64>,
+    /// Streams of HTTP/2 reset before they were requests.
+    streams: Cell<u64>,
+    latest_stream: Cell<Option<(SocketAddr, &'static str)>>,
+    streams_reported_ms: Cell<u64>,
 }
 
 struct Trouble {
@@ -40,6 +44,12 @@ impl Troubles {
         self.latest_connection.replace(Some((peer, message)));
     }
 
+    /// A client's stream of HTTP/2 was reset before it was a request.
+    pub(crate) fn note_stream(&self, peer: SocketAddr, message: &'static str) {
+        self.streams.set(self.streams.get() + 1);
+        self.latest_stream.set(Some((peer, message)));
+    }
+
     /// Writes the lines that are due.
     pub(crate) fn report(&self, now_ms: u64) {
         if is_due(&self.reported_ms, now_ms)
@@ -48,7 +58,7 @@ impl Troubles {
             self.reported_ms.set(now_ms);
             let requests = self.requests.take();
             let node = node.map_or("none".to_owned(), |node| node.to_string());
-            tracing::warn!(requests, %upstream, node, "requests were not served by their upstream; the latest: {message}");
+            tracing::warn!(requests, %upstream, node, "requests or streams were not served by their upstream; the latest: {message}");
         }
         if is_due(&self.connections_reported_ms, now_ms)
             && let Some((peer, message)) = self.latest_connection.take()
@@ -56,6 +66,13 @@ impl Troubles {
             self.connections_reported_ms.set(now_ms);
             let connections = self.connections.take();
             tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
+        }
+        if is_due(&self.streams_reported_ms, now_ms)
+            && let Some((peer, message)) = self.latest_stream.take()
+        {
+            self.streams_reported_ms.set(now_ms);
+            let streams = self.streams.take();
+            tracing::warn!(streams, %peer, "streams of HTTP/2 were reset before they were requests; the latest: {message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What follows a 101: bytes both ways between a client and a node, whatever protocol they speak from here on.
+//! Bytes both ways between a client and a node, whatever they mean: what follows a 101, and all of a session of `stream_proxy`.
 //!
 //! A tunnel is a task of its own, and small: the exchange it came from goes back to the pool, and what the access log and the
 //! metrics need of it at the end is the bytes of its head and a few numbers. While nothing moves it has no buffer; one is
@@ -6,21 +6,25 @@
 //!
 //! ```text
 //!   exchange ── 101 is out ──▶ Switched ── the connection's task ends ──▶ Tunnel ── both FINs, a reset, time ──▶ one record
+//!   session ── the node is connected ──▶ ┘
 //! ```
 //!
 //! How it ends its sides: by FIN where nothing was lost, by a reset where something was, as what is cut must not look
 //! complete. A reset of one side is passed on as one: it may have destroyed bytes on their way.
 
 mod direction;
+mod handover;
 mod opening;
 mod watch;
 
-pub(crate) use opening::{Switched, agree};
+pub(crate) use direction::Direction;
+pub(crate) use opening::{Bounds, Origin, Request, Switched, agree};
 pub(crate) use watch::Watches;
 
 use crate::accept::Open;
 use crate::client::Client;
 use crate::plan::Lease;
+use crate::stream_proxy::Ends;
 use direction::Broken;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -31,7 +35,7 @@ use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
 use watch::Watch;
 
 /// How long nothing must have moved in a tunnel for `on_change: drain` to close it.
-const QUIET_MS: u64 = 1_000;
+pub(crate) const QUIET_MS: u64 = 1_000;
 /// Those of the configuration may be smaller by the time a head is read again.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
@@ -42,17 +46,52 @@ pub(crate) struct Tunnel {
     switched: Switched,
     /// A reset, or a write that failed: bytes may have been lost.
     is_cut: bool,
+    /// It goes on in another process, where it will be recorded.
+    is_given: bool,
     leaving: Option<Leaving>,
     /// Dropped last: the connection counts as open until the tunnel has been recorded.
     open: Open,
 }
 
 /// How a tunnel learns that its route was changed.
-struct Leaving {
+pub(crate) struct Leaving {
     lease: Arc<Lease>,
     watch: Rc<Watch>,
     /// When it was first seen to be revoked.
     since_ms: Option<u64>,
+}
+
+impl Leaving {
+    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> Leaving {
+        let watch = watches.add(lease.clone());
+        Leaving { lease, watch, since_ms: None }
+    }
+
+    /// Looks whether it was revoked; the task is woken when it is.
+    pub(crate) fn look(&mut self, cx: &Context<'_>, now_ms: u64) {
+        self.watch.wakes(cx);
+        if self.since_ms.is_none() && self.lease.is_revoked() {
+            self.since_ms = Some(now_ms);
+        }
+    }
+
+    /// When it ends whatever last moved then, and whether that is for want of motion; `None`: it goes on.
+    pub(crate) fn end_ms(&self, moved_ms: u64, drain_ms: u64) -> Option<(u64, bool)> {
+        let since_ms = self.since_ms?;
+        match self.lease.policy {
+            OnChange::Keep => None,
+            OnChange::Drain => {
+                let (quiet_ms, last_ms) = (moved_ms.max(since_ms) + QUIET_MS, since_ms + drain_ms);
+                Some((quiet_ms.min(last_ms), quiet_ms < last_ms))
+            }
+            OnChange::Close => Some((0, false)),
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn end(&self, watches: &Watches) {
+        watches.remove(&self.watch);
+    }
 }
 
 /// When a tunnel ends by itself.
@@ -65,16 +104,30 @@ struct Deadline {
 
 impl Tunnel {
     /// Begins where an exchange has ended.
-    pub(crate) fn new(open: Open, client: Client, mut switched: Switched) -> Tunnel {
+    pub(crate) fn new(open: Open, client: Client, switched: Switched) -> Tunnel {
+        if let Origin::Request(_) = switched.origin {
+            open.worker.counters.tunnels_total.add(1);
+        }
+        Tunnel::begin(open, client, switched)
+    }
+
+    fn begin(open: Open, client: Client, mut switched: Switched) -> Tunnel {
         let worker = &open.worker;
-        worker.counters.tunnels_open.add(1);
-        worker.counters.tunnels_total.add(1);
-        switched.upstream().state.borrow_mut().on_tunnel_start(switched.slot);
-        let leaving = switched.lease.take().map(|lease| {
-            let watch = worker.watches.add(lease.clone());
-            Leaving { lease, watch, since_ms: None }
-        });
-        Tunnel { client, switched, is_cut: false, leaving, open }
+        let mut state = switched.upstream.state.borrow_mut();
+        match switched.origin {
+            Origin::Request(_) => {
+                worker.counters.tunnels_open.add(1);
+                state.on_tunnel_start(switched.slot);
+            }
+            // It is all there is, so that the bounds of its upstream hold for it.
+            Origin::Session(_) => {
+                worker.counters.stream_sessions_open.add(1);
+                state.on_start(switched.slot);
+            }
+        }
+        drop(state);
+        let leaving = switched.lease.take().map(|lease| Leaving::new(&worker.watches, lease));
+        Tunnel { client, switched, is_cut: false, is_given: false, leaving, open }
     }
 
     /// Moves what can be moved; ready at the end.
@@ -115,15 +168,10 @@ impl Tunnel {
             consider(down.moved_ms + bounds.client_send_ms, false);
         }
         consider(opened_ms + bounds.total_ms, false);
-        if let Some(Leaving { lease, since_ms: Some(since_ms), .. }) = &self.leaving {
-            match lease.policy {
-                OnChange::Keep => {}
-                OnChange::Drain => {
-                    consider(moved_ms.max(*since_ms) + QUIET_MS, true);
-                    consider(since_ms + bounds.drain_ms, false);
-                }
-                OnChange::Close => consider(0, false),
-            }
+        if let Some((at_ms, is_of_idling)) =
+            self.leaving.as_ref().and_then(|leaving| leaving.end_ms(moved_ms, bounds.drain_ms))
+        {
+            consider(at_ms, is_of_idling);
         }
         nearest
     }
@@ -132,10 +180,7 @@ impl Tunnel {
     fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let clock = &self.open.worker.clock;
         if let Some(leaving) = &mut self.leaving {
-            leaving.watch.wakes(cx);
-            if leaving.since_ms.is_none() && leaving.lease.is_revoked() {
-                leaving.since_ms = Some(clock.now_ms());
-            }
+            leaving.look(cx, clock.now_ms());
         }
         let deadline = self.deadline();
         if deadline.at_ms > clock.now_ms() {
@@ -143,7 +188,7 @@ impl Tunnel {
             return Poll::Pending;
         }
         let Switched { node, up, down, .. } = &self.switched;
-        let may_read = |direction: &direction::Direction| direction.is_flowing() && !direction.is_stuck();
+        let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
         if deadline.is_of_idling
             && (may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived())
         {
@@ -157,7 +202,14 @@ impl Tunnel {
     /// The one line of the access log and the one observation of the metrics.
     fn record(&mut self) {
         let worker = self.open.worker.clone();
-        let Switched { head, outcome, up, down, .. } = &mut self.switched;
+        let Switched { origin, up, down, .. } = &mut self.switched;
+        let Request { head, outcome } = match origin {
+            Origin::Request(request) => &mut **request,
+            Origin::Session(session) => {
+                let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
+                return session.record(&worker, ends, up.read, down.written);
+            }
+        };
         let snapshot = worker.snapshot();
         let mut x = worker.take_exchange();
         x.begin(outcome.timing);
@@ -180,6 +232,9 @@ impl Future for Tunnel {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let tunnel = &mut *self;
+        if tunnel.give() {
+            return Poll::Ready(());
+        }
         match tunnel.poll_bytes(cx) {
             Poll::Ready(()) => Poll::Ready(()),
             Poll::Pending => tunnel.poll_time(cx),
@@ -192,7 +247,9 @@ impl Drop for Tunnel {
     fn drop(&mut self) {
         let worker = self.open.worker.clone();
         let Switched { node, up, down, slot, .. } = &mut self.switched;
-        if self.is_cut || up.is_stuck() || down.is_stuck() {
+        if self.is_given {
+            // Its sockets are another's.
+        } else if self.is_cut || up.is_stuck() || down.is_stuck() {
             self.client.ends_with_connection = true;
             node.reset_when_closed();
         } else {
@@ -202,13 +259,22 @@ impl Drop for Tunnel {
         up.abandon(&worker.buffers);
         down.abandon(&worker.buffers);
         let slot = *slot;
-        self.switched.upstream().state.borrow_mut().on_tunnel_finish(slot, worker.clock.now_ms());
-        if let Some(leaving) = &self.leaving {
-            worker.watches.remove(&leaving.watch);
+        let now_ms = worker.clock.now_ms();
+        match self.switched.origin {
+            Origin::Request(_) => {
+                worker.counters.tunnels_open.sub(1);
+                self.switched.upstream.state.borrow_mut().on_tunnel_finish(slot, now_ms);
+            }
+            Origin::Session(_) => {
+                worker.counters.stream_sessions_open.sub(1);
+                self.switched.upstream.state.borrow_mut().on_finish(slot, None, now_ms);
+            }
         }
-        worker.counters.tunnels_open.sub(1);
+        if let Some(leaving) = &self.leaving {
+            leaving.end(&worker.watches);
+        }
         // After a bug nobody knows what there would be to tell.
-        if !std::thread::panicking() {
+        if !self.is_given && !std::thread::panicking() {
             self.record();
         }
     }

@@ -133,7 +133,8 @@ impl Lookup for RequestVars<'_> {
     }
 }
 
-fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+/// A value that does not stand anywhere.
+pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer.clear();
     write!(buffer, "{value}").expect("writing to a vector does not fail");
     buffer

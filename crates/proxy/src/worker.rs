@@ -5,28 +5,32 @@ use crate::accept::accept;
 use crate::access_log::{Record, Sink};
 use crate::buffer::Buffers;
 use crate::caching::RouteMemory;
+use crate::challenges::Challenges;
 use crate::client::Client;
 use crate::clock::{Clock, TICK_MS};
 use crate::counters::WorkerCounters;
 use crate::exchange::{Exchange, Timing};
+use crate::handover::{self, Arrival, Giving, Successor, Takes};
 use crate::http2::Connecting;
 use crate::metrics::{Listener, MetricsPlan, Recorder};
 use crate::overview::{self, Question};
 use crate::plan::PlanCell;
 use crate::snapshot::{Snapshot, WorkerUpstream};
+use crate::sockets::WorkerSocket;
 use crate::stream::Stream;
+use crate::stream_proxy::{self, StreamVars};
 use crate::troubles::Troubles;
 use crate::tunnel::Watches;
 use crate::variables::with_vars;
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use stillgate_config::StreamListener;
 use stillgate_metrics::Writer;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::MissedTickBehavior;
@@ -44,24 +48,31 @@ const TIMERS_SPARE_MAX: u64 = 4096;
 const BUFFERS_KEPT_IDLE: usize = 8;
 
 /// What the control thread asks of the workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Command {
     Serve,
+    /// Accept no more, give away to another process what can be given, finish the rest within this time, end.
+    HandOver(Arc<Successor>, Duration),
     /// Accept no more, finish what is in flight within this time, end.
     Drain(Duration),
 }
 
 /// What a worker is made of; sent to its thread.
 pub(crate) struct Setup {
-    pub(crate) listeners: Vec<std::net::TcpListener>,
-    /// The listeners as configured.
+    pub(crate) sockets: Vec<WorkerSocket>,
+    /// The listeners as configured; behind them, those of streams, and then of datagrams.
     pub(crate) configured: Vec<stillgate_config::Listener>,
+    pub(crate) stream_listeners: Vec<StreamListener>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
     pub(crate) commands: watch::Receiver<Command>,
     pub(crate) questions: mpsc::Receiver<Question>,
+    /// Connections that another process hands over.
+    pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    /// Where the listeners are, in the configuration's order.
+    pub(crate) addresses: Arc<[SocketAddr]>,
     pub(crate) seed: u64,
     /// Which clients cannot guess.
     pub(crate) secret: u64,
@@ -74,7 +85,13 @@ pub(crate) struct Worker {
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) listeners: Box<[Listener]>,
+    pub(crate) stream_listeners: Box<[StreamListener]>,
+    pub(crate) addresses: Arc<[SocketAddr]>,
+    /// It accepts no more, and no connection is kept for long.
     pub(crate) draining: Cell<bool>,
+    /// Another process takes over.
+    pub(crate) giving: RefCell<Option<Rc<Giving>>>,
+    pub(crate) takes: Takes,
     pub(crate) troubles: Troubles,
     pub(crate) connecting: Connecting,
     pub(crate) watches: Watches,
@@ -101,12 +118,17 @@ pub(crate) struct Worker {
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let local = LocalSet::new();
-    let (mut commands, mut questions) = (setup.commands.clone(), setup.questions);
+    let (mut commands, mut questions, mut arrivals) = (setup.commands.clone(), setup.questions, setup.arrivals);
     local.block_on(&runtime, async move {
-        let listeners: Vec<Rc<TcpListener>> = setup
-            .listeners
+        let of_streams = setup.configured.len()..setup.configured.len() + setup.stream_listeners.len();
+        let (of_tcp, of_udp): (Vec<_>, Vec<_>) = setup.sockets.into_iter().partition(|of| of.listener < of_streams.end);
+        let datagrams: Vec<(usize, UdpSocket)> = of_udp
             .into_iter()
-            .map(|listener| TcpListener::from_std(listener).map(Rc::new))
+            .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?)))
+            .collect::<io::Result<_>>()?;
+        let listeners: Vec<(usize, Rc<TcpListener>)> = of_tcp
+            .into_iter()
+            .map(|of| Ok((of.listener, Rc::new(TcpListener::from_std(of.socket.into())?))))
             .collect::<io::Result<_>>()?;
         let version = setup.plans.version();
         let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
@@ -115,7 +137,11 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             buffers: Buffers::default(),
             counters: setup.counters,
             listeners: setup.configured.into_iter().map(Listener::new).collect(),
+            stream_listeners: setup.stream_listeners.into(),
+            addresses: setup.addresses,
             draining: Cell::new(false),
+            giving: RefCell::default(),
+            takes: Takes::default(),
             troubles: Troubles::default(),
             connecting: Connecting::default(),
             watches: Watches::default(),
@@ -132,7 +158,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
             give_back: setup.give_back,
             peak: Cell::new(0),
         });
-        worker.live(listeners, &mut commands, &mut questions).await;
+        worker.live(listeners, datagrams, &mut commands, &mut questions, &mut arrivals).await;
         Ok(())
     })
 }
@@ -140,14 +166,19 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
 impl Worker {
     async fn live(
         self: &Rc<Self>,
-        mut listeners: Vec<Rc<TcpListener>>,
+        mut listeners: Vec<(usize, Rc<TcpListener>)>,
+        datagrams: Vec<(usize, UdpSocket)>,
         commands: &mut watch::Receiver<Command>,
         questions: &mut mpsc::Receiver<Question>,
+        arrivals: &mut mpsc::Receiver<Arrival>,
     ) {
         let accepting: Vec<AbortHandle> = listeners
             .iter()
-            .enumerate()
-            .map(|(index, listener)| spawn_local(accept(self.clone(), listener.clone(), index)).abort_handle())
+            .map(|(index, listener)| spawn_local(accept(self.clone(), listener.clone(), *index)).abort_handle())
+            .collect();
+        let receiving: Vec<(usize, AbortHandle)> = datagrams
+            .into_iter()
+            .map(|(index, socket)| (index, spawn_local(stream_proxy::serve_udp(self.clone(), socket)).abort_handle()))
             .collect();
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,20 +193,26 @@ impl Worker {
                 Some(question) = questions.recv() => {
                     spawn_local(overview::answer(self.clone(), question));
                 }
+                Some(arrival) = arrivals.recv() => handover::take(self, arrival),
+                () = self.give_some() => {}
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
-                    let command = if changed.is_ok() { *commands.borrow_and_update() } else { Command::Drain(Duration::ZERO) };
-                    if let Command::Drain(time) = command {
-                        deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
-                        self.start_draining(std::mem::take(&mut listeners), &accepting).await;
-                    }
+                    let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
+                    let (successor, time) = match command {
+                        Command::Serve => continue,
+                        Command::HandOver(successor, time) => (Some(successor), time),
+                        Command::Drain(time) => (None, time),
+                    };
+                    deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
+                    self.start_draining(std::mem::take(&mut listeners), &accepting, &receiving, successor).await;
                     if changed.is_err() {
                         return;
                     }
                 }
             }
-            let drained = self.draining.get() && self.counters.connections_open.get() == 0;
-            if drained || self.clock.now_ms() >= deadline_ms {
+            let open = self.counters.connections_open.get() + self.counters.udp_sessions_open.get();
+            let drained = self.draining.get() && open == 0;
+            if drained || (self.clock.now_ms() >= deadline_ms && self.has_given(deadline_ms)) {
                 self.tick_metrics(true);
                 return;
             }
@@ -224,26 +261,10 @@ impl Worker {
         }
     }
 
-    /// Closes the listeners. Connections that wait in their queues would be reset by that: they are taken first.
-    async fn start_draining(self: &Rc<Self>, listeners: Vec<Rc<TcpListener>>, accepting: &[AbortHandle]) {
-        accepting.iter().for_each(AbortHandle::abort);
-        // A turn of the event loop, so that it has seen what came in until now; and no budget, so that all of it is taken.
-        tokio::task::yield_now().await;
-        let take_all = poll_fn(|cx| {
-            for (index, listener) in listeners.iter().enumerate() {
-                while let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                    match accepted {
-                        Ok((stream, peer)) => self.admit(stream, peer, index),
-                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                        Err(_) => break,
-                    }
-                }
-            }
-            Poll::Ready(())
-        });
-        tokio::task::coop::unconstrained(take_all).await;
-        self.draining.set(true);
-        self.clock.wake_all();
+    /// What an ACME server may ask for now.
+    #[inline]
+    pub(crate) fn challenges(&self) -> &Challenges {
+        &self.plans.challenges
     }
 
     /// The present view of the Plan, taken anew where there is a newer one.
@@ -323,6 +344,17 @@ impl Worker {
         }
         if self.is_logging {
             self.log(client, x, snapshot, ended);
+        }
+    }
+
+    /// Counts a session of `stream_proxy` that has ended, and writes its line of the access log.
+    pub(crate) fn record_session(&self, vars: &StreamVars<'_>, received: u64, sent: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().record_session(self.snapshot.borrow().plan.metrics(), vars.session, received, sent);
+        }
+        if let Some(sink) = &mut *self.sink.borrow_mut() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            sink.record(&vars.line(now.as_millis() as u64, received, sent));
         }
     }
 

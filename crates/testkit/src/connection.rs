@@ -87,12 +87,21 @@ impl Connection {
             }
             match head.status() {
                 100..=199 if head.status() != 101 => interim.push(head),
-                status => {
-                    let bodyless = method == "HEAD" || matches!(status, 101 | 204 | 304);
-                    return self.read_rest(head, interim, bodyless, Framing::Close);
+                _ => {
+                    let message = self.read_response_body(head, method)?;
+                    return Ok(Message { interim, ..message });
                 }
             }
         }
+    }
+
+    /// Reads the rest of a final response whose head was read by [`Connection::read_head`].
+    ///
+    /// # Errors
+    /// When it does not come whole.
+    pub fn read_response_body(&mut self, head: Head, method: &str) -> Result<Message, Broken> {
+        let bodyless = method == "HEAD" || matches!(head.status(), 101 | 204 | 304);
+        self.read_rest(head, bodyless, Framing::Close)
     }
 
     /// Reads a request.
@@ -116,7 +125,7 @@ impl Connection {
         if head.all("host").len() != 1 {
             return Err(Broken::Malformed(format!("not exactly one Host: {head:?}")));
         }
-        self.read_rest(head, Vec::new(), false, Framing::None)
+        self.read_rest(head, false, Framing::None)
     }
 
     /// Reads a request.
@@ -220,13 +229,7 @@ impl Connection {
         }
     }
 
-    fn read_rest(
-        &mut self,
-        head: Head,
-        interim: Vec<Head>,
-        bodyless: bool,
-        default: Framing,
-    ) -> Result<Message, Broken> {
+    fn read_rest(&mut self, head: Head, bodyless: bool, default: Framing) -> Result<Message, Broken> {
         let framing = framing(&head, default).map_err(Broken::Malformed)?;
         let (framing, body, trailers) = match framing {
             _ if bodyless => (Framing::None, Vec::new(), Vec::new()),
@@ -242,7 +245,7 @@ impl Connection {
             }
             Framing::Close => (framing, self.read_to_end()?, Vec::new()),
         };
-        Ok(Message { interim, head, body, trailers, framing })
+        Ok(Message { interim: Vec::new(), head, body, trailers, framing })
     }
 
     fn read_chunked(&mut self) -> Result<(Vec<u8>, Fields), Broken> {

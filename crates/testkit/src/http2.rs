@@ -1,7 +1,7 @@
 //! HTTP/2 frame by frame, good or not: one side of a connection that a test writes and reads by hand.
 //!
 //! Field sections are written as literals without indexing or Huffman coding (RFC 7541 section 6.2.2), and of those that
-//! come only the status is read, where it is one of the seven that the static table has. For everything else there is curl.
+//! come only the status is read, as long as it is not taken from the dynamic table. For everything else there is curl.
 
 use crate::PATIENCE;
 use std::io::{ErrorKind, Read, Write};
@@ -19,6 +19,8 @@ pub mod kind {
     pub const RST_STREAM: u8 = 3;
     /// What a side asks the other to keep to.
     pub const SETTINGS: u8 = 4;
+    /// A response that nobody asked for.
+    pub const PUSH_PROMISE: u8 = 5;
     /// Is answered.
     pub const PING: u8 = 6;
     /// The end of a connection.
@@ -82,14 +84,30 @@ impl Frame {
     /// The status that a response's field section begins with.
     ///
     /// # Panics
-    /// When it is not one of the static table's.
+    /// When it is neither one of the static table's nor written out.
     pub fn status(&self) -> u16 {
         assert_eq!(self.kind, kind::HEADERS, "{self:?}");
-        match self.payload[0] {
-            index @ 0x88..=0x8e => [200, 204, 206, 304, 400, 404, 500][usize::from(index - 0x88)],
-            other => panic!("a status that is not in the static table: {other:#x}"),
+        match self.payload[..] {
+            [index @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(index - 0x88)],
+            [0x08 | 0x48, 3, a, b, c, ..] => [a, b, c].iter().fold(0, |sum, digit| 10 * sum + u16::from(digit - b'0')),
+            [0x08 | 0x48, 0x82 | 0x83, a, b, c, ..] => huffman_digits(u32::from_be_bytes([a, b, c, 0])),
+            _ => panic!("not a status: {self:?}"),
         }
     }
+}
+
+/// Three digits in Huffman's code (RFC 7541 appendix B): 0 to 2 have five bits, the others six that begin with 011.
+fn huffman_digits(mut bits: u32) -> u16 {
+    let mut number = 0;
+    for _ in 0..3 {
+        let (digit, length) = match bits >> 27 {
+            small @ 0..=2 => (small, 5),
+            _ => ((bits >> 26) - 0x19 + 3, 6),
+        };
+        number = 10 * number + digit as u16;
+        bits <<= length;
+    }
+    number
 }
 
 /// How a stream ended.
@@ -105,10 +123,10 @@ pub enum StreamEnd {
     Closed,
 }
 
-/// One side of a connection.
+/// One side of a connection, over TCP or whatever carries bytes.
 #[derive(Debug)]
-pub struct Http2 {
-    stream: TcpStream,
+pub struct Http2<S = TcpStream> {
+    stream: S,
 }
 
 impl Http2 {
@@ -154,6 +172,21 @@ impl Http2 {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         Self { stream }
+    }
+}
+
+impl<S: Read + Write> Http2<S> {
+    /// Begins as a client over a connection that waits no longer than [`PATIENCE`] for bytes.
+    pub fn begin(stream: S) -> Self {
+        let mut http2 = Self { stream };
+        http2.send_bytes(PREFACE);
+        http2.send(kind::SETTINGS, 0, 0, &[]);
+        http2
+    }
+
+    /// What carries it.
+    pub fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Writes bytes; that the other side has closed is seen when reading.
@@ -323,4 +356,23 @@ fn push_length(block: &mut Vec<u8>, length: usize) {
 
 fn encode_settings(settings: &[(u16, u32)]) -> Vec<u8> {
     settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_read() {
+        let check = |payload: &[u8], expected| {
+            let frame = Frame { kind: kind::HEADERS, flags: 0, stream: 1, payload: payload.to_vec() };
+            assert_eq!(frame.status(), expected);
+        };
+        check(&[0x89], 204);
+        check(&[0x48, 3, b'5', b'0', b'2'], 502);
+        // RFC 7541 appendix C.6.1, with what follows it there.
+        check(&[0x48, 0x82, 0x64, 0x02, 0x58], 302);
+        check(&[0x48, 0x82, 0b0110_1100, 0b0000_0010, 0], 502);
+        check(&[0x48, 0x83, 0b0110_1000, 0b0000_1100, 0b1111_1111], 403);
+    }
 }

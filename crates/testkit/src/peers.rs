@@ -108,17 +108,31 @@ impl Haproxy {
     /// When HAProxy is missing or refuses the lines.
     #[track_caller]
     pub fn start(servers: &[String]) -> Self {
+        let proxies: String = (0..servers.len())
+            .map(|at| {
+                let server = &servers[at];
+                format!("listen proxy-{at}\n  mode tcp\n  bind 127.0.0.1:{{port{at}}}\n  server node {server}\n")
+            })
+            .collect();
+        Self::configured(servers.len(), &proxies)
+    }
+
+    /// Starts HAProxy with these sections, where `{port0}`, `{port1}`, … are as many ports of its own. The mode is HTTP
+    /// unless they say otherwise.
+    ///
+    /// # Panics
+    /// When HAProxy is missing or refuses the lines.
+    #[track_caller]
+    pub fn configured(ports: usize, sections: &str) -> Self {
         require_tool("haproxy", "haproxy");
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let ports: Vec<_> = servers.iter().map(|_| ReservedPort::new()).collect();
-        let proxies: String = servers
-            .iter()
-            .zip(&ports)
-            .map(|(server, port)| format!("listen proxy-{0}\n  bind {0}\n  server node {server}\n", port.addr()))
-            .collect();
-        let config = format!(
-            "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n{proxies}"
+        let ports: Vec<_> = (0..ports).map(|_| ReservedPort::new()).collect();
+        let mut config = format!(
+            "defaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n{sections}"
         );
+        for (at, port) in ports.iter().enumerate() {
+            config = config.replace(&format!("{{port{at}}}"), &port.addr().port().to_string());
+        }
         let file = dir.path().join("haproxy.cfg");
         std::fs::write(&file, config).expect("write haproxy.cfg");
         let mut command = Command::new("sh");
@@ -131,7 +145,7 @@ impl Haproxy {
         Self { _process: process, ports, _dir: dir }
     }
 
-    /// Where the proxy for the server at this place of the list listens.
+    /// Where the port at this place of the list is; of [`Haproxy::start`], the proxy for the server there.
     pub fn addr(&self, server: usize) -> SocketAddr {
         self.ports[server].addr()
     }

@@ -7,6 +7,7 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, IpAddr, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use std::net;
 use std::sync::Arc;
 
 /// Servers whose sessions a worker remembers, of one [`ClientTls`].
@@ -35,13 +36,33 @@ impl ClientTls {
             return sni.clone();
         }
         // A name that is none to rustls cannot be in a certificate either, and neither is this address.
-        let nobody = || ServerName::IpAddress(IpAddr::from(std::net::Ipv4Addr::UNSPECIFIED));
+        let nobody = || ServerName::IpAddress(IpAddr::from(net::Ipv4Addr::UNSPECIFIED));
         name_of(host_seen).or_else(|| name_of(node)).unwrap_or_else(nobody)
+    }
+
+    /// Whether a name is the one that [`ClientTls::server_name`] would give. Where it is, nothing is allocated.
+    pub fn is_server_name(&self, name: &ServerName<'static>, host_seen: &str, node: &str) -> bool {
+        if let Some(sni) = &self.sni {
+            return sni == name;
+        }
+        let is_host = |host: &str| match name {
+            ServerName::DnsName(name) => name.as_ref().eq_ignore_ascii_case(host),
+            ServerName::IpAddress(address) => {
+                host.parse::<net::IpAddr>().is_ok_and(|ip| ip == net::IpAddr::from(*address))
+            }
+            _ => false,
+        };
+        host_of(host_seen).is_some_and(is_host) || *name == self.server_name(host_seen, node)
     }
 }
 
 /// The host of an authority. `None`: there is none that could be in a certificate.
 pub(crate) fn name_of(authority: &str) -> Option<ServerName<'static>> {
+    ServerName::try_from(host_of(authority)?.to_ascii_lowercase()).ok()
+}
+
+/// What of an authority is its host.
+fn host_of(authority: &str) -> Option<&str> {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,
         None => match authority.split_once(':') {
@@ -50,8 +71,7 @@ pub(crate) fn name_of(authority: &str) -> Option<ServerName<'static>> {
             _ => authority,
         },
     };
-    let host = host.strip_suffix('.').unwrap_or(host);
-    ServerName::try_from(host.to_ascii_lowercase()).ok()
+    Some(host.strip_suffix('.').unwrap_or(host))
 }
 
 /// `roots`: who may have signed a node's certificate; `None`: anybody.
@@ -118,5 +138,40 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_recognised_as_it_is_given() {
+        let hosts = [
+            ("a.test", "a.test:1"),
+            ("A.Test:8443", "b.test"),
+            ("b.test.", "b.test"),
+            ("b.test:80", "10.0.0.1"),
+            ("10.0.0.1", "a.test"),
+            ("10.0.0.1:81", "a.test"),
+            ("[::1]:443", "a.test"),
+            ("[0:0::1]", "a.test"),
+            ("", "a.test"),
+            ("a_b..c", "a.test"),
+            ("a_b..c", "10.0.0.2:1"),
+            ("", ""),
+            ("1.2.3", "[::2"),
+        ];
+        for sni in [None, Some("sni.test"), Some("10.0.0.1")] {
+            let sni = sni.map(|sni| ServerName::try_from(sni.to_owned()).unwrap());
+            let tls = ClientTls { config: config(None, None, &[]).unwrap(), sni };
+            for (host_seen, node) in hosts {
+                for (other, other_node) in hosts {
+                    let name = tls.server_name(other, other_node);
+                    let is_same = name == tls.server_name(host_seen, node);
+                    assert_eq!(tls.is_server_name(&name, host_seen, node), is_same, "{name:?} {host_seen:?} {node:?}");
+                }
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Loading, Text};
 use crate::material::Inputs;
 use crate::ocsp;
+use crate::ordered;
 use crate::problem::{Place, Problem};
 use crate::server;
 use rustls::ServerConfig;
@@ -22,12 +23,14 @@ pub(crate) struct Entry {
     pub(crate) identity: Arc<Identity>,
     /// Of all it was read from.
     pub(crate) digest: Digest,
-    expiries: Vec<Expiry>,
+    /// When its certificates end; empty where it has none yet.
+    pub(crate) expiries: Vec<Expiry>,
     warnings: Vec<Problem>,
 }
 
 /// The texts of an entry of `ssls`.
 struct Texts {
+    /// None of an ordered certificate that is not there yet.
     pairs: Vec<(Text, Text)>,
     ca: Option<Text>,
     ocsp: Option<Text>,
@@ -53,22 +56,32 @@ pub(crate) fn entry(
     let digest = digest.finish();
     if let Some(known) = known.filter(|known| known.digest == digest && known.ssl == *ssl) {
         // It serves already. To refuse it now, because time has passed, would keep everything else from changing.
-        known.expiries.iter().for_each(|expiry| expiry.warn(inputs.now, &mut loading.problems));
+        warn_of_expiry(ssl, &known.expiries, inputs, loading);
         loading.problems.warn_again(&known.warnings);
         return Some(known.clone());
     }
     let outer = std::mem::take(&mut loading.problems);
-    let made = make(ssl, &texts, path, inputs, loading);
+    let made = make(ssl, &texts, path, known, inputs, loading);
     let is_good = !loading.problems.has_errors();
     let warnings = loading.problems.warnings_into(outer);
     let (identity, server, expiries) = made.filter(|_| is_good)?;
-    expiries.iter().for_each(|expiry| expiry.warn(inputs.now, &mut loading.problems));
+    warn_of_expiry(ssl, &expiries, inputs, loading);
     Some(Arc::new(Entry { ssl: ssl.clone(), server, identity, digest, expiries, warnings }))
+}
+
+/// Of an ordered certificate, whoever orders tells.
+fn warn_of_expiry(ssl: &Ssl, expiries: &[Expiry], inputs: &Inputs<'_>, loading: &mut Loading<'_>) {
+    for expiry in expiries.iter().filter(|_| !ssl.acme) {
+        expiry.warn(inputs.now, &mut loading.problems);
+    }
 }
 
 fn texts(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Texts> {
     let mut pairs = Vec::with_capacity(ssl.pairs.len());
-    for (index, pair) in ssl.pairs.iter().enumerate() {
+    if let Some(text) = ssl.acme.then(|| ordered::text(ssl, path, loading)).flatten() {
+        pairs.push((Some(text.clone()), Some(text)));
+    }
+    for (index, pair) in ssl.pairs.iter().enumerate().filter(|_| !ssl.acme) {
         let (cert_path, key_path) = paths(path, index);
         pairs.push((loading.pem(&pair.cert, &cert_path), loading.pem(&pair.key, &key_path)));
     }
@@ -95,7 +108,33 @@ fn paths(path: &str, index: usize) -> (String, String) {
 
 type Made = (Arc<Identity>, Option<Arc<ServerConfig>>, Vec<Expiry>);
 
-fn make(ssl: &Ssl, texts: &Texts, path: &str, inputs: &Inputs<'_>, loading: &mut Loading<'_>) -> Option<Made> {
+fn make(
+    ssl: &Ssl,
+    texts: &Texts,
+    path: &str,
+    known: Option<&Arc<Entry>>,
+    inputs: &Inputs<'_>,
+    loading: &mut Loading<'_>,
+) -> Option<Made> {
+    let (identity, expiries) = match ssl.acme {
+        true => ordered::identity(ssl, texts.pairs.first().map(|(text, _)| text), path, known, loading)?,
+        false => named(ssl, texts, path, inputs, loading)?,
+    };
+    let config = match &ssl.usage {
+        SslUse::Server(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
+        SslUse::Client => None,
+    };
+    Some((identity, config, expiries))
+}
+
+/// The certificates that the configuration names.
+fn named(
+    ssl: &Ssl,
+    texts: &Texts,
+    path: &str,
+    inputs: &Inputs<'_>,
+    loading: &mut Loading<'_>,
+) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let purpose = match &ssl.usage {
         SslUse::Server(server) => Purpose { shown: Shown::ToClients, names: &server.names },
         SslUse::Client => Purpose { shown: Shown::ToUpstreams, names: &[] },
@@ -115,12 +154,7 @@ fn make(ssl: &Ssl, texts: &Texts, path: &str, inputs: &Inputs<'_>, loading: &mut
     let staple = staple.and_then(|response| ocsp::read(response, inputs.now, ocsp_place, &mut loading.problems));
     let pairs: Vec<_> = pairs.into_iter().collect::<Option<_>>()?;
     let expiries = pairs.iter().map(|pair| pair.expiry.clone()).collect();
-    let identity = Arc::new(Identity::new(pairs, staple, ocsp_place, &mut loading.problems));
-    let config = match server {
-        Some(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
-        None => None,
-    };
-    Some((identity, config, expiries))
+    Some((Arc::new(Identity::new(pairs, staple, ocsp_place, &mut loading.problems)), expiries))
 }
 
 fn server_config(

@@ -58,8 +58,15 @@ pub(crate) struct Expiry {
     path: String,
     file: Option<PathBuf>,
     number: usize,
-    not_after_seconds: i64,
+    pub(crate) not_after_seconds: i64,
     not_after: String,
+}
+
+impl Checked {
+    /// The first certificate of the chain.
+    pub(crate) fn leaf(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
+    }
 }
 
 impl Expiry {
@@ -195,15 +202,7 @@ fn expiry(parsed: &[X509Certificate<'_>], place: Place<'_>, loading: &mut Loadin
 
 /// Warns of names that clients will ask for and not find in the certificate (RFC 9525: nobody looks at its subject).
 fn warn_of_names(certificate: &X509Certificate<'_>, names: &[String], place: Place<'_>, problems: &mut Problems) {
-    let alternatives = certificate.subject_alternative_name().ok().flatten();
-    let certified: Vec<String> = alternatives
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(|name| match name {
-            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-            _ => None,
-        })
-        .collect();
+    let certified = self::names(certificate);
     for name in names {
         let wildcard = name.split_once('.').map(|(_, parent)| format!("*.{parent}"));
         if !certified.iter().any(|certified| certified == name || Some(certified) == wildcard.as_ref()) {
@@ -211,6 +210,19 @@ fn warn_of_names(certificate: &X509Certificate<'_>, names: &[String], place: Pla
             problems.warning(place, message, "take the name out of the entry's snis, or ask for another certificate");
         }
     }
+}
+
+/// The DNS names that a certificate is for, in lower case.
+pub(crate) fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    alternatives
+        .iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
+        .collect()
 }
 
 fn seconds(time: UnixTime) -> i64 {
@@ -244,6 +256,11 @@ impl Identity {
         // An RSA signature costs some ten times an ECDSA one.
         certified.sort_by_key(|certified| certified.key.key.algorithm() == SignatureAlgorithm::RSA);
         Identity { certified }
+    }
+
+    /// This one only, whatever it is.
+    pub(crate) fn single(key: CertifiedKey) -> Identity {
+        Identity { certified: vec![Certified { key: Arc::new(key), stapled: None }] }
     }
 
     /// The first whose signature the peer can check. Where there is none, the first: the peer is told that it is for

@@ -7,11 +7,12 @@ use crate::pem::Files;
 use crate::problem::{Problem, Refused};
 use crate::server::ServerTls;
 use crate::towards::AllTowards;
+use rustls::ClientConfig;
 use rustls::pki_types::UnixTime;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Config, KeyPair, SslUse, UpstreamTls};
+use stillgate_config::{Acme, Config, KeyPair, SslUse, UpstreamTls};
 
 /// What material is made from, besides the configuration.
 #[derive(Clone, Copy)]
@@ -36,6 +37,9 @@ pub struct Material {
     /// By [`Upstream::key`](stillgate_config::Upstream::key), of each upstream with `scheme: https`. The same one after
     /// a reload where nothing about it changed.
     pub clients: HashMap<String, Arc<ClientTls>>,
+    /// Towards the server of `gateway.acme`, if there is one. The same one after a reload where nothing about it
+    /// changed.
+    pub acme: Option<Arc<ClientConfig>>,
     /// In the order of the file.
     pub(crate) entries: Vec<Arc<Entry>>,
     pub(crate) towards: AllTowards,
@@ -54,6 +58,7 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
     }
     let upstreams = config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref());
     files.extend(upstreams.flat_map(UpstreamTls::files).map(PathBuf::from));
+    files.extend(config.gateway.acme.as_ref().and_then(Acme::ca_file).map(PathBuf::from));
     files
 }
 
@@ -84,9 +89,20 @@ impl Material {
             };
             material.clients.insert(upstream.key.clone(), client);
         }
+        if let Some(acme) = &config.gateway.acme {
+            let tls = UpstreamTls { client: None, verify: true, ca: acme.ca.clone(), sni: None };
+            material.acme = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
+        }
         let warnings = loading.problems.finish()?;
         material.server = material.server(inputs.previous);
         Ok((material, warnings))
+    }
+
+    /// The ids of the entries of `ssls` and when the first of their certificates ends, in seconds since 1970; none of
+    /// those that have no certificate yet.
+    pub fn expiries(&self) -> impl Iterator<Item = (&str, i64)> {
+        let end = |entry: &Entry| entry.expiries.iter().map(|expiry| expiry.not_after_seconds).min();
+        self.entries.iter().filter_map(move |entry| Some((entry.ssl.id.as_str(), end(entry)?)))
     }
 
     /// Whether nothing differs.
@@ -94,7 +110,12 @@ impl Material {
         let same_client = |(key, client): (&String, &Arc<ClientTls>)| {
             other.clients.get(key).is_some_and(|other| Arc::ptr_eq(client, other))
         };
-        self.clients.len() == other.clients.len() && self.clients.iter().all(same_client) && self.same_entries(other)
+        let same_acme = match (&self.acme, &other.acme) {
+            (Some(acme), Some(other)) => Arc::ptr_eq(acme, other),
+            (acme, other) => acme.is_none() && other.is_none(),
+        };
+        let same_clients = self.clients.len() == other.clients.len() && self.clients.iter().all(same_client);
+        same_clients && same_acme && self.same_entries(other)
     }
 
     fn same_entries(&self, other: &Material) -> bool {

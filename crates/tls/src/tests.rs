@@ -1,6 +1,7 @@
 //! Certificates made for the occasion, a file system in memory, and handshakes between two ends of it.
 
 mod handshakes;
+mod ordered;
 mod refusals;
 mod reloads;
 

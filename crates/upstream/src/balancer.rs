@@ -19,6 +19,7 @@ use crate::slot::{Slot, settle, usable};
 use crate::tried::Tried;
 pub(crate) use ewma::Latency;
 use ketama::Ring;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use stillgate_config::{Balance, Checks};
 
@@ -178,6 +179,19 @@ impl Balancer {
     /// Endpoints that can be chosen at all, set aside or not.
     pub fn choices(&self) -> usize {
         self.tiers.iter().map(|tier| tier.members.len()).sum()
+    }
+
+    /// The slot of a peer that something already under way is at; where it is no endpoint, that is a retired one of its own.
+    pub(crate) fn adopt(&mut self, address: SocketAddr, host: &str) -> usize {
+        let is_peer = |slot: &Slot| slot.endpoint.address == address && *slot.endpoint.host == *host;
+        self.slots.iter().position(is_peer).unwrap_or_else(|| {
+            let endpoint = Endpoint { address, weight: 0, priority: 0, host: host.into(), verdict: None };
+            // Never one that was another's: what is known by its number would be taken for this peer's.
+            let mut slot = Slot::new(endpoint, 0);
+            slot.live = false;
+            self.slots.push(slot);
+            self.slots.len() - 1
+        })
     }
 
     /// Connections made until now belong to no endpoint any more.

@@ -131,12 +131,15 @@ mod tests {
             retries: None,
             retry_timeout: Duration::ZERO,
             retry_budget: None,
-            limits: stillgate_config::UpstreamLimits { requests: None },
+            limits: stillgate_config::UpstreamLimits { requests: None, queue: 0, queue_timeout: second },
             checks: None,
             timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
             pass_host: PassHost::Node,
             keepalive: KeepalivePool { size: 1, idle_timeout: second, requests: 1 },
+            protocol: stillgate_config::Protocol::Http,
+            proxy_protocol: None,
             http2: false,
+            grpc: false,
             tls: None,
         }
     }

@@ -18,6 +18,20 @@ use stillgate_config::KeepalivePool;
 /// "No entry" in a link.
 const NONE: u32 = u32::MAX;
 
+/// Idle connections that a request passes over for one that it can use.
+const OTHERS_MAX: usize = 8;
+
+/// What an idle connection is to a request that wants one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// It can be used.
+    Right,
+    /// It is good for other requests.
+    Other,
+    /// It was closed, and is dropped.
+    Dead,
+}
+
 /// What is kept about a connection while it is in use, and handed back with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnMeta {
@@ -31,11 +45,6 @@ impl ConnMeta {
     /// A connection just made, about to carry its first request.
     pub(crate) fn fresh(generation: u32) -> Self {
         Self { requests: 1, generation }
-    }
-
-    /// As it was before it was taken: nothing was sent.
-    pub fn unused(self) -> Self {
-        Self { requests: self.requests - 1, ..self }
     }
 
     /// Whether a request before the present one went over the connection.
@@ -84,16 +93,41 @@ impl<C> Pool<C> {
         Self { bounds, entries: Vec::new(), stacks: Vec::new(), oldest: NONE, newest: NONE, free: NONE, len: 0 }
     }
 
-    /// The endpoint's connection that was used last, its request count raised by one. `None` where there is none that
-    /// idled for less than the idle timeout.
-    pub fn take(&mut self, endpoint: usize, now_ms: u64) -> Option<(C, ConnMeta)> {
-        let top = *self.stacks.get(endpoint)?;
-        let entry = self.entries.get(top as usize)?;
-        // The stack is in order of age: if the top is too old, so is the rest, which `expire` clears.
-        let stale = entry.is_stale(now_ms, self.bounds.idle_timeout.as_millis());
-        let (conn, mut meta) = self.remove(top);
-        meta.requests = meta.requests.saturating_add(1);
-        (!stale).then_some((conn, meta))
+    /// Of the endpoint's connections that `judge` finds right the one that was used last, its request count raised by one. `None`
+    /// where there is none that idled for less than the idle timeout, or not among the first: others stay as they are.
+    pub fn take(
+        &mut self,
+        endpoint: usize,
+        now_ms: u64,
+        mut judge: impl FnMut(&mut C) -> Fit,
+    ) -> Option<(C, ConnMeta)> {
+        let timeout_ms = self.bounds.idle_timeout.as_millis();
+        let mut index = *self.stacks.get(endpoint)?;
+        let mut others = 0;
+        while let Some(entry) = self.entries.get_mut(index as usize) {
+            let below = entry.below;
+            if entry.is_stale(now_ms, timeout_ms) {
+                // The stack is in order of age: if this one is too old, so is the rest, which `expire` clears.
+                drop(self.remove(index));
+                return None;
+            }
+            match entry.conn.as_mut().map_or(Fit::Other, &mut judge) {
+                Fit::Right => {
+                    let (conn, mut meta) = self.remove(index);
+                    meta.requests = meta.requests.saturating_add(1);
+                    return Some((conn, meta));
+                }
+                Fit::Dead => drop(self.remove(index)),
+                Fit::Other => {
+                    others += 1;
+                    if others == OTHERS_MAX {
+                        return None;
+                    }
+                }
+            }
+            index = below;
+        }
+        None
     }
 
     /// Keeps a connection whose request is over. Returns the one that is not kept, if any: this one where the pool's

@@ -6,12 +6,15 @@
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
 use crate::health::{Circuit, News, Report};
-use crate::pool::{ConnMeta, Pool};
+use crate::pool::{ConnMeta, Fit, Pool};
+use crate::queue::{Queue, Ticket};
 use crate::slot::Slot;
 use crate::tried::Tried;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use stillgate_config::{RetryBudget, Upstream};
+use std::task::Waker;
+use std::time::Duration;
+use stillgate_config::{RetryBudget, Upstream, UpstreamLimits};
 
 /// One upstream in one worker. An endpoint's index is valid from the [`UpstreamState::pick`] that gave it until the
 /// [`UpstreamState::on_finish`] of that try, whatever is redefined in between.
@@ -23,6 +26,8 @@ pub struct UpstreamState<C> {
     tries: u32,
     /// Of them, those that are retries.
     retries: u32,
+    limits: UpstreamLimits,
+    queue: Queue,
 }
 
 /// What the status shows of an endpoint.
@@ -51,18 +56,22 @@ impl<C> UpstreamState<C> {
     pub fn new(upstream: &Upstream, endpoints: &[Endpoint]) -> Self {
         let mut balancer = Balancer::new(&upstream.balance, endpoints);
         balancer.set_checks(upstream.checks.as_ref());
-        Self { balancer, pool: Pool::new(upstream.keepalive), tries: 0, retries: 0 }
+        let pool = Pool::new(upstream.keepalive);
+        Self { balancer, pool, tries: 0, retries: 0, limits: upstream.limits, queue: Queue::default() }
     }
 
     /// Takes on a new definition or new addresses. Whatever belongs to an endpoint that stays is kept: idle connections,
     /// requests under way, set-aside state, latency, and its turn where weight and priority are the same. Idle
-    /// connections to endpoints that are gone are closed; one in use ends its request and is not kept afterwards.
+    /// connections to endpoints that are gone are closed; one in use ends its request and is not kept afterwards. Requests that
+    /// wait go on waiting, under the new bound on those in flight.
     pub fn migrate(&mut self, upstream: &Upstream, endpoints: &[Endpoint]) {
         self.balancer.redefine(&upstream.balance, endpoints);
         self.balancer.set_checks(upstream.checks.as_ref());
         let slots = self.balancer.slots();
         self.pool.retain(|index, meta| keeps_connections(&slots[index], meta));
         self.pool.set_bounds(upstream.keepalive);
+        self.limits = upstream.limits;
+        self.queue.wake_first();
     }
 
     /// Closes all idle connections, and keeps none of those in use: what is spoken on them is not what the upstream asks for now.
@@ -89,6 +98,13 @@ impl<C> UpstreamState<C> {
     pub fn on_finish(&mut self, index: usize, latency_us: Option<u32>, now_ms: u64) {
         self.balancer.on_finish(index, latency_us, now_ms);
         self.tries = self.tries.saturating_sub(1);
+        self.queue.wake_first();
+    }
+
+    /// The index of a peer that something already under way is at, as it began in another process. It need not be an endpoint of
+    /// the upstream (any more).
+    pub fn adopt(&mut self, address: SocketAddr, host: &str) -> usize {
+        self.balancer.adopt(address, host)
     }
 
     /// A tunnel begins on the endpoint: the balancer counts it like a try, but it is no request, as it may last for days.
@@ -105,6 +121,43 @@ impl<C> UpstreamState<C> {
     #[inline]
     pub fn active(&self) -> u32 {
         self.tries
+    }
+
+    /// Whether a request may begin at once: there is room for it, and nobody waits longer.
+    #[inline]
+    pub fn has_place(&self) -> bool {
+        self.queue.is_empty() && self.has_room()
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.limits.requests.is_none_or(|max| self.tries < max)
+    }
+
+    /// Begins to wait for a place; `None`: as many wait as may. Every call that gives a ticket is to be followed by one of
+    /// [`UpstreamState::leave_queue`].
+    pub fn join_queue(&mut self, waker: &Waker) -> Option<(Ticket, Duration)> {
+        let is_full = self.queue.len() >= self.limits.queue as usize;
+        (!is_full).then(|| (self.queue.join(waker), self.limits.queue_timeout))
+    }
+
+    /// Whether it is the request's turn and there is room for it. Where not, `waker` is woken when that may have changed.
+    pub fn is_turn(&mut self, ticket: Ticket, waker: &Waker) -> bool {
+        let is_turn = self.queue.is_first(ticket) && self.has_room();
+        if !is_turn {
+            self.queue.set_waker(ticket, waker);
+        }
+        is_turn
+    }
+
+    /// Waits no more: its try begins before anybody else can look, or there will be none.
+    pub fn leave_queue(&mut self, ticket: Ticket) {
+        self.queue.leave(ticket);
+    }
+
+    /// Requests that wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
     }
 
     /// A retry begins; every call is to be followed by one of [`UpstreamState::on_retry_end`].
@@ -142,10 +195,16 @@ impl<C> UpstreamState<C> {
         self.balancer.choices()
     }
 
-    /// An idle connection to the endpoint; see [`Pool::take`].
+    /// An idle connection to the endpoint that `judge`, told its node, finds right; see [`Pool::take`].
     #[inline]
-    pub fn take(&mut self, index: usize, now_ms: u64) -> Option<(C, ConnMeta)> {
-        self.pool.take(index, now_ms)
+    pub fn take(
+        &mut self,
+        index: usize,
+        now_ms: u64,
+        mut judge: impl FnMut(&mut C, &str) -> Fit,
+    ) -> Option<(C, ConnMeta)> {
+        let node = &self.balancer.endpoint(index).host;
+        self.pool.take(index, now_ms, |conn| judge(conn, node))
     }
 
     /// What to keep with a connection just made to the endpoint, for [`UpstreamState::put`] after its first request.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use stillgate_config::{Balance, KeepalivePool, PassHost, RetryBudget, Upstream, UpstreamTimeouts};
-use stillgate_upstream::{ConnMeta, Endpoint, Failure, Report, Tried, UpstreamState};
+use stillgate_upstream::{ConnMeta, Endpoint, Failure, Fit, Report, Tried, UpstreamState};
 
 fn upstream(balance: Balance, pool_size: usize) -> Upstream {
     let second = Duration::from_secs(1);
@@ -18,12 +18,15 @@ fn upstream(balance: Balance, pool_size: usize) -> Upstream {
         retries: None,
         retry_timeout: Duration::ZERO,
         retry_budget: None,
-        limits: stillgate_config::UpstreamLimits { requests: None },
+        limits: stillgate_config::UpstreamLimits { requests: None, queue: 0, queue_timeout: second },
         checks: None,
         timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: KeepalivePool { size: pool_size, idle_timeout: Duration::from_secs(60), requests: 1_000 },
+        protocol: stillgate_config::Protocol::Http,
+        proxy_protocol: None,
         http2: false,
+        grpc: false,
         tls: None,
     }
 }
@@ -61,7 +64,7 @@ fn what_stays_keeps_its_connections_failures_and_turn() {
     status.sort();
     let expected = [("10.0.0.2:80", 1, 0), ("10.0.0.3:80", 1, 1), ("10.0.0.4:80", 0, 0)];
     assert_eq!(status, expected.map(|(a, i, f)| (a.to_string(), i, f)));
-    assert_eq!(state.take(1, 0).unwrap().0, 'b');
+    assert_eq!(state.take(1, 0, |_, _| Fit::Right).unwrap().0, 'b');
     assert_eq!(pick(&mut state), 2, "it was next before the change");
 }
 
@@ -154,7 +157,7 @@ proptest! {
                         prop_assert!(live[&address] > 0);
                         state.on_start(index);
                         let fresh = state.fresh_meta(index);
-                        let (conn, meta) = state.take(index, 0).unwrap_or((address, fresh));
+                        let (conn, meta) = state.take(index, 0, |_, _| Fit::Right).unwrap_or((address, fresh));
                         under_way.push((index, address, conn, meta));
                     }
                 }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use stillgate_config::{Balance, KeepalivePool, PassHost, Upstream, UpstreamTimeouts};
-use stillgate_upstream::{ConnMeta, Endpoint, Pool, UpstreamState};
+use stillgate_upstream::{ConnMeta, Endpoint, Fit, Pool, UpstreamState};
 
 const IDLE_TIMEOUT_MS: u64 = 100;
 
@@ -46,12 +46,15 @@ fn fresh() -> ConnMeta {
         retries: None,
         retry_timeout: Duration::ZERO,
         retry_budget: None,
-        limits: stillgate_config::UpstreamLimits { requests: None },
+        limits: stillgate_config::UpstreamLimits { requests: None, queue: 0, queue_timeout: second },
         checks: None,
         timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },
         pass_host: PassHost::Pass,
         keepalive: bounds(1, 1),
+        protocol: stillgate_config::Protocol::Http,
+        proxy_protocol: None,
         http2: false,
+        grpc: false,
         tls: None,
     };
     let endpoint =
@@ -66,11 +69,37 @@ fn the_last_used_comes_first_and_the_oldest_goes_first() {
         assert_eq!(pool.put(endpoint, id, fresh(), now_ms as u64), None);
     }
     assert_eq!(pool.put(1, 'd', fresh(), 4), Some('a'));
-    assert_eq!(pool.take(1, 5).unwrap().0, 'd');
-    assert_eq!(pool.take(1, 5).unwrap().0, 'b');
-    assert_eq!(pool.take(1, 5), None);
-    assert_eq!(pool.take(7, 5), None);
+    assert_eq!(pool.take(1, 5, |_| Fit::Right).unwrap().0, 'd');
+    assert_eq!(pool.take(1, 5, |_| Fit::Right).unwrap().0, 'b');
+    assert_eq!(pool.take(1, 5, |_| Fit::Right), None);
+    assert_eq!(pool.take(7, 5, |_| Fit::Right), None);
     assert_eq!(pool.len(), 1);
+}
+
+#[test]
+fn those_that_do_not_fit_stay_and_keep_their_age() {
+    let mut pool = Pool::new(bounds(20, 10));
+    for id in 0..3 {
+        pool.put(0, id, fresh(), id);
+    }
+    let fit = |id: &mut u64| if *id == 1 { Fit::Right } else { Fit::Other };
+    let (id, meta) = pool.take(0, 50, fit).unwrap();
+    assert_eq!((id, meta.requests, pool.len()), (1, 2, 2));
+    assert_eq!(pool.take(0, 50, fit), None);
+    // Their time runs on as if nobody had looked.
+    assert_eq!(pool.expire(IDLE_TIMEOUT_MS, |_| false), 1);
+    assert_eq!(pool.take(0, IDLE_TIMEOUT_MS + 1, |_| Fit::Right).unwrap().0, 2);
+    // Only so many are looked at.
+    for others in [7, 8] {
+        pool.put(0, 1, fresh(), 0);
+        for _ in 0..others {
+            pool.put(0, 2, fresh(), 0);
+        }
+        assert_eq!(pool.take(0, 0, fit).is_some(), others == 7);
+        assert_eq!(pool.take(0, 0, fit), None);
+    }
+    assert_eq!(pool.take(0, 0, |_| Fit::Dead), None);
+    assert!(pool.is_empty());
 }
 
 #[test]
@@ -80,7 +109,7 @@ fn a_connection_carries_its_share_of_requests() {
     for request in 1..3 {
         assert_eq!((meta.requests, meta.is_reused()), (request, request > 1));
         assert_eq!(pool.put(0, conn, meta, 0), None);
-        (conn, meta) = pool.take(0, 0).unwrap();
+        (conn, meta) = pool.take(0, 0, |_| Fit::Right).unwrap();
     }
     assert_eq!(pool.put(0, conn, meta, 0), Some('a'));
     assert_eq!(Pool::new(bounds(0, 9)).put(0, 'b', fresh(), 0), Some('b'));
@@ -94,13 +123,22 @@ fn smaller_bounds_take_effect_at_once() {
     }
     pool.set_bounds(bounds(1, 10));
     assert_eq!((pool.len(), pool.idle(0), pool.idle(1)), (1, 0, 1));
-    assert_eq!(pool.take(1, 5).unwrap().0, 3);
+    assert_eq!(pool.take(1, 5, |_| Fit::Right).unwrap().0, 3);
+}
+
+fn fit(id: usize, divisor: usize) -> Fit {
+    match id % divisor {
+        0 => Fit::Right,
+        1 => Fit::Dead,
+        _ => Fit::Other,
+    }
 }
 
 #[derive(Debug, Clone)]
 enum Op {
     Put(usize),
-    Take(usize),
+    /// Which are right and which dead depends on the id and this.
+    Take(usize, usize),
     Wait(u64),
     /// Connections whose id is divisible by this are dead.
     Expire(usize),
@@ -110,7 +148,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..4usize).prop_map(Op::Put),
-        4 => (0..4usize).prop_map(Op::Take),
+        4 => (0..4usize, 1..5usize).prop_map(|(endpoint, divisor)| Op::Take(endpoint, divisor)),
         2 => (1..60u64).prop_map(Op::Wait),
         1 => (1..7usize).prop_map(Op::Expire),
         1 => (0..4usize).prop_map(Op::Clear),
@@ -134,13 +172,25 @@ proptest! {
                     let expected = (list.len() > size).then(|| list.remove(0).1);
                     prop_assert_eq!(refused.map(|conn| conn.id), expected);
                 }
-                Op::Take(endpoint) => {
-                    let taken = pool.take(endpoint, now_ms).map(|(conn, _)| conn.id);
-                    let top = list.iter().rposition(|entry| entry.0 == endpoint);
-                    let expected = top
-                        .map(|at| list.remove(at))
-                        .filter(|entry| !stale(entry.2, now_ms));
-                    prop_assert_eq!(taken, expected.map(|entry| entry.1));
+                Op::Take(endpoint, divisor) => {
+                    let taken = pool.take(endpoint, now_ms, |conn| fit(conn.id, divisor)).map(|(conn, _)| conn.id);
+                    let (mut expected, mut others) = (None, 0);
+                    let mut at = list.len();
+                    while at > 0 && expected.is_none() && others < 8 {
+                        at -= 1;
+                        let (of, id, since) = list[at];
+                        match fit(id, divisor) {
+                            _ if of != endpoint => {}
+                            _ if stale(since, now_ms) => {
+                                list.remove(at);
+                                break;
+                            }
+                            Fit::Other => others += 1,
+                            Fit::Dead => drop(list.remove(at)),
+                            Fit::Right => expected = Some(list.remove(at).1),
+                        }
+                    }
+                    prop_assert_eq!(taken, expected);
                 }
                 Op::Wait(ms) => now_ms += ms,
                 Op::Expire(divisor) => {

@@ -81,7 +81,7 @@ fn laboratory(lab: &Path, address: SocketAddr, connections: u32, seconds: u64) -
 }
 
 fn by_wrk(address: SocketAddr, connections: u32, seconds: u64) -> Result<(u64, f64)> {
-    let load = wrk::Load { path: "/", headers: Vec::new(), script: None, connections, scheme: "http" };
+    let load = wrk::Load { path: "/", headers: Vec::new(), script: None, connections, tls: None };
     let answered = wrk::run(&load, address, seconds)?;
     Ok((answered.requests, answered.per_second))
 }

@@ -1,39 +1,65 @@
 //! One run of h2load, as its own benchmarks are run: a few connections with many streams each.
 
-use super::OTHER_CPU;
 use super::wrk::Answered;
+use super::{OTHER_CPU, grpc, tls};
 use crate::Result;
 use crate::step;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Connections, and streams of each at once.
 const CONNECTIONS: &str = "8";
 const STREAMS: &str = "32";
 
+/// Both in words.
+pub(super) const SHAPE: &str = "8 connections of 32 streams";
+
+/// What is asked for.
+pub(super) struct Load {
+    pub(super) path: &'static str,
+    /// The body of every answer.
+    pub(super) answer_bytes: usize,
+    /// The message of a call of gRPC.
+    pub(super) message: Option<PathBuf>,
+}
+
 /// Runs h2load with one thread; fails where one request did.
-pub(super) fn run(path: &str, address: SocketAddr, seconds: u64) -> Result<Answered> {
+pub(super) fn run(load: &Load, address: SocketAddr, seconds: u64) -> Result<Answered> {
     let mut command = Command::new("taskset");
     command
         .args(["--cpu-list", &OTHER_CPU.to_string(), "h2load", "--threads", "1"])
         .args(["--clients", CONNECTIONS, "--max-concurrent-streams", STREAMS])
         .args(["--duration", &seconds.to_string(), "--warm-up-time", "0"])
-        .arg(format!("https://{address}{path}"));
-    parse(&step::output(&mut command)?)
+        // It has a list of its own, which comes before OpenSSL's settings.
+        .args(["--tls13-ciphers", tls::CIPHER]);
+    if let Some(message) = &load.message {
+        command.arg("--data").arg(message);
+        for header in grpc::HEADERS {
+            command.args(["--header", header]);
+        }
+    }
+    command.arg(format!("https://{address}{}", load.path));
+    parse(&step::output(&mut command)?, load.answer_bytes)
 }
 
-fn parse(text: &str) -> Result<Answered> {
+fn parse(text: &str, answer_bytes: usize) -> Result<Answered> {
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start));
     let count = |what: &str| {
-        let line = text.lines().find(|line| line.starts_with("requests:"))?;
-        let before = line.split_once(&format!(" {what}"))?.0;
+        let before = line("requests:")?.split_once(&format!(" {what}"))?.0;
         before.split_whitespace().last()?.parse::<u64>().ok()
     };
-    let per_second = text.lines().find(|line| line.starts_with("finished in")).and_then(|line| {
+    let per_second = line("finished in").and_then(|line| {
         let before = line.split_once(" req/s")?.0;
         before.split_whitespace().last()?.parse().ok()
     });
-    let (Some(requests), Some(failed), Some(errored), Some(per_second)) =
-        (count("succeeded"), count("failed"), count("errored"), per_second)
+    // The last of the line: "…, 3.93MB (4123440) data".
+    let data = line("traffic:").and_then(|line| {
+        let number = line.strip_suffix(" data")?.rsplit_once('(')?.1;
+        number.trim_end_matches(')').parse::<u64>().ok()
+    });
+    let (Some(requests), Some(failed), Some(errored), Some(per_second), Some(data)) =
+        (count("succeeded"), count("failed"), count("errored"), per_second, data)
     else {
         return Err(format!("h2load printed no count:\n{text}").into());
     };
@@ -41,6 +67,9 @@ fn parse(text: &str) -> Result<Answered> {
         return Err(
             format!("of h2load's requests {requests} were answered 2xx, {failed} failed, {errored} broke").into()
         );
+    }
+    if data < requests * answer_bytes as u64 {
+        return Err(format!("{requests} answers with {data} bytes; each should have {answer_bytes}").into());
     }
     Ok(Answered { requests, per_second })
 }
@@ -50,20 +79,27 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "finished in 3.00s, 61234.33 req/s, 7.93MB/s\n\
-        requests: 183703 total, 183959 started, 183703 done, 183703 succeeded, 0 failed, 0 errored, 0 timeout\n";
+        requests: 183703 total, 183959 started, 183703 done, 183703 succeeded, 0 failed, 0 errored, 0 timeout\n\
+        traffic: 2.67MB (2804840) total, 658.35KB (674152) headers (space savings 93.43%), 17.54MB (18395900) data\n";
 
     #[test]
     fn reads_counts() {
-        let answered = parse(GOOD).unwrap();
+        let answered = parse(GOOD, 100).unwrap();
         assert_eq!(answered.requests, 183_703);
         assert_eq!(answered.per_second, 61_234.33);
     }
 
     #[test]
     fn refuses_failures() {
-        for (good, bad) in [("0 failed", "1 failed"), ("0 errored", "2 errored"), ("183703 succeeded", "0 succeeded")] {
-            assert!(parse(&GOOD.replace(good, bad)).is_err());
+        for (good, bad) in [
+            ("0 failed", "1 failed"),
+            ("0 errored", "2 errored"),
+            ("183703 succeeded", "0 succeeded"),
+            // Calls that failed have no message.
+            ("(18395900) data", "(18370000) data"),
+        ] {
+            assert!(parse(&GOOD.replace(good, bad), 100).is_err(), "{bad}");
         }
-        assert!(parse("").is_err());
+        assert!(parse("", 0).is_err());
     }
 }

@@ -3,25 +3,20 @@
 //! Every connection has had one request answered, so whatever a used connection keeps is in the figure. Memory of the
 //! kernel (sockets) is not: no gateway can change that.
 
-use super::process::{Memory, Running, free_port};
+use super::process::{Memory, Running, free_port, open_files_max};
 use super::{GATEWAY_CPU, peers};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Files this program needs beside its connections.
 const OTHER_FILES: u64 = 64;
 
-/// Memory counts as stable once it has not changed for this long.
-const STABLE: Duration = Duration::from_millis(1500);
-const STABLE_TIMEOUT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const REQUEST: &[u8] = b"GET /service-1/v1/idle HTTP/1.1\r\nHost: idle.example\r\nUser-Agent: xtask\r\n\r\n";
 
@@ -33,7 +28,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let binary = super::binary(&mut args)?;
     args.finish()?;
     packages::ensure(&[NGINX])?;
-    raise_open_files(connections as u64 + OTHER_FILES)?;
+    check_open_files(connections as u64 + OTHER_FILES)?;
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
     let (_upstream, upstream) = peers::start_upstream(dir.path())?;
@@ -47,25 +42,25 @@ pub(super) fn run(mut args: Args) -> Result {
     gateway.wait_for(address)?;
 
     drop(open(address, WARM_UP)?);
-    let before = stable(&mut gateway)?;
+    let before = gateway.stable_memory()?;
     println!("{:34} {:>10} {:>10}", "", "RSS KiB", "PSS KiB");
     line("before", before);
     let begin = Instant::now();
     let held = open(address, connections)?;
     let opened = begin.elapsed().as_secs_f64();
-    let with = stable(&mut gateway)?;
+    let with = gateway.stable_memory()?;
     line(&format!("with {connections} idle connections"), with);
     let again = exchange_all(held)?;
-    let twice = stable(&mut gateway)?;
+    let twice = gateway.stable_memory()?;
     line("after a second request on each", twice);
     drop(again);
-    let after = stable(&mut gateway)?;
+    let after = gateway.stable_memory()?;
     line("after closing them", after);
     // Memory that was kept for reuse must be reused.
     let held = open(address, connections)?;
-    line("with as many new ones", stable(&mut gateway)?);
+    line("with as many new ones", gateway.stable_memory()?);
     drop(held);
-    line("after closing those", stable(&mut gateway)?);
+    line("after closing those", gateway.stable_memory()?);
     let each = |memory: Memory| (memory.pss_kib as f64 - before.pss_kib as f64) * 1024.0 / connections as f64;
     println!(
         "\n{:.0} bytes each (PSS); {:.0} after the second request; {:.0} left after closing; opened in {opened:.1} s",
@@ -89,7 +84,7 @@ fn open(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>> {
 /// One request on each connection, all of them to be answered.
 fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     for (number, stream) in streams.iter_mut().enumerate() {
-        stream.set_read_timeout(Some(STABLE_TIMEOUT))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.write_all(REQUEST)?;
         let mut buffer = [0; 4096];
         let length = stream.read(&mut buffer)?;
@@ -101,37 +96,14 @@ fn exchange_all(mut streams: Vec<TcpStream>) -> Result<Vec<TcpStream>> {
     Ok(streams)
 }
 
-/// The process's memory once it has settled.
-fn stable(gateway: &mut Running) -> Result<Memory> {
-    let begin = Instant::now();
-    let mut last = gateway.memory()?;
-    let mut since = Instant::now();
-    while since.elapsed() < STABLE {
-        if begin.elapsed() > STABLE_TIMEOUT {
-            println!("(memory has not settled for {} s)", STABLE_TIMEOUT.as_secs());
-            break;
-        }
-        sleep(POLL);
-        gateway.check_alive()?;
-        let now = gateway.memory()?;
-        if now != last {
-            last = now;
-            since = Instant::now();
-        }
-    }
-    Ok(last)
-}
-
-/// Lets this process, and the gateway that inherits it, open so many files.
-fn raise_open_files(needed: u64) -> Result {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+/// Fails where a process may not open so many files.
+fn check_open_files(needed: u64) -> Result {
+    let allowed = open_files_max()?;
+    if allowed < needed {
         return Err(format!(
-            "{needed} open files are needed and {} allowed; `ulimit -Hn`, or fewer --connections",
-            limit.maximum.unwrap_or_default()
+            "{needed} open files are needed and {allowed} allowed; `ulimit -Hn`, or fewer --connections"
         )
         .into());
     }
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    Ok(setrlimit(Resource::Nofile, raised)?)
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod closed_loop;
 mod explosion;
 mod exposition;
 mod generator;
+mod grpc;
 mod h2load;
 mod idle;
 mod lab_load;
@@ -27,6 +28,9 @@ mod served;
 mod soak;
 mod statistics;
 mod syscalls;
+mod tls;
+mod tunnels;
+mod upgrade;
 mod wrk;
 
 /// Where the measured gateway runs.
@@ -43,9 +47,15 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("soak") => soak::run(args),
         Some("explosion") => explosion::run(args),
         Some("generator") => generator::run(args),
-        _ => {
-            Err("bench what? proxy, idle, reload, routes, soak, explosion or generator; see `cargo xtask help`".into())
-        }
+        Some("tunnels") => tunnels::run(args),
+        Some("upgrade") => upgrade::run(args),
+        // Not for people: what a bench starts of itself.
+        Some(tunnels::node::ROLE) => tunnels::node::run(args),
+        Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
+        _ => Err(
+            "bench what? proxy, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+                .into(),
+        ),
     }
 }
 

@@ -6,15 +6,15 @@
 use super::process::{Running, free_port};
 use super::{GATEWAY_CPU, OTHER_CPU};
 use crate::Result;
-use crate::step;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+
+mod envoy;
 
 /// Bytes of the small answer.
-const SMALL_BYTES: usize = 100;
+pub(super) const SMALL_BYTES: usize = 100;
 /// Bytes of the large answer and of the posted body.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
 
@@ -26,6 +26,8 @@ pub(super) enum Protocol {
     Tls,
     /// HTTP/2 through TLS.
     Http2,
+    /// gRPC through TLS; the node is spoken to in HTTP/2, without TLS.
+    Grpc,
 }
 
 impl Protocol {
@@ -34,13 +36,9 @@ impl Protocol {
             "http1" => Protocol::Http1,
             "tls" => Protocol::Tls,
             "http2" => Protocol::Http2,
-            _ => return Err(format!("--protocol {word}: write http1, tls or http2").into()),
+            "grpc" => Protocol::Grpc,
+            _ => return Err(format!("--protocol {word}: write http1, tls, http2 or grpc").into()),
         })
-    }
-
-    /// Of a URL.
-    pub(super) fn scheme(self) -> &'static str {
-        if self == Protocol::Http1 { "http" } else { "https" }
     }
 }
 
@@ -49,6 +47,8 @@ impl Protocol {
 pub(super) enum Gateway<'a> {
     Nginx,
     Haproxy,
+    /// The binary.
+    Envoy(&'a Path),
     /// Ours: the binary.
     Stillgate(&'a Path),
 }
@@ -58,11 +58,13 @@ impl Gateway<'_> {
         match self {
             Gateway::Nginx => "nginx",
             Gateway::Haproxy => "haproxy",
+            Gateway::Envoy(_) => "envoy",
             Gateway::Stillgate(_) => "stillgate",
         }
     }
 
-    /// Starts it on its CPU with one worker, proxying everything to `upstream`. For TLS the [`certificate`] is in `dir`.
+    /// Starts it on its CPU with one worker, proxying everything to `upstream`. For TLS the
+    /// [certificate](super::tls::certificate) is in `dir`.
     pub(super) fn start(
         self,
         dir: &Path,
@@ -74,15 +76,23 @@ impl Gateway<'_> {
         let path = |extension: &str| dir.join(format!("{}.{extension}", self.name()));
         let file = |extension: &str| path(extension).to_string_lossy().into_owned();
         let words = match self {
-            Gateway::Nginx => nginx(dir, "nginx", &nginx_proxy(address, upstream, &nginx_listen(dir, protocol), ""))?,
+            Gateway::Nginx => {
+                let server = nginx_proxy(address, upstream, &nginx_listen(dir, protocol), protocol);
+                nginx(dir, "nginx", NGINX_CONNECTIONS, &server)?
+            }
             Gateway::Haproxy => {
-                fs::write(path("cfg"), haproxy_config(address, upstream, &haproxy_bind(dir, protocol)))?;
+                fs::write(path("cfg"), haproxy_config(address, upstream, &haproxy_bind(dir, protocol), protocol))?;
                 vec!["haproxy".to_owned(), "-f".to_owned(), file("cfg")]
+            }
+            Gateway::Envoy(binary) => {
+                fs::write(path("json"), envoy::config(dir, address, upstream, protocol).to_string())?;
+                envoy::command(binary, &path("json"))
             }
             Gateway::Stillgate(binary) => {
                 let (listener, ssls) = stillgate_tls(dir, protocol);
-                let config = stillgate_config(address, None, upstream, routes, listener);
-                fs::write(path("yaml"), config + &ssls)?;
+                let scheme = if protocol == Protocol::Grpc { "grpc" } else { "http" };
+                let head = stillgate_head(address, None, (upstream, scheme), listener);
+                fs::write(path("yaml"), head + &stillgate_routes(routes) + &ssls)?;
                 stillgate_command(binary, &path("yaml"))
             }
         };
@@ -92,32 +102,24 @@ impl Gateway<'_> {
     }
 }
 
-/// Makes the certificate that all gateways show: `certificate.pem`, `key.pem`, and both in `both.pem`.
-pub(super) fn certificate(dir: &Path) -> Result {
-    let (certificate, key) = (dir.join("certificate.pem"), dir.join("key.pem"));
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]);
-    command.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"]);
-    step::output(command.arg(&key).arg("-out").arg(&certificate))?;
-    fs::write(dir.join("both.pem"), [fs::read(&certificate)?, fs::read(&key)?].concat())?;
-    Ok(())
-}
-
 fn nginx_listen(dir: &Path, protocol: Protocol) -> String {
     let dir = dir.display();
     let http2 = match protocol {
         Protocol::Http1 => return ";".to_owned(),
         Protocol::Tls => "",
-        Protocol::Http2 => " http2",
+        Protocol::Http2 | Protocol::Grpc => " http2",
     };
-    format!(" ssl{http2}; ssl_certificate {dir}/certificate.pem; ssl_certificate_key {dir}/key.pem;")
+    // Versions before 1.23.4 do not speak 1.3 unless told to.
+    let tls =
+        format!("ssl_protocols TLSv1.3; ssl_certificate {dir}/certificate.pem; ssl_certificate_key {dir}/key.pem;");
+    format!(" ssl{http2}; {tls}")
 }
 
 fn haproxy_bind(dir: &Path, protocol: Protocol) -> String {
     let alpn = match protocol {
         Protocol::Http1 => return String::new(),
         Protocol::Tls => "http/1.1",
-        Protocol::Http2 => "h2",
+        Protocol::Http2 | Protocol::Grpc => "h2",
     };
     format!(" ssl crt {}/both.pem alpn {alpn}", dir.display())
 }
@@ -132,7 +134,8 @@ fn stillgate_tls(dir: &Path, protocol: Protocol) -> (&'static str, String) {
     ("      tls: true\n", format!("ssls:\n  - {entry}\n"))
 }
 
-/// The upstream: nginx on the other CPU. `/` is small, `/large` has [`LARGE_BYTES`], `/upload` reads a whole body first.
+/// The upstream: nginx on the other CPU. `/` is small, `/large` has [`LARGE_BYTES`], `/upload` reads a whole body
+/// first.
 pub(super) fn start_upstream(dir: &Path) -> Result<(Running, SocketAddr)> {
     let address = free_port()?;
     let small = "x".repeat(SMALL_BYTES - 1);
@@ -148,7 +151,7 @@ pub(super) fn start_upstream(dir: &Path) -> Result<(Running, SocketAddr)> {
  server {{ listen unix:{dir}/sink; location / {{ return 200 "done\n"; }} }}"#,
         dir = dir.display()
     );
-    let words = nginx(dir, "upstream", &server)?;
+    let words = nginx(dir, "upstream", NGINX_CONNECTIONS, &server)?;
     let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("upstream.log"))?;
     running.wait_for(address)?;
     Ok((running, address))
@@ -168,7 +171,11 @@ pub(super) fn stillgate_config(
     routes: usize,
     extra: &str,
 ) -> String {
-    let mut text = stillgate_head(address, admin, upstream, extra);
+    stillgate_head(address, admin, (upstream, "http"), extra) + &stillgate_routes(routes)
+}
+
+fn stillgate_routes(routes: usize) -> String {
+    let mut text = String::new();
     for route in 0..routes.saturating_sub(1) {
         // A `String` takes every write.
         let _ = write!(text, "  - id: r{route}\n    uri: /service-{route}/v1/*\n    upstream_id: u\n");
@@ -177,11 +184,11 @@ pub(super) fn stillgate_config(
     text
 }
 
-/// The same as far as the list of routes, which takes `upstream_id: u`.
+/// The same as far as the list of routes, which takes `upstream_id: u`. The upstream has its `scheme` beside it.
 pub(super) fn stillgate_head(
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    upstream: SocketAddr,
+    (upstream, scheme): (SocketAddr, &str),
     extra: &str,
 ) -> String {
     let mut text = format!("gateway:\n  workers: 1\n  listeners:\n    - address: \"{address}\"\n{extra}");
@@ -189,18 +196,22 @@ pub(super) fn stillgate_head(
     if let Some(admin) = admin {
         let _ = writeln!(text, "  admin:\n    address: \"{admin}\"");
     }
-    let _ = write!(text, "upstreams:\n  - id: u\n    type: roundrobin\n    nodes: {{\"{upstream}\": 1}}\nroutes:\n");
+    let _ = write!(text, "upstreams:\n  - id: u\n    type: roundrobin\n    scheme: {scheme}\n");
+    let _ = write!(text, "    nodes: {{\"{upstream}\": 1}}\nroutes:\n");
     text
 }
 
-/// The command that runs nginx with these servers.
-pub(super) fn nginx(dir: &Path, name: &str, servers: &str) -> Result<Vec<String>> {
+/// Connections, to clients and to upstreams together, that nginx makes room for when it starts.
+const NGINX_CONNECTIONS: usize = 4096;
+
+/// The command that runs nginx with these servers and room for so many connections.
+pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -> Result<Vec<String>> {
     let dir = dir.display();
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
     let text = format!(
         "worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off;
-events {{ worker_connections 4096; }}
+events {{ worker_connections {connections}; }}
 http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/{name}.body;
  proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi;
  scgi_temp_path {dir}/{name}.scgi;
@@ -210,18 +221,21 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; 
     Ok(["nginx", "-e", &log, "-c", &path].map(str::to_owned).to_vec())
 }
 
-/// A server that proxies everything but its further `locations`.
-/// `listen`: what follows the address, with the end of the directive.
-pub(super) fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, listen: &str, locations: &str) -> String {
+/// A server that proxies everything. `listen`: what follows the address, with the end of the directive.
+fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, listen: &str, protocol: Protocol) -> String {
+    let pass = match protocol {
+        Protocol::Grpc => "grpc_pass grpc://u;",
+        _ => "proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\";",
+    };
     // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
     format!(
         "upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
- server {{ listen {address}{listen} client_body_buffer_size 64k;
-  location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} {locations} }}"
+ server {{ listen {address}{listen} client_body_buffer_size 64k; location / {{ {pass} }} }}"
     )
 }
 
-fn haproxy_config(address: SocketAddr, upstream: SocketAddr, bind: &str) -> String {
+fn haproxy_config(address: SocketAddr, upstream: SocketAddr, bind: &str, protocol: Protocol) -> String {
+    let node = if protocol == Protocol::Grpc { " proto h2" } else { "" };
     format!(
         "global
   nbthread 1
@@ -237,7 +251,7 @@ frontend f
   bind {address}{bind}
   default_backend b
 backend b
-  server s {upstream} pool-max-conn -1
+  server s {upstream}{node} pool-max-conn -1
 "
     )
 }

@@ -1,18 +1,19 @@
-//! `cargo xtask bench proxy`: CPU microseconds per proxied request, beside nginx and HAProxy in the same run.
+//! `cargo xtask bench proxy`: CPU microseconds per proxied request, beside nginx, HAProxy and Envoy in the same run.
 //!
-//! Each gateway has one worker on CPU 0; the upstream and the load share CPU 1. The figure is the gateway's own user and
-//! system time divided by the requests answered, so it holds where the load generator is the bottleneck too. Rounds are
-//! interleaved, and a ratio is the median of the ratios within a round: what disturbs the machine disturbs all alike.
+//! Each gateway has one worker on CPU 0; the upstream and the load share CPU 1. The figure is the gateway's own user
+//! and system time, of all its threads and processes, divided by the requests answered, so it holds where the load
+//! generator is the bottleneck too. Rounds are interleaved, and a ratio is the median of the ratios within a round:
+//! what disturbs the machine disturbs all alike.
 
-use super::h2load;
-use super::peers::{self, Gateway, LARGE_BYTES, Protocol};
+use super::peers::{self, Gateway, LARGE_BYTES, Protocol, SMALL_BYTES};
 use super::process::Running;
 use super::statistics::median;
-use super::syscalls;
-use super::wrk::{self, Answered, Load};
+use super::wrk::{self, Answered};
+use super::{grpc, h2load, syscalls, tls};
 use crate::Result;
 use crate::args::Args;
-use crate::packages::{self, HAPROXY, NGHTTP2, NGINX, STRACE, WRK};
+use crate::envoy;
+use crate::packages::{self, HAPROXY, NGHTTP2, NGHTTPD, NGINX, STRACE, WRK};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
@@ -29,14 +30,18 @@ const STRACE_SECONDS: u64 = 2;
 struct Case {
     name: &'static str,
     load: Load,
-    protocol: Protocol,
+}
+
+enum Load {
+    Wrk(wrk::Load),
+    H2load(h2load::Load),
 }
 
 impl Case {
     fn run(&self, address: SocketAddr, seconds: u64) -> Result<Answered> {
-        match self.protocol {
-            Protocol::Http1 | Protocol::Tls => wrk::run(&self.load, address, seconds),
-            Protocol::Http2 => h2load::run(self.load.path, address, seconds),
+        match &self.load {
+            Load::Wrk(load) => wrk::run(load, address, seconds),
+            Load::H2load(load) => h2load::run(load, address, seconds),
         }
     }
 }
@@ -64,6 +69,19 @@ struct Subject {
     address: SocketAddr,
 }
 
+impl Subject {
+    /// Fails where it does not do what all are compared in.
+    fn check(&self, dir: &Path, protocol: Protocol, settings: Option<&Path>) -> Result {
+        if let Some(settings) = settings {
+            tls::check(self.address, settings)?;
+        }
+        if protocol == Protocol::Grpc {
+            grpc::check(dir, self.address)?;
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     let options = Options {
@@ -83,27 +101,36 @@ pub(super) fn run(mut args: Args) -> Result {
     if options.syscalls {
         packages::ensure(&[STRACE])?;
     }
+    if protocol == Protocol::Grpc {
+        packages::ensure(&[NGHTTPD])?;
+    }
     let binary = binary.path()?;
+    let envoy = envoy::ensure().inspect_err(|error| println!("Envoy is left out: {error}")).ok();
     let dir = tempfile::tempdir()?;
-    let (_upstream, upstream) = peers::start_upstream(dir.path())?;
-    if protocol != Protocol::Http1 {
-        peers::certificate(dir.path())?;
-    }
+    let (_upstream, upstream) = match protocol {
+        Protocol::Grpc => grpc::start_node(dir.path())?,
+        _ => peers::start_upstream(dir.path())?,
+    };
+    let settings = match protocol {
+        Protocol::Http1 => None,
+        _ => {
+            tls::certificate(dir.path())?;
+            Some(tls::client_settings(dir.path())?)
+        }
+    };
+    let peers = [Some(Gateway::Nginx), Some(Gateway::Haproxy), envoy.as_deref().map(Gateway::Envoy)];
     let mut subjects = Vec::new();
-    for gateway in [Gateway::Nginx, Gateway::Haproxy, Gateway::Stillgate(&binary)] {
+    for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(&binary)]) {
         let (process, address) = gateway.start(dir.path(), upstream, options.routes, protocol)?;
-        subjects.push(Subject { name: gateway.name(), process, address });
+        let subject = Subject { name: gateway.name(), process, address };
+        subject
+            .check(dir.path(), protocol, settings.as_deref())
+            .map_err(|error| format!("{}: {error}", subject.name))?;
+        subjects.push(subject);
     }
-    println!(
-        "{} rounds of {} s a gateway and case, {} connections, {} routes\n",
-        options.rounds, options.seconds, options.connections, options.routes
-    );
-    println!(
-        "{:22} {:10} {:>8} {:>8} {:>11} {:>9}",
-        "case", "gateway", "CPU µs", "of it user", "requests/s", "to nginx"
-    );
+    introduce(&options, protocol, &subjects);
     let mut results = Vec::new();
-    for case in cases(dir.path(), options.connections, protocol)? {
+    for case in cases(dir.path(), options.connections, protocol, settings.as_deref())? {
         if only.as_ref().is_some_and(|only| !case.name.contains(only)) {
             continue;
         }
@@ -114,6 +141,29 @@ pub(super) fn run(mut args: Args) -> Result {
         println!("\nwritten to {path}");
     }
     Ok(())
+}
+
+fn introduce(options: &Options, protocol: Protocol, subjects: &[Subject]) {
+    let Options { rounds, seconds, connections, routes, .. } = options;
+    let load = match protocol {
+        Protocol::Http1 => format!("{connections} connections"),
+        Protocol::Tls => format!("{connections} connections through TLS 1.3 with {}", tls::CIPHER),
+        Protocol::Http2 => format!("{} through TLS 1.3 with {}, HTTP/1.1 to the node", h2load::SHAPE, tls::CIPHER),
+        Protocol::Grpc => {
+            format!("{} through TLS 1.3 with {}, HTTP/2 without TLS to the node", h2load::SHAPE, tls::CIPHER)
+        }
+    };
+    println!("{rounds} rounds of {seconds} s a gateway and case, {load}, {routes} routes in Stillgate\n");
+    print!("{:22} {:10} {:>8} {:>10} {:>11}", "case", "gateway", "CPU µs", "of it user", "requests/s");
+    for peer in peers(subjects) {
+        print!(" {:>10}", format!("to {}", peer.name));
+    }
+    println!();
+}
+
+/// All but ours, which is the last.
+fn peers(subjects: &[Subject]) -> &[Subject] {
+    &subjects[..subjects.len() - 1]
 }
 
 /// Measures all gateways under one kind of traffic and prints their lines.
@@ -133,13 +183,18 @@ fn measure_case(case: &Case, subjects: &mut [Subject], options: &Options) -> Res
         let cpu_us = median(own.iter().map(|sample| sample.cpu_us));
         let user_us = median(own.iter().map(|sample| sample.user_us));
         let per_second = median(own.iter().map(|sample| sample.per_second));
-        let ratio = median(own.iter().zip(&samples[0]).map(|(own, nginx)| own.cpu_us / nginx.cpu_us));
-        println!("{:22} {:10} {cpu_us:8.2} {user_us:10.2} {per_second:11.0} {ratio:9.3}", case.name, subject.name);
+        print!("{:22} {:10} {cpu_us:8.2} {user_us:10.2} {per_second:11.0}", case.name, subject.name);
         let mut result = json!({
             "case": case.name, "gateway": subject.name, "cpu_us": cpu_us, "user_us": user_us,
-            "requests_per_second": per_second, "ratio_to_nginx": ratio,
+            "requests_per_second": per_second,
             "rounds_cpu_us": own.iter().map(|sample| sample.cpu_us).collect::<Vec<_>>(),
         });
+        for (peer, theirs) in peers(subjects).iter().zip(&samples) {
+            let ratio = median(own.iter().zip(theirs).map(|(own, peer)| own.cpu_us / peer.cpu_us));
+            print!(" {ratio:10.3}");
+            result[format!("ratio_to_{}", peer.name)] = json!(ratio);
+        }
+        println!();
         if options.syscalls {
             let pids = subject.process.tree()?;
             let counted = syscalls::count(&pids, || case.run(subject.address, STRACE_SECONDS))?;
@@ -165,24 +220,41 @@ fn sample(subject: &mut Subject, case: &Case, seconds: u64) -> Result<Sample> {
 }
 
 /// Through TLS also one handshake a request; over HTTP/2 what h2load can say.
-fn cases(dir: &Path, connections: u32, protocol: Protocol) -> Result<Vec<Case>> {
+fn cases(dir: &Path, connections: u32, protocol: Protocol, settings: Option<&Path>) -> Result<Vec<Case>> {
+    let streams = |name, path, answer_bytes, message| {
+        let load = Load::H2load(h2load::Load { path, answer_bytes, message });
+        Case { name, load }
+    };
+    match protocol {
+        Protocol::Http1 | Protocol::Tls => {}
+        Protocol::Http2 => {
+            let large = streams("16 KiB response", "/large", LARGE_BYTES, None);
+            return Ok(vec![streams("small GET", "/", SMALL_BYTES, None), large]);
+        }
+        Protocol::Grpc => {
+            let message = Some(grpc::message(dir));
+            return Ok(vec![streams("unary call", grpc::PATH, grpc::MESSAGE_BYTES, message)]);
+        }
+    }
     let post = dir.join("post.lua");
     fs::write(&post, format!("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", {LARGE_BYTES})\n"))?;
-    let load = |path| Load { path, headers: Vec::new(), script: None, connections, scheme: protocol.scheme() };
-    let case = |name, load| Case { name, load, protocol };
+    let load =
+        |path| wrk::Load { path, headers: Vec::new(), script: None, connections, tls: settings.map(Path::to_owned) };
+    let case = |name, load| Case { name, load: Load::Wrk(load) };
     let headers = (0..HEADERS).map(|number| {
         let name = format!("X-Header-{number:02}");
         let value = "v".repeat(HEADER_LINE_BYTES - name.len() - ": \r\n".len());
         format!("{name}: {value}")
     });
-    let mut cases = vec![case("small GET", load("/")), case("16 KiB response", load("/large"))];
-    if protocol != Protocol::Http2 {
-        cases.push(case("16 headers of 40 bytes", Load { headers: headers.collect(), ..load("/") }));
-        cases.push(case("16 KiB POST", Load { script: Some(post), ..load("/upload") }));
-    }
+    let mut cases = vec![
+        case("small GET", load("/")),
+        case("16 KiB response", load("/large")),
+        case("16 headers of 40 bytes", wrk::Load { headers: headers.collect(), ..load("/") }),
+        case("16 KiB POST", wrk::Load { script: Some(post), ..load("/upload") }),
+    ];
     if protocol == Protocol::Tls {
         let headers = vec!["Connection: close".to_owned()];
-        cases.push(case("a handshake a request", Load { headers, ..load("/") }));
+        cases.push(case("a handshake a request", wrk::Load { headers, ..load("/") }));
     }
     Ok(cases)
 }

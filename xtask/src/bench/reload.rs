@@ -115,7 +115,7 @@ pub(super) fn run(mut args: Args) -> Result {
     let dir = dir_in_memory()?;
     let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
     let (address, admin) = (free_port()?, free_port()?);
-    let head = peers::stillgate_head(address, Some(admin), upstream, "");
+    let head = peers::stillgate_head(address, Some(admin), (upstream, "http"), "");
     let template = Template::new(head, upstream, options.routes, options.expressions);
     let load = Load {
         lab,

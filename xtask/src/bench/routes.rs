@@ -96,7 +96,7 @@ fn measure(family: &Family, options: &Options, dir: &Path, upstream: SocketAddr)
     let script = dir.join("heads.lua");
     fs::write(&script, route_sets::script(&heads))?;
     let load =
-        Load { path: "/", headers: Vec::new(), script: Some(script), connections: options.connections, scheme: "http" };
+        Load { path: "/", headers: Vec::new(), script: Some(script), connections: options.connections, tls: None };
     let one = match asked[..] {
         [n] => family.route(n),
         _ => route_sets::entry(0, family.any),
@@ -142,7 +142,7 @@ fn start_both(
     let start = |name: &str, list: &String| -> Result<Subject> {
         let address = free_port()?;
         let extra = format!("  route_cache: {{mode: {}}}\n", options.cache);
-        let mut text = peers::stillgate_head(address, None, upstream, &extra);
+        let mut text = peers::stillgate_head(address, None, (upstream, "http"), &extra);
         // A `String` takes every write.
         let _ = write!(text, "{list}");
         let config = dir.join(format!("{name}.yaml"));

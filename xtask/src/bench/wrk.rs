@@ -14,7 +14,8 @@ pub(super) struct Load {
     /// A Lua script, for what the command line cannot say.
     pub(super) script: Option<PathBuf>,
     pub(super) connections: u32,
-    pub(super) scheme: &'static str,
+    /// Through TLS, with these settings of OpenSSL.
+    pub(super) tls: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -36,7 +37,14 @@ pub(super) fn run(load: &Load, address: SocketAddr, seconds: u64) -> Result<Answ
     if let Some(script) = &load.script {
         command.arg("--script").arg(script);
     }
-    command.arg(format!("{}://{address}{}", load.scheme, load.path));
+    let scheme = match &load.tls {
+        None => "http",
+        Some(settings) => {
+            command.env("OPENSSL_CONF", settings);
+            "https"
+        }
+    };
+    command.arg(format!("{scheme}://{address}{}", load.path));
     parse(&step::output(&mut command)?)
 }
 

@@ -14,6 +14,14 @@ Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheu
 
 A label whose values become too many takes the value `__other__` for label sets not seen before; the other labels stay exact,
 and so do sums. `stillgate_metrics_collapsed_observations_total{family,label}` counts what that happened to.
+
+Where several processes count at a time (during an upgrade, or with `gateway.metrics.shared`), an exposition shows what all of
+them have counted. Of gauges it shows the sum where they tell how much there is (connections, tunnels), and otherwise what was
+set last, during an upgrade by the new process: its start, its memory, its configuration. When a process ends its counters and
+histograms stay in the totals, and so does `apisix_http_requests_total`; its gauges go. An upgrade hands the totals over in
+memory, which takes some beyond `gateway.metrics.memory`: what the former processes' series need, of each family at most twice
+`series_per_family`. After a start of any other kind totals begin anew, unless they are in a folder. They also begin anew where
+an upgrade changes `gateway.metrics.shared`, and those of a family whose type, unit or buckets the next release changes.
 ";
 
 /// Every family of every dialect, its labels and its buckets, as Markdown.
@@ -24,11 +32,11 @@ pub(crate) fn reference() -> String {
         (
             "Dialect `apisix`",
             "The families of APISIX's `prometheus` plugin, for dashboards and alerts that were made for it. What has \
-             nothing to measure here is left out: etcd, shared dictionaries, stream routes, batch processors, AI. \
+             nothing to measure here is left out: etcd, shared dictionaries, xRPC, batch processors, AI. \
              `apisix_nginx_metric_errors_total` counts what could not be recorded at all.",
             tables::APISIX,
         ),
-        ("In both dialects", "The process, its configuration and the metrics themselves.", tables::COMMON),
+        ("In both dialects", "The process, its configuration, streams and the metrics themselves.", tables::COMMON),
     ];
     for (title, about, families) in sections {
         out +=

@@ -4,17 +4,17 @@
 //!
 //! What APISIX (3.x, `apisix/plugins/prometheus/exporter.lua`) has and `APISIX` here leaves out, since there is nothing
 //! to measure: `etcd_reachable` and `etcd_modify_indexes` (no etcd), `shared_dict_capacity_bytes` and
-//! `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total` and `xrpc_*` (no stream proxy),
+//! `shared_dict_free_space_bytes` (no shared dictionaries), `stream_connection_total` (see `stillgate_stream_sessions_total`) and `xrpc_*`,
 //! `batch_process_entries` (no batch processors), `llm_*` and the labels `request_type`, `request_llm_model` and
 //! `llm_model` of the versions that have them (no AI proxy).
 
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
-    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Name, Node, Part, Port, Route,
-    Service, State, Type, Upstream, Version,
+    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Name, Node, Part, Port,
+    Protocol, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
-use stillgate_metrics::Merge::{Last, Sum};
+use stillgate_metrics::Merge::{Last, Sum, Total};
 
 /// Seconds a request or an upstream takes: from a node in the next rack to a timeout of a minute, two or three bounds a
 /// decade.
@@ -121,7 +121,7 @@ pub(super) const APISIX: &[FamilySpec] = &[
         Measure::ApisixHttpRequests,
         "apisix_http_requests_total",
         "",
-        Gauge(Sum),
+        Gauge(Total),
         &[],
         "The total number of client requests since APISIX started",
     ),
@@ -242,7 +242,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Measure::RouteCacheBytes,
         "stillgate_route_cache_bytes",
         "bytes",
-        Gauge(Last),
+        Gauge(Sum),
         &[],
         "Memory that the workers' route caches use.",
     ),
@@ -250,7 +250,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Measure::RouteCacheEntries,
         "stillgate_route_cache_entries",
         "",
-        Gauge(Last),
+        Gauge(Sum),
         &[],
         "Requests whose route the workers' route caches know.",
     ),
@@ -295,10 +295,42 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests answered 503 because limits.requests of their upstream were in flight.",
     ),
     of_process(
+        Measure::RequestsQueued,
+        "stillgate_upstream_requests_queued_total",
+        "",
+        Counter,
+        &[],
+        "Requests that waited in the queue of their upstream (limits.queue), served afterwards or not.",
+    ),
+    of_process(
+        Measure::RequestsWaiting,
+        "stillgate_upstream_requests_waiting",
+        "",
+        Gauge(Sum),
+        &[],
+        "Requests that wait in the queue of their upstream now.",
+    ),
+    of_process(
+        Measure::TlsCertificateExpiry,
+        "stillgate_tls_certificate_expiry_seconds",
+        "seconds",
+        Gauge(Last),
+        &[Ssl],
+        "When the first certificate of an entry of ssls ends, in seconds since 1970.",
+    ),
+    of_process(
+        Measure::AcmeFailures,
+        "stillgate_acme_failures_total",
+        "",
+        Counter,
+        &[],
+        "Tries to order a certificate that failed.",
+    ),
+    of_process(
         Measure::TunnelsOpen,
         "stillgate_tunnels_open",
         "",
-        Gauge(Last),
+        Gauge(Sum),
         &[],
         "Tunnels (WebSocket and other upgrades) open now.",
     ),
@@ -309,6 +341,38 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Counter,
         &[],
         "Tunnels opened. Each adds to the families of requests when it ends.",
+    ),
+    of_process(
+        Measure::StreamSessions,
+        "stillgate_stream_sessions_total",
+        "",
+        Counter,
+        &[StreamRoute, Node, Protocol, Code],
+        "Connections of TCP and sessions of UDP that have ended, by stream_routes.",
+    ),
+    of_process(
+        Measure::StreamBytes,
+        "stillgate_stream_bytes_total",
+        "bytes",
+        Counter,
+        &[StreamRoute, Direction],
+        "Bytes of connections and sessions that have ended.",
+    ),
+    of_process(
+        Measure::StreamSessionsOpen,
+        "stillgate_stream_sessions_open",
+        "",
+        Gauge(Sum),
+        &[],
+        "Connections and sessions to nodes of stream_routes that are open now.",
+    ),
+    of_process(
+        Measure::StreamDatagramsDropped,
+        "stillgate_stream_datagrams_dropped_total",
+        "",
+        Counter,
+        &[],
+        "UDP datagrams that could not be passed on: no stream route, no node, no room.",
     ),
 ];
 

@@ -289,9 +289,11 @@ impl<'a> Assembly<'a> {
         // Stable: those without a place stay in the order of the upstreams.
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
-        let Config { gateway, ssls, .. } = &kept.loaded.config;
-        let (gateway, ssls) = (gateway.clone(), ssls.clone());
-        let config = Config { gateway, upstreams, routes, route_lines, ssls, digest: text.digest.clone() };
+        // What is not a list of routes: no part of it has changed.
+        let Config { gateway, stream_routes, ssls, .. } = &kept.loaded.config;
+        let (gateway, stream_routes, ssls) = (gateway.clone(), stream_routes.clone(), ssls.clone());
+        let digest = text.digest.clone();
+        let config = Config { gateway, upstreams, routes, route_lines, stream_routes, ssls, digest };
         Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
     }
 }

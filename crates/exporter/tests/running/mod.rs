@@ -41,12 +41,16 @@ impl Running {
 
     /// As [`Running::start`], with a registry that is there already.
     pub fn of(registry: Arc<Registry>, series: usize, digits: usize) -> Running {
+        Running::on(TcpListener::bind("127.0.0.1:0").unwrap(), registry, series, digits)
+    }
+
+    /// The same on this socket.
+    pub fn on(listener: TcpListener, registry: Arc<Registry>, series: usize, digits: usize) -> Running {
         let requests = registry.declare(family("requests_total", &["n"], Kind::Counter)).unwrap();
         let buckets = Buckets { classic: vec![1.0, 10.0], native: None };
         let sizes = registry.declare(family("sizes", &[], Kind::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
         let mut running = Running { exporter, writer, requests, digits };
         let handle = running.writer.series(&sizes, &[]);

@@ -4,9 +4,22 @@
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stillgate_testkit::PATIENCE;
+use stillgate_tls::rustls::pki_types::pem::PemObject;
+use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use stillgate_tls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned, crypto,
+};
 use tempfile::TempDir;
+
+/// A client's side of TLS.
+pub(crate) type TlsClient = StreamOwned<ClientConnection, TcpStream>;
+/// A server's side of TLS.
+pub(crate) type TlsServer = StreamOwned<ServerConnection, TcpStream>;
 
 /// Signs certificates and keeps them in a folder: `ca.pem`, and `NAME.pem` with `NAME.key` of each.
 pub(crate) struct Authority {
@@ -25,22 +38,43 @@ impl Authority {
         // nginx's worker may run as another user.
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("open the folder");
         fs::write(dir.path().join("ca.pem"), issuer.pem()).expect("write");
+        fs::write(dir.path().join("ca.key"), issuer.key().serialize_pem()).expect("write");
         Authority { issuer, dir }
     }
 
     /// Issues a certificate for these names (or addresses), in `FILE.pem` and `FILE.key`.
     pub(crate) fn issue(&self, file: &str, names: &[&str]) {
+        self.issue_with(file, names, |_| {});
+    }
+
+    /// [`Authority::issue`] with something changed.
+    pub(crate) fn issue_with(&self, file: &str, names: &[&str], change: impl FnOnce(&mut CertificateParams)) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, file);
         params.distinguished_name.push(DnType::OrganizationName, "Example, Inc.");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        fs::write(self.file(&format!("{file}.pem")), certificate.pem()).expect("write");
-        let key_file = self.file(&format!("{file}.key"));
-        fs::write(&key_file, key.serialize_pem()).expect("write");
-        fs::set_permissions(&key_file, PermissionsExt::from_mode(0o600)).expect("permissions");
+        self.write(&format!("{file}.pem"), certificate.pem());
+        self.write(&format!("{file}.key"), key.serialize_pem());
+    }
+
+    /// Puts a file in place, whole, and for nobody else to read.
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let beside = self.file("new");
+        fs::write(&beside, content).expect("write");
+        fs::set_permissions(&beside, PermissionsExt::from_mode(0o600)).expect("permissions");
+        fs::rename(&beside, self.file(name)).expect("rename over it");
+    }
+
+    /// A certificate and its key in one file, as HAProxy wants them; its path.
+    pub(crate) fn both(&self, file: &str) -> String {
+        let read = |extension| fs::read_to_string(self.file(&format!("{file}.{extension}"))).expect("read");
+        let name = format!("{file}.both");
+        self.write(&name, read("pem") + &read("key"));
+        self.path(&name)
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -55,4 +89,41 @@ impl Authority {
     pub(crate) fn path(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
+
+    /// Connects as a client that trusts this authority and offers these protocols; the handshake is done with the first bytes.
+    pub(crate) fn connect(&self, addr: SocketAddr, name: &str, alpn: &[&str]) -> TlsClient {
+        StreamOwned::new(self.client(name, alpn), patient(TcpStream::connect(addr).expect("connect")))
+    }
+
+    /// The same without a socket.
+    pub(crate) fn client(&self, name: &str, alpn: &[&str]) -> ClientConnection {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).expect("a root");
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        ClientConnection::new(Arc::new(config), name).expect("a client")
+    }
+
+    /// Serves a connection just accepted with the certificate in `FILE.pem`.
+    pub(crate) fn serve(&self, stream: TcpStream, file: &str, alpn: &[&str]) -> TlsServer {
+        let certificate = CertificateDer::from_pem_file(self.file(&format!("{file}.pem"))).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(self.file(&format!("{file}.key"))).expect("a key");
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.expect("versions").with_no_client_auth();
+        let mut config = builder.with_single_cert(vec![certificate], key).expect("a key that belongs to it");
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        StreamOwned::new(ServerConnection::new(Arc::new(config)).expect("a server"), patient(stream))
+    }
+}
+
+/// Waits for no byte longer than a test does.
+pub(crate) fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_nonblocking(false).expect("blocking");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
 }

@@ -23,6 +23,11 @@ def server_stream(request, context):
         yield b"%d" % index
 
 
+def failing_stream(request, context):
+    yield b"first"
+    context.abort(grpc.StatusCode.OUT_OF_RANGE, "enough")
+
+
 def client_stream(requests, context):
     return b"%d" % sum(len(request) for request in requests)
 
@@ -35,6 +40,7 @@ def both_stream(requests, context):
 handlers = {
     "Unary": grpc.unary_unary_rpc_method_handler(unary),
     "Server": grpc.unary_stream_rpc_method_handler(server_stream),
+    "Fails": grpc.unary_stream_rpc_method_handler(failing_stream),
     "Client": grpc.stream_unary_rpc_method_handler(client_stream),
     "Both": grpc.stream_stream_rpc_method_handler(both_stream),
 }

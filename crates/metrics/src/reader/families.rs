@@ -87,8 +87,14 @@ impl Families {
             Some(id) => {
                 let merged = self.get_mut(id);
                 merged.segments += 1;
-                merged.declared = merged.declared.max(declared);
                 merged.add_labels(&family);
+                let is_latest = declared > merged.declared;
+                if is_latest && family.help != merged.family.help {
+                    merged.family.help.clone_from(&family.help);
+                    merged.heads = Default::default();
+                    is_void = true;
+                }
+                merged.declared = merged.declared.max(declared);
                 if family.exemplars && !merged.family.exemplars {
                     merged.family.exemplars = true;
                     merged.heads = Default::default();

@@ -70,8 +70,7 @@ pub struct Refreshed {
     pub series_gone: usize,
     /// Values that may have changed, counted in every segment.
     pub changed: usize,
-    /// Families that are not exposed, as one that was declared later has their name and another type, unit, help or
-    /// buckets.
+    /// Families that are not exposed, as one that was declared later has their name and another type, unit or buckets.
     pub hidden_families: usize,
     /// Segments that could not be read further; each is named once.
     pub damaged: Vec<Damaged>,

@@ -50,7 +50,7 @@ fn settle(state: &mut Distribution) {
 impl Kind {
     /// Whether a value is true only while the process that set it lives. What was counted stays counted.
     pub(super) fn ends_with_its_process(&self) -> bool {
-        matches!(self, Kind::Gauge(_) | Kind::Info)
+        matches!(self, Kind::Gauge(Merge::Sum | Merge::Last | Merge::Max) | Kind::Info)
     }
 }
 
@@ -64,7 +64,7 @@ impl Store {
             (log, cells)
         });
         match kind {
-            Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Max) => {
+            Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
                 let values = words.map(|(log, cells)| log[cells].load(Relaxed));
                 // Not from 0.0: a single value stays bit for bit what it is.
                 values.reduce(|sum, each| merge(kind, sum, each)).unwrap_or(0)

@@ -49,7 +49,7 @@ impl Shape {
     pub(crate) fn of(family: &Family) -> Shape {
         let (form, value_words) = match &family.kind {
             Kind::Counter => (Form::Unsigned, 1),
-            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Max) => (Form::Float, 1),
+            Kind::FloatCounter | Kind::Info | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => (Form::Float, 1),
             Kind::Gauge(Merge::Last) => (Form::Last, 2),
             Kind::Histogram(buckets) => {
                 let classic = classic_words(&buckets.classic);

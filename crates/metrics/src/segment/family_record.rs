@@ -15,6 +15,7 @@ pub(crate) fn encode(family: &Family) -> Vec<u8> {
         Kind::Gauge(Merge::Max) => 4,
         Kind::Info => 5,
         Kind::Histogram(_) => 6,
+        Kind::Gauge(Merge::Total) => 7,
     };
     out.extend([code, u8::from(family.exemplars), family.labels.len() as u8]);
     let labels = family.labels.iter();
@@ -62,6 +63,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Family> {
             };
             Kind::Histogram(Buckets { classic, native })
         }
+        7 => Kind::Gauge(Merge::Total),
         _ => return None,
     };
     let family = Family { name, help, unit, kind, labels, exemplars: exemplars == 1 };
@@ -105,7 +107,7 @@ mod tests {
         };
         check(Kind::Counter, &["a", "b"]);
         check(Kind::FloatCounter, &[]);
-        for merge in [Merge::Sum, Merge::Last, Merge::Max] {
+        for merge in [Merge::Sum, Merge::Total, Merge::Last, Merge::Max] {
             check(Kind::Gauge(merge), &["a"]);
         }
         check(Kind::Info, &["version"]);

@@ -1,10 +1,15 @@
-//! The memory of segments and indices: a reserved range of addresses, anonymous or a file's, made usable part by part.
+//! The memory of segments and indices: a reserved range of addresses, made usable part by part. Behind it is a file where
+//! others may have to read it, in a folder or without a name (memfd); otherwise it is anonymous.
 //!
 //! Everything in it is reached as atomics, so that two processes, or two threads, cannot make a data race of it whatever
 //! they do. This is the only place that turns addresses into references.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, ftruncate, open};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create, open,
+};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +27,7 @@ pub(crate) const SMALL_BYTES: usize = HUGE_PAGE;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
-    /// Where the memory is a file's that this process writes.
+    /// The file behind it, where this process writes it or may have to hand it on.
     file: Option<OwnedFd>,
     is_writable: bool,
 }
@@ -46,31 +51,60 @@ impl Mapping {
     }
 
     /// Makes a new file of this size, without memory yet, that others may read.
-    #[expect(unsafe_code, reason = "mapping memory")]
     pub(crate) fn create(path: &Path, bytes: usize) -> io::Result<Mapping> {
-        let bytes = bytes.next_multiple_of(PAGE);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::from_raw_mode(0o644))?;
+        let bytes = bytes.next_multiple_of(PAGE);
         ftruncate(&file, bytes as u64)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh range that nothing else refers to; the file is never made shorter.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
-        Mapping::new(start, bytes, Some(file), true)
+        Mapping::of_file(file, bytes, true)
+    }
+
+    /// The same without a name: only who is given the file can read it.
+    pub(crate) fn unnamed(bytes: usize) -> io::Result<Mapping> {
+        let create = |flags| memfd_create(c"stillgate-metrics", flags | MemfdFlags::CLOEXEC);
+        let file = match create(MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3, which may insist on it.
+            Err(Errno::INVAL) => create(MemfdFlags::ALLOW_SEALING),
+            created => created,
+        }?;
+        let bytes = bytes.next_multiple_of(PAGE);
+        ftruncate(&file, bytes as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        Mapping::of_file(file, bytes, true)
     }
 
     /// Maps a whole file of another process for reading, or for writing where both sides do.
-    #[expect(unsafe_code, reason = "mapping memory")]
     pub(crate) fn open(path: &Path, is_writable: bool) -> io::Result<Mapping> {
         let mode = if is_writable { OFlags::RDWR } else { OFlags::RDONLY };
         let file = open(path, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
-        let bytes = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
-        if bytes < PAGE || bytes % PAGE != 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are no segment's size")));
+        // Writers of these files never make them shorter.
+        let bytes = bytes_of(&file)?;
+        let mut mapping = Mapping::of_file(file, bytes, is_writable)?;
+        // Who only reads finds it by its name.
+        mapping.file.take_if(|_| !is_writable);
+        Ok(mapping)
+    }
+
+    /// Maps a file without a name for reading, whoever made it: one that could be made shorter, where looking at what is
+    /// gone would end this process, is refused.
+    pub(crate) fn inherit(file: OwnedFd) -> io::Result<Mapping> {
+        let is_lasting = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        if !is_lasting {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "no file of memory that is sealed against shrinking",
+            ));
         }
+        let bytes = bytes_of(&file)?;
+        Mapping::of_file(file, bytes, false)
+    }
+
+    #[expect(unsafe_code, reason = "mapping memory")]
+    fn of_file(file: OwnedFd, bytes: usize, is_writable: bool) -> io::Result<Mapping> {
         let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh range that nothing else refers to; writers of these files never make them shorter.
+        // SAFETY: a fresh range that nothing else refers to; the file is never made shorter, by agreement or by its seals.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
-        Mapping::new(start, bytes, is_writable.then_some(file), is_writable)
+        Mapping::new(start, bytes, Some(file), is_writable)
     }
 
     fn new(
@@ -85,6 +119,11 @@ impl Mapping {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The file behind it once more, where there is one to hand on.
+    pub(crate) fn file(&self) -> Option<io::Result<OwnedFd>> {
+        self.file.as_ref().map(OwnedFd::try_clone)
     }
 
     /// Says that `bytes` from `at` will be touched here and there: small pages only.
@@ -168,6 +207,15 @@ impl Mapping {
         // SAFETY: in the mapping, which is page-aligned; `T` consists of atomics only, by the contract of `Layout`.
         unsafe { &*self.start.as_ptr().cast::<T>() }
     }
+}
+
+/// The size of a file that holds whole pages.
+fn bytes_of(file: &OwnedFd) -> io::Result<usize> {
+    let bytes = usize::try_from(fstat(file)?.st_size).unwrap_or(0);
+    if bytes < PAGE || !bytes.is_multiple_of(PAGE) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are no segment's size")));
+    }
+    Ok(bytes)
 }
 
 impl Drop for Mapping {

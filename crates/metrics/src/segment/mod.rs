@@ -12,6 +12,7 @@ use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, WORD, unpair};
 use memory::{Mapping, PAGE};
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Bytes of log that a series takes at least; so many series a segment of a given size can have.
@@ -44,7 +45,7 @@ impl fmt::Debug for Segment {
     }
 }
 
-/// Why a file is not read as a segment.
+/// Why a file is not read as a segment. One without a name, which was inherited, is called by its number.
 #[derive(Debug)]
 pub enum SegmentError {
     /// It cannot be opened or mapped.
@@ -55,6 +56,9 @@ pub enum SegmentError {
     Version(PathBuf, u32),
     /// Its header contradicts its size.
     Damaged(PathBuf),
+    /// It was inherited, and says that this process writes it, or another one that was inherited too says the same of
+    /// itself: to count it would be to count twice.
+    Twice(PathBuf),
 }
 
 impl fmt::Display for SegmentError {
@@ -69,6 +73,7 @@ impl fmt::Display for SegmentError {
                 path.display()
             ),
             SegmentError::Damaged(path) => write!(f, "{}: the header contradicts the file's size", path.display()),
+            SegmentError::Twice(path) => write!(f, "{}: this segment is there already", path.display()),
         }
     }
 }
@@ -76,8 +81,8 @@ impl fmt::Display for SegmentError {
 impl std::error::Error for SegmentError {}
 
 impl Segment {
-    /// A new, empty segment with room for `log_bytes` of records: in this file, or in anonymous memory. Nothing of it
-    /// but the header has memory yet.
+    /// A new, empty segment with room for `log_bytes` of records: in this file, or in one without a name. Nothing of it but
+    /// the header has memory yet.
     pub(crate) fn create(
         file: Option<&Path>,
         log_bytes: usize,
@@ -91,7 +96,7 @@ impl Segment {
         let bytes = log_at + log_words * WORD;
         let mapping = match file {
             Some(path) => Mapping::create(path, bytes)?,
-            None => Mapping::anonymous(bytes)?,
+            None => Mapping::unnamed(bytes)?,
         };
         mapping.keep_small(0, log_at);
         mapping.grow_huge(log_at, log_words * WORD);
@@ -114,7 +119,16 @@ impl Segment {
 
     /// Maps another process's segment for reading.
     pub(crate) fn open(path: &Path) -> Result<Segment, SegmentError> {
-        let mapping = Mapping::open(path, false).map_err(|error| SegmentError::Io(path.to_owned(), error))?;
+        Segment::of(Mapping::open(path, false), path)
+    }
+
+    /// The same of a file without a name; `called` is what errors call it.
+    pub(crate) fn inherit(file: OwnedFd, called: &Path) -> Result<Segment, SegmentError> {
+        Segment::of(Mapping::inherit(file), called)
+    }
+
+    fn of(mapping: io::Result<Mapping>, path: &Path) -> Result<Segment, SegmentError> {
+        let mapping = mapping.map_err(|error| SegmentError::Io(path.to_owned(), error))?;
         let header = mapping.header::<Header>();
         if header.magic.load(Ordering::Acquire) != MAGIC {
             return Err(SegmentError::NotASegment(path.to_owned()));
@@ -135,6 +149,11 @@ impl Segment {
             Process { pid: header.pid.load(Ordering::Relaxed), start: header.process_start.load(Ordering::Relaxed) };
         let serial = header.serial.load(Ordering::Relaxed);
         Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
+    }
+
+    /// The file behind it once more, where there is one to hand on.
+    pub(crate) fn file(&self) -> Option<io::Result<OwnedFd>> {
+        self.mapping.file()
     }
 
     #[inline]

@@ -6,7 +6,7 @@
 
 use super::directory::DirectoryError;
 use super::ending::Endings;
-use super::fold::fold;
+use super::fold::{fold, fold_inherited};
 use super::rotation::Rotation;
 use super::source::{Folder, Source};
 use crate::declared::Declared;
@@ -192,6 +192,11 @@ impl Collector {
             let _ = self.refresh(now_ms);
             return false;
         };
+        self.beat(&registry, now_ms);
+        if registry.inner.is_bequeathed() {
+            // Whoever carries the metrics on looks after them.
+            return false;
+        }
         self.carry_on(&registry, now_ms);
         // Where the folder is gone there is nothing to look after.
         if self.refresh(now_ms).is_err() {
@@ -269,18 +274,28 @@ impl Collector {
         families
     }
 
-    /// Says that this process lives, and carries on the totals of those that do not.
-    fn carry_on(&mut self, registry: &Registry, now_ms: u64) {
+    /// Says that this process lives.
+    fn beat(&mut self, registry: &Registry, now_ms: u64) {
         let Place::Shared(directory) = &registry.inner.place else { return };
         if let Err(error) = directory.beat(registry.process(), now_ms) {
             self.tell(Event::NotFolded(error.to_string()));
         }
+    }
+
+    /// Carries on the totals of processes that live no more.
+    fn carry_on(&mut self, registry: &Registry, now_ms: u64) {
         if now_ms < self.next_fold_ms {
             return;
         }
         self.next_fold_ms = now_ms + FOLD_MS;
-        match fold(directory, &registry.inner.options, now_ms) {
+        let folded = match &registry.inner.place {
+            Place::Shared(directory) => fold(directory, &registry.inner.options, now_ms),
+            _ => fold_inherited(registry, now_ms),
+        };
+        match folded {
             Ok(folded) if folded.segments > 0 => {
+                // What belonged to another process may be of a route, or a family, that is gone.
+                self.endings.look_again(now_ms);
                 if folded.damaged > 0 {
                     let what = format!("{} segments of ended processes were damaged; see *.damaged", folded.damaged);
                     self.tell(Event::Damaged(what));

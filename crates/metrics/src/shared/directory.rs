@@ -330,7 +330,7 @@ fn namespace() -> u32 {
 }
 
 /// Whether there is a process with this id that started then.
-fn exists(process: Process) -> bool {
+pub(crate) fn exists(process: Process) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", process.pid)) else { return false };
     // The command in parentheses may contain anything; the start is the 20th field behind it. A zombie has ended.
     let Some((_, fields)) = stat.rsplit_once(')') else { return false };

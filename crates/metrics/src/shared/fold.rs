@@ -2,14 +2,15 @@
 //! number.
 //!
 //! It is done by reading: a reader over all segments says which records of the dead and of the old base still count, and
-//! these are added up in the next base. One change of the folder's list then replaces the former by the latter. Gauges and infos are
-//! left out: what they said was true of a process that is no more.
+//! these are added up in the next base. One change of the list (the folder's, or that of what was inherited) then replaces the
+//! former by the latter. Gauges and infos are left out: what they said was true of a process that is no more.
 
 use super::base::Base;
 use super::directory::{Directory, DirectoryError, Entry};
 use crate::reader::{Mount, Mounts, Reader, ReaderOptions};
-use crate::registry::{Options, Place, RegistryError};
+use crate::registry::{Options, Place, Registry, RegistryError};
 use crate::segment::{Segment, SegmentError};
+use crate::writer::memory::Memory;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -69,24 +70,20 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
             Err(_) => damaged.push(*entry),
         }
     }
-    let is_replaced = |segment: &Segment| replaced.contains(&segment.entry());
-    let bytes = segments.iter().filter(|segment| is_replaced(segment)).map(|segment| segment.committed() * 8).sum();
-    let mount = |segment: &Arc<Segment>| Mount { segment: segment.clone(), is_alive: !is_replaced(segment) };
-    let mounts = Mounts { version: 1, segments: segments.iter().map(mount).collect() };
-    let mut reader = Reader::new(ReaderOptions::default());
-    let refreshed = reader.refresh(&mounts, now_ms);
-    damaged.extend(refreshed.damaged.iter().map(|at| Entry { process: at.process, serial: at.serial }));
-    damaged.retain(|entry| replaced.contains(entry));
+    let mount = |segment: Arc<Segment>| Mount { is_alive: !replaced.contains(&segment.entry()), segment };
+    let mounts = Mounts { version: 1, segments: segments.into_iter().map(mount).collect() };
 
     // No generation comes twice, so neither does the name; a file of this name is of somebody who was killed right here.
     let base = Entry::base(generation + 1);
     let path = base.path(directory.folder());
     remove(&path).map_err(FoldError::Remove)?;
-    let series = write_base(&reader, &replaced, options, base, &path, bytes, now_ms).map_err(|error| {
+    let totals = add_up(&mounts, base, Place::File(path.clone()), options, now_ms).map_err(|error| {
         // What was begun is of no use, and takes room that is short; if it stays, it is swept later.
         let _ = remove(&path);
         FoldError::Base(error)
     })?;
+    damaged.extend(totals.damaged);
+    damaged.retain(|entry| replaced.contains(entry));
     kept.push(base);
     directory.replace(&lock, &kept).map_err(FoldError::Directory)?;
     for entry in &replaced {
@@ -99,7 +96,24 @@ pub(crate) fn fold(directory: &Directory, options: &Options, now_ms: u64) -> Res
         done.map_err(FoldError::Remove)?;
     }
     sweep(directory, &kept, now_ms).map_err(FoldError::Remove)?;
-    Ok(Folded { segments: replaced.len(), series, damaged: damaged.len() })
+    Ok(Folded { segments: replaced.len(), series: totals.series, damaged: damaged.len() })
+}
+
+/// Folds what was inherited of processes that have ended, if there are any.
+pub(crate) fn fold_inherited(registry: &Registry, now_ms: u64) -> Result<Folded, FoldError> {
+    let mounts = registry.mounts();
+    let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive);
+    // What was folded before is in a segment of this process.
+    if ended().all(|mount| mount.segment.process == registry.process()) {
+        return Ok(Folded::default());
+    }
+    let base = Entry { process: registry.process(), serial: registry.inner.reserve_serial() };
+    let options = &registry.inner.options;
+    let totals = add_up(&mounts, base, Place::Unnamed, options, now_ms).map_err(FoldError::Base)?;
+    let replaced: Vec<Arc<Segment>> = ended().map(|mount| mount.segment.clone()).collect();
+    registry.inner.replace_inherited(&replaced, totals.memory.map(|memory| memory.segment.clone()));
+    // Of damage the reader tells, who has met it too; there is nothing to look at afterwards.
+    Ok(Folded { segments: replaced.len(), series: totals.series, damaged: 0 })
 }
 
 /// Removes segments that nobody lists: their processes were killed while they made them, or removed them. The caller holds
@@ -116,21 +130,29 @@ fn sweep(directory: &Directory, listed: &[Entry], now_ms: u64) -> io::Result<()>
     Ok(())
 }
 
-fn write_base(
-    reader: &Reader,
-    replaced: &[Entry],
-    options: &Options,
-    entry: Entry,
-    path: &Path,
-    bytes: usize,
-    now_ms: u64,
-) -> Result<usize, RegistryError> {
-    let options = Options { process: entry.process, ..options.clone() };
-    let mut base = Base::new(&options, Place::File(path.to_owned()), entry.serial, bytes, now_ms)?;
-    for from in replaced {
-        reader.records(from.process, from.serial, |record| base.add(&record));
+/// What has been added up.
+struct Totals {
+    /// `None`: nothing counted any more.
+    memory: Option<Arc<Memory>>,
+    series: usize,
+    /// Of all that was read.
+    damaged: Vec<Entry>,
+}
+
+/// Makes a base of what counts in the segments of ended processes; those of the living are read along.
+fn add_up(mounts: &Mounts, base: Entry, place: Place, options: &Options, now_ms: u64) -> Result<Totals, RegistryError> {
+    let mut reader = Reader::new(ReaderOptions::default());
+    let refreshed = reader.refresh(mounts, now_ms);
+    let ended = || mounts.segments.iter().filter(|mount| !mount.is_alive).map(|mount| &mount.segment);
+    let bytes = ended().map(|segment| segment.committed() * 8).sum();
+    let options = Options { process: base.process, ..options.clone() };
+    let mut totals = Base::new(&options, place, base.serial, bytes, now_ms)?;
+    for from in ended() {
+        reader.records(from.process, from.serial, |record| totals.add(&record));
     }
-    Ok(base.finish()?.1)
+    let (memory, series) = totals.finish()?;
+    let damaged = refreshed.damaged.iter().map(|at| Entry { process: at.process, serial: at.serial });
+    Ok(Totals { memory, series, damaged: damaged.collect() })
 }
 
 fn remove(path: &Path) -> io::Result<()> {

@@ -15,7 +15,7 @@ const LIST_TRIES: usize = 16;
 
 /// What a collector reads.
 pub(super) enum Source {
-    /// The segments of this process, in anonymous memory.
+    /// The segments of this process, and those it has inherited.
     Own(Arc<Registry>),
     /// All segments of a folder; those of this process, if it writes there too, are not mapped twice.
     Folder(Folder),

@@ -274,3 +274,83 @@ fn a_fold_loses_no_series_and_leaves_the_living_alone() {
         seen = now;
     }
 }
+
+/// Of this process, which lives as long as the test.
+fn living() -> Process {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let start = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap();
+    Process { pid: std::process::id(), start }
+}
+
+#[test]
+fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Options { process: living(), ..options(0, Some(folder.path())) };
+    let registries =
+        [first, options(2, Some(folder.path()))].map(|options| Arc::new(Registry::start(options).unwrap()));
+    let declare = |registry: &Registry, name: &str, kind| registry.declare(family(name, &[], kind)).unwrap();
+    let mut ends = registries.each_ref().map(|registry| {
+        let counter = declare(registry, "a_total", Kind::Counter);
+        let open = declare(registry, "open", Kind::Gauge(Merge::Sum));
+        let last = declare(registry, "last", Kind::Gauge(Merge::Last));
+        let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+        (registry.writer().unwrap(), collector, counter, open, last)
+    });
+    let [first, second] = &registries;
+    assert!(first.bequest().unwrap().is_empty(), "the folder has everything");
+    // The first tells later, and yet the other one's is the last.
+    for (number, (writer, _, counter, open, last)) in ends.iter_mut().enumerate().rev() {
+        writer.tick(5_000 - number as u64 * 1_000);
+        count(writer, counter, &[], 10 + number as u64);
+        let (open, last) = (writer.series(open, &[]), writer.series(last, &[]));
+        assert!(writer.set(open, 2.0) && writer.set(last, number as f64));
+    }
+    let [(_, before, ..), (_, after, ..)] = &mut ends;
+    for second in 1..10 {
+        let now_ms = 1_000 + second * 3_000;
+        assert!(!before.tend(now_ms) && !after.tend(now_ms));
+        let shown = scrape(after, now_ms);
+        assert_eq!((shown["a_total"], shown["open"], shown["last"]), (21.0, 4.0, 1.0));
+    }
+    // To the first, which the second is no living process for, that is not to be folded: it has been left to the other.
+    assert_eq!((before.events(), after.events()), (vec![], vec![]));
+    assert!(second.writer().is_ok() && first.writer().is_err());
+}
+
+#[test]
+fn who_has_handed_over_gets_by_with_what_it_has() {
+    let bounded = |process| Options { memory_bytes: 10 << 20, process, ..options(0, None) };
+    let first = Arc::new(Registry::start(bounded(living())).unwrap());
+    let requests = first.declare(family("a_total", &["x"], Kind::Counter)).unwrap();
+    let mut writer = first.writer().unwrap();
+    let expiry = CollectorOptions { expire_ms: Some(5_000), ..CollectorOptions::default() };
+    let mut before = Collector::of_registry(first.clone(), expiry).unwrap();
+    let mut after = None;
+    for round in 0..40u64 {
+        let now_ms = 1_000 + round * 1_000;
+        // Much that ends soon, so that there would be something to rotate.
+        (0..1_000).for_each(|device| count(&mut writer, &requests, &[&format!("{round}-{device}")], 1));
+        count(&mut writer, &requests, &["always"], 1);
+        tend(&mut before, &mut [&mut writer], now_ms);
+        if round == 4 {
+            let second = Arc::new(Registry::start(bounded(Process { pid: u32::MAX, start: 1 })).unwrap());
+            assert!(second.inherit(first.bequest().unwrap()).is_empty());
+            after = Some(Collector::of_registry(second, CollectorOptions::default()).unwrap());
+        }
+        if let Some(after) = &mut after {
+            tend(after, &mut [], now_ms);
+            let shown = scrape(after, now_ms);
+            assert_eq!(shown["a_total{x=\"always\"}"], (round + 1) as f64);
+            let all: f64 = shown.iter().filter(|(key, _)| key.starts_with("a_total")).map(|(_, value)| value).sum();
+            assert_eq!(all, (round + 1) as f64 * 1_001.0);
+        }
+    }
+    assert_eq!((before.rotation.done, before.ended(), before.events().len()), (0, 0, 0));
+    // Had there been no successor, it would catch up now.
+    first.keep();
+    for round in 40..60 {
+        tend(&mut before, &mut [&mut writer], 1_000 + round * 1_000);
+        scrape(&mut before, 1_000 + round * 1_000);
+    }
+    assert!(before.rotation.done > 0 && before.ended() > 30_000, "{} {}", before.rotation.done, before.ended());
+}

@@ -167,8 +167,11 @@ impl Writer {
     #[must_use = "a handle of an older generation sets nothing"]
     pub fn set(&mut self, handle: Handle, value: f64) -> bool {
         if handle.tag == self.tag(LAST) {
-            let stamp = &self.segment.log()[handle.at as usize + HEAD_WORDS + 1];
-            stamp.store(self.now_ms, Relaxed);
+            // Where another process carries the metrics on, what that one sets is the last.
+            if !self.inner.is_bequeathed() {
+                let stamp = &self.segment.log()[handle.at as usize + HEAD_WORDS + 1];
+                stamp.store(self.now_ms, Relaxed);
+            }
             return self.change(handle, LAST, |cell| cell.store(value.to_bits(), Relaxed));
         }
         self.change(handle, FLOAT, |cell| cell.store(value.to_bits(), Relaxed))

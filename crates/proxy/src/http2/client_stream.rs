@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
-use stillgate_wire::{Framing, HeadLimits, Method, Progress, ResponseHead};
+use stillgate_wire::{Framing, HeadLimits, Method, ResponseHead};
 use tokio::io::ReadBuf;
 
 /// What the streams of one connection share.
@@ -133,28 +133,23 @@ impl ClientStream {
         cx: &mut Context<'_>,
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
-        let mut parts = parts.filter(|part| !part.is_empty());
-        let Sending::Head(respond, partial) = &mut self.response else { return self.poll_write_body(cx, parts) };
-        let Some(part) = parts.next() else { return Poll::Ready(Ok(0)) };
-        let had = partial.len();
-        let head = if had == 0 {
-            part
-        } else {
-            partial.extend_from_slice(part);
-            &partial[..]
+        let (respond, partial) = match &mut self.response {
+            Sending::Head(respond, partial) => (respond, partial),
+            Sending::Body(body) => {
+                let written = ready!(body.poll_write(cx, parts));
+                self.is_gone |= written.is_err();
+                return Poll::Ready(written);
+            }
         };
+        let mut parts = parts.filter(|part| !part.is_empty());
+        let Some(part) = parts.next() else { return Poll::Ready(Ok(0)) };
         let shared = self.shared.clone();
         let parsed = &mut shared.scratch.borrow_mut().response;
         parsed.reset();
-        let len = match parsed.advance(head, self.method, &HeadLimits::EDITED).map_err(malformed)? {
-            Progress::Complete(len) => len,
-            Progress::Partial => {
-                if had == 0 {
-                    partial.extend_from_slice(part);
-                }
-                return Poll::Ready(Ok(part.len()));
-            }
-        };
+        let (method, limits) = (self.method, HeadLimits::EDITED);
+        let whole =
+            outgoing::take_head(partial, part, |head| parsed.advance(head, method, &limits).map_err(malformed))?;
+        let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
         let mut response = Response::new(());
         let is_switch = self.is_connect && parsed.status == 101;
         let status = match parsed.status {
@@ -164,14 +159,11 @@ impl ClientStream {
             status => status,
         };
         *response.status_mut() = StatusCode::from_u16(status).map_err(malformed)?;
-        let bytes = Bytes::copy_from_slice(&head[..len]);
-        *response.headers_mut() = outgoing::fields(&bytes, &parsed.fields, parsed.hop_by_hop)?;
+        *response.headers_mut() = outgoing::fields(&head, &parsed.fields, parsed.hop_by_hop)?;
         if is_switch {
             // An answer to the key that we made up.
             response.headers_mut().remove(http::header::SEC_WEBSOCKET_ACCEPT);
         }
-        partial.clear();
-        let taken = len - had;
         if status < 200 {
             respond.send_informational(response).map_err(broken)?;
             return Poll::Ready(Ok(taken));
@@ -179,29 +171,10 @@ impl ClientStream {
         let framing = if is_switch { Framing::UntilClose } else { parsed.framing };
         let is_end = matches!(framing, Framing::None | Framing::Length(0));
         let send = respond.send_response(response, is_end).map_err(broken)?;
-        self.response = Sending::Body(Outgoing::new(send, framing));
-        let rest = [&part[taken..]];
-        let rest = rest.into_iter().chain(parts).filter(|part| !part.is_empty());
-        match self.poll_write_body(cx, rest) {
-            Poll::Ready(Ok(more)) => Poll::Ready(Ok(taken + more)),
-            // The head is out; what became of the rest shows with the next write.
-            _ => Poll::Ready(Ok(taken)),
-        }
-    }
-
-    fn poll_write_body<'p>(
-        &mut self,
-        cx: &mut Context<'_>,
-        parts: impl Iterator<Item = &'p [u8]>,
-    ) -> Poll<io::Result<usize>> {
-        let Sending::Body(body) = &mut self.response else { return Poll::Ready(Ok(0)) };
-        let mut parts = parts.peekable();
-        if parts.peek().is_none() {
-            return Poll::Ready(Ok(0));
-        }
-        let written = ready!(body.poll_write(cx, parts));
-        self.is_gone |= written.is_err();
-        Poll::Ready(written)
+        let mut body = Outgoing::new(send, framing);
+        let written = body.poll_write_behind(cx, taken, part, parts);
+        self.response = Sending::Body(body);
+        written
     }
 
     fn reset(&mut self, reason: Reason) {

@@ -3,21 +3,32 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use stillgate_tls::rustls::pki_types::ServerName;
 use tokio::sync::Notify;
 
 /// The connections that a worker is making.
 #[derive(Default)]
-pub(crate) struct Connecting(RefCell<Vec<(SocketAddr, Rc<Notify>)>>);
+pub(crate) struct Connecting(RefCell<Vec<(Wanted, Rc<Notify>)>>);
+
+/// What two requests must have in common to use one connection.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Where it will be kept, by the address in memory: what is spoken is that upstream's choice.
+    pub(crate) pool: usize,
+    pub(crate) address: SocketAddr,
+    /// The name that the node must show a certificate of.
+    pub(crate) name: Option<ServerName<'static>>,
+}
 
 impl Connecting {
     /// Says that one is being made from now on, or who tells when another one is there or has failed.
-    pub(crate) fn begin(&self, address: SocketAddr) -> Result<Making<'_>, Rc<Notify>> {
+    pub(crate) fn begin(&self, wanted: Wanted) -> Result<Making<'_>, Rc<Notify>> {
         let mut list = self.0.borrow_mut();
-        match list.iter().find(|entry| entry.0 == address) {
+        match list.iter().find(|entry| entry.0 == wanted) {
             Some((_, other)) => Err(other.clone()),
             None => {
-                list.push((address, Rc::default()));
-                Ok(Making { list: self, address })
+                list.push((wanted.clone(), Rc::default()));
+                Ok(Making { list: self, wanted })
             }
         }
     }
@@ -26,13 +37,13 @@ impl Connecting {
 /// A connection that is being made.
 pub(crate) struct Making<'a> {
     list: &'a Connecting,
-    address: SocketAddr,
+    wanted: Wanted,
 }
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut list = self.list.0.borrow_mut();
-        if let Some(at) = list.iter().position(|entry| entry.0 == self.address) {
+        if let Some(at) = list.iter().position(|entry| entry.0 == self.wanted) {
             list.swap_remove(at).1.notify_waiters();
         }
     }
@@ -42,16 +53,28 @@ impl Drop for Making<'_> {
 mod tests {
     use super::*;
 
+    fn wanted(pool: usize, port: u16, name: Option<&'static str>) -> Wanted {
+        let name = name.map(|name| ServerName::try_from(name).unwrap());
+        Wanted { pool, address: SocketAddr::from(([127, 0, 0, 1], port)), name }
+    }
+
     #[tokio::test]
     async fn one_makes_it_and_the_others_are_told() {
         let connecting = Connecting::default();
-        let address = SocketAddr::from(([127, 0, 0, 1], 80));
-        let making = connecting.begin(address).ok().unwrap();
-        assert!(connecting.begin(SocketAddr::from(([127, 0, 0, 1], 81))).is_ok(), "another node");
-        let Err(other) = connecting.begin(address) else { panic!("two at once") };
+        let one = || wanted(1, 80, Some("a.test"));
+        let making = connecting.begin(one()).ok().unwrap();
+        for (other, what) in [
+            (wanted(1, 81, Some("a.test")), "another node"),
+            (wanted(1, 80, Some("b.test")), "another name"),
+            (wanted(2, 80, Some("a.test")), "another upstream"),
+            (wanted(2, 80, None), "without TLS"),
+        ] {
+            assert!(connecting.begin(other).is_ok(), "{what}");
+        }
+        let Err(other) = connecting.begin(one()) else { panic!("two at once") };
         let told = other.notified();
         drop(making);
         told.await;
-        assert!(connecting.begin(address).is_ok());
+        assert!(connecting.begin(one()).is_ok());
     }
 }

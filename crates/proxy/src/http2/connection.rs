@@ -159,6 +159,8 @@ impl Driver<'_, '_, '_> {
     fn begin(&mut self, request: http::Request<RecvStream>, mut respond: h2::server::SendResponse<Bytes>) {
         if !self.worker.has_room() {
             self.worker.counters.streams_refused.add(1);
+            let why = "the worker has as many as gateway.limits.connections_per_worker allows";
+            self.worker.troubles.note_stream(self.origin.peer, why);
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
         let Origin { peer, local, listener, forwarded, tls } = &self.origin;

@@ -2,6 +2,8 @@
 //!
 //! Only what the engine takes is released to flow control: what is held of a stream is bounded by its window.
 
+use super::grpc_web;
+use crate::grpc::Web;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use http::header::{self, HeaderMap};
@@ -29,6 +31,8 @@ pub(super) struct Incoming {
     is_chunked: bool,
     /// The end of a chunk is to be written behind `data`.
     in_chunk: bool,
+    /// The response to a call of gRPC-Web.
+    web: Option<Web>,
     state: State,
 }
 
@@ -42,8 +46,14 @@ impl Incoming {
             data: Bytes::new(),
             is_chunked,
             in_chunk: false,
+            web: None,
             state: State::Data,
         }
+    }
+
+    /// The same of a response of gRPC that becomes one of gRPC-Web.
+    pub(super) fn bridged(self, web: Web) -> Incoming {
+        Incoming { web: Some(web), ..self }
     }
 
     /// Puts the head before everything else; most of the time it goes to the engine at once.
@@ -116,6 +126,11 @@ impl Incoming {
             None => self.state = State::Trailers,
             // A chunk of no bytes would be the last one.
             Some(data) if data.is_empty() => {}
+            // One frame at a time: it is held as text until it is read, and no more is taken before.
+            Some(data) if self.web.is_some_and(|web| web.wants_text) => {
+                self.body.flow_control().release_capacity(data.len())?;
+                self.push_chunk(grpc_web::encode(&data).as_bytes());
+            }
             Some(data) => {
                 if self.is_chunked {
                     self.staged.extend_from_slice(chunk_head(data.len(), &mut [0; CHUNK_HEAD_BYTES_MAX]));
@@ -127,12 +142,32 @@ impl Incoming {
         Poll::Ready(Ok(()))
     }
 
+    /// Stages a whole chunk.
+    fn push_chunk(&mut self, content: &[u8]) {
+        self.staged.extend_from_slice(chunk_head(content.len(), &mut [0; CHUNK_HEAD_BYTES_MAX]));
+        self.staged.extend_from_slice(content);
+        self.staged.extend_from_slice(b"\r\n");
+    }
+
     fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let trailers = ready!(self.body.poll_trailers(cx))?;
         // HTTP/1.1 has a place for trailers only where a body is chunked.
         if self.is_chunked {
-            self.staged.extend_from_slice(b"0\r\n");
-            push_fields(&mut self.staged, &trailers.unwrap_or_default(), |_| true);
+            match (self.web, &trailers) {
+                (Some(web), Some(trailers)) => {
+                    let frame = grpc_web::trailers_frame(trailers);
+                    match web.wants_text {
+                        true => self.push_chunk(grpc_web::encode(&frame).as_bytes()),
+                        false => self.push_chunk(&frame),
+                    }
+                    self.staged.extend_from_slice(b"0\r\n");
+                }
+                (None, Some(trailers)) => {
+                    self.staged.extend_from_slice(b"0\r\n");
+                    push_fields(&mut self.staged, trailers, |_| true);
+                }
+                (_, None) => self.staged.extend_from_slice(b"0\r\n"),
+            }
             self.staged.extend_from_slice(b"\r\n");
         }
         self.state = State::Done;

@@ -7,6 +7,7 @@
 //!                        client_stream    node_stream                          (an exchange has one of either, or sockets)
 //!                           request          response                          (heads)
 //!                             incoming, outgoing                               (bodies)
+//!                                            grpc_web                          (what becomes gRPC on the way)
 //! ```
 
 mod bounds;
@@ -14,6 +15,7 @@ mod client_stream;
 mod connecting;
 mod connection;
 mod frames;
+mod grpc_web;
 mod incoming;
 mod node;
 mod node_stream;
@@ -23,8 +25,9 @@ mod response;
 mod transport;
 
 pub(crate) use client_stream::ClientStream;
-pub(crate) use connecting::Connecting;
+pub(crate) use connecting::{Connecting, Wanted};
 pub(crate) use connection::serve;
 pub(crate) use frames::{PREFACE, starts};
+pub(crate) use grpc_web::is_bad_base64;
 pub(crate) use node::{NodeConnection, connect};
 pub(crate) use node_stream::NodeStream;

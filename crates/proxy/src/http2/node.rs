@@ -4,6 +4,7 @@ use super::bounds::*;
 use super::frames::Watch;
 use super::node_stream::NodeStream;
 use super::transport::{Io, Transport};
+use crate::mistaken::Mistaken;
 use crate::plan::Settings;
 use crate::stream::Stream;
 use crate::worker::Worker;
@@ -28,7 +29,24 @@ pub(super) struct Shared {
     pub(super) is_retired: Cell<bool>,
     /// How many the node allows.
     live_max: Cell<usize>,
+    /// What the node seems to speak instead.
+    pub(super) mistaken: Cell<Option<Mistaken>>,
+    /// Whether calls of gRPC-Web go to the node as such of gRPC.
+    pub(super) bridges_web: bool,
     pub(super) scratch: RefCell<Scratch>,
+}
+
+impl Shared {
+    pub(super) fn new(bridges_web: bool) -> Shared {
+        Shared {
+            live: Cell::new(0),
+            is_retired: Cell::new(false),
+            live_max: Cell::new(STREAMS_MAX as usize),
+            mistaken: Cell::new(None),
+            bridges_web,
+            scratch: RefCell::default(),
+        }
+    }
 }
 
 /// Memory for what is put together and parsed at once.
@@ -69,14 +87,9 @@ impl NodeConnection {
 }
 
 /// Begins HTTP/2 on a connection just made. The node need not have answered for requests to be sent.
-pub(crate) async fn connect(worker: &Rc<Worker>, stream: Stream) -> io::Result<NodeConnection> {
+pub(crate) async fn connect(worker: &Rc<Worker>, stream: Stream, bridges_web: bool) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
-    let shared = Rc::new(Shared {
-        live: Cell::new(0),
-        is_retired: Cell::new(false),
-        live_max: Cell::new(STREAMS_MAX as usize),
-        scratch: RefCell::default(),
-    });
+    let shared = Rc::new(Shared::new(bridges_web));
     let (tell, begun) = oneshot::channel();
     spawn_local(drive(worker.clone(), stream, shared.clone(), tell));
     let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
@@ -92,6 +105,8 @@ async fn drive(worker: Rc<Worker>, mut stream: Stream, shared: Rc<Shared>, begun
         return;
     }
     poll_fn(|cx| poll(cx, &mut connection, &transport, &shared)).await;
+    // Before the requests on it look why they failed: they are woken, and this task has not paused since.
+    shared.mistaken.set(transport.mistaken());
 }
 
 fn poll(

@@ -1,5 +1,6 @@
 //! The body of a message that our engine writes as HTTP/1.1, as frames of HTTP/2.
 
+use super::grpc_web::Decoder;
 use super::incoming::broken;
 use bytes::{Bytes, BytesMut};
 use h2::SendStream;
@@ -7,7 +8,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::io;
 use std::task::{Context, Poll, ready};
-use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name};
+use stillgate_wire::{BodyDecoder, FieldSet, Fields, Framing, Name, Progress};
 
 /// A body on its way, whose head is out.
 pub(super) struct Outgoing {
@@ -15,11 +16,18 @@ pub(super) struct Outgoing {
     body: Body,
     /// A body that nothing else tells the end of has been ended.
     is_finished: bool,
+    /// Of a body that is base64: what takes it off.
+    text: Option<Decoder>,
 }
 
 impl Outgoing {
     pub(super) fn new(send: SendStream<Bytes>, framing: Framing) -> Outgoing {
-        Outgoing { send, body: Body(BodyDecoder::new(framing)), is_finished: false }
+        Outgoing { send, body: Body(BodyDecoder::new(framing)), is_finished: false, text: None }
+    }
+
+    /// The same of a body that is base64 and does not stay so.
+    pub(super) fn decoded(self) -> Outgoing {
+        Outgoing { text: Some(Decoder::default()), ..self }
     }
 
     /// Whether the body's end has been handed over; of one without a byte the head was the end.
@@ -40,15 +48,36 @@ impl Outgoing {
         &mut self.send
     }
 
+    /// Takes what follows a head that was just sent, of which `taken` bytes were in `part`; how many bytes with these.
+    pub(super) fn poll_write_behind<'p>(
+        &mut self,
+        cx: &mut Context<'_>,
+        taken: usize,
+        part: &'p [u8],
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        match self.poll_write(cx, std::iter::once(&part[taken..]).chain(parts)) {
+            Poll::Ready(Ok(more)) => Poll::Ready(Ok(taken + more)),
+            // The head is out; what became of the rest shows with the next write.
+            _ => Poll::Ready(Ok(taken)),
+        }
+    }
+
     /// Takes from `parts` what the other side and the connection have room for; how many bytes of them.
     pub(super) fn poll_write<'p>(
         &mut self,
         cx: &mut Context<'_>,
         parts: impl Iterator<Item = &'p [u8]>,
     ) -> Poll<io::Result<usize>> {
+        let mut parts = parts.filter(|part| !part.is_empty()).peekable();
+        if parts.peek().is_none() {
+            return Poll::Ready(Ok(0));
+        }
         let mut consumed = 0;
         // The end may follow at once: it is told with the last bytes rather than behind them.
         let mut held: Option<Bytes> = None;
+        // What was found out with the head may have been held back until now.
+        self.plain(Some(Bytes::new()))?;
         for part in parts {
             let mut rest = part;
             while !rest.is_empty() {
@@ -59,7 +88,7 @@ impl Outgoing {
                 let taken = self.body.take(rest, room)?;
                 consumed += taken.consumed;
                 rest = &rest[taken.consumed..];
-                if let Some(data) = taken.data
+                if let Some(data) = self.plain(taken.data)?
                     && let Some(held) = held.replace(data)
                 {
                     self.send.send_data(held, false).map_err(broken)?;
@@ -75,6 +104,13 @@ impl Outgoing {
         }
         self.end(held)?;
         Poll::Ready(Ok(consumed))
+    }
+
+    /// Content as the other side gets it.
+    fn plain(&mut self, data: Option<Bytes>) -> io::Result<Option<Bytes>> {
+        let (Some(decoder), Some(text)) = (&mut self.text, &data) else { return Ok(data) };
+        let plain = decoder.decode(text)?;
+        Ok((!plain.is_empty()).then(|| plain.into()))
     }
 
     /// How many of `wanted` bytes may be sent now.
@@ -95,6 +131,7 @@ impl Outgoing {
         if !self.is_done() {
             return held.map_or(Ok(()), |data| self.send.send_data(data, false)).map_err(broken);
         }
+        self.text.as_mut().map_or(Ok(()), Decoder::finish)?;
         let trailers = trailers(self.body.0.trailers())?;
         let is_end = trailers.is_none();
         if held.is_some() || is_end {
@@ -138,6 +175,35 @@ impl Body {
 
     fn decode(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.0.decode(bytes).map(|_| ()).map_err(malformed)
+    }
+}
+
+/// Takes the next part of a head, of which `partial` is what came before; `parse` finds where it ends. When all of it is there: it, and
+/// how many bytes of `part` belong to it. Else all of them do.
+pub(super) fn take_head(
+    partial: &mut Vec<u8>,
+    part: &[u8],
+    parse: impl FnOnce(&[u8]) -> io::Result<Progress>,
+) -> io::Result<Option<(Bytes, usize)>> {
+    let had = partial.len();
+    let head = if had == 0 {
+        part
+    } else {
+        partial.extend_from_slice(part);
+        &partial[..]
+    };
+    match parse(head)? {
+        Progress::Complete(len) => {
+            let whole = Bytes::copy_from_slice(&head[..len]);
+            partial.clear();
+            Ok(Some((whole, len - had)))
+        }
+        Progress::Partial => {
+            if had == 0 {
+                partial.extend_from_slice(part);
+            }
+            Ok(None)
+        }
     }
 }
 

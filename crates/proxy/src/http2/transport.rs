@@ -7,6 +7,7 @@ use super::bounds::OUTPUT_BYTES_MAX;
 use super::frames::Watch;
 use crate::buffer::Buffers;
 use crate::clock::Clock;
+use crate::mistaken::Mistaken;
 use crate::stream::Stream;
 use std::cell::RefCell;
 use std::io;
@@ -30,6 +31,9 @@ struct Inner<'a> {
     sent: usize,
     written: u64,
     watch: Watch,
+    has_read: bool,
+    /// Of a node: what it seems to speak instead.
+    mistaken: Option<Mistaken>,
 }
 
 impl<'a> Transport<'a> {
@@ -40,7 +44,9 @@ impl<'a> Transport<'a> {
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        let inner = Inner { stream, buffers, clock, early, output: Vec::new(), sent: 0, written: 0, watch };
+        let output = Vec::new();
+        let (has_read, mistaken) = (false, None);
+        let inner = Inner { stream, buffers, clock, early, output, sent: 0, written: 0, watch, has_read, mistaken };
         Transport { inner: RefCell::new(inner) }
     }
 
@@ -57,6 +63,11 @@ impl<'a> Transport<'a> {
     /// Bytes that the kernel has taken so far.
     pub(super) fn written(&self) -> u64 {
         self.inner.borrow().written
+    }
+
+    /// What a node seems to speak instead of HTTP/2.
+    pub(super) fn mistaken(&self) -> Option<Mistaken> {
+        self.inner.borrow().mistaken
     }
 
     /// Whether the peer sends frames that move nothing, too often; nothing more is read of it then.
@@ -116,6 +127,9 @@ impl AsyncRead for Io<'_, '_> {
             let (now, later) = inner.early.split_at(inner.early.len().min(space.remaining()));
             space.put_slice(now);
             inner.early = later;
+        }
+        if !std::mem::replace(&mut inner.has_read, true) {
+            inner.mistaken = Mistaken::of(&space.filled()[before..], true);
         }
         inner.watch.received(&space.filled()[before..], inner.clock.now_ms());
         Poll::Ready(Ok(()))

@@ -35,6 +35,10 @@ impl Changes {
                 left: old.map(|metrics| all(previous, metrics)).unwrap_or_default(),
             },
         };
+        if plan.metrics.is_some() {
+            of_stream_routes(plan, previous, &mut arrived);
+            of_stream_routes(previous, plan, &mut left);
+        }
         let stay: Vec<_> = arrived.intersection(&left).cloned().collect();
         for value in &stay {
             arrived.remove(value);
@@ -78,6 +82,16 @@ fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference
     }
 }
 
+/// The ids of stream routes that only `plan` has.
+fn of_stream_routes(plan: &Plan, other: &Plan, values: &mut BTreeSet<(Label, String)>) {
+    if Arc::ptr_eq(&plan.stream_routes, &other.stream_routes) {
+        return;
+    }
+    let there: BTreeSet<&str> = other.stream_routes.iter().map(|of| of.route.id.as_str()).collect();
+    let ids = plan.stream_routes.iter().map(|of| of.route.id.as_str()).filter(|id| !there.contains(id));
+    values.extend(ids.map(|id| (Label::StreamRoute, id.to_owned())));
+}
+
 /// Takes out what a Plan has. All routes and upstreams are looked at, but only where there is something to be found.
 fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan) {
     let Some(metrics) = plan.metrics() else { return };
@@ -92,7 +106,7 @@ fn forget(values: &mut BTreeSet<(Label, String)>, plan: &Plan) {
             }
         }
     }
-    if has(values, |label| !matches!(label, Label::Route | Label::Service)) {
+    if has(values, |label| !matches!(label, Label::Route | Label::Service | Label::StreamRoute)) {
         for upstream in plan.upstreams.iter() {
             of_upstream(upstream, metrics, &mut |label, value| {
                 values.remove(&(label, value.to_owned()));

@@ -24,6 +24,10 @@ impl Lease {
         Lease { policy, upstream, is_revoked: AtomicBool::new(false) }
     }
 
+    pub(super) fn upstream(&self) -> Option<&Arc<Upstream>> {
+        self.upstream.as_ref()
+    }
+
     pub(crate) fn is_revoked(&self) -> bool {
         self.is_revoked.load(Ordering::Relaxed)
     }
@@ -43,7 +47,9 @@ impl Lease {
         }
         let same = before.and_then(|before| {
             let lease = before.lease.as_ref()?;
-            let is_same = is_same(&before.route, route) && is_same_place(lease.upstream.as_ref(), upstream, route);
+            let is_own =
+                upstream.is_some_and(|of| of.key.strip_prefix("routes/").is_some_and(|id| id == route.spec.id));
+            let is_same = is_same(&before.route, route) && is_same_place(lease.upstream(), upstream, is_own);
             is_same.then(|| lease.clone())
         });
         Some(same.unwrap_or_else(|| Arc::new(Lease::new(route.on_change, upstream.cloned()))))
@@ -73,10 +79,9 @@ fn is_same(old: &Route, new: &Route) -> bool {
         && *on_change == new.on_change
 }
 
-/// Whether a route names the same upstream, or has the same one written in it.
-fn is_same_place(old: Option<&Arc<Upstream>>, new: Option<&Arc<Upstream>>, route: &Route) -> bool {
+/// Whether a route names the same upstream, or has the same one written in it, which is then its own.
+pub(super) fn is_same_place(old: Option<&Arc<Upstream>>, new: Option<&Arc<Upstream>>, is_own: bool) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
-    let is_own = new.key.strip_prefix("routes/").is_some_and(|id| id == route.spec.id);
     old.key == new.key && (!is_own || old == new)
 }
 

@@ -21,7 +21,8 @@ pub(crate) struct PlanUpstream {
 impl PlanUpstream {
     /// Whether a connection made for one is good for the other: the same protocol, the same demands on the node.
     pub(crate) fn speaks_as(&self, other: &PlanUpstream) -> bool {
-        self.definition.http2 == other.definition.http2 && is_same_tls(self.tls.as_ref(), other.tls.as_ref())
+        let (old, new) = (&self.definition, &other.definition);
+        (old.http2, old.grpc) == (new.http2, new.grpc) && is_same_tls(self.tls.as_ref(), other.tls.as_ref())
     }
 }
 

@@ -1,6 +1,7 @@
 //! One direction of a tunnel: reads from one side, writes to the other, passes the end on.
 
 use crate::buffer::{Buffer, Buffers};
+use crate::handover::{DirectionState, Ends};
 use crate::stream::Stream;
 use std::ops::Range;
 use std::task::{Context, Poll};
@@ -30,7 +31,7 @@ enum State {
 
 /// Bytes on their way from one side to the other.
 #[derive(Debug)]
-pub(super) struct Direction {
+pub(crate) struct Direction {
     /// Read and not written: `buffer[held]`. No buffer while nothing is.
     buffer: Option<Buffer>,
     held: Range<usize>,
@@ -38,19 +39,57 @@ pub(super) struct Direction {
     is_unflushed: bool,
     state: State,
     /// Bytes read so far, and written.
-    pub(super) read: u64,
-    pub(super) written: u64,
+    pub(crate) read: u64,
+    pub(crate) written: u64,
     /// When something was last read or written.
-    pub(super) moved_ms: u64,
+    pub(crate) moved_ms: u64,
 }
 
 impl Direction {
     /// Begins with bytes that came early, after so many that were read and written before; `has_ended`: nothing more comes.
-    pub(super) fn new(early: Option<(Buffer, Range<usize>)>, has_ended: bool, so_far: (u64, u64), now_ms: u64) -> Self {
+    pub(crate) fn new(early: Option<(Buffer, Range<usize>)>, has_ended: bool, so_far: (u64, u64), now_ms: u64) -> Self {
         let (buffer, held) = early.map_or((None, 0..0), |(buffer, held)| (Some(buffer), held));
         let state = if has_ended { State::Ending } else { State::Flowing };
         let (read, written) = so_far;
         Direction { buffer, held, is_unflushed: false, state, read, written, moved_ms: now_ms }
+    }
+
+    /// What another process needs to go on; the bytes that are held are appended to `bytes`.
+    pub(super) fn pack(&self, bytes: &mut Vec<u8>, now_ms: u64) -> DirectionState {
+        bytes.extend_from_slice(self.buffer.as_deref().map_or(&[], |buffer| &buffer[self.held.clone()]));
+        DirectionState {
+            held: self.buffer.as_ref().map_or(0, |_| self.held.len()),
+            ends: match self.state {
+                State::Flowing => Ends::Open,
+                State::Ending => Ends::Untold,
+                State::Done => Ends::Told,
+            },
+            read: self.read,
+            written: self.written,
+            quiet_ms: now_ms.saturating_sub(self.moved_ms),
+        }
+    }
+
+    /// Goes on with what another process has packed. `held` is no longer than a buffer.
+    pub(super) fn unpack(state: &DirectionState, held: &[u8], buffers: &Buffers, now_ms: u64) -> Direction {
+        let buffer = (!held.is_empty()).then(|| {
+            let mut buffer = buffers.take();
+            buffer[..held.len()].copy_from_slice(held);
+            buffer
+        });
+        Direction {
+            buffer,
+            held: 0..held.len(),
+            is_unflushed: false,
+            state: match state.ends {
+                Ends::Open => State::Flowing,
+                Ends::Untold => State::Ending,
+                Ends::Told => State::Done,
+            },
+            read: state.read,
+            written: state.written,
+            moved_ms: now_ms.saturating_sub(state.quiet_ms),
+        }
     }
 
     /// Whether the sender has not ended.

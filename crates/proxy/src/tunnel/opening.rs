@@ -1,4 +1,6 @@
 //! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
+//!
+//! A session of `stream_proxy` comes to its tunnel by itself, with the same things in hand.
 
 use super::direction::Direction;
 use crate::client::Client;
@@ -8,7 +10,9 @@ use crate::plan::{Lease, PlanRoute, Settings, TimeoutsMs};
 use crate::relay::Relay;
 use crate::snapshot::{Snapshot, WorkerUpstream};
 use crate::stream::Stream;
+use crate::stream_proxy::Session;
 use crate::worker::Worker;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_upstream::Failure;
@@ -17,44 +21,59 @@ use stillgate_wire::{switches_as_asked, upgrade_protocols, write_response, write
 /// Later than anything: added to a time it does not overflow.
 const NEVER_MS: u64 = u64::MAX / 4;
 
-/// What an exchange leaves behind when both sides speak another protocol: all of a tunnel but the client's connection.
+/// All of a tunnel but the client's connection.
 pub(crate) struct Switched {
-    pub(super) node: Stream,
-    /// The request's, to the byte.
-    pub(super) head: Box<[u8]>,
-    /// What the access log and the metrics will tell; its `kept` is there.
-    pub(super) outcome: Outcome,
+    pub(crate) node: Stream,
+    pub(crate) origin: Origin,
+    pub(crate) upstream: Rc<WorkerUpstream>,
     /// The node's, in the upstream's state.
-    pub(super) slot: usize,
+    pub(crate) slot: usize,
     /// `None`: the route does not mind what becomes of its tunnels.
-    pub(super) lease: Option<Arc<Lease>>,
-    pub(super) bounds: Bounds,
-    pub(super) opened_ms: u64,
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) bounds: Bounds,
+    pub(crate) opened_ms: u64,
     /// Client to node.
-    pub(super) up: Direction,
+    pub(crate) up: Direction,
     /// Node to client.
-    pub(super) down: Direction,
+    pub(crate) down: Direction,
+}
+
+/// What a tunnel came from, which is what the access log and the metrics tell of at its end.
+pub(crate) enum Origin {
+    /// A request that was answered 101.
+    Request(Box<Request>),
+    /// A connection of `stream_proxy`.
+    Session(Box<Session>),
+}
+
+/// What an exchange leaves behind when both sides speak another protocol.
+pub(crate) struct Request {
+    /// To the byte.
+    pub(crate) head: Box<[u8]>,
+    /// Its `kept` is there.
+    pub(crate) outcome: Outcome,
 }
 
 /// For how long a tunnel may do what.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bounds {
     /// Move nothing.
-    pub(super) idle_ms: u64,
+    pub(crate) idle_ms: u64,
     /// Be there.
-    pub(super) total_ms: u64,
+    pub(crate) total_ms: u64,
     /// Wait for the node to take something.
-    pub(super) node_send_ms: u64,
+    pub(crate) node_send_ms: u64,
     /// Wait for the client to.
-    pub(super) client_send_ms: u64,
+    pub(crate) client_send_ms: u64,
     /// Go on after its route was changed, where that drains it.
-    pub(super) drain_ms: u64,
+    pub(crate) drain_ms: u64,
 }
 
 impl Bounds {
-    fn new(timeouts: TimeoutsMs, settings: &Settings) -> Bounds {
+    /// Of one that may move nothing for so long.
+    pub(crate) fn new(idle_ms: u64, timeouts: TimeoutsMs, settings: &Settings) -> Bounds {
         Bounds {
-            idle_ms: settings.tunnel_idle_ms.unwrap_or(timeouts.read),
+            idle_ms,
             total_ms: if settings.tunnel_total_ms == 0 { NEVER_MS } else { settings.tunnel_total_ms },
             node_send_ms: timeouts.send,
             client_send_ms: settings.send_ms,
@@ -100,28 +119,27 @@ impl Switched {
     ) -> Switched {
         let now_ms = worker.clock.now_ms();
         let head = x.from_client.head().into();
+        let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
         let mut outcome = std::mem::take(&mut x.outcome);
         outcome.kept = Some(Rc::new(Kept {
             route: route.route.clone(),
             path: outcome.route.map_or(0, |found| found.path),
-            upstream: snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone(),
+            upstream: upstream.clone(),
         }));
+        let settings = &snapshot.plan.settings;
+        let timeouts = snapshot.plan.timeouts(route);
         let (received, sent) = (x.from_client.total, x.to_client.total);
         let early = x.from_client.take_leftover();
         Switched {
             node,
-            head,
-            outcome,
+            origin: Origin::Request(Box::new(Request { head, outcome })),
+            upstream,
             slot,
             lease: route.lease.clone(),
-            bounds: Bounds::new(snapshot.plan.timeouts(route), &snapshot.plan.settings),
+            bounds: Bounds::new(settings.tunnel_idle_ms.unwrap_or(timeouts.read), timeouts, settings),
             opened_ms: now_ms,
             up: Direction::new(early, client.eof, (received, 0), now_ms),
             down: Direction::new(x.from_node.take_leftover(), false, (0, sent), now_ms),
         }
-    }
-
-    pub(super) fn upstream(&self) -> &WorkerUpstream {
-        &self.outcome.kept.as_ref().expect("a tunnel's outcome has it until it is recorded").upstream
     }
 }

@@ -303,9 +303,9 @@ fn a_client_is_handed_the_ocsp_response_of_its_certificate() {
     );
 }
 
-/// Keeps the OCSP response of a handshake.
+/// Takes any certificate, and keeps the OCSP response of the handshake.
 #[derive(Debug, Default)]
-struct Seen(Mutex<Option<Vec<u8>>>);
+pub(super) struct Seen(Mutex<Option<Vec<u8>>>);
 
 impl ServerCertVerifier for Seen {
     fn verify_server_cert(

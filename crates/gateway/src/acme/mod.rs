@@ -1,0 +1,160 @@
+//! Certificates from an ACME server (RFC 8555): ordered by one task of the control runtime, one after the other, into
+//! files that a reload takes up like any other.
+//!
+//! ```text
+//!  reload ── what is wanted ──▶ Worker: which is due? (schedule) ── lock, room (storage) ──▶ order ──▶ file ──▶ reload
+//!                                                                                             │ live challenges
+//!                                                                                             ▼
+//!                                                                                  proxy::Challenges ──▶ workers
+//! ```
+//!
+//! What fails is told in the log and at `/v1/status`, and tried again later and later; what was served goes on being
+//! served.
+
+mod https;
+mod order;
+mod schedule;
+mod storage;
+mod worker;
+
+pub(crate) use worker::State;
+
+use crate::reading::Candidate;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use stillgate_config::{Acme, Config, Loaded, SslUse};
+use stillgate_proxy::PlanCell;
+use stillgate_tls::rustls::ClientConfig;
+use stillgate_tls::{Material, Problem};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tracing::error;
+
+/// What a configuration wants to have ordered.
+#[derive(Debug, Clone)]
+struct Wanted {
+    acme: Arc<Acme>,
+    /// Towards the ACME server.
+    tls: Arc<ClientConfig>,
+    certificates: Vec<Certificate>,
+}
+
+/// One entry of `ssls`.
+#[derive(Debug, Clone, PartialEq)]
+struct Certificate {
+    id: String,
+    names: Vec<String>,
+}
+
+/// Owns the task that orders.
+pub(crate) struct Orders {
+    wanted: watch::Sender<Option<Wanted>>,
+    retry: Arc<Notify>,
+    stored: Arc<Notify>,
+    states: watch::Receiver<BTreeMap<String, State>>,
+    failures: Arc<AtomicU64>,
+    task: AbortHandle,
+    /// The configuration that was followed last. Weak, since it is freed when nobody serves it.
+    followed: Weak<Loaded>,
+    followed_tls: Weak<Material>,
+}
+
+impl Orders {
+    /// Orders nothing yet. Needs a running runtime. `plans`: of whom workers learn what they answer the server.
+    pub(crate) fn start(plans: Arc<PlanCell>) -> Orders {
+        let (wanted, receiver) = watch::channel(None);
+        let (tell, states) = watch::channel(BTreeMap::new());
+        let (retry, stored) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let failures = Arc::new(AtomicU64::new(0));
+        let worker = worker::Worker::new(plans, tell, stored.clone(), failures.clone());
+        let task = tokio::spawn(worker.run(receiver, retry.clone())).abort_handle();
+        Orders { wanted, retry, stored, states, failures, task, followed: Weak::new(), followed_tls: Weak::new() }
+    }
+
+    /// Orders from now on what this configuration wants. An order that is under way ends first.
+    pub(crate) fn follow(&mut self, served: &Candidate) {
+        let (loaded, tls) = (Arc::downgrade(&served.loaded), Arc::downgrade(&served.tls));
+        if loaded.ptr_eq(&self.followed) && tls.ptr_eq(&self.followed_tls) {
+            return;
+        }
+        (self.followed, self.followed_tls) = (loaded, tls);
+        let wanted = wanted(&served.loaded.config, &served.tls);
+        self.wanted.send_if_modified(|before| {
+            let is_same = match (&*before, &wanted) {
+                (Some(before), Some(wanted)) => before.is_same(wanted),
+                (before, wanted) => before.is_none() && wanted.is_none(),
+            };
+            *before = wanted;
+            !is_same
+        });
+    }
+
+    /// Tries again at once what has failed.
+    pub(crate) fn retry(&self) {
+        self.retry.notify_one();
+    }
+
+    /// Waits until a certificate was stored, here or by another gateway. May be cancelled without losing that.
+    pub(crate) async fn stored(&self) {
+        self.stored.notified().await;
+    }
+
+    /// How it goes, by the entry's id.
+    pub(crate) fn states(&self) -> BTreeMap<String, State> {
+        self.states.borrow().clone()
+    }
+
+    /// Tries that have failed so far.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Orders nothing more.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Orders {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Wanted {
+    fn is_same(&self, other: &Wanted) -> bool {
+        self.acme == other.acme && Arc::ptr_eq(&self.tls, &other.tls) && self.certificates == other.certificates
+    }
+}
+
+/// Makes the folders before they are watched. Where that fails, so will the orders, later and again.
+pub(crate) fn prepare(config: &Config) {
+    if let Some(acme) = &config.gateway.acme
+        && let Err(error) = storage::prepare(acme)
+    {
+        error!("gateway.acme.storage: {error}");
+    }
+}
+
+/// What is in the way of the folders, as far as can be seen without making them.
+pub(crate) fn problem(config: &Config) -> Option<Problem> {
+    let acme = config.gateway.acme.as_ref()?;
+    let (storage, certificates) = (acme.storage.clone(), acme.certificates());
+    let other = [storage, certificates].into_iter().find(|path| path.exists() && !path.is_dir())?;
+    Some(Problem {
+        path: "gateway.acme.storage".to_owned(),
+        message: format!("{} is no folder", other.display()),
+        hint: Some("name another, or move it away".to_owned()),
+    })
+}
+
+fn wanted(config: &Config, tls: &Material) -> Option<Wanted> {
+    let (acme, tls) = (config.gateway.acme.clone()?, tls.acme.clone()?);
+    let certificate = |ssl: &Arc<stillgate_config::Ssl>| match &ssl.usage {
+        SslUse::Server(server) if ssl.acme => Some(Certificate { id: ssl.id.clone(), names: server.names.clone() }),
+        _ => None,
+    };
+    let certificates: Vec<_> = config.ssls.iter().filter_map(certificate).collect();
+    (!certificates.is_empty()).then(|| Wanted { acme: Arc::new(acme), tls, certificates })
+}

@@ -1,0 +1,308 @@
+//! One order: from the account to a certificate with its key, or to what is in the way of it.
+
+use super::https::{self, Https, Wish};
+use super::storage;
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use instant_acme::{
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, ExternalAccountKey, Identifier, NewAccount,
+    NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_config::{Acme, AcmeChallenge, AcmeEab};
+use stillgate_proxy::{Challenges, Live, PlanCell};
+use stillgate_tls::rustls::ClientConfig;
+use tokio::task::spawn_blocking;
+
+/// What the server gets to check the challenges, and then to issue.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
+/// The first wait between two questions whether it has, and by how much each is longer.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+const ASK_LATER: f32 = 1.3;
+
+/// What the key is of that the server gave out for external accounts. Some give it with padding, some with trailing
+/// bits.
+const HMAC_KEY: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// What is needed for an order besides its names.
+pub(crate) struct Orderer {
+    pub(crate) acme: Arc<Acme>,
+    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) plans: Arc<PlanCell>,
+}
+
+/// Why there is no certificate.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What was being done.
+    doing: &'static str,
+    error: String,
+    /// What the person can do who reads it; may be empty.
+    hint: String,
+    /// How long the server wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The account's file.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    /// Whose account it is.
+    directory: String,
+    email: Option<String>,
+    credentials: AccountCredentials,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.hint.is_empty() { "" } else { "; " };
+        let text = format!("{}: {}{separator}{}", self.doing, self.error, self.hint);
+        // The server's words are somebody else's text; it must not leave its line.
+        f.write_str(&text.replace(char::is_control, " "))
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(doing: &'static str, error: impl fmt::Display, hint: impl Into<String>) -> Failure {
+        Failure { doing, error: error.to_string(), hint: hint.into(), retry_after: None }
+    }
+}
+
+/// The live challenges of an order; none, however it ends.
+struct Answering<'a>(&'a Challenges);
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.set(Live::default());
+    }
+}
+
+impl Orderer {
+    /// The PEM of a certificate for these names, of those that lead to its root, and of its key.
+    pub(crate) async fn order(&self, names: &[String]) -> Result<String, Failure> {
+        let wish = Wish::default();
+        let ordered = self.ordered(names, &wish).await;
+        ordered
+            .map_err(|failure| Failure { retry_after: failure.retry_after.or_else(|| https::take(&wish)), ..failure })
+    }
+
+    async fn ordered(&self, names: &[String], wish: &Wish) -> Result<String, Failure> {
+        let account = self.account(wish).await?;
+        let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
+        let mut order = match account.new_order(&NewOrder::new(&identifiers)).await {
+            Ok(order) => order,
+            Err(error) if is_of_type(&error, "accountDoesNotExist") => {
+                let acme = self.acme.clone();
+                let aside = blocking(move || storage::set_account_aside(&acme)).await;
+                let hint = match aside {
+                    Ok(()) => "the account's file was set aside; another account is made with the next try".to_owned(),
+                    Err(error) => error,
+                };
+                return Err(Failure::new("ordering", error, hint));
+            }
+            Err(error) => return Err(Failure::new("ordering", &error, hint(&error))),
+        };
+        let answering = Answering(&self.plans.challenges);
+        self.answer(&mut order, &answering).await?;
+        drop(answering);
+        let (key, request) = stillgate_tls::request(names).map_err(|error| Failure::new("making a key", error, ""))?;
+        let doing = "asking for the certificate";
+        order.finalize_csr(&request).await.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+        let chain = order.poll_certificate(&patience()).await;
+        let chain = chain.map_err(|error| Failure::new("waiting for the certificate", &error, hint(&error)))?;
+        Ok(format!("{}\n{}", chain.trim_end(), key))
+    }
+
+    /// Shows the server that the names are ours.
+    async fn answer(&self, order: &mut Order, answering: &Answering<'_>) -> Result<(), Failure> {
+        let doing = "reading the order";
+        let (kind, word) = match self.acme.challenge {
+            AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
+            AcmeChallenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+        };
+        let mut live = Live::default();
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+            let name = authorization.identifier().to_string();
+            match authorization.status {
+                AuthorizationStatus::Pending => {}
+                // It was shown lately.
+                AuthorizationStatus::Valid => continue,
+                status => return Err(Failure::new(doing, format!("the authorization for {name} is {status:?}"), "")),
+            }
+            let Some(challenge) = authorization.challenge(kind.clone()) else {
+                let error = format!("the server offers no challenge {word} for {name}");
+                return Err(Failure::new(doing, error, "write another gateway.acme.challenge"));
+            };
+            let answer = challenge.key_authorization();
+            if kind == ChallengeType::Http01 {
+                live.http.insert(challenge.token.clone(), answer.as_str().to_owned());
+                continue;
+            }
+            let digest = answer.digest();
+            let digest = digest.as_ref().try_into().expect("SHA-256 has 32 bytes");
+            let config = stillgate_tls::acme_challenge(&name, digest);
+            live.tls.insert(name, config.map_err(|error| Failure::new("preparing for tls-alpn-01", error, ""))?);
+        }
+        answering.0.set(live);
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+            if authorization.status != AuthorizationStatus::Pending {
+                continue;
+            }
+            if let Some(mut challenge) = authorization.challenge(kind.clone()) {
+                let doing = "telling the server to ask";
+                challenge.set_ready().await.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+            }
+        }
+        match order.poll_ready(&patience()).await {
+            Ok(OrderStatus::Ready) => Ok(()),
+            Ok(_) => Err(self.refused(order, word, None).await),
+            Err(error) => Err(self.refused(order, word, Some(error)).await),
+        }
+    }
+
+    /// Why the server does not believe us: it says so beside the challenge.
+    async fn refused(&self, order: &mut Order, word: &str, error: Option<Error>) -> Failure {
+        let mut reasons = Vec::new();
+        let mut authorizations = order.authorizations();
+        while let Some(Ok(mut authorization)) = authorizations.next().await {
+            let name = authorization.identifier().to_string();
+            let Ok(state) = authorization.refresh().await else { continue };
+            let problems = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+            reasons.extend(problems.map(|problem| format!("{name}: {problem}")));
+        }
+        let port = if word == "http-01" { 80 } else { 443 };
+        let hint = format!("the name must lead to this gateway, whose listener must be reached at port {port}");
+        let reason = match (reasons.is_empty(), error) {
+            (false, _) => reasons.join(", "),
+            (true, Some(error)) => error.to_string(),
+            (true, None) => "the server gives no reason".to_owned(),
+        };
+        Failure::new("showing that the names are ours", format!("the challenge {word} failed: {reason}"), hint)
+    }
+
+    /// The account of the folder, or else a new one that is kept there.
+    async fn account(&self, wish: &Wish) -> Result<Account, Failure> {
+        const DOING: &str = "the account";
+        let https = || Box::new(Https::new(self.tls.clone(), wish.clone()));
+        let acme = self.acme.clone();
+        let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(DOING, error, ""))?;
+        let stored = text.map(|text| serde_json::from_slice::<Stored>(&text)).transpose();
+        let stored = stored.map_err(|error| {
+            let what = format!("{}: {error}", self.acme.account_file().display());
+            Failure::new(DOING, what, "mend it, or remove it to have another account made")
+        })?;
+        let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let failed = |error: Error| Failure::new(DOING, &error, hint(&error));
+        // One of another server is of no use here; it is written over.
+        let Some(stored) = stored.filter(|stored| stored.directory == self.acme.directory) else {
+            let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+            let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
+            let builder = Account::builder_with_http(https());
+            let made = builder.create(&new, self.acme.directory.clone(), eab.as_ref()).await;
+            let (account, credentials) = made.map_err(failed)?;
+            self.keep(credentials).await?;
+            return Ok(account);
+        };
+        let (email, credentials) = (stored.email, stored.credentials);
+        let copy = AccountCredentials::deserialize(serde_json::json!(credentials));
+        let account = Account::builder_with_http(https()).from_credentials(credentials).await.map_err(failed)?;
+        if email != self.acme.email {
+            account.update_contacts(&contact).await.map_err(failed)?;
+            self.keep(copy.map_err(|error| Failure::new(DOING, error, ""))?).await?;
+        }
+        Ok(account)
+    }
+
+    async fn keep(&self, credentials: AccountCredentials) -> Result<(), Failure> {
+        let stored = Stored { directory: self.acme.directory.clone(), email: self.acme.email.clone(), credentials };
+        let text = serde_json::json!(stored).to_string();
+        let acme = self.acme.clone();
+        let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;
+        kept.map_err(|error| Failure::new("keeping the account", error, ""))
+    }
+}
+
+/// Files take their time, and the control loop has none.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(format!("this is a bug: {error}")),
+    }
+}
+
+fn external_account(eab: &AcmeEab) -> Result<ExternalAccountKey, Failure> {
+    let key = HMAC_KEY.decode(&eab.hmac_key);
+    let key = key.map_err(|error| Failure::new("gateway.acme.eab.hmac_key", error, "copy it anew"))?;
+    Ok(ExternalAccountKey::new(eab.kid.clone(), &key))
+}
+
+fn patience() -> RetryPolicy {
+    RetryPolicy::new().initial_delay(ASK_AGAIN).backoff(ASK_LATER).timeout(SERVER_TIMEOUT)
+}
+
+/// Of the types of RFC 8555 section 6.7.
+fn is_of_type(error: &Error, name: &str) -> bool {
+    let kind = match error {
+        Error::Api(problem) => problem.r#type.as_deref(),
+        _ => None,
+    };
+    kind.and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:")) == Some(name)
+}
+
+fn hint(error: &Error) -> &'static str {
+    let hints = [
+        ("externalAccountRequired", "write gateway.acme.eab with what the issuer gave you for it"),
+        ("rateLimited", "it is tried again when the server allows it"),
+        ("rejectedIdentifier", "the issuer gives out no certificate for such a name"),
+        ("caa", "a CAA record in DNS forbids it to this issuer"),
+        ("invalidContact", "mend gateway.acme.email"),
+        ("unsupportedContact", "mend gateway.acme.email"),
+        ("userActionRequired", "the issuer wants something done by hand, see the message"),
+        ("badNonce", "is another gateway using the account with a folder of its own?"),
+    ];
+    let hint = hints.iter().find(|(name, _)| is_of_type(error, name)).map(|(_, hint)| *hint);
+    match error {
+        Error::Timeout(after) if after.is_some_and(|after| after > Instant::now()) => "the server asks for patience",
+        Error::Other(_) => "can the gateway reach it, and does gateway.acme.ca name its roots?",
+        _ => hint.unwrap_or(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_that_says_what_to_do() {
+        let failure = Failure::new("ordering", "no\r\nway\u{1b}[2J", "do this");
+        assert_eq!(failure.to_string(), "ordering: no  way [2J; do this");
+        assert_eq!(Failure::new("a", "b", "").to_string(), "a: b");
+    }
+
+    #[test]
+    fn keys_of_external_accounts_are_taken_as_issuers_write_them() {
+        let check = |key: &str, good: bool| {
+            let eab = AcmeEab { kid: "k".into(), hmac_key: key.into() };
+            assert_eq!(external_account(&eab).is_ok(), good, "{key}");
+        };
+        check("zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W", true);
+        // As of two bytes, with bits behind them.
+        check("-_9", true);
+        check("+/8", false);
+    }
+}

@@ -1,0 +1,222 @@
+//! The folder with the account and the certificates: written so that a reader, or a gateway that comes after a crash,
+//! sees the one or the other of two whole files; one gateway at a time orders.
+//!
+//! ```text
+//!  STORAGE/lock                    locked by the gateway that orders
+//!  STORAGE/account.json            the account's URL and key
+//!  STORAGE/certificates/ID.pem     a certificate, those that lead to its root, and its key
+//! ```
+
+use crate::source::read_bounded;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use stillgate_config::Acme;
+
+/// Of files and folders: keys are nobody else's.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+/// The largest account file that is read.
+const ACCOUNT_BYTES_MAX: usize = 64 * 1024;
+/// What must fit onto the disk before anything is ordered: more than a certificate with its chain and key.
+const ROOM_BYTES: usize = 64 * 1024;
+
+/// Makes the folders that are not there yet.
+pub(crate) fn prepare(acme: &Acme) -> Result<(), String> {
+    let folder = acme.certificates();
+    let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder);
+    made.map_err(|error| failed("make the folder", &folder, &error))
+}
+
+/// Held while this gateway orders.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// `None`: another gateway orders.
+pub(crate) fn lock(acme: &Acme) -> Result<Option<Lock>, String> {
+    let path = acme.storage.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).mode(FILE_MODE).open(&path);
+    let file = file.map_err(|error| failed("open", &path, &error))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(Lock { _file: file })),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(failed("lock", &path, &error.into())),
+    }
+}
+
+/// Whether there is room for what will be ordered. Found out before: an order that cannot be kept counts all the same.
+pub(crate) fn has_room(acme: &Acme) -> Result<(), String> {
+    let path = acme.certificates().join(".room");
+    let written = write(&path, &[b'\n'; ROOM_BYTES]);
+    let removed = fs::remove_file(&path);
+    written.and(removed).map_err(|error| failed("write in", &acme.certificates(), &error))
+}
+
+/// Puts a certificate with its key in the place of the one before.
+pub(crate) fn store_certificate(acme: &Acme, id: &str, text: &[u8]) -> Result<(), String> {
+    replace(&acme.certificate_file(id), text)
+}
+
+/// Puts an account in the place of the one before.
+pub(crate) fn store_account(acme: &Acme, text: &[u8]) -> Result<(), String> {
+    replace(&acme.account_file(), text)
+}
+
+/// The account; `None`: there is none yet.
+pub(crate) fn account(acme: &Acme) -> Result<Option<Vec<u8>>, String> {
+    let path = acme.account_file();
+    match read_bounded(&path, ACCOUNT_BYTES_MAX) {
+        Ok(text) if text.len() > ACCOUNT_BYTES_MAX => Err(format!("{} is no account's file", path.display())),
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", &path, &error)),
+    }
+}
+
+/// Leaves an account that the server does not know under another name, since its key may be wanted still.
+pub(crate) fn set_account_aside(acme: &Acme) -> Result<(), String> {
+    let path = acme.account_file();
+    fs::rename(&path, path.with_extension("json.unknown")).map_err(|error| failed("rename", &path, &error))
+}
+
+/// A new file takes the name in one step, and is on the disk before it does.
+fn replace(path: &Path, content: &[u8]) -> Result<(), String> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(format!("{} is no file's path", path.display()));
+    };
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(".new");
+    let beside = folder.join(beside);
+    let replaced = write(&beside, content).and_then(|()| fs::rename(&beside, path));
+    if let Err(error) = replaced {
+        // What is half written is of no use; if it cannot be removed either, the next write begins it anew.
+        let _ = fs::remove_file(&beside);
+        return Err(failed("write", path, &error));
+    }
+    // The new name is on the disk too; where that fails, a crash shows the older file, which is whole.
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(())
+}
+
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::options().create(true).truncate(true).write(true).mode(FILE_MODE).open(path)?;
+    // One that a crash left may have been anybody's.
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room there",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; let the gateway's user write there, or name another folder in gateway.acme.storage"
+        }
+        _ => "",
+    };
+    format!("cannot {what} {}: {error}{hint}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+    use tempfile::TempDir;
+
+    fn storage() -> (TempDir, Acme) {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = folder.path().join("a/b");
+        let text = format!("gateway: {{acme: {{storage: {}, agree_terms: true}}}}\nroutes: []\n", storage.display());
+        let acme = Source::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway.acme.unwrap();
+        (folder, acme)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_is_stored_is_ours_alone() {
+        let (_folder, acme) = storage();
+        assert!(store_account(&acme, b"x").unwrap_err().contains("cannot write"));
+        prepare(&acme).unwrap();
+        prepare(&acme).unwrap();
+        assert_eq!((mode(&acme.storage), mode(&acme.certificates())), (0o700, 0o700));
+        assert_eq!(account(&acme).unwrap(), None);
+        store_account(&acme, b"x").unwrap();
+        store_certificate(&acme, "shop", b"1").unwrap();
+        assert_eq!((mode(&acme.account_file()), mode(&acme.certificate_file("shop"))), (0o600, 0o600));
+        assert_eq!(account(&acme).unwrap().unwrap(), b"x");
+        set_account_aside(&acme).unwrap();
+        assert_eq!(account(&acme).unwrap(), None);
+        has_room(&acme).unwrap();
+        let names: Vec<_> =
+            fs::read_dir(acme.certificates()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["shop.pem"]);
+    }
+
+    #[test]
+    fn what_a_crash_left_is_in_nobodys_way() {
+        let (_folder, acme) = storage();
+        prepare(&acme).unwrap();
+        store_certificate(&acme, "shop", b"old").unwrap();
+        // Written half, by another user, and readable by all.
+        let beside = acme.certificates().join(".shop.pem.new");
+        fs::write(&beside, b"half of the new one, and longer than it").unwrap();
+        fs::set_permissions(&beside, Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"old");
+        store_certificate(&acme, "shop", b"new").unwrap();
+        assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"new");
+        assert_eq!(mode(&acme.certificate_file("shop")), 0o600);
+        assert!(!beside.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_what_was_there() {
+        let (_folder, acme) = storage();
+        prepare(&acme).unwrap();
+        // A folder in the place of the file, for root may write anywhere.
+        fs::create_dir_all(acme.certificate_file("shop").join("x")).unwrap();
+        let error = store_certificate(&acme, "shop", b"new").unwrap_err();
+        assert!(error.contains("shop.pem"), "{error}");
+        assert!(acme.certificate_file("shop").join("x").exists());
+        assert!(!acme.certificates().join(".shop.pem.new").exists());
+        // Foreign things in the place of the account.
+        fs::create_dir(acme.account_file()).unwrap();
+        assert!(account(&acme).unwrap_err().contains("account.json"));
+        fs::remove_dir(acme.account_file()).unwrap();
+        fs::write(acme.account_file(), vec![b' '; ACCOUNT_BYTES_MAX + 1]).unwrap();
+        assert!(account(&acme).unwrap_err().contains("no account's file"));
+    }
+
+    #[test]
+    fn a_file_in_the_way_of_a_folder_is_told() {
+        let (folder, acme) = storage();
+        fs::write(folder.path().join("a"), "").unwrap();
+        assert!(prepare(&acme).unwrap_err().contains("cannot make the folder"));
+    }
+
+    #[test]
+    fn one_gateway_at_a_time_orders() {
+        let (_folder, acme) = storage();
+        prepare(&acme).unwrap();
+        let first = lock(&acme).unwrap().expect("nobody has it");
+        assert!(lock(&acme).unwrap().is_none());
+        drop(first);
+        assert!(lock(&acme).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such() {
+        let error = failed("write", Path::new("/x"), &io::ErrorKind::StorageFull.into());
+        assert!(error.ends_with("; make room there"), "{error}");
+        // Always full.
+        let error = write(Path::new("/dev/full"), b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+}

@@ -1,0 +1,198 @@
+//! `stillgate upgrade`: has a running gateway replaced by a new process of its binary, and tells what became of it.
+
+use super::launcher::READY_TIMEOUT;
+use super::pid_file::PidFile;
+use super::{FAILURES_NAME, OLD_NAME};
+use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Upgrade};
+use crate::source::Source;
+use crate::tls_material;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use stillgate_config::Loaded;
+
+/// How long the command waits beyond what the gateway itself does.
+const PATIENCE: Duration = READY_TIMEOUT.saturating_add(Duration::from_secs(15));
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the gateway has to begin.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// SIGUSR2 in the masks of /proc/PID/status.
+const SIGUSR2_BIT: u64 = 1 << (12 - 1);
+
+/// Why it was not upgraded, with the exit code.
+struct Failure(u8, String);
+
+/// Runs the command; returns the exit code.
+pub(crate) fn run(arguments: Upgrade) -> u8 {
+    match upgrade(arguments) {
+        Ok(new) => {
+            println!("upgraded: process {new} serves; the former one ends when it holds nothing any more");
+            EXIT_GOOD
+        }
+        Err(Failure(code, message)) => {
+            eprintln!("stillgate: {message}");
+            code
+        }
+    }
+}
+
+fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
+    let source = Source::find(arguments.config).map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
+    let loaded = check(&source)?;
+    let pid = match (arguments.pid, arguments.pid_file.or(loaded.config.gateway.pid_file.clone())) {
+        (Some(pid), _) => pid,
+        (None, Some(file)) => read(&file)?,
+        (None, None) => {
+            return Err(Failure(
+                EXIT_UNUSABLE,
+                "which process? The configuration has no gateway.pid_file; say it with --pid or --pid-file".to_owned(),
+            ));
+        }
+    };
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let raw = raw.ok_or_else(|| Failure(EXIT_UNUSABLE, format!("{pid} is no number of a process")))?;
+    may_be_upgraded(pid)?;
+    let before = Before::of(pid);
+    kill_process(raw, Signal::USR2)
+        .map_err(|error| Failure(EXIT_ERRORS, format!("cannot signal process {pid}: {error}")))?;
+    before.await_successor()
+}
+
+/// An invalid configuration is refused before anything happens.
+fn check(source: &Source) -> Result<Loaded, Failure> {
+    let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
+    let refused = |errors: &dyn std::fmt::Display| {
+        Failure(EXIT_ERRORS, format!("nothing was upgraded: the configuration is refused\n{errors}"))
+    };
+    let loaded = source.parse(&text).map_err(|errors| refused(&errors))?;
+    tls_material::load(&loaded.config, None).map_err(|errors| refused(&errors))?;
+    Ok(loaded)
+}
+
+fn read(file: &Path) -> Result<u32, Failure> {
+    PidFile::read(file).map_err(|error| {
+        Failure(EXIT_UNUSABLE, format!("cannot read {}: {error}; is a gateway running with it?", file.display()))
+    })
+}
+
+/// The signal would end whoever does not expect it.
+fn may_be_upgraded(pid: u32) -> Result<(), Failure> {
+    let no = |message: String| Err(Failure(EXIT_UNUSABLE, message));
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return no(format!("there is no process {pid}"));
+    };
+    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let caught = value("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    let name = value("Name:").unwrap_or_default();
+    if Some(name) == OLD_NAME.to_str().ok() {
+        return no(format!("process {pid} has been upgraded already, and ends when it holds nothing any more"));
+    }
+    if !is_ours(pid, name) || caught & SIGUSR2_BIT == 0 {
+        return no(format!("process {pid} ({name}) is no gateway that can be upgraded"));
+    }
+    if pid == 1 {
+        return no(
+            "process 1 cannot be upgraded so: its container ends with it; replace the container instead".to_owned()
+        );
+    }
+    Ok(())
+}
+
+/// Whether it is called as we are, or runs the same file.
+fn is_ours(pid: u32, name: &str) -> bool {
+    let exe = |of: &str| fs::read_link(format!("/proc/{of}/exe")).ok();
+    let file = |path: Option<PathBuf>| path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    // A file that was replaced is shown as `NAME (deleted)`.
+    let theirs = file(exe(&pid.to_string())).map(|name| name.trim_end_matches(" (deleted)").to_owned());
+    name.starts_with("stillgate") || theirs.is_some() && theirs == file(exe("self"))
+}
+
+/// What is there before the signal.
+struct Before {
+    pid: u32,
+    /// Its command line, which its successor has as well.
+    command: Vec<u8>,
+    alike: Vec<u32>,
+    failures: u64,
+}
+
+impl Before {
+    fn of(pid: u32) -> Before {
+        let command = command_line(pid);
+        Before { pid, alike: successors(pid, &command), command, failures: failures(pid) }
+    }
+
+    /// The old process renames itself when another has taken over, and one of its threads when none has.
+    fn await_successor(&self) -> Result<u32, Failure> {
+        let pid = self.pid;
+        let fail = |message: String| Err(Failure(EXIT_ERRORS, message));
+        let began = Instant::now();
+        let mut has_begun = false;
+        loop {
+            let name = comm(pid);
+            let has_left = name.is_none() || name.as_deref() == OLD_NAME.to_str().ok();
+            // Looked for after that: who has taken over by then is there.
+            let new = successors(pid, &self.command).into_iter().find(|new| !self.alike.contains(new));
+            has_begun |= new.is_some();
+            match new {
+                Some(new) if has_left => return Ok(new),
+                None if has_left => {
+                    return fail(format!("process {pid} has ended, and no other has taken over; its log says why"));
+                }
+                _ if failures(pid) > self.failures => {
+                    return fail("not upgraded: the new process did not come to serve, and the former one serves on; its log says why".to_owned());
+                }
+                _ if !has_begun && began.elapsed() > BEGIN_TIMEOUT => {
+                    return fail(format!("process {pid} has not started another; its log says why"));
+                }
+                _ if began.elapsed() > PATIENCE => {
+                    return fail(format!("process {pid} has not come to an end with it; see its log"));
+                }
+                _ => sleep(LOOK_EVERY),
+            }
+        }
+    }
+}
+
+/// How many upgrades have failed in a process.
+fn failures(pid: u32) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    names.filter_map(|name| name.trim().strip_prefix(FAILURES_NAME)?.parse::<u64>().ok()).max().unwrap_or(0)
+}
+
+fn command_line(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+fn comm(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    is_running(pid).then(|| name.trim().to_owned())
+}
+
+/// Whether it is there and no zombie.
+fn is_running(pid: u32) -> bool {
+    stat(Path::new("/proc").join(pid.to_string()).as_path()).is_some_and(|(state, _)| state != "Z" && state != "X")
+}
+
+/// The children of a process, and those that run the same command: where the old process has nothing to finish it is gone at once,
+/// and its child another's.
+fn successors(pid: u32, command: &[u8]) -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let number = |entry: std::io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let is_one = |other: &u32| {
+        let stat = stat(&Path::new("/proc").join(other.to_string()));
+        *other != pid
+            && stat.is_some_and(|(state, parent)| state != "Z" && (parent == pid || command_line(*other) == command))
+    };
+    processes.filter_map(number).filter(is_one).collect()
+}
+
+/// State and parent of a process.
+fn stat(folder: &Path) -> Option<(String, u32)> {
+    let text = fs::read_to_string(folder.join("stat")).ok()?;
+    let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}

@@ -1,0 +1,176 @@
+//! The new process's side: it takes what the old one has, says when it serves, and takes connections in.
+
+use super::VARIABLE;
+use super::channel::Channel;
+use super::messages::{Message, Part, VERSION, in_parts};
+use crate::metering::Bequest;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+use stillgate_config::Gateway;
+use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest};
+use stillgate_proxy::{Fleet, Inherited, Place, Plan};
+use tokio::sync::oneshot;
+use tracing::{error, info, warn};
+
+/// How long the old process may take to its next word.
+const WORD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The way to the old process.
+pub(crate) struct Heir(Channel);
+
+/// What the old process has left.
+#[derive(Default)]
+pub(crate) struct Former {
+    pub(crate) pid: u32,
+    /// Of its configuration.
+    digest: String,
+    pub(crate) listeners: Inherited,
+    /// Of the listeners, what they do.
+    digests: HashMap<Place, u64>,
+    /// The admin API's, and its address as configured.
+    pub(crate) admin: Option<(SocketAddr, TcpListener)>,
+    pub(crate) metrics: Bequest,
+    routes: Vec<RouteDigest>,
+}
+
+/// What of it is as it was.
+struct Verdict {
+    routes: Vec<String>,
+    changed: HashSet<String>,
+    listening: Vec<Place>,
+    alike: Vec<Place>,
+}
+
+impl Heir {
+    /// Finds out whether this process was started by one that it is to follow, and takes what that leaves.
+    pub(crate) fn find() -> io::Result<Option<(Heir, Former)>> {
+        if std::env::var_os(VARIABLE).is_none() {
+            return Ok(None);
+        }
+        let end = io::stdin().as_fd().try_clone_to_owned()?;
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        let channel = Channel::new(end)
+            .map_err(|_| io::Error::other(format!("{VARIABLE} is set, but this was not started by an upgrade")))?;
+        let former = Former::receive(&channel)?;
+        info!(pid = former.pid, "upgrade: following a process");
+        Ok(Some((Heir(channel), former)))
+    }
+
+    /// Says that this process serves. What the receiver gets says that the old one does no more; connections come in from then on.
+    pub(crate) fn serve(
+        self,
+        former: &Former,
+        gateway: &Gateway,
+        plan: &Plan,
+        fleet: &Fleet,
+    ) -> io::Result<oneshot::Receiver<()>> {
+        let verdict = former.judge(gateway, plan, fleet);
+        let inbox = fleet.inbox(verdict.changed.clone());
+        let (gone, went) = oneshot::channel();
+        let follow = move || {
+            if let Err(error) = follow(&self.0, &verdict, gone, &inbox) {
+                error!(%error, "upgrade: what the former process still holds is lost");
+            }
+        };
+        thread::Builder::new().name("takeover".to_owned()).spawn(follow)?;
+        Ok(went)
+    }
+}
+
+fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox: &Inbox) -> io::Result<()> {
+    for routes in in_parts(&verdict.routes) {
+        Message::Has { routes }.send_with(channel, &[])?;
+    }
+    let (listening, alike) = (verdict.listening.clone(), verdict.alike.clone());
+    Message::Ready { listening, alike }.send_with(channel, &[])?;
+    match Message::receive(channel, Some(WORD_TIMEOUT)) {
+        Ok(Some((Message::Go {}, _))) => {}
+        other => {
+            warn!(?other, "upgrade: the former process has not said that it is done; going on without it");
+        }
+    }
+    // Whoever waits has gone where this process ends already.
+    let _ = gone.send(());
+    let mut count = 0u64;
+    while let Some(datagram) = channel.receive(None)? {
+        match Parcel::decode(&datagram.bytes, datagram.descriptors) {
+            Ok(parcel) => {
+                if !inbox.put(parcel) {
+                    break;
+                }
+                count += 1;
+            }
+            Err(error) => warn!(%error, "upgrade: a connection came damaged and is closed"),
+        }
+    }
+    info!(connections = count, "upgrade: the former process holds nothing any more");
+    Ok(())
+}
+
+impl Former {
+    fn receive(channel: &Channel) -> io::Result<Former> {
+        let mut former = Former::default();
+        let mut sockets: BTreeMap<Place, (Place, Vec<OwnedFd>)> = BTreeMap::new();
+        loop {
+            let Some((message, datagram)) = Message::receive(channel, Some(WORD_TIMEOUT))? else {
+                return Err(io::Error::other("the former process has ended before it said everything"));
+            };
+            let mut descriptors = datagram.descriptors;
+            match message {
+                Message::Hello { version: VERSION, pid, digest } => (former.pid, former.digest) = (pid, digest),
+                Message::Hello { version, .. } => {
+                    return Err(io::Error::other(format!(
+                        "the running process hands over by version {version}, this one takes over by version {VERSION}: \
+                         restart instead"
+                    )));
+                }
+                Message::Sockets { of: Part::Listener, place, bound, digest } => {
+                    former.digests.insert(bound, digest);
+                    let (_, all) = sockets.entry(bound).or_insert_with(|| (place, Vec::new()));
+                    all.append(&mut descriptors);
+                }
+                Message::Sockets { of: Part::Admin, place, .. } => {
+                    former.admin = descriptors.pop().map(|socket| (place.address, socket.into()));
+                }
+                Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),
+                Message::Metrics {} => former.metrics.segments.append(&mut descriptors),
+                Message::Routes { mut routes } => former.routes.append(&mut routes),
+                Message::End {} => break,
+                other => return Err(io::Error::other(format!("the former process says {other:?}"))),
+            }
+        }
+        for (place, descriptors) in sockets.into_values() {
+            former.listeners.add(place, descriptors)?;
+        }
+        Ok(former)
+    }
+
+    /// What of it this process has.
+    fn judge(&self, gateway: &Gateway, plan: &Plan, fleet: &Fleet) -> Verdict {
+        let ours: HashMap<String, u64> =
+            plan.tunnel_routes().into_iter().map(|route| (route.key, route.digest)).collect();
+        // What the same text means may look different to another version, and is the same all the same.
+        let is_same_file = self.digest == plan.digest;
+        let routes = ours.keys().cloned().collect();
+        let mut verdict = Verdict { routes, changed: HashSet::new(), listening: Vec::new(), alike: Vec::new() };
+        for RouteDigest { key, digest } in &self.routes {
+            if ours.get(key).is_some_and(|ours| ours != digest) && !is_same_file {
+                verdict.changed.insert(key.clone());
+            }
+        }
+        for (listening, digest) in fleet.listening().iter().zip(super::testator::listener_digests(gateway)) {
+            let bound = listening.bound();
+            let Some(before) = self.digests.get(&bound) else { continue };
+            verdict.listening.push(bound);
+            if *before == digest || is_same_file {
+                verdict.alike.push(bound);
+            }
+        }
+        verdict
+    }
+}

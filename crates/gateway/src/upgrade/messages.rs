@@ -1,0 +1,80 @@
+//! What the two processes of an upgrade say to each other before connections are handed over.
+//!
+//! A message is a datagram of JSON; descriptors go beside it. Keys that are not known are ignored, so that a later version
+//! may say more; what an earlier one cannot do without is a new [`VERSION`].
+
+use super::channel::{Channel, DATAGRAM_BYTES_MAX, DESCRIPTORS_MAX, Datagram};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+use stillgate_proxy::Place;
+use stillgate_proxy::handover::RouteDigest;
+
+/// Of these messages and of parcels.
+pub(crate) const VERSION: u32 = 1;
+
+/// Routes in one message.
+const ROUTES_AT_ONCE: usize = 256;
+
+/// One message.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// Old to new: who hands over. `digest` is the configuration's.
+    Hello { version: u32, pid: u32, digest: String },
+    /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same.
+    Sockets { of: Part, place: Place, bound: Place, digest: u64 },
+    /// Old to new: memory of the metrics, beside it.
+    Metrics {},
+    /// Old to new: routes that may have tunnels.
+    Routes { routes: Vec<RouteDigest> },
+    /// Old to new: that was all.
+    End {},
+    /// New to old: keys of those that it has.
+    Has { routes: Vec<String> },
+    /// New to old: it serves. Listeners that it has taken, and which of them do as they did.
+    Ready { listening: Vec<Place>, alike: Vec<Place> },
+    /// Old to new: it accepts and exposes no more. What follows are parcels.
+    Go {},
+}
+
+/// Whose socket it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    Listener,
+    Admin,
+    Metrics,
+}
+
+impl Message {
+    fn send(&self, channel: &Channel, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let text = serde_json::to_vec(self).expect("plain values have a JSON form");
+        if text.len() > DATAGRAM_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an id of a route is too long to be told"));
+        }
+        channel.send(&text, descriptors)
+    }
+
+    /// The next one, and what came beside it.
+    pub(crate) fn receive(channel: &Channel, within: Option<Duration>) -> io::Result<Option<(Message, Datagram)>> {
+        let Some(datagram) = channel.receive(within)? else { return Ok(None) };
+        let message = serde_json::from_slice(&datagram.bytes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a message nobody knows: {error}")))?;
+        Ok(Some((message, datagram)))
+    }
+
+    /// Sends it, as often as its descriptors take.
+    pub(crate) fn send_with(&self, channel: &Channel, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if descriptors.is_empty() {
+            return self.send(channel, &[]);
+        }
+        descriptors.chunks(DESCRIPTORS_MAX).try_for_each(|some| self.send(channel, some))
+    }
+}
+
+/// Splits what may be long.
+pub(crate) fn in_parts<T: Clone>(all: &[T]) -> impl Iterator<Item = Vec<T>> {
+    all.chunks(ROUTES_AT_ONCE).map(<[T]>::to_vec)
+}

@@ -1,0 +1,36 @@
+//! Upgrade without loss: a new process of the binary takes over sockets, connections and metrics, and the old one drains.
+//!
+//! ```text
+//!  old                                             new
+//!  starts the binary, its end of a socket pair ──▶ standard input
+//!  Hello, Sockets…, Metrics…, Routes…, End ──────▶ reads and checks the configuration, starts on the sockets
+//!                        ◀──── Has…, Ready ──── takes new connections from here on
+//!  accepts no more, exposes no more ── Go ───────▶ exposes
+//!  parcels (stillgate_proxy::handover) ──────────▶ workers
+//!  ends when it holds nothing any more
+//! ```
+//!
+//! Until `Ready` the old process has changed nothing: whatever becomes of the new one, it serves on.
+
+mod channel;
+mod command;
+mod heir;
+mod launcher;
+mod messages;
+mod notify;
+mod pid_file;
+mod testator;
+
+pub(crate) use command::run;
+pub(crate) use heir::{Former, Heir};
+pub(crate) use launcher::{Launcher, Program, Progress};
+pub(crate) use notify::tell_supervisor;
+pub(crate) use pid_file::PidFile;
+pub(crate) use testator::{AdminSocket, Step, Testator, lost};
+
+/// Is set where standard input is the former process's end of a socket pair.
+const VARIABLE: &str = "STILLGATE_UPGRADE";
+/// What the thread that starts successors is called, before the number of those that came to nothing.
+const FAILURES_NAME: &str = "lost-";
+/// What the main thread of a process is called that another one has taken over from, as `ps` and /proc show it.
+pub(crate) const OLD_NAME: &std::ffi::CStr = c"stillgate-old";

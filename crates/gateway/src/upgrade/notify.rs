@@ -1,0 +1,47 @@
+//! What a supervisor is told (`sd_notify(3)`): that the process serves, and which one it is after an upgrade.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use tracing::debug;
+
+/// Tells it, where there is one that wants to know.
+pub(crate) fn tell_supervisor(what: &str) {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = send(&socket, what)
+    {
+        debug!(%error, "the supervisor is not told that {what}");
+    }
+}
+
+fn send(socket: &OsStr, what: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(what.as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_comes_to_either_kind_of_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let name = format!("stillgate-test-{}", std::process::id());
+        let abstract_address = SocketAddr::from_abstract_name(&name).unwrap();
+        let sockets = [UnixDatagram::bind(&path).unwrap(), UnixDatagram::bind_addr(&abstract_address).unwrap()];
+        for (socket, address) in sockets.iter().zip([path.into_os_string(), format!("@{name}").into()]) {
+            send(&address, "READY=1").unwrap();
+            let mut space = [0; 64];
+            let n = socket.recv(&mut space).unwrap();
+            assert_eq!(&space[..n], b"READY=1");
+        }
+        assert!(send(OsStr::new("/nowhere/at/all"), "x").is_err());
+    }
+}

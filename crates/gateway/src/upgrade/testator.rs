@@ -1,0 +1,226 @@
+//! The old process's side, as its control thread holds it: what it leaves, and how far that is.
+
+use super::launcher::{Launcher, Offer, Order, Progress};
+use super::messages::{Message, Part, VERSION, in_parts};
+use crate::metering::Metering;
+use std::collections::HashSet;
+use std::future::pending;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+use stillgate_config::Gateway;
+use stillgate_proxy::handover::{OUTBOX, Successor, digest};
+use stillgate_proxy::{Fleet, Place, Plan};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
+use tracing::warn;
+
+/// How long that may take.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the new process has said of itself.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) listening: HashSet<Place>,
+    pub(crate) alike: HashSet<Place>,
+    pub(crate) routes: HashSet<String>,
+}
+
+/// The admin API's socket, and who serves on it.
+#[derive(Debug)]
+pub(crate) struct AdminSocket {
+    /// As configured.
+    pub(crate) address: SocketAddr,
+    pub(crate) listener: TcpListener,
+    pub(crate) serving: AbortHandle,
+}
+
+/// Everything that an upgrade waits for.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The new process is further.
+    Progress(Progress),
+    /// No scrape is answered here any more.
+    Unexposed,
+}
+
+/// Hands everything over to a successor, once one is wanted.
+pub(crate) struct Testator {
+    launcher: Launcher,
+    admin: Option<AdminSocket>,
+    phase: Phase,
+}
+
+enum Phase {
+    /// There is no successor.
+    Alone,
+    /// One was started, and is this process.
+    Launching(Option<u32>),
+    /// It serves, and we expose our last scrapes.
+    Leaving { successor: u32, heard: Heard, unexposed: JoinHandle<()> },
+    /// Everything is its, and what the workers give is sent.
+    Left,
+    /// There was one that is not wanted any more, and it is to end.
+    Abandoned,
+    /// That was all.
+    Done,
+}
+
+impl Testator {
+    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>) -> Testator {
+        Testator { launcher, admin, phase: Phase::Alone }
+    }
+
+    /// What comes next. Can be dropped at any time.
+    pub(crate) async fn next(&mut self) -> Step {
+        let unexposed = async {
+            match &mut self.phase {
+                // A panic of the exporter has been reported by it, and nothing is exposed after it either.
+                Phase::Leaving { unexposed, .. } => drop(unexposed.await),
+                _ => pending().await,
+            }
+        };
+        tokio::select! {
+            progress = self.launcher.progress() => {
+                match (&self.phase, &progress) {
+                    (Phase::Abandoned, Progress::Ready(_)) => self.launcher.order(Order::Abandon),
+                    (Phase::Abandoned, Progress::Failed(_)) | (_, Progress::HandedOver | Progress::Lost(_)) => {
+                        self.phase = Phase::Done;
+                    }
+                    _ => {}
+                }
+                Step::Progress(progress)
+            }
+            () = unexposed => Step::Unexposed,
+        }
+    }
+
+    /// Whether a successor may be started.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.phase, Phase::Alone)
+    }
+
+    /// Starts one. An error: what there is to leave cannot be put together.
+    pub(crate) fn launch(
+        &mut self,
+        gateway: &Gateway,
+        fleet: &Fleet,
+        plan: &Plan,
+        metering: Option<&Metering>,
+    ) -> io::Result<()> {
+        let mut offer: Offer = vec![(
+            Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() },
+            Vec::new(),
+        )];
+        for (listening, digest) in fleet.listening().iter().zip(listener_digests(gateway)) {
+            let sockets =
+                Message::Sockets { of: Part::Listener, place: listening.place, bound: listening.bound(), digest };
+            offer.push((sockets, listening.sockets().map(duplicate).collect::<io::Result<_>>()?));
+        }
+        let single =
+            |of, place, bound| Message::Sockets { of, place: Place::tcp(place), bound: Place::tcp(bound), digest: 0 };
+        if let Some(AdminSocket { address, listener, .. }) = &self.admin {
+            let socket = listener.try_clone()?.into();
+            offer.push((single(Part::Admin, *address, listener.local_addr()?), vec![socket]));
+        }
+        if let Some(metering) = metering {
+            let left = metering.bequest()?;
+            if let (Some(listener), Some(address)) = (left.listener, metering.address()) {
+                offer.push((single(Part::Metrics, address, address), vec![listener]));
+            }
+            offer.push((Message::Metrics {}, left.segments));
+        }
+        offer.extend(in_parts(&plan.tunnel_routes()).map(|routes| (Message::Routes { routes }, Vec::new())));
+        offer.push((Message::End {}, Vec::new()));
+        self.launcher.order(Order::Launch(offer));
+        self.phase = Phase::Launching(None);
+        Ok(())
+    }
+
+    /// It has been started.
+    pub(crate) fn started(&mut self, pid: u32) {
+        if let Phase::Launching(successor) = &mut self.phase {
+            *successor = Some(pid);
+        }
+    }
+
+    /// Whether one was started and has not said that it serves.
+    pub(crate) fn is_launching(&self) -> bool {
+        matches!(self.phase, Phase::Launching(_))
+    }
+
+    /// There is none after all.
+    pub(crate) fn failed(&mut self) {
+        if self.is_launching() {
+            self.phase = Phase::Alone;
+        }
+    }
+
+    /// It serves; what we expose ends with `unexposed`.
+    pub(crate) fn leave(&mut self, heard: Heard, unexposed: JoinHandle<()>) {
+        if let Phase::Launching(Some(successor)) = self.phase {
+            self.phase = Phase::Leaving { successor, heard, unexposed };
+        }
+    }
+
+    /// It may go: ends what is not the workers', and returns whom they give to, and its pid.
+    pub(crate) fn go(&mut self) -> Option<(Successor, u32)> {
+        let Phase::Leaving { successor, heard, .. } = std::mem::replace(&mut self.phase, Phase::Alone) else {
+            return None;
+        };
+        if let Some(admin) = self.admin.take() {
+            admin.serving.abort();
+        }
+        let (outbox, parcels) = mpsc::channel(OUTBOX);
+        self.launcher.order(Order::Go(parcels));
+        self.phase = Phase::Left;
+        let Heard { listening, alike, routes } = heard;
+        Some((Successor { outbox, listening, alike, routes }, successor))
+    }
+
+    /// Waits until what the workers gave away is sent, or a successor that is not wanted has ended.
+    /// An error: it was lost.
+    pub(crate) async fn finish(&mut self) -> Result<(), String> {
+        let over = async {
+            while matches!(self.phase, Phase::Left | Phase::Abandoned) {
+                if let Step::Progress(Progress::Lost(reason)) = self.next().await {
+                    return Err(lost(&reason));
+                }
+            }
+            Ok(())
+        };
+        timeout(END_TIMEOUT, over).await.unwrap_or_else(|_| {
+            warn!("upgrade: the new process does not take what it is given, or does not end; going without it");
+            Ok(())
+        })
+    }
+
+    /// This process is to end: a successor that has not taken over ends as well.
+    pub(crate) fn abandon(&mut self) {
+        match self.phase {
+            Phase::Alone | Phase::Left | Phase::Abandoned | Phase::Done => return,
+            Phase::Leaving { .. } => self.launcher.order(Order::Abandon),
+            Phase::Launching(_) => self.launcher.end_child(),
+        }
+        self.phase = Phase::Abandoned;
+    }
+}
+
+/// What is said of a successor that is gone.
+pub(crate) fn lost(reason: &str) -> String {
+    format!("upgrade: the process that had taken over is gone ({reason}): nobody accepts connections")
+}
+
+/// What each listener does, in the configuration's order.
+pub(super) fn listener_digests(gateway: &Gateway) -> Vec<u64> {
+    let streams = &gateway.stream_proxy;
+    let http = gateway.listeners.iter().map(|listener| digest(listener));
+    let tcp = streams.tcp.iter().map(|listener| digest(listener));
+    http.chain(tcp).chain(streams.udp.iter().map(|listener| digest(listener))).collect()
+}
+
+fn duplicate(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    socket.try_clone_to_owned()
+}

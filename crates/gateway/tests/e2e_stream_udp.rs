@@ -1,0 +1,282 @@
+//! UDP through the gateway: sessions, their ends and bounds, nodes that are not there, and what is told.
+
+mod streams;
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use stillgate_testkit::{Gateway, PATIENCE, eventually};
+use streams::{Streams, lines, wait};
+
+/// Answers each datagram with what came and the port it came from.
+struct Echo {
+    addr: SocketAddr,
+    stop: Arc<AtomicBool>,
+    seen: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    fn start() -> Echo {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let (addr, stop) = (socket.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
+        let seen = Arc::new(AtomicUsize::new(0));
+        let (stopped, count) = (stop.clone(), seen.clone());
+        let thread = std::thread::spawn(move || {
+            let mut buffer = [0; 65536];
+            while !stopped.load(Ordering::Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+                count.fetch_add(1, Ordering::Relaxed);
+                let answer = [from.port().to_string().as_bytes(), b" ", &buffer[..len]].concat();
+                // One that is too long with its port is not answered.
+                let _ = socket.send_to(&answer, from);
+            }
+        });
+        Echo { addr, stop, seen, thread: Some(thread) }
+    }
+
+    fn seen(&self) -> usize {
+        self.seen.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn resources(nodes: &[SocketAddr], more: &str) -> String {
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\": 1")).collect();
+    format!("stream_routes: [{{id: all{more}, upstream: {{scheme: udp, nodes: {{{}}}}}}}]\n", nodes.join(", "))
+}
+
+fn client(streams: &Streams) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    socket.connect(streams.addr()).expect("connect");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+}
+
+/// Sends and gets the answer; the port that the node saw.
+#[track_caller]
+fn ask(client: &UdpSocket, datagram: &[u8]) -> u16 {
+    client.send(datagram).expect("sent");
+    let mut buffer = [0; 65536];
+    let len = client.recv(&mut buffer).expect("an answer");
+    let answer = &buffer[..len];
+    let at = answer.iter().position(|byte| *byte == b' ').expect("a port");
+    assert!(answer[at + 1..] == *datagram, "{}", answer.escape_ascii());
+    std::str::from_utf8(&answer[..at]).ok().and_then(|port| port.parse().ok()).expect("a port")
+}
+
+fn dropped(gateway: &Gateway) -> u64 {
+    gateway.status()["streams"]["datagrams_dropped"].as_u64().expect("a number")
+}
+
+fn open_sessions(gateway: &Gateway) -> u64 {
+    gateway.status()["streams"]["udp_open"].as_u64().expect("a number")
+}
+
+#[test]
+fn each_client_has_a_session_and_keeps_it() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], "")).gateway("workers: 3");
+    let gateway = streams.start();
+    let clients: Vec<UdpSocket> = (0..100).map(|_| client(&streams)).collect();
+    let ports: Vec<u16> = clients.iter().map(|client| ask(client, b"first")).collect();
+    assert_eq!(ports.iter().collect::<HashSet<_>>().len(), clients.len(), "each has a port of its own");
+    for turn in 0..3 {
+        for (client, port) in clients.iter().zip(&ports) {
+            assert_eq!(ask(client, format!("turn {turn}").as_bytes()), *port);
+        }
+    }
+    assert_eq!(open_sessions(&gateway), 100);
+    assert_eq!(dropped(&gateway), 0);
+}
+
+#[test]
+fn datagrams_stay_whole_whatever_their_length() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], ""));
+    let _gateway = streams.start();
+    let client = client(&streams);
+    for len in [1, 0, 100, 1472, 9000, 65_000, 0, 2] {
+        ask(&client, &vec![b'x'; len]);
+    }
+}
+
+#[test]
+fn a_session_ends_when_nothing_moves_and_is_told_of() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_idle: 1s");
+    let gateway = streams.start();
+    let socket = client(&streams);
+    let port = ask(&socket, b"ping");
+    for _ in 0..15 {
+        wait(Duration::from_millis(100));
+        assert_eq!(ask(&socket, b"ping"), port, "it is busy");
+    }
+    let line = lines(&gateway, 1).remove(0);
+    assert_eq!(line["status"], 200, "{line:#?}");
+    assert_eq!(line["protocol"], "UDP");
+    assert_eq!(line["route_id"], "all");
+    assert_eq!(line["upstream_addr"], echo.addr.to_string().as_str());
+    assert_eq!(line["bytes_received"], 16 * 4);
+    assert_eq!(line["bytes_sent"], 16 * (4 + 1 + port.to_string().len()));
+    assert_ne!(ask(&socket, b"ping"), port, "another session");
+    streams.await_metric(&format!(
+        "stillgate_stream_sessions_total{{stream_route=\"all\",node=\"{}\",protocol=\"udp\",code=\"200\"}} 2",
+        echo.addr
+    ));
+    streams.await_metric("stillgate_stream_sessions_open 0");
+}
+
+#[test]
+fn sessions_are_bounded_and_what_has_no_place_is_dropped() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_sessions_per_worker: 3, udp_idle: 500ms");
+    let gateway = streams.start();
+    let clients: Vec<UdpSocket> = (0..3).map(|_| client(&streams)).collect();
+    for client in &clients {
+        ask(client, b"x");
+    }
+    let late = client(&streams);
+    late.send(b"late").expect("sent");
+    eventually("it to be dropped", || dropped(&gateway) == 1);
+    eventually("the log to tell of it", || gateway.log().contains("udp_sessions_per_worker sessions already"));
+    assert_eq!(echo.seen(), 3);
+    streams.await_metric("stillgate_stream_datagrams_dropped_total 1");
+    eventually("the sessions to end", || open_sessions(&gateway) == 0);
+    ask(&late, b"again");
+}
+
+#[test]
+fn what_no_route_takes_is_dropped() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], ", remote_addr: 10.0.0.0/8"));
+    let mut gateway = streams.start();
+    client(&streams).send(b"x").expect("sent");
+    eventually("it to be dropped", || dropped(&gateway) == 1);
+    eventually("the log to tell of it", || gateway.log().contains("no stream route takes datagrams to 127.0.0.1:"));
+    assert_eq!((echo.seen(), open_sessions(&gateway)), (0, 0));
+    gateway.assert_healthy();
+}
+
+#[test]
+fn a_node_that_is_not_there_is_passed_over() {
+    let echo = Echo::start();
+    // A port that nobody has: the kernel says so.
+    let gone = UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("an address");
+    let tiers = format!(
+        "stream_routes: [{{id: all, upstream: {{scheme: udp, nodes: [{{host: 127.0.0.1, port: {}, priority: 1}}, \
+         {{host: 127.0.0.1, port: {}, priority: 0}}]}}}}]\n",
+        gone.port(),
+        echo.addr.port()
+    );
+    let streams = Streams::new(tiers);
+    let gateway = streams.start();
+    let socket = client(&streams);
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    let since = Instant::now();
+    let mut sent = 0;
+    loop {
+        socket.send(b"hello").expect("sent");
+        sent += 1;
+        if socket.recv(&mut [0; 100]).is_ok() {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "nobody answers");
+    }
+    assert!(sent <= 3, "{sent} datagrams until one got through");
+    eventually("the log to tell of the node", || gateway.log().contains("a node fails: it is set aside"));
+    let line = lines(&gateway, 1).remove(0);
+    assert_eq!((line["status"].as_u64(), line["upstream_addr"].as_str()), (Some(502), Some(&*gone.to_string())));
+    // Without any node there is nothing to wait for.
+    let streams = Streams::new(resources(&[], ""));
+    let gateway = streams.start();
+    client(&streams).send(b"x").expect("sent");
+    assert_eq!(lines(&gateway, 1)[0]["status"], 503);
+    assert_eq!(dropped(&gateway), 1);
+}
+
+#[test]
+fn a_changed_route_does_to_its_sessions_what_it_says() {
+    let echo = Echo::start();
+    let mut streams = Streams::new(resources(&[echo.addr], ", on_change: close"));
+    let gateway = streams.start();
+    let socket = client(&streams);
+    let port = ask(&socket, b"x");
+    let other = Echo::start();
+    streams.resources = resources(&[other.addr], ", on_change: keep");
+    gateway.reload(&streams.setup());
+    eventually("the session to end", || open_sessions(&gateway) == 0);
+    ask(&socket, b"x");
+    assert_eq!((echo.seen(), other.seen()), (1, 1));
+    assert_eq!(lines(&gateway, 1)[0]["upstream_addr"], echo.addr.to_string().as_str());
+    // And now it stays.
+    let port_now = ask(&socket, b"x");
+    assert_ne!(port, port_now);
+    streams.resources = resources(&[echo.addr], ", on_change: keep");
+    gateway.reload(&streams.setup());
+    wait(Duration::from_millis(300));
+    assert_eq!(ask(&socket, b"x"), port_now);
+    assert_eq!((echo.seen(), other.seen()), (1, 3));
+}
+
+#[test]
+fn an_end_does_not_wait_for_sessions_that_are_quiet() {
+    let echo = Echo::start();
+    let streams = Streams::new(resources(&[echo.addr], "")).gateway("timeouts: {drain: 1h}");
+    let mut gateway = streams.start();
+    ask(&client(&streams), b"x");
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    assert_eq!(lines(&gateway, 1)[0]["status"], 200);
+}
+
+/// Many clients at once, over several workers, while the configuration changes: what is answered is right, and nearly all is.
+#[test]
+fn a_busy_socket_mixes_nothing_up() {
+    const CLIENTS: usize = 16;
+    const DATAGRAMS: usize = 200;
+    let echo = Echo::start();
+    let mut streams = Streams::new(resources(&[echo.addr], "")).gateway("workers: 2");
+    let mut gateway = streams.start();
+    let answered = AtomicUsize::new(0);
+    let sockets: Vec<UdpSocket> = (0..CLIENTS).map(|_| client(&streams)).collect();
+    std::thread::scope(|scope| {
+        for (number, socket) in sockets.iter().enumerate() {
+            let answered = &answered;
+            scope.spawn(move || {
+                socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+                let mut buffer = [0; 2048];
+                for turn in 0..DATAGRAMS {
+                    let datagram = format!("{number}/{turn}/{}", "x".repeat(turn * 7 % 1200));
+                    socket.send(datagram.as_bytes()).expect("sent");
+                    // A lost one is no fault; somebody else's is.
+                    let Ok(len) = socket.recv(&mut buffer) else { continue };
+                    let answer = std::str::from_utf8(&buffer[..len]).expect("text");
+                    let own = answer.split_once(' ').expect("a port").1;
+                    assert!(own.starts_with(&format!("{number}/")), "{own}");
+                    if own == datagram {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        for round in 0..5 {
+            streams.resources = resources(&[echo.addr], &format!(", name: round-{round}"));
+            gateway.reload(&streams.setup());
+        }
+    });
+    let answered = answered.load(Ordering::Relaxed);
+    assert!(answered > CLIENTS * DATAGRAMS * 80 / 100, "{answered}");
+    assert_eq!(open_sessions(&gateway), CLIENTS as u64);
+    gateway.assert_healthy();
+}

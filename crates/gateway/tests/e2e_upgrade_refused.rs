@@ -1,0 +1,221 @@
+//! An upgrade that does not come about changes nothing: whatever the new process is, the old one serves on.
+
+mod upgrade;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream, eventually};
+use upgrade::{STILLGATE, Upgraded, children, is_gateway, signal};
+
+/// A gateway that runs from a copy of the binary, in whose place something else can be put.
+struct Replaceable {
+    upgraded: Upgraded,
+    /// Served all the time.
+    client: Client,
+    _bin: tempfile::TempDir,
+    binary: PathBuf,
+}
+
+impl Replaceable {
+    fn start(setup: &Setup) -> Replaceable {
+        let bin = tempfile::tempdir().expect("a temporary folder");
+        let binary = bin.path().join("stillgate");
+        sh(&format!("cp {STILLGATE} {}", binary.display()));
+        let upgraded = Upgraded::start_from(binary.to_str().expect("a plain path"), setup);
+        let client = upgraded.gateway.client();
+        Replaceable { upgraded, client, _bin: bin, binary }
+    }
+
+    /// Puts a script in the binary's place. By another process: nobody may have it open for writing when it is started.
+    fn replace(&self, script: &str) {
+        let (binary, new) = (self.binary.display(), format!("{}.new", self.binary.display()));
+        sh(&format!("printf '%s\\n' '#!/bin/sh' '{script}' > {new} && chmod +x {new} && mv {new} {binary}"));
+    }
+
+    fn restore(&self) {
+        let (binary, new) = (self.binary.display(), format!("{}.new", self.binary.display()));
+        sh(&format!("cp {STILLGATE} {new} && mv {new} {binary}"));
+    }
+
+    /// `stillgate upgrade`, which must not succeed; the gateway serves on. Returns what it says.
+    #[track_caller]
+    fn refused(&mut self, code: i32) -> String {
+        let output = self.upgraded.try_upgrade();
+        assert_eq!(output.status.code(), Some(code), "{output:?}\n{}", self.upgraded.gateway.log());
+        self.serves_on();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    #[track_caller]
+    fn serves_on(&mut self) {
+        assert_eq!(self.client.get("/").head.status(), 200, "over the connection that was there");
+        assert_eq!(self.upgraded.gateway.get("/").head.status(), 200, "over a new one");
+        assert_eq!(self.upgraded.pid(), Some(self.upgraded.gateway.pid()));
+        let pid = self.upgraded.gateway.pid();
+        eventually("no child to be left", || children(pid).is_empty());
+        self.upgraded.gateway.assert_healthy();
+    }
+
+    #[track_caller]
+    fn logs(&self, text: &str) {
+        eventually(&format!("{text:?} in the log"), || self.upgraded.gateway.log().contains(text));
+    }
+}
+
+fn sh(script: &str) {
+    let output = Command::new("sh").args(["-c", script]).output().expect("run sh");
+    assert!(output.status.success(), "{script}: {output:?}");
+}
+
+#[test]
+fn a_binary_that_does_not_work_is_no_loss() {
+    let upstream = Upstream::echo();
+    let mut gateway = Replaceable::start(&Setup::to(upstream.addr()));
+    gateway.replace("exit 3");
+    assert!(gateway.refused(1).contains("not upgraded"));
+    gateway.logs("exit status: 3");
+    gateway.replace("kill -9 $$");
+    gateway.refused(1);
+    gateway.logs("signal: 9");
+    // Something that speaks, but not as it should.
+    gateway.replace("echo hello >&0; exec sleep 30");
+    gateway.refused(1);
+    gateway.logs("does not speak as it should");
+    std::fs::remove_file(&gateway.binary).expect("remove the binary");
+    gateway.refused(1);
+    gateway.logs("cannot start");
+    gateway.restore();
+    gateway.upgraded.upgrade();
+    gateway.upgraded.await_old();
+    assert_eq!(gateway.client.get("/").head.status(), 200);
+}
+
+#[test]
+fn one_that_hangs_can_be_ended_and_only_one_is_started() {
+    let upstream = Upstream::echo();
+    let mut gateway = Replaceable::start(&Setup::to(upstream.addr()));
+    let pid = gateway.upgraded.gateway.pid();
+    gateway.replace("exec sleep 30");
+    signal(pid, "USR2");
+    eventually("the new process", || children(pid).len() == 1);
+    signal(pid, "USR2");
+    gateway.logs("an upgrade is under way already");
+    assert_eq!(gateway.client.get("/").head.status(), 200);
+    signal(children(pid)[0], "KILL");
+    gateway.logs("serving on as before");
+    gateway.serves_on();
+    // A process that is to end takes the new one with it.
+    signal(pid, "USR2");
+    eventually("the new process", || children(pid).len() == 1);
+    let child = children(pid)[0];
+    signal(pid, "TERM");
+    gateway.upgraded.await_old();
+    eventually("its end", || {
+        !PathBuf::from(format!("/proc/{child}/fd")).read_dir().is_ok_and(|mut fds| fds.next().is_some())
+    });
+    assert!(!gateway.upgraded.pid_file().exists());
+}
+
+#[test]
+fn a_new_process_that_dies_later_leaves_the_rest_with_the_former_one() {
+    let upstream = Upstream::bind();
+    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    // A request in flight keeps the former process.
+    let (mut client, mut node) = ask(&upgraded, &upstream);
+    let successor = upgraded.upgrade();
+    signal(successor, "KILL");
+    eventually("nobody to listen", || std::net::TcpStream::connect(upgraded.gateway.addr()).is_err());
+    node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(client.expect_response("GET").body, b"ok");
+    assert_eq!(upgraded.gateway.wait().code(), Some(1));
+    assert!(upgraded.gateway.log().contains("is gone"), "{}", upgraded.gateway.log());
+}
+
+/// A request that the node has not answered.
+fn ask(upgraded: &Upgraded, upstream: &Upstream) -> (Client, Connection) {
+    let mut client = upgraded.gateway.client();
+    client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut node = upstream.accept();
+    node.expect_request();
+    (client, node)
+}
+
+#[test]
+fn both_processes_end_in_order() {
+    let upstream = Upstream::bind();
+    let mut upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let mut before = ask(&upgraded, &upstream);
+    let successor = upgraded.upgrade();
+    let mut after = ask(&upgraded, &upstream);
+    for pid in [upgraded.gateway.pid(), successor] {
+        signal(pid, "TERM");
+    }
+    eventually("both to end", || upgraded.gateway.log().matches("SIGTERM: finishing").count() == 2);
+    for (client, node) in [&mut before, &mut after] {
+        node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        let last = client.expect_response("GET");
+        assert_eq!((last.body.as_slice(), last.head.get("connection")), (&b"ok"[..], Some("close")));
+    }
+    upgraded.await_old();
+    eventually("the successor to end", || !is_gateway(successor, upgraded.gateway.dir()));
+    assert!(!upgraded.pid_file().exists());
+}
+
+#[test]
+fn a_configuration_that_is_wrong_is_refused_by_the_command_and_by_the_new_process() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr());
+    let mut gateway = Replaceable::start(&setup);
+    gateway.upgraded.configure(&Setup::to(upstream.addr()).gateway("nonsense: true"));
+    let said = gateway.refused(1);
+    assert!(said.contains("nothing was upgraded") && said.contains("nonsense"), "{said}");
+    let pid = gateway.upgraded.gateway.pid();
+    signal(pid, "USR2");
+    gateway.logs("serving on as before");
+    gateway.serves_on();
+    // What only shows when it starts: an address that is another's.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = taken.local_addr().expect("its address");
+    gateway.upgraded.configure(&setup.clone().with_listener(addr));
+    assert!(gateway.refused(1).contains("not upgraded"));
+    gateway.logs("cannot listen on");
+    drop(taken);
+    gateway.upgraded.upgrade();
+    gateway.upgraded.await_old();
+    assert_eq!(Client::connect(addr).get("/").head.status(), 200);
+}
+
+#[test]
+fn the_command_finds_the_process_or_says_why_not() {
+    let upstream = Upstream::echo();
+    let upgraded = Upgraded::start(&Setup::to(upstream.addr()));
+    let config = upgraded.gateway.config_path();
+    let run = |arguments: &[&str]| -> Output {
+        Command::new(STILLGATE).arg("upgrade").arg("--config").arg(&config).args(arguments).output().expect("run it")
+    };
+    #[track_caller]
+    fn check(output: &Output, code: i32, expected: &str) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    check(&run(&["--pid", "4194304"]), 2, "there is no process 4194304");
+    check(&run(&["--pid", &std::process::id().to_string()]), 2, "no gateway that can be upgraded");
+    check(&run(&["--pid", "0"]), 2, "no number of a process");
+    check(&run(&["--pid-file", "/nowhere/pid"]), 2, "cannot read /nowhere/pid");
+    let other = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(other.path(), "seven").expect("write");
+    check(&run(&["--pid-file", other.path().to_str().expect("a plain path")]), 2, "no number of a process");
+    let missing = Command::new(STILLGATE).args(["upgrade", "--config", "/nowhere.yaml"]).output().expect("run it");
+    check(&missing, 2, "/nowhere.yaml");
+    let pid = upgraded.gateway.pid();
+    assert!(is_gateway(pid, upgraded.gateway.dir()));
+    // The file that it was started with has no pid file any more.
+    upgraded.gateway.write_config(&Setup::to(upstream.addr()));
+    check(&run(&[]), 2, "--pid");
+    assert_eq!(children(pid), Vec::<u32>::new(), "nothing of all that started anything");
+    let output = run(&["--pid", &pid.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+    let gateway: &Gateway = &upgraded.gateway;
+    assert_eq!(gateway.get("/").head.status(), 200);
+}

@@ -1,0 +1,111 @@
+//! A gateway that is upgraded: the process that the test has started, and those that follow it.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use stillgate_testkit::{Gateway, Setup, eventually};
+
+pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// Looks for processes that are to end: one that was looked at may have started another just before.
+const SWEEPS: usize = 3;
+
+/// A gateway and its successors, all of which end with it.
+#[derive(Debug)]
+pub(crate) struct Upgraded {
+    pub(crate) gateway: Gateway,
+}
+
+impl Upgraded {
+    /// Starts it.
+    #[track_caller]
+    pub(crate) fn start(setup: &Setup) -> Upgraded {
+        Upgraded::start_from(STILLGATE, setup)
+    }
+
+    /// Starts it from this file.
+    #[track_caller]
+    pub(crate) fn start_from(binary: &str, setup: &Setup) -> Upgraded {
+        Upgraded { gateway: Gateway::start(binary, &with_pid_file(setup)) }
+    }
+
+    /// `stillgate upgrade` with the gateway's configuration.
+    pub(crate) fn try_upgrade(&self) -> Output {
+        let config = self.gateway.config_path();
+        Command::new(STILLGATE).arg("upgrade").arg("--config").arg(config).output().expect("run the command")
+    }
+
+    /// The same, which must do it; returns the successor.
+    #[track_caller]
+    pub(crate) fn upgrade(&self) -> u32 {
+        let output = self.try_upgrade();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{complaint}\n{}", self.gateway.log());
+        let pid = said.split_whitespace().find_map(|word| word.parse().ok()).expect("it names the process");
+        eventually("the successor to write its number", || self.pid() == Some(pid));
+        pid
+    }
+
+    /// What the pid file says.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        std::fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
+    }
+
+    pub(crate) fn pid_file(&self) -> PathBuf {
+        self.gateway.dir().join("pid")
+    }
+
+    /// Waits for the end of the process that the test has started.
+    #[track_caller]
+    pub(crate) fn await_old(&mut self) {
+        let status = self.gateway.wait();
+        assert!(status.success(), "{status}\n{}", self.gateway.log());
+    }
+
+    /// Replaces the configuration file without waiting for anybody to read it.
+    pub(crate) fn configure(&self, setup: &Setup) {
+        self.gateway.write_config(&with_pid_file(setup));
+    }
+}
+
+impl Drop for Upgraded {
+    /// Whatever the test has come to: nobody else ends those that are no children of ours.
+    fn drop(&mut self) {
+        for _ in 0..SWEEPS {
+            for pid in children(self.gateway.pid()).into_iter().chain(gateways(self.gateway.dir())) {
+                let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid}")]).status();
+            }
+        }
+    }
+}
+
+/// The processes that run with the configuration in this folder.
+fn gateways(dir: &Path) -> Vec<u32> {
+    let number = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    std::fs::read_dir("/proc").expect("it is there").filter_map(number).filter(|pid| is_gateway(*pid, dir)).collect()
+}
+
+pub(crate) fn with_pid_file(setup: &Setup) -> Setup {
+    setup.clone().gateway("pid_file: \"{dir}/pid\"")
+}
+
+/// Whether a process runs with the configuration in this folder.
+pub(crate) fn is_gateway(pid: u32, dir: &Path) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains(&*dir.to_string_lossy())
+}
+
+/// Processes whose parent this is.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    let text: Vec<String> = threads.filter_map(Result::ok).map(of).collect();
+    text.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+}
+
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("run sh");
+    assert!(status.success());
+}

@@ -1,0 +1,92 @@
+//! How a worker comes to its end: it accepts no more, finishes what it has, and gives away what another process takes.
+
+use crate::client::Client;
+use crate::handover::{GIVING_MS, Giving, Successor};
+use crate::sockets::Place;
+use crate::worker::Worker;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+impl Worker {
+    /// Closes the listeners. Connections that wait in their queues would be reset by that: they are taken first, unless a
+    /// successor has the same sockets.
+    pub(crate) async fn start_draining(
+        self: &Rc<Self>,
+        mut listeners: Vec<(usize, Rc<TcpListener>)>,
+        accepting: &[AbortHandle],
+        receiving: &[(usize, AbortHandle)],
+        successor: Option<Arc<Successor>>,
+    ) {
+        accepting.iter().for_each(AbortHandle::abort);
+        let giving = successor.map(|successor| Rc::new(Giving::new(successor)));
+        if let Some(giving) = &giving {
+            listeners.retain(|(index, _)| !giving.leaves_listener(self.place(*index)));
+            // Of one socket it is the successor who reads. Others are read on for the sessions that there are.
+            let left = receiving.iter().filter(|(index, _)| giving.leaves_listener(self.place(*index)));
+            left.for_each(|(_, receiving)| receiving.abort());
+        }
+        // A turn of the event loop, so that it has seen what came in until now; and no budget, so that all of it is taken.
+        tokio::task::yield_now().await;
+        let take_all = poll_fn(|cx| {
+            for (index, listener) in &listeners {
+                while let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                    match accepted {
+                        Ok((stream, peer)) => self.admit(stream, peer, *index),
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                        Err(_) => break,
+                    }
+                }
+            }
+            Poll::Ready(())
+        });
+        tokio::task::coop::unconstrained(take_all).await;
+        self.draining.set(true);
+        let is_hurrying = giving.is_none();
+        self.giving.replace(giving);
+        // Those who give themselves up are woken a few at a time.
+        if is_hurrying {
+            self.clock.wake_all();
+        }
+    }
+
+    /// Where a listener is.
+    pub(crate) fn place(&self, listener: usize) -> Place {
+        let address = self.addresses[listener];
+        let is_udp = listener >= self.listeners.len() + self.stream_listeners.len();
+        if is_udp { Place::udp(address) } else { Place::tcp(address) }
+    }
+
+    /// What is being given away to whom; `None`: nothing.
+    pub(crate) fn giving(&self) -> Option<Rc<Giving>> {
+        self.giving.borrow().clone()
+    }
+
+    /// Has some connections give themselves up.
+    pub(crate) async fn give_some(&self) {
+        match self.giving() {
+            Some(giving) => giving.turn(self).await,
+            None => pending().await,
+        }
+    }
+
+    /// Whether its end waits for nothing that can be given away.
+    pub(crate) fn has_given(&self, deadline_ms: u64) -> bool {
+        let is_late = self.clock.now_ms() >= deadline_ms + GIVING_MS;
+        is_late || self.giving().is_none_or(|giving| giving.is_over())
+    }
+
+    /// Whether it is to end as soon as it can: nobody is waited for who is idle.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.draining.get() && self.giving.borrow().is_none()
+    }
+
+    /// Whether a client is told that its connection ends with this response.
+    pub(crate) fn parts_with(&self, client: &Client) -> bool {
+        self.draining.get() && !self.giving().is_some_and(|giving| giving.takes(self, client))
+    }
+}

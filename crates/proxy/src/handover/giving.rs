@@ -1,0 +1,140 @@
+//! The old process's side: connections are woken a few at a time, and each gives itself up.
+
+use super::state::{ConnectionState, Parcel, State};
+use crate::client::Client;
+use crate::clock::Cursor;
+use crate::sockets::Place;
+use crate::stream::Stream;
+use crate::worker::Worker;
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+/// Connections that may wait for the thread that sends them, of all workers. A tunnel stands still while it waits.
+pub const OUTBOX: usize = 128;
+/// Tasks woken before the event loop turns again.
+const WOKEN_AT_ONCE: usize = 16;
+/// A worker that is to end gets this long to give away what it can.
+pub(crate) const GIVING_MS: u64 = 10_000;
+/// How long a worker waits for room in the outbox, and between two passes over its connections.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+const PASS_WAIT: Duration = Duration::from_millis(20);
+
+/// Who takes over, and what.
+#[derive(Debug)]
+pub struct Successor {
+    /// Where connections and tunnels go.
+    pub outbox: mpsc::Sender<Parcel>,
+    /// Where it listens, with the very sockets that we do.
+    pub listening: HashSet<Place>,
+    /// Those of them whose connections it serves as we do.
+    pub alike: HashSet<Place>,
+    /// Keys of the routes whose tunnels it can go on with.
+    pub routes: HashSet<String>,
+}
+
+/// A worker that is giving away what it has.
+pub(crate) struct Giving {
+    successor: Arc<Successor>,
+    /// Where the present pass over the timers is; `None`: between two.
+    cursor: Cell<Option<Cursor>>,
+    /// Whether another pass may find something: one was given in this pass, or found no room.
+    is_worth_a_pass: Cell<bool>,
+}
+
+impl Giving {
+    pub(crate) fn new(successor: Arc<Successor>) -> Giving {
+        Giving { successor, cursor: Cell::new(None), is_worth_a_pass: Cell::new(true) }
+    }
+
+    /// Whether the successor has this listener's sockets.
+    pub(crate) fn leaves_listener(&self, place: Place) -> bool {
+        self.successor.listening.contains(&place)
+    }
+
+    /// Whether connections like this one are given away.
+    pub(crate) fn takes(&self, worker: &Worker, client: &Client) -> bool {
+        matches!(client.stream, Stream::Plain(_))
+            && self.successor.alike.contains(&worker.place(client.listener))
+            && !self.successor.outbox.is_closed()
+    }
+
+    /// Whether tunnels of this route are.
+    pub(crate) fn takes_route(&self, key: &str) -> bool {
+        self.successor.routes.contains(key)
+    }
+
+    /// Whether everything that can be given has been, as far as we know, or nobody takes it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.cursor.get().is_none() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
+    }
+
+    /// Sends what `pack` makes, if there is room for it.
+    pub(crate) fn send(&self, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
+        let Ok(room) = self.successor.outbox.try_reserve() else {
+            self.is_worth_a_pass.set(true);
+            return false;
+        };
+        // Without a descriptor for it, it stays.
+        let Ok(parcel) = pack() else { return false };
+        self.is_worth_a_pass.set(true);
+        room.send(parcel);
+        true
+    }
+
+    /// Wakes the next few, as soon as there is room for them. Can be dropped at any time.
+    pub(crate) async fn turn(&self, worker: &Worker) {
+        let Some(from) = self.cursor.get() else {
+            if !self.is_worth_a_pass.get() || self.successor.outbox.is_closed() {
+                return pending().await;
+            }
+            sleep(PASS_WAIT).await;
+            self.is_worth_a_pass.set(false);
+            self.cursor.set(Some(Cursor::default()));
+            return;
+        };
+        while self.successor.outbox.capacity() < WOKEN_AT_ONCE && !self.successor.outbox.is_closed() {
+            sleep(ROOM_WAIT).await;
+        }
+        self.cursor.set(worker.clock.wake_some(from, WOKEN_AT_ONCE));
+        yield_now().await;
+    }
+}
+
+/// Gives a connection away that waits for a request. True: it is the other process's, and ours is to be dropped.
+pub(crate) fn give_idle(worker: &Worker, client: &Client) -> bool {
+    // Nearly always, so it is asked first.
+    if !worker.draining.get() {
+        return false;
+    }
+    let Some(giving) = worker.giving() else { return false };
+    giving.takes(worker, client)
+        && giving.send(|| {
+            let state = State::Connection(ConnectionState::of(worker, client));
+            Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
+        })
+}
+
+impl ConnectionState {
+    pub(crate) fn of(worker: &Worker, client: &Client) -> ConnectionState {
+        ConnectionState {
+            peer: client.peer,
+            local: client.local,
+            listener: worker.addresses[client.listener],
+            is_new: client.is_new,
+            quiet_ms: worker.clock.now_ms().saturating_sub(client.quiet_since_ms),
+        }
+    }
+}
+
+/// One more descriptor of a socket: closing ours leaves the connection as it is.
+pub(crate) fn share(stream: &Stream) -> io::Result<OwnedFd> {
+    stream.socket().ok_or(io::ErrorKind::Unsupported)?.as_fd().try_clone_to_owned()
+}

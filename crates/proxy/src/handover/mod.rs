@@ -1,0 +1,26 @@
+//! Live connections go to another process: what a binary upgrade takes from the old one's workers to the new one's.
+//!
+//! ```text
+//!  old: task gives itself up ─▶ outbox ─▶ sending thread ══ one datagram a connection ══▶ receiving thread ─▶ inbox ─▶ task :new
+//! ```
+//!
+//! Given are tunnels, and connections that wait for a request, if no side of theirs goes through TLS or HTTP/2, whose state
+//! is in memory that cannot be moved. A connection is whole at every moment: what is in the kernel's buffers goes along with its
+//! descriptor, what was read and not written is part of its `state`. What cannot be given at once is tried again, so nobody
+//! waits for the other process but the thread that sends.
+
+mod digests;
+mod giving;
+mod state;
+mod taking;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use digests::{ROUTES, STREAM_ROUTES};
+pub use digests::{RouteDigest, digest};
+pub(crate) use giving::{GIVING_MS, Giving, give_idle, share};
+pub use giving::{OUTBOX, Successor};
+pub(crate) use state::{ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState};
+pub use state::{Damaged, Parcel, State};
+pub(crate) use taking::{Arrival, Takes, take};
+pub use taking::{INBOX, Inbox};

@@ -1,0 +1,187 @@
+//! What a connection is besides its sockets, as it is written to another process.
+//!
+//! A parcel is one datagram: a line of JSON, then the bytes that the connection holds, and its descriptors beside it. Bytes
+//! are not part of the JSON, so that a parcel stays below what a datagram may have. Keys that are not known are ignored; those that
+//! are missing, and lengths that do not fit, make a parcel damaged.
+
+use crate::buffer::BUFFER_BYTES;
+use crate::tunnel::Bounds;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use stillgate_wire::HEAD_BYTES_MAX;
+
+/// A connection on its way to another process.
+#[derive(Debug)]
+pub struct Parcel {
+    /// What it is.
+    pub state: State,
+    /// What it holds: of a tunnel the head of its request, then what is on its way to the node and to the client.
+    pub bytes: Vec<u8>,
+    /// The client's socket, and of a tunnel the node's.
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// What a connection is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It waits for a request.
+    Connection(ConnectionState),
+    /// It is tied to a node's.
+    Tunnel(Box<TunnelState>),
+}
+
+/// Of every connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionState {
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// Where the listener is that has accepted it.
+    pub(crate) listener: SocketAddr,
+    /// Nothing has been served on it.
+    pub(crate) is_new: bool,
+    /// Since when it waits.
+    pub(crate) quiet_ms: u64,
+}
+
+/// Of a tunnel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TunnelState {
+    pub(crate) connection: ConnectionState,
+    /// Who asks.
+    pub(crate) address: IpAddr,
+    pub(crate) origin: OriginState,
+    /// Key of its route, as in a [`super::RouteDigest`].
+    pub(crate) route: String,
+    pub(crate) node: SocketAddr,
+    /// The node as it is configured.
+    pub(crate) node_host: String,
+    /// What becomes of it when its route is changed; `None`: it goes on.
+    pub(crate) policy: Option<PolicyState>,
+    /// That has happened so long ago.
+    pub(crate) revoked_ms: Option<u64>,
+    pub(crate) bounds: Bounds,
+    pub(crate) age_ms: u64,
+    /// Client to node.
+    pub(crate) up: DirectionState,
+    /// Node to client.
+    pub(crate) down: DirectionState,
+}
+
+/// What the access log and the metrics will tell of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OriginState {
+    Request(RequestState),
+    Session(SessionState),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SessionState {
+    pub(crate) status: u16,
+    pub(crate) server_name: Option<String>,
+    pub(crate) connect_us: Option<u64>,
+    pub(crate) started_us: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RequestState {
+    /// Bytes of the request's head.
+    pub(crate) head: usize,
+    /// Which of the route's paths matched; `None`: it is not the route any more that it was then.
+    pub(crate) path: Option<usize>,
+    pub(crate) status: u16,
+    /// Bytes of the response's head.
+    pub(crate) head_bytes: u64,
+    pub(crate) upstream_us: Option<u64>,
+    /// When its first bytes came, and when its node was chosen; `None`: nobody wanted to know.
+    pub(crate) started_us: Option<u64>,
+    pub(crate) node_since_us: Option<u64>,
+}
+
+/// `on_change` of its route.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PolicyState {
+    Drain,
+    Close,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DirectionState {
+    /// Bytes read and not written.
+    pub(crate) held: usize,
+    pub(crate) ends: Ends,
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    /// Since when nothing has moved.
+    pub(crate) quiet_ms: u64,
+}
+
+/// How far a direction is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ends {
+    Open,
+    /// The sender has ended; the receiver has not been told.
+    Untold,
+    Told,
+}
+
+/// Why what came is no parcel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged(pub(crate) String);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Damaged {}
+
+impl Parcel {
+    /// The datagram; the sockets go beside it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut datagram = serde_json::to_vec(&self.state).expect("plain values have a JSON form");
+        datagram.push(b'\n');
+        datagram.extend_from_slice(&self.bytes);
+        datagram
+    }
+
+    /// Of a datagram and what came beside it.
+    pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, Damaged> {
+        let end = datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| Damaged("it has no end".to_owned()))?;
+        let state: State = serde_json::from_slice(&datagram[..end]).map_err(|error| Damaged(error.to_string()))?;
+        let bytes = datagram[end + 1..].to_vec();
+        if sockets.len() != state.sockets() {
+            return Err(Damaged(format!("it came with {} sockets", sockets.len())));
+        }
+        if state.bytes() != Some(bytes.len()) {
+            return Err(Damaged(format!("it came with {} bytes", bytes.len())));
+        }
+        Ok(Parcel { state, bytes, sockets })
+    }
+}
+
+impl State {
+    fn sockets(&self) -> usize {
+        match self {
+            State::Connection(_) => 1,
+            State::Tunnel(_) => 2,
+        }
+    }
+
+    /// How many it must come with; `None`: more than it may.
+    fn bytes(&self) -> Option<usize> {
+        let State::Tunnel(tunnel) = self else { return Some(0) };
+        let head = match tunnel.origin {
+            OriginState::Request(RequestState { head, .. }) => head,
+            OriginState::Session(_) => 0,
+        };
+        let may_be = head <= HEAD_BYTES_MAX && tunnel.up.held <= BUFFER_BYTES && tunnel.down.held <= BUFFER_BYTES;
+        may_be.then(|| head + tunnel.up.held + tunnel.down.held)
+    }
+}

@@ -1,0 +1,189 @@
+//! Parcels: what goes in comes out, and what is no parcel is refused.
+
+use super::*;
+use crate::buffer::BUFFER_BYTES;
+use crate::tunnel::Bounds;
+use proptest::prelude::*;
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use stillgate_wire::HEAD_BYTES_MAX;
+
+fn sockets(count: usize) -> Vec<OwnedFd> {
+    (0..count).map(|_| File::open("/dev/null").unwrap().into()).collect()
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
+}
+
+fn direction() -> impl Strategy<Value = DirectionState> {
+    let ends = prop_oneof![Just(Ends::Open), Just(Ends::Untold), Just(Ends::Told)];
+    let held = prop_oneof![Just(0), 0..200usize, Just(BUFFER_BYTES)];
+    (held, ends, any::<u64>(), any::<u64>(), any::<u64>())
+        .prop_map(|(held, ends, read, written, quiet_ms)| DirectionState { held, ends, read, written, quiet_ms })
+}
+
+fn connection() -> impl Strategy<Value = ConnectionState> {
+    (address(), address(), address(), any::<bool>(), any::<u64>()).prop_map(
+        |(peer, local, listener, is_new, quiet_ms)| ConnectionState { peer, local, listener, is_new, quiet_ms },
+    )
+}
+
+prop_compose! {
+    fn request()(
+        head in prop_oneof![0..500usize, Just(HEAD_BYTES_MAX)],
+        path: Option<usize>,
+        status: u16,
+        head_bytes: u64,
+        times: [Option<u64>; 3],
+    ) -> OriginState {
+        let [upstream_us, started_us, node_since_us] = times;
+        OriginState::Request(RequestState { head, path, status, head_bytes, upstream_us, started_us, node_since_us })
+    }
+}
+
+prop_compose! {
+    fn tunnel()(
+        connection in connection(),
+        address: IpAddr,
+        origin in prop_oneof![request(), session()],
+        (route, node_host) in (".{0,40}", ".{0,40}"),
+        node in address(),
+        policy in prop::option::of(prop_oneof![Just(PolicyState::Drain), Just(PolicyState::Close)]),
+        revoked_ms: Option<u64>,
+        [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms, age_ms]: [u64; 6],
+        (up, down) in (direction(), direction()),
+    ) -> TunnelState {
+        let bounds = Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms };
+        TunnelState { connection, address, origin, route, node, node_host, policy, revoked_ms, bounds, age_ms, up, down }
+    }
+}
+
+prop_compose! {
+    fn session()(
+        status: u16,
+        server_name in prop::option::of(".{0,40}"),
+        connect_us: Option<u64>,
+        started_us: u64,
+    ) -> OriginState {
+        OriginState::Session(SessionState { status, server_name, connect_us, started_us })
+    }
+}
+
+fn state() -> impl Strategy<Value = State> {
+    prop_oneof![connection().prop_map(State::Connection), tunnel().prop_map(|state| State::Tunnel(Box::new(state)))]
+}
+
+/// As many bytes as the state asks for, and sockets.
+fn parcel(state: State) -> Parcel {
+    let (bytes, count) = match &state {
+        State::Connection(_) => (0, 1),
+        State::Tunnel(tunnel) => {
+            let head = match &tunnel.origin {
+                OriginState::Request(request) => request.head,
+                OriginState::Session(_) => 0,
+            };
+            (head + tunnel.up.held + tunnel.down.held, 2)
+        }
+    };
+    // Line ends among them.
+    let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
+    Parcel { state, bytes, sockets: sockets(count) }
+}
+
+proptest! {
+    #[test]
+    fn what_goes_in_comes_out(state in state()) {
+        let packed = parcel(state);
+        let datagram = packed.encode();
+        let found = Parcel::decode(&datagram, sockets(packed.sockets.len())).unwrap();
+        prop_assert_eq!(&found.state, &packed.state);
+        prop_assert!(found.bytes == packed.bytes);
+    }
+
+    /// Whatever a datagram is, it is a parcel or refused.
+    #[test]
+    fn damage_is_refused_or_harmless(state in state(), at: prop::sample::Index, with: u8, cut: prop::sample::Index, count in 0..4usize) {
+        let mut datagram = parcel(state).encode();
+        let at = at.index(datagram.len());
+        datagram[at] = with;
+        let _ = Parcel::decode(&datagram, sockets(count));
+        datagram.truncate(cut.index(datagram.len()));
+        prop_assert!(Parcel::decode(&datagram, sockets(count)).is_err(), "it was cut");
+    }
+
+    #[test]
+    fn noise_is_refused(noise in prop::collection::vec(any::<u8>(), 0..300), count in 0..3usize) {
+        prop_assert!(Parcel::decode(&noise, sockets(count)).is_err());
+    }
+}
+
+fn example() -> Parcel {
+    let any: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let connection = ConnectionState { peer: any, local: any, listener: any, is_new: true, quiet_ms: 7 };
+    let flow = |held| DirectionState { held, ends: Ends::Open, read: 3, written: 2, quiet_ms: 1 };
+    let request = RequestState {
+        head: 4,
+        path: Some(0),
+        status: 101,
+        head_bytes: 5,
+        upstream_us: None,
+        started_us: Some(1),
+        node_since_us: None,
+    };
+    let bounds = Bounds { idle_ms: 1, total_ms: 2, node_send_ms: 3, client_send_ms: 4, drain_ms: 5 };
+    parcel(State::Tunnel(Box::new(TunnelState {
+        connection,
+        address: any.ip(),
+        origin: OriginState::Request(request),
+        route: "r".to_owned(),
+        node: any,
+        node_host: "h".to_owned(),
+        policy: Some(PolicyState::Drain),
+        revoked_ms: None,
+        bounds,
+        age_ms: 9,
+        up: flow(1),
+        down: flow(2),
+    })))
+}
+
+#[test]
+fn foreign_parcels_are_refused_by_name() {
+    #[track_caller]
+    fn check(change: impl Fn(String) -> String, sockets_count: usize, expected: &str) {
+        let text = String::from_utf8(example().encode()).unwrap();
+        let found = Parcel::decode(change(text).as_bytes(), sockets(sockets_count));
+        let error = found.expect_err("it is no parcel").to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let same = |text: String| text;
+    assert!(Parcel::decode(&example().encode(), sockets(2)).is_ok());
+    check(same, 1, "1 sockets");
+    check(same, 3, "3 sockets");
+    check(|text| text + "x", 2, "8 bytes");
+    check(|text| text.replace("\"held\":2", "\"held\":3"), 2, "7 bytes");
+    check(|text| text.replace("\"held\":2", "\"held\":99999999"), 2, "7 bytes");
+    check(|text| text.replace("\"head\":4", "\"head\":18446744073709551615"), 2, "7 bytes");
+    check(|text| text.replace("\"route\":\"r\",", ""), 2, "route");
+    check(|text| text.replace("tunnel", "carriage"), 2, "carriage");
+    check(|text| text.replace("\"policy\":\"drain\"", "\"policy\":\"perhaps\""), 2, "perhaps");
+    check(|text| text.replace('\n', ""), 2, "no end");
+}
+
+#[test]
+fn keys_of_a_later_version_are_ignored() {
+    let text = String::from_utf8(example().encode()).unwrap();
+    let later = text.replace("\"age_ms\":9", "\"age_ms\":9,\"mood\":{\"is\":\"good\"}");
+    assert_ne!(text, later);
+    assert_eq!(Parcel::decode(later.as_bytes(), sockets(2)).unwrap().state, example().state);
+}
+
+#[test]
+fn digests_tell_different_things_apart() {
+    assert_eq!(digest(&("a", 1)), digest(&("a", 1)));
+    assert_ne!(digest(&("a", 1)), digest(&("a", 2)));
+    // Of FNV-1a's own test vectors; a text's form has its quotes.
+    assert_eq!(digest(&format_args!("foobar")), 0x8594_4171_F739_67E8);
+}

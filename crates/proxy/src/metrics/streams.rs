@@ -1,0 +1,59 @@
+//! What sessions of `stream_proxy` add when they end.
+//!
+//! They are looked up by their labels: a session costs a connection, and one look more is nothing beside that.
+
+use super::values::node_label;
+use super::{MetricsPlan, PlanFamily, Recorder};
+use crate::stream_proxy::Session;
+use std::fmt::Write;
+use stillgate_config::{Label, Protocol, Source};
+use stillgate_metrics::family::LABELS_MAX;
+
+impl Recorder {
+    /// Counts a session that has ended. Bytes are the client's: from it, and to it.
+    pub(crate) fn record_session(
+        &mut self,
+        metrics: Option<&MetricsPlan>,
+        session: &Session,
+        received: u64,
+        sent: u64,
+    ) {
+        let Some(metrics) = metrics else { return };
+        if let Some(family) = &metrics.stream_sessions {
+            self.add_to_session(metrics, family, session, "", 1);
+        }
+        if let Some(family) = &metrics.stream_bytes {
+            self.add_to_session(metrics, family, session, "ingress", received);
+            self.add_to_session(metrics, family, session, "egress", sent);
+        }
+    }
+
+    fn add_to_session(
+        &mut self,
+        metrics: &MetricsPlan,
+        family: &PlanFamily,
+        session: &Session,
+        direction: &str,
+        amount: u64,
+    ) {
+        let (mut node, mut code) = (String::new(), String::new());
+        let node = session.node.as_ref().map_or("", |of| node_label(of, metrics.node_is_ip, &mut node));
+        write!(code, "{}", session.status).expect("writing to a String does not fail");
+        let mut values: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
+        for (value, source) in values.iter_mut().zip(family.sources.iter()) {
+            *value = match source {
+                Source::Label(Label::StreamRoute) => session.route.as_ref().map_or("", |route| &route.id).as_bytes(),
+                Source::Label(Label::Node) => node.as_bytes(),
+                Source::Label(Label::Code) => code.as_bytes(),
+                Source::Label(Label::Direction) => direction.as_bytes(),
+                Source::Label(Label::Protocol) if session.protocol == Protocol::Udp => b"udp",
+                Source::Label(Label::Protocol) => b"tcp",
+                // The families have no others, and none of variables.
+                Source::Label(_) | Source::Variable(_) => b"",
+            };
+        }
+        let handle = self.writer.series(&family.declared, &values[..family.sources.len()]);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = self.writer.add(handle, amount);
+    }
+}

@@ -1,0 +1,192 @@
+//! The stream routes of a Plan: which of them takes a connection, and what its connections hold of it.
+//!
+//! They are looked through one after the other, in the order in which they come first: a connection asks once, and there are few.
+
+use super::lease::{Lease, is_same_place};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use stillgate_config::{Config, OnChange, Protocol, StreamRoute, Upstream};
+
+/// All stream routes.
+#[derive(Debug, Default)]
+pub(crate) struct StreamRoutes {
+    /// As the configuration has them.
+    configured: Vec<Arc<StreamRoute>>,
+    /// Those to upstreams of TCP, and of UDP, the first to be asked first.
+    tcp: Vec<PlanStreamRoute>,
+    udp: Vec<PlanStreamRoute>,
+}
+
+/// A stream route.
+#[derive(Debug)]
+pub(crate) struct PlanStreamRoute {
+    pub(crate) route: Arc<StreamRoute>,
+    /// What its connections hold of it; `None`: they do not mind what becomes of it.
+    pub(crate) lease: Option<Arc<Lease>>,
+}
+
+/// What a route may ask of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) client: IpAddr,
+    /// Where it connected to.
+    pub(crate) local: SocketAddr,
+    /// In lower case.
+    pub(crate) server_name: Option<&'a str>,
+}
+
+impl StreamRoutes {
+    /// Those of a configuration, and the leases of those that are there no more, or not as they were.
+    pub(super) fn new(config: &Config, previous: Option<&Arc<StreamRoutes>>) -> (Arc<StreamRoutes>, Vec<Arc<Lease>>) {
+        let configured = &config.stream_routes;
+        let nothing = Arc::<StreamRoutes>::default();
+        let previous = previous.unwrap_or(&nothing);
+        // What is read anew is other memory, and an upstream can only have changed with it.
+        let is_same = |(a, b): (&Arc<StreamRoute>, &Arc<StreamRoute>)| Arc::ptr_eq(a, b);
+        if previous.configured.len() == configured.len() && previous.configured.iter().zip(configured).all(is_same) {
+            return (previous.clone(), Vec::new());
+        }
+        let before: HashMap<&str, &PlanStreamRoute> =
+            previous.iter().map(|before| (before.route.id.as_str(), before)).collect();
+        let mut routes = StreamRoutes { configured: configured.clone(), ..StreamRoutes::default() };
+        for route in configured {
+            let upstream = &config.upstreams[route.upstream];
+            let lease = lease_of(route, upstream, before.get(route.id.as_str()).copied());
+            let of_protocol = match upstream.protocol {
+                Protocol::Udp => &mut routes.udp,
+                Protocol::Http | Protocol::Tcp => &mut routes.tcp,
+            };
+            of_protocol.push(PlanStreamRoute { route: route.clone(), lease });
+        }
+        // Stable: equals stay in the order of the file.
+        routes.tcp.sort_by_key(|of| std::cmp::Reverse(of.route.sni.as_ref().map(|sni| sni.precedence())));
+        let kept: HashSet<*const Lease> = routes.iter().filter_map(|of| of.lease.as_ref()).map(Arc::as_ptr).collect();
+        let leases = previous.iter().filter_map(|of| of.lease.as_ref());
+        let revoked = leases.filter(|lease| !kept.contains(&Arc::as_ptr(lease))).cloned().collect();
+        (Arc::new(routes), revoked)
+    }
+
+    /// The one that takes a connection, or datagrams.
+    pub(crate) fn find(&self, protocol: Protocol, asked: &Asked<'_>) -> Option<&PlanStreamRoute> {
+        let routes = if protocol == Protocol::Udp { &self.udp } else { &self.tcp };
+        routes.iter().find(|of| takes(&of.route, asked))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanStreamRoute> {
+        self.tcp.iter().chain(&self.udp)
+    }
+}
+
+fn takes(route: &StreamRoute, asked: &Asked<'_>) -> bool {
+    let local = asked.local.ip().to_canonical();
+    route.server_port.is_none_or(|port| port == asked.local.port())
+        && route.remote_addr.is_none_or(|net| net.contains(&asked.client.to_canonical()))
+        && route.server_addr.is_none_or(|net| net.contains(&local))
+        && route.sni.as_ref().is_none_or(|sni| asked.server_name.is_some_and(|name| sni.matches(name.as_bytes())))
+}
+
+/// The lease of a route: that of `before`, which has the same id, where the route is the same.
+fn lease_of(route: &StreamRoute, upstream: &Arc<Upstream>, before: Option<&PlanStreamRoute>) -> Option<Arc<Lease>> {
+    if route.on_change == OnChange::Keep {
+        return None;
+    }
+    let is_own = upstream.key.strip_prefix("stream_routes/").is_some_and(|id| id == route.id);
+    let same = before.and_then(|before| {
+        let lease = before.lease.as_ref()?;
+        // The place in the list of upstreams means nothing.
+        let is_same = StreamRoute { upstream: route.upstream, ..(*before.route).clone() } == *route;
+        (is_same && is_same_place(lease.upstream(), Some(upstream), is_own)).then(|| lease.clone())
+    });
+    Some(same.unwrap_or_else(|| Arc::new(Lease::new(route.on_change, Some(upstream.clone())))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(routes: &str) -> Config {
+        let text = format!(
+            "gateway: {{stream_proxy: {{tcp: [{{address: \"0.0.0.0:1\", tls_passthrough: true}}]}}}}\n\
+             upstreams:\n- {{id: u, scheme: tcp, nodes: {{\"10.0.0.1:81\": 1}}}}\n\
+             - {{id: v, scheme: tcp, nodes: {{\"10.0.0.1:82\": 1}}}}\n\
+             - {{id: d, scheme: udp, nodes: {{\"10.0.0.1:53\": 1}}}}\nstream_routes: [{routes}]\n"
+        );
+        stillgate_config::load(text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")).config
+    }
+
+    fn routes(text: &str) -> Arc<StreamRoutes> {
+        StreamRoutes::new(&config(text), None).0
+    }
+
+    #[test]
+    fn the_most_exact_name_comes_first_then_the_order_of_the_file() {
+        let routes = routes(
+            "{id: any, upstream_id: u}, {id: wide, sni: '*.test', upstream_id: u}, \
+             {id: near, sni: '*.a.test', upstream_id: u}, {id: exact, sni: b.a.test, server_port: 1, upstream_id: u}, \
+             {id: again, sni: b.a.test, upstream_id: u}, {id: udp, upstream_id: d}",
+        );
+        let check = |name: Option<&str>, port: u16, expected: &str| {
+            let local = SocketAddr::from(([10, 0, 0, 9], port));
+            let asked = Asked { client: [10, 0, 0, 1].into(), local, server_name: name };
+            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            assert_eq!(found, Some(expected), "{name:?} {port}");
+            assert_eq!(routes.find(Protocol::Udp, &asked).unwrap().route.id, "udp");
+        };
+        check(Some("b.a.test"), 1, "exact");
+        check(Some("b.a.test"), 2, "again");
+        check(Some("c.a.test"), 1, "near");
+        check(Some("d.c.a.test"), 1, "near");
+        check(Some("a.test"), 1, "wide");
+        check(Some("test"), 1, "any");
+        check(Some("other"), 1, "any");
+        check(None, 1, "any");
+    }
+
+    #[test]
+    fn addresses_and_ports_must_hold() {
+        let routes = routes(
+            "{id: port, server_port: 1, upstream_id: u}, {id: address, server_addr: 10.0.0.0/24, upstream_id: u}, \
+             {id: client, remote_addr: '10.1.0.0/16', upstream_id: u}, {id: six, remote_addr: '::1', upstream_id: u}",
+        );
+        let check = |client: &str, local: &str, expected: Option<&str>| {
+            let asked = Asked { client: client.parse().unwrap(), local: local.parse().unwrap(), server_name: None };
+            let found = routes.find(Protocol::Tcp, &asked).map(|found| found.route.id.as_str());
+            assert_eq!(found, expected, "{client} {local}");
+            assert!(routes.find(Protocol::Udp, &asked).is_none());
+        };
+        check("192.0.2.1", "192.0.2.2:1", Some("port"));
+        check("192.0.2.1", "10.0.0.7:2", Some("address"));
+        check("192.0.2.1", "[::ffff:10.0.0.7]:2", Some("address"));
+        check("10.1.2.3", "192.0.2.2:2", Some("client"));
+        check("::ffff:10.1.2.3", "192.0.2.2:2", Some("client"));
+        check("::1", "[::1]:2", Some("six"));
+        check("10.2.0.1", "10.0.1.7:2", None);
+    }
+
+    #[test]
+    fn a_lease_is_revoked_by_a_change_of_its_route_alone() {
+        const R: &str = "{id: r, upstream_id: u, on_change: close}";
+        const OWN: &str = "{id: r, on_change: drain, upstream: {nodes: {'10.0.0.1:81': 1}}}";
+        const OTHER: &str = "{id: o, upstream: {nodes: {'10.0.0.1:90': 1}}}, ";
+        let check = |old: &str, new: &str, expected: bool| {
+            let (first, _) = StreamRoutes::new(&config(old), None);
+            let (_, revoked) = StreamRoutes::new(&config(new), Some(&first));
+            assert_eq!(revoked.len(), usize::from(expected), "{old}\n{new}");
+        };
+        check(R, R, false);
+        check(R, &format!("{OTHER}{R}"), false);
+        check(&format!("{OTHER}{R}"), R, false);
+        check(OWN, &format!("{OTHER}{OWN}"), false);
+        check(R, "", true);
+        check(R, &R.replace("id: u", "id: v"), true);
+        check(R, &R.replace("close", "keep"), true);
+        check(R, &R.replace("on_change", "server_port: 1, on_change"), true);
+        check(R, &R.replace("on_change", "timeout: {idle: 1s}, on_change"), true);
+        check(OWN, &OWN.replace("81", "83"), true);
+        check(&R.replace("close", "keep"), "", false);
+        let same = config(R);
+        let (first, _) = StreamRoutes::new(&same, None);
+        assert!(Arc::ptr_eq(&first, &StreamRoutes::new(&same, Some(&first)).0));
+    }
+}

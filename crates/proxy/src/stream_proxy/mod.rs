@@ -1,0 +1,27 @@
+//! Connections that carry no HTTP: TCP, TLS and UDP between clients and nodes, by `stream_routes`.
+//!
+//! ```text
+//!  TCP  accept ─▶ PROXY header? ─▶ TLS here, or a look at its hello ─▶ route ─▶ node ─▶ PROXY header? ─▶ Tunnel ─▶ one record
+//!  UDP  datagram ─▶ session of its sender ──────── none yet: route ─▶ node ────────────────────────────▶ one record
+//! ```
+//!
+//! What follows is bytes, and the business of `tunnel`, or datagrams, and that of `udp`.
+
+mod client_hello;
+mod nodes;
+mod session;
+mod tcp;
+mod udp;
+
+pub(crate) use session::{Ends, Session, StreamVars};
+pub(crate) use tcp::admit;
+pub(crate) use udp::serve as serve_udp;
+
+/// Status of a session that a node took, whatever came of it.
+const STATUS_SERVED: u16 = 200;
+/// Of one that no route takes.
+const STATUS_NO_ROUTE: u16 = 404;
+/// Of one whose node refuses what is sent to it.
+const STATUS_NODE_FAILED: u16 = 502;
+/// Of one whose upstream has no node, or as many sessions as it may have.
+const STATUS_UNAVAILABLE: u16 = 503;

@@ -1,0 +1,147 @@
+//! Which node a session goes to: chosen by the balancer, the next one where that fails, as long as the rules say so.
+
+use super::STATUS_UNAVAILABLE;
+use super::session::{Ends, Session, StreamVars};
+use crate::health;
+use crate::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use stillgate_config::Balance;
+use stillgate_route::Lookup;
+use stillgate_upstream::{Attempt, Decision, Failure, Report, Tried, decide};
+
+/// The tries of one session.
+pub(super) struct Choice<'a> {
+    worker: &'a Worker,
+    upstream: &'a WorkerUpstream,
+    /// What the consistent hash hashes.
+    key: Option<Vec<u8>>,
+    tried: Tried,
+    retries_used: u32,
+    began_ms: u64,
+    /// What it would come to where no node is left.
+    status: u16,
+}
+
+impl<'a> Choice<'a> {
+    /// Err: the status, where the upstream takes on no more.
+    pub(super) fn new(
+        worker: &'a Worker,
+        upstream: &'a WorkerUpstream,
+        session: &Session,
+        ends: Ends<'_>,
+    ) -> Result<Choice<'a>, u16> {
+        let definition = &upstream.definition.definition;
+        if !upstream.state.borrow().has_place() {
+            worker.counters.requests_shed.add(1);
+            return Err(STATUS_UNAVAILABLE);
+        }
+        let key = match &definition.balance {
+            Balance::ConsistentHash(variable) => {
+                let vars = StreamVars { session, ends };
+                vars.value(variable, &mut Vec::new()).map(<[u8]>::to_vec)
+            }
+            Balance::RoundRobin | Balance::LeastConn | Balance::Ewma => None,
+        };
+        let (began_ms, status) = (worker.clock.now_ms(), STATUS_UNAVAILABLE);
+        Ok(Choice { worker, upstream, key, tried: Tried::default(), retries_used: 0, began_ms, status })
+    }
+
+    /// The next node to be tried, or the status.
+    pub(super) fn pick(&mut self, session: &mut Session) -> Result<Try<'a>, u16> {
+        let Choice { worker, upstream, .. } = *self;
+        let now_ms = worker.clock.now_ms();
+        let picked = upstream.state.borrow_mut().pick(self.key.as_deref(), now_ms, worker.random(), &self.tried);
+        let Some(slot) = picked else {
+            let why =
+                if self.tried.is_empty() { "the upstream has no node" } else { "every node of the upstream failed" };
+            self.note(session, why);
+            return Err(self.status);
+        };
+        if !self.tried.is_empty() {
+            worker.counters.upstream_retries.add(1);
+        }
+        self.tried.insert(slot);
+        session.node = Some(upstream.state.borrow().endpoint(slot).clone());
+        Ok(Try::new(worker, upstream, slot, self.retries_used > 0))
+    }
+
+    /// The node could not be reached. Ok: another one may be tried.
+    pub(super) fn failed(
+        &mut self,
+        session: &Session,
+        slot: usize,
+        failure: Failure,
+        is_local: bool,
+        why: &str,
+    ) -> Result<(), u16> {
+        let Choice { worker, upstream, .. } = *self;
+        let definition = &upstream.definition.definition;
+        if !is_local {
+            health::report(worker, upstream, slot, Report::Failed(failure), || why.to_owned());
+        }
+        let decision = decide(&Attempt {
+            failure,
+            reused: false,
+            request_sent: false,
+            response_started: false,
+            idempotent: true,
+            body_replayable: true,
+            retries_used: self.retries_used,
+            retries: definition.retries,
+            choices: upstream.state.borrow().choices(),
+            elapsed_ms: worker.clock.now_ms() - self.began_ms,
+            in_budget: definition.retry_budget.as_ref().is_none_or(|budget| upstream.state.borrow().has_budget(budget)),
+            retry_timeout_ms: u64::try_from(definition.retry_timeout.as_millis()).unwrap_or(u64::MAX),
+        });
+        match decision {
+            Decision::RetrySame | Decision::RetryNext(_) => {
+                self.retries_used += 1;
+                if let Decision::RetryNext(status) = decision {
+                    self.status = status;
+                }
+                Ok(())
+            }
+            Decision::OverBudget(status) | Decision::Fail(status) => {
+                worker.counters.retries_over_budget.add(u64::from(matches!(decision, Decision::OverBudget(_))));
+                self.note(session, why);
+                Err(status)
+            }
+        }
+    }
+
+    fn note(&self, session: &Session, why: &str) {
+        let node = session.node.as_ref().map(|node| node.address);
+        self.worker.troubles.note(&self.upstream.definition.definition.key, why, node);
+    }
+}
+
+/// A try at one node; its end is counted whatever becomes of the task.
+pub(super) struct Try<'a> {
+    worker: &'a Worker,
+    upstream: &'a WorkerUpstream,
+    pub(super) slot: usize,
+    is_retry: bool,
+    pub(super) connect_us: Option<u32>,
+}
+
+impl<'a> Try<'a> {
+    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, slot: usize, is_retry: bool) -> Try<'a> {
+        let mut state = upstream.state.borrow_mut();
+        state.on_start(slot);
+        if is_retry {
+            state.on_retry();
+        }
+        drop(state);
+        Try { worker, upstream, slot, is_retry, connect_us: None }
+    }
+}
+
+impl Drop for Try<'_> {
+    fn drop(&mut self) {
+        let mut state = self.upstream.state.borrow_mut();
+        state.on_finish(self.slot, self.connect_us, self.worker.clock.now_ms());
+        if self.is_retry {
+            state.on_retry_end();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What is told of a session at its end, and what variables there are of one.
+
+use crate::access_log::Record;
+use crate::handshake::TlsFacts;
+use crate::variables::written;
+use crate::worker::Worker;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_config::{Protocol, StreamRoute};
+use stillgate_route::{Lookup, Variable};
+use stillgate_upstream::Endpoint;
+
+/// One client's connection, or what it sends from one port over UDP.
+pub(crate) struct Session {
+    pub(crate) protocol: Protocol,
+    pub(crate) started: Instant,
+    /// What the access log shows; see the statuses in the parent module.
+    pub(crate) status: u16,
+    pub(crate) route: Option<Arc<StreamRoute>>,
+    /// That it asked for in a TLS handshake that is the node's.
+    pub(crate) server_name: Option<Box<str>>,
+    /// The node asked last.
+    pub(crate) node: Option<Endpoint>,
+    /// How long connecting to the node took, of all tries.
+    pub(crate) connect_us: Option<u64>,
+}
+
+/// Whose session it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<'a> {
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    /// Of TLS that is ours.
+    pub(crate) tls: Option<&'a TlsFacts>,
+}
+
+/// A session's variables.
+pub(crate) struct StreamVars<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) ends: Ends<'a>,
+}
+
+impl Session {
+    pub(crate) fn new(protocol: Protocol) -> Session {
+        Session {
+            protocol,
+            started: Instant::now(),
+            status: super::STATUS_SERVED,
+            route: None,
+            server_name: None,
+            node: None,
+            connect_us: None,
+        }
+    }
+
+    /// The one line of the access log and the one observation of the metrics. Bytes are the client's: from it, and to it.
+    pub(crate) fn record(&self, worker: &Worker, ends: Ends<'_>, received: u64, sent: u64) {
+        worker.counters.stream_sessions_total.add(1);
+        worker.record_session(&StreamVars { session: self, ends }, received, sent);
+    }
+}
+
+impl StreamVars<'_> {
+    /// Who it is, IPv4 as such.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.ends.peer.ip().to_canonical()
+    }
+
+    /// `TCP` or `UDP`
+    pub(crate) fn protocol(&self) -> &'static str {
+        if self.session.protocol == Protocol::Udp { "UDP" } else { "TCP" }
+    }
+
+    /// The line of the access log of one that has ended.
+    pub(crate) fn line(&self, end_unix_ms: u64, received: u64, sent: u64) -> Record<'_> {
+        Record {
+            end_unix_ms,
+            status: self.session.status,
+            bytes_sent: sent,
+            body_bytes_sent: sent,
+            bytes_received: received,
+            request_time_us: self.session.started.elapsed().as_micros() as u64,
+            upstream_time_us: self.session.connect_us,
+            upstream_addr: self.session.node.as_ref().map(|node| node.address),
+            route_id: self.session.route.as_ref().map(|route| route.id.as_str()),
+            // There is no request: `-`.
+            method: b"",
+            target: b"",
+            version: self.protocol(),
+            client: self.client(),
+            vars: self,
+        }
+    }
+
+    /// The name that the client asked for.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        let of_tls = self.ends.tls.and_then(|tls| tls.server_name.as_deref());
+        of_tls.or(self.session.server_name.as_deref())
+    }
+}
+
+impl Lookup for StreamVars<'_> {
+    fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        match variable {
+            Variable::ServerProtocol => Some(self.protocol().as_bytes()),
+            Variable::RemoteAddr | Variable::PeerAddr => Some(written(buffer, self.client())),
+            Variable::RemotePort => Some(written(buffer, self.ends.peer.port())),
+            Variable::ServerAddr => Some(written(buffer, self.ends.local.ip().to_canonical())),
+            Variable::ServerPort => Some(written(buffer, self.ends.local.port())),
+            Variable::SslServerName => self.server_name().map(str::as_bytes),
+            Variable::Ssl(variable) => self.ends.tls?.value(*variable).map(str::as_bytes),
+            // The others are of requests.
+            _ => None,
+        }
+    }
+
+    fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_those_of_a_connection() {
+        let check = |protocol: Protocol, peer: &str, local: &str, name: Option<&str>, expected: [Option<&str>; 6]| {
+            let session = Session { server_name: name.map(Into::into), ..Session::new(protocol) };
+            let ends = Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap(), tls: None };
+            let vars = StreamVars { session: &session, ends };
+            let value = |name: &str| {
+                let (variable, mut buffer) = (Variable::parse(name).unwrap(), Vec::new());
+                vars.value(&variable, &mut buffer).map(|value| String::from_utf8(value.to_vec()).unwrap())
+            };
+            let names = ["remote_addr", "remote_port", "server_addr", "server_port", "protocol", "ssl_server_name"];
+            assert_eq!(names.map(value), expected.map(|value| value.map(str::to_owned)));
+            for of_requests in
+                ["uri", "request_method", "host", "http_host", "arg_a", "cookie_a", "scheme", "ssl_cipher"]
+            {
+                assert_eq!(value(of_requests), None, "{of_requests}");
+            }
+            let line = vars.line(7, 1, 2);
+            assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
+            assert!(line.method.is_empty() && line.route_id.is_none() && line.upstream_addr.is_none());
+        };
+        let some =
+            |values: [&'static str; 5], name| [values.map(Some).as_slice(), &[name]].concat().try_into().unwrap();
+        let ip4 = some(["192.0.2.1", "40000", "192.0.2.2", "443", "TCP"], Some("a.test"));
+        check(Protocol::Tcp, "192.0.2.1:40000", "192.0.2.2:443", Some("a.test"), ip4);
+        // Of a socket of both families.
+        check(Protocol::Tcp, "[::ffff:192.0.2.1]:40000", "[::ffff:192.0.2.2]:443", Some("a.test"), ip4);
+        let ip6 = some(["2001:db8::1", "1", "2001:db8::2", "53", "UDP"], None);
+        check(Protocol::Udp, "[2001:db8::1]:1", "[2001:db8::2]:53", None, ip6);
+    }
+}

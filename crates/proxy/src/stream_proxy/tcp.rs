@@ -1,0 +1,278 @@
+//! A TCP connection from accept to its tunnel: what comes before its bytes, its route, its node.
+
+use super::STATUS_NO_ROUTE;
+use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
+use super::nodes::Choice;
+use super::session::{Ends, Session};
+use crate::accept::Open;
+use crate::buffer::Buffer;
+use crate::client::Client;
+use crate::clock::Timer;
+use crate::handshake::{self, Offer};
+use crate::health;
+use crate::node::{self, Destination};
+use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, millis};
+use crate::proxy_protocol;
+use crate::snapshot::{Snapshot, WorkerUpstream};
+use crate::stream::Stream;
+use crate::tunnel::{Bounds, Direction, Origin, Switched, Tunnel};
+use crate::worker::Worker;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Instant;
+use stillgate_config::{Protocol, ProxyProtocol, StreamListener};
+use stillgate_upstream::Report;
+use stillgate_wire::proxy_protocol::{write_v1, write_v2};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+
+/// Serves a connection just accepted, or closes it: there is no protocol to refuse it in.
+pub(crate) fn admit(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, local: SocketAddr, listener: usize) {
+    if !worker.has_room() {
+        worker.counters.connections_refused.add(1);
+        return;
+    }
+    let open = Open::of_stream(worker);
+    spawn_local(async move {
+        // On the heap, as it is over soon.
+        let begun = Box::pin(Accepted { stream, peer, local, listener }.begin(&open.worker)).await;
+        // A task of its own, as small as can be.
+        if let Some((client, switched)) = begun {
+            spawn_local(Tunnel::new(open, client, switched));
+        }
+    });
+}
+
+/// A connection of which nothing has been read.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    local: SocketAddr,
+    /// Its index, behind those of HTTP.
+    listener: usize,
+}
+
+/// Bytes that have been read and are the node's.
+type Early = Option<(Buffer, Range<usize>)>;
+
+impl Accepted {
+    async fn begin(mut self, worker: &Rc<Worker>) -> Option<(Client, Switched)> {
+        let mut session = Session::new(Protocol::Tcp);
+        let timer = Timer::new();
+        let StreamListener { tls, tls_passthrough, proxy_protocol, .. } =
+            worker.stream_listeners[self.listener - worker.listeners.len()];
+        if proxy_protocol
+            && let Some((source, destination)) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?
+        {
+            (self.peer, self.local) = (source, destination);
+        }
+        let Accepted { mut stream, peer, local, listener } = self;
+        let mut early = None;
+        if tls_passthrough {
+            let (name, bytes) = look_at_hello(worker, &mut stream, &timer, peer).await?;
+            (session.server_name, early) = (name, Some(bytes));
+        }
+        let (stream, tls) = match tls {
+            false => (Stream::Plain(stream), None),
+            true => {
+                let secured = handshake::accept(worker, Offer::Nothing, stream, &timer, peer).await?;
+                (secured.stream, Some(secured.facts))
+            }
+        };
+        // No HTTP, so nothing that would be forwarded in lines.
+        let (tls, lines) = (tls.map(Rc::from), Rc::from([]));
+        let client = Client::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
+        let snapshot = worker.snapshot();
+        match to_node(worker, &client, &mut session, &snapshot).await {
+            Ok(connected) => {
+                let switched = connected.switched(worker, session, early, &snapshot);
+                Some((client, switched))
+            }
+            Err(status) => {
+                early.into_iter().for_each(|(buffer, _)| worker.buffers.give(buffer));
+                session.status = status;
+                session.record(worker, ends(&client), 0, 0);
+                None
+            }
+        }
+    }
+}
+
+fn ends(client: &Client) -> Ends<'_> {
+    Ends { peer: client.peer, local: client.local, tls: client.tls.as_deref() }
+}
+
+/// A client and its node.
+struct Connected<'a> {
+    route: &'a PlanStreamRoute,
+    upstream: Rc<WorkerUpstream>,
+    timeouts: TimeoutsMs,
+    node: Stream,
+    slot: usize,
+}
+
+impl Connected<'_> {
+    fn switched(self, worker: &Worker, session: Session, early: Early, snapshot: &Snapshot) -> Switched {
+        let Connected { route, upstream, timeouts, node, slot } = self;
+        let (settings, now_ms) = (&snapshot.plan.settings, worker.clock.now_ms());
+        let idle_ms = route.route.timeout.idle.map_or(settings.tcp_idle_ms, millis);
+        let received = early.as_ref().map_or(0, |(_, held)| held.len() as u64);
+        Switched {
+            node,
+            origin: Origin::Session(Box::new(session)),
+            upstream,
+            slot,
+            lease: route.lease.clone(),
+            bounds: Bounds::new(idle_ms, timeouts, settings),
+            opened_ms: now_ms,
+            up: Direction::new(early, false, (received, 0), now_ms),
+            down: Direction::new(None, false, (0, 0), now_ms),
+        }
+    }
+}
+
+/// Finds the route and connects to one of its nodes; else the status.
+async fn to_node<'a>(
+    worker: &Rc<Worker>,
+    client: &Client,
+    session: &mut Session,
+    snapshot: &'a Snapshot,
+) -> Result<Connected<'a>, u16> {
+    let plan = &snapshot.plan;
+    let name = client.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).or(session.server_name.as_deref());
+    let asked = Asked { client: client.address, local: client.local, server_name: name };
+    let Some(route) = plan.stream_routes.find(Protocol::Tcp, &asked) else {
+        let name = name.map_or(String::new(), |name| format!(" and the name {name:?}"));
+        let message = format!("no stream route takes one to {}{name}", client.local);
+        worker.troubles.note_connection(client.peer, message);
+        return Err(STATUS_NO_ROUTE);
+    };
+    session.route = Some(route.route.clone());
+    let upstream = snapshot.upstreams.get(route.route.upstream).expect("a route's upstream is in its Plan").clone();
+    let timeouts = plan.stream_timeouts(&route.route);
+    let began = Instant::now();
+    let (node, slot) = connect(worker, client, session, &upstream, timeouts).await?;
+    session.connect_us = Some(began.elapsed().as_micros() as u64);
+    Ok(Connected { route, upstream, timeouts, node, slot })
+}
+
+async fn connect(
+    worker: &Rc<Worker>,
+    client: &Client,
+    session: &mut Session,
+    upstream: &WorkerUpstream,
+    timeouts: TimeoutsMs,
+) -> Result<(Stream, usize), u16> {
+    let mut choice = Choice::new(worker, upstream, session, ends(client))?;
+    let preface = preface(client, upstream.definition.definition.proxy_protocol);
+    loop {
+        let mut trying = choice.pick(session)?;
+        let (address, tls) = {
+            let state = upstream.state.borrow();
+            let endpoint = state.endpoint(trying.slot);
+            let tls = upstream.definition.tls.as_ref().map(|tls| tls.server_name("", &endpoint.host));
+            (endpoint.address, upstream.tls.as_ref().zip(tls))
+        };
+        let destination = Destination { address, tls, http2: false, grpc: false, preface: &preface };
+        let began = Instant::now();
+        match node::connect(worker, client, destination, timeouts.connect).await {
+            Ok(stream) => {
+                health::report(worker, upstream, trying.slot, Report::Connected, String::new);
+                trying.connect_us = Some(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
+                return Ok((stream, trying.slot));
+            }
+            Err(error) => {
+                let why = error.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string);
+                let slot = trying.slot;
+                drop(trying);
+                choice.failed(session, slot, error.failure, error.is_local, &why)?;
+            }
+        }
+    }
+}
+
+/// The header that a node's connection begins with.
+fn preface(client: &Client, version: Option<ProxyProtocol>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match version {
+        None => {}
+        Some(ProxyProtocol::V1) => write_v1(client.peer, client.local, &mut bytes),
+        Some(ProxyProtocol::V2) => write_v2(client.peer, client.local, &mut bytes),
+    }
+    bytes
+}
+
+/// Why there is no hello.
+enum Unread {
+    /// It was closed before its first byte: nothing is wrong.
+    Unused,
+    /// It was closed in the midst of it.
+    Cut,
+    /// It did not come within `gateway.timeouts.head`.
+    Late,
+    No(NoHello),
+    Failed(io::Error),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unread::Unused => f.write_str("it was closed before its first byte"),
+            Unread::Cut => f.write_str("it was closed in the midst of its TLS hello"),
+            Unread::Late => f.write_str("its TLS hello was not complete within gateway.timeouts.head"),
+            Unread::No(no) => no.fmt(f),
+            Unread::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Reads the hello, which is then the node's, for the name in it. `None` where the connection is to be closed.
+async fn look_at_hello(
+    worker: &Worker,
+    stream: &mut TcpStream,
+    timer: &Timer,
+    peer: SocketAddr,
+) -> Option<(Option<Box<str>>, (Buffer, Range<usize>))> {
+    let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
+    // Nothing is held for a client that says nothing.
+    let ready = worker.clock.within(timer, deadline_ms, Box::pin(stream.readable())).await;
+    let mut buffer = worker.buffers.take();
+    let read = match ready {
+        Some(Ok(())) => {
+            let reading = Box::pin(read_hello(stream, &mut buffer));
+            worker.clock.within(timer, deadline_ms, reading).await.unwrap_or(Err(Unread::Late))
+        }
+        Some(Err(error)) => Err(Unread::Failed(error)),
+        None => Err(Unread::Late),
+    };
+    match read {
+        Ok((name, len)) => return Some((name, (buffer, 0..len))),
+        Err(Unread::Unused) => {}
+        Err(error) => {
+            worker.counters.tls_handshake_errors.add(1);
+            worker.troubles.note_connection(peer, error.to_string());
+        }
+    }
+    worker.buffers.give(buffer);
+    None
+}
+
+async fn read_hello(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(Option<Box<str>>, usize), Unread> {
+    let (mut hello, mut len) = (HelloReader::default(), 0);
+    loop {
+        match stream.read(&mut buffer[len..CLIENT_HELLO_BYTES_MAX]).await {
+            Ok(0) if len == 0 => return Err(Unread::Unused),
+            Ok(0) => return Err(Unread::Cut),
+            Ok(n) => len += n,
+            Err(error) if len == 0 && error.kind() == io::ErrorKind::ConnectionReset => return Err(Unread::Unused),
+            Err(error) => return Err(Unread::Failed(error)),
+        }
+        if let Parsed::Complete(name) = hello.advance(&buffer[..len]).map_err(Unread::No)? {
+            return Ok((name, len));
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! UDP: datagrams between clients and nodes, in sessions.
+//!
+//! A session is what one client sends from one port to one listener, and what comes back. It has a socket of its own that is
+//! connected to its node, so the kernel tells whose answers come, and that the node is gone. The kernel also keeps a client at one
+//! worker's socket, as long as there are as many. What cannot be passed on at once is dropped and counted: that is UDP.
+
+use super::nodes::Choice;
+use super::session::{Ends, Session};
+use super::{STATUS_NODE_FAILED, STATUS_SERVED};
+use crate::clock::Timer;
+use crate::health;
+use crate::plan::{Asked, Lease, millis};
+use crate::snapshot::WorkerUpstream;
+use crate::tunnel::{Leaving, QUIET_MS};
+use crate::worker::Worker;
+use socket2::SockRef;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use stillgate_config::Protocol;
+use stillgate_upstream::{Failure, Report};
+use tokio::io::ReadBuf;
+use tokio::net::UdpSocket;
+use tokio::task::{spawn_local, yield_now};
+
+/// No datagram is longer.
+const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
+/// Datagrams read from one socket before others have their turn.
+const DATAGRAMS_AT_ONCE: usize = 32;
+/// How long receiving rests after it failed.
+const RECEIVE_REST: Duration = Duration::from_millis(100);
+
+/// A worker's socket of one listener, and its sessions.
+struct Listening {
+    worker: Rc<Worker>,
+    socket: UdpSocket,
+    local: SocketAddr,
+    /// By client.
+    sessions: RefCell<HashMap<SocketAddr, Rc<Link>>>,
+    /// For what is being passed on.
+    buffer: RefCell<Box<[u8]>>,
+}
+
+/// A session's way to its node, and what has gone over it.
+struct Link {
+    socket: UdpSocket,
+    upstream: Rc<WorkerUpstream>,
+    slot: usize,
+    /// From the client, and to it.
+    received: Cell<u64>,
+    sent: Cell<u64>,
+    moved_ms: Cell<u64>,
+    has_failed: Cell<bool>,
+    /// The session's task.
+    waker: RefCell<Option<Waker>>,
+}
+
+/// Receives from one socket until the worker ends.
+pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket) {
+    let Ok(local) = socket.local_addr() else { return };
+    let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
+    let listening = Rc::new(Listening { worker, socket, local, sessions: RefCell::default(), buffer });
+    loop {
+        if let Err(error) = listening.socket.readable().await {
+            tracing::warn!(%error, %local, "cannot receive datagrams");
+            tokio::time::sleep(RECEIVE_REST).await;
+        }
+        listening.receive();
+        yield_now().await;
+    }
+}
+
+impl Listening {
+    fn receive(self: &Rc<Self>) {
+        for _ in 0..DATAGRAMS_AT_ONCE {
+            let mut buffer = self.buffer.borrow_mut();
+            match self.socket.try_recv_from(&mut buffer) {
+                Ok((len, client)) => self.pass_on(client, &buffer[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // What became of an answer of ours: that client is gone, or nobody knows.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// From a client to its node.
+    fn pass_on(self: &Rc<Self>, client: SocketAddr, datagram: &[u8]) {
+        let known = self.sessions.borrow().get(&client).cloned();
+        if let Some(link) = known {
+            match link.send(datagram, self.worker.clock.now_ms()) {
+                Ok(()) => return,
+                Err(error) if is_refused(&error) => link.fail(&self.worker),
+                Err(_) => return self.drop_one(),
+            }
+        }
+        // A client's first, or the first after its node has gone: that one is not to be lost.
+        match self.open(client) {
+            Some(link) if link.send(datagram, self.worker.clock.now_ms()).is_ok() => {}
+            _ => self.drop_one(),
+        }
+    }
+
+    fn drop_one(&self) {
+        self.worker.counters.udp_datagrams_dropped.add(1);
+    }
+
+    /// A session with a client, where there is a route and a node for it and room.
+    fn open(self: &Rc<Self>, client: SocketAddr) -> Option<Rc<Link>> {
+        let worker = &self.worker;
+        let snapshot = worker.snapshot();
+        let settings = &snapshot.plan.settings;
+        if worker.draining.get() {
+            return None;
+        }
+        let asked = Asked { client: client.ip(), local: self.local, server_name: None };
+        let Some(found) = snapshot.plan.stream_routes.find(Protocol::Udp, &asked) else {
+            worker.troubles.note_connection(client, format!("no stream route takes datagrams to {}", self.local));
+            return None;
+        };
+        if worker.counters.udp_sessions_open.get() >= settings.udp_sessions_max as u64 {
+            let message = "there are gateway.stream_proxy.udp_sessions_per_worker sessions already".to_owned();
+            worker.troubles.note_connection(client, message);
+            return None;
+        }
+        let upstream = snapshot.upstreams.get(found.route.upstream).expect("a route's upstream is in its Plan").clone();
+        let mut session = Session::new(Protocol::Udp);
+        session.route = Some(found.route.clone());
+        let ends = Ends { peer: client, local: self.local, tls: None };
+        let link = match connect(worker, &upstream, &mut session, ends) {
+            Ok((socket, slot)) => Rc::new(Link::new(socket, upstream, slot, worker.clock.now_ms())),
+            Err(status) => {
+                session.status = status;
+                session.record(worker, ends, 0, 0);
+                return None;
+            }
+        };
+        let idle_ms = found.route.timeout.idle.map_or(settings.udp_idle_ms, millis);
+        let running = Running::new(self, client, session, &link, found.lease.clone(), idle_ms, settings.drain_ms);
+        self.sessions.borrow_mut().insert(client, link.clone());
+        spawn_local(running.run());
+        Some(link)
+    }
+}
+
+/// A socket that is connected to a node. That takes no time, and tells little: only an answer shows that the node is there.
+fn connect(
+    worker: &Rc<Worker>,
+    upstream: &Rc<WorkerUpstream>,
+    session: &mut Session,
+    ends: Ends<'_>,
+) -> Result<(UdpSocket, usize), u16> {
+    let mut choice = Choice::new(worker, upstream, session, ends)?;
+    loop {
+        let trying = choice.pick(session)?;
+        let slot = trying.slot;
+        let address = upstream.state.borrow().endpoint(slot).address;
+        match socket_to(address) {
+            Ok(socket) => return Ok((socket, slot)),
+            Err(error) => {
+                drop(trying);
+                let is_local = crate::node::is_local(&error);
+                choice.failed(session, slot, Failure::Connect, is_local, &error.to_string())?;
+            }
+        }
+    }
+}
+
+fn socket_to(node: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match node {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = std::net::UdpSocket::bind(any)?;
+    socket.connect(node)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+/// Whether the node's machine has said that nobody listens there.
+fn is_refused(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
+    )
+}
+
+impl Link {
+    fn new(socket: UdpSocket, upstream: Rc<WorkerUpstream>, slot: usize, now_ms: u64) -> Link {
+        Link {
+            socket,
+            upstream,
+            slot,
+            received: Cell::new(0),
+            sent: Cell::new(0),
+            moved_ms: Cell::new(now_ms),
+            has_failed: Cell::new(false),
+            waker: RefCell::default(),
+        }
+    }
+
+    /// Not through the event loop, which does not know yet whether a new socket takes anything.
+    fn send(&self, datagram: &[u8], now_ms: u64) -> io::Result<()> {
+        SockRef::from(&self.socket).send(datagram)?;
+        self.received.set(self.received.get() + datagram.len() as u64);
+        self.moved_ms.set(now_ms);
+        Ok(())
+    }
+
+    /// The node is not there: the session is over.
+    fn fail(&self, worker: &Worker) {
+        if !self.has_failed.replace(true) {
+            let why = || "nobody listens there (ICMP)".to_owned();
+            health::report(worker, &self.upstream, self.slot, Report::Failed(Failure::Connect), why);
+        }
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A session while it lasts. Its end, whatever brings it about, is recorded as it is dropped.
+struct Running {
+    listening: Rc<Listening>,
+    client: SocketAddr,
+    session: Session,
+    link: Rc<Link>,
+    leaving: Option<Leaving>,
+    timer: Timer,
+    idle_ms: u64,
+    drain_ms: u64,
+    /// The node has sent something.
+    has_answered: bool,
+}
+
+impl Running {
+    fn new(
+        listening: &Rc<Listening>,
+        client: SocketAddr,
+        session: Session,
+        link: &Rc<Link>,
+        lease: Option<Arc<Lease>>,
+        idle_ms: u64,
+        drain_ms: u64,
+    ) -> Running {
+        let worker = &listening.worker;
+        worker.counters.udp_sessions_open.add(1);
+        worker.counters.stream_sessions_open.add(1);
+        link.upstream.state.borrow_mut().on_start(link.slot);
+        Running {
+            listening: listening.clone(),
+            client,
+            session,
+            link: link.clone(),
+            leaving: lease.map(|lease| Leaving::new(&worker.watches, lease)),
+            timer: Timer::new(),
+            idle_ms,
+            drain_ms,
+            has_answered: false,
+        }
+    }
+
+    async fn run(mut self) {
+        poll_fn(|cx| {
+            let mut waker = self.link.waker.borrow_mut();
+            if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+            drop(waker);
+            match self.poll_answers(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => self.poll_time(cx),
+            }
+        })
+        .await;
+    }
+
+    /// From the node to the client; ready when the node has failed.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Listening { worker, socket, buffer, .. } = &*self.listening;
+        let (link, mut buffer) = (&self.link, buffer.borrow_mut());
+        for _ in 0..DATAGRAMS_AT_ONCE {
+            if link.has_failed.get() {
+                return Poll::Ready(());
+            }
+            let mut space = ReadBuf::new(&mut buffer);
+            match link.socket.poll_recv(cx, &mut space) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) if is_refused(&error) => link.fail(worker),
+                // The next one may do.
+                Poll::Ready(Err(_)) => {}
+                Poll::Ready(Ok(())) => {
+                    let datagram = space.filled();
+                    link.moved_ms.set(worker.clock.now_ms());
+                    if !self.has_answered {
+                        self.has_answered = true;
+                        let since = self.session.started;
+                        self.session.connect_us = Some(Instant::now().duration_since(since).as_micros() as u64);
+                        health::report(worker, &link.upstream, link.slot, Report::Connected, String::new);
+                    }
+                    match SockRef::from(socket).send_to(datagram, &self.client.into()) {
+                        Ok(_) => link.sent.set(link.sent.get() + datagram.len() as u64),
+                        Err(_) => worker.counters.udp_datagrams_dropped.add(1),
+                    }
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Sets the timer, or ends the session where its time has come.
+    fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let worker = &self.listening.worker;
+        let (now_ms, moved_ms) = (worker.clock.now_ms(), self.link.moved_ms.get());
+        let mut end_ms = moved_ms + self.idle_ms;
+        if let Some(leaving) = &mut self.leaving {
+            leaving.look(cx, now_ms);
+            end_ms = leaving.end_ms(moved_ms, self.drain_ms).map_or(end_ms, |(at_ms, _)| at_ms.min(end_ms));
+        }
+        if worker.draining.get() {
+            // No session has an end of its own that could be waited for.
+            end_ms = end_ms.min(moved_ms + QUIET_MS);
+        }
+        if end_ms <= now_ms {
+            return Poll::Ready(());
+        }
+        self.timer.set(&worker.clock, end_ms, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let worker = &self.listening.worker;
+        let link = &self.link;
+        link.upstream.state.borrow_mut().on_finish(link.slot, None, worker.clock.now_ms());
+        worker.counters.udp_sessions_open.sub(1);
+        worker.counters.stream_sessions_open.sub(1);
+        if let Some(leaving) = &self.leaving {
+            leaving.end(&worker.watches);
+        }
+        let mut sessions = self.listening.sessions.borrow_mut();
+        // Where its node had failed, another session may have taken its place.
+        if sessions.get(&self.client).is_some_and(|present| Rc::ptr_eq(present, link)) {
+            sessions.remove(&self.client);
+        }
+        drop(sessions);
+        // It keeps the task's memory.
+        link.waker.take();
+        // After a bug nobody knows what there would be to tell.
+        if !std::thread::panicking() {
+            self.session.status =
+                if link.has_failed.get() && !self.has_answered { STATUS_NODE_FAILED } else { STATUS_SERVED };
+            let ends = Ends { peer: self.client, local: self.listening.local, tls: None };
+            self.session.record(worker, ends, link.received.get(), link.sent.get());
+        }
+    }
+}

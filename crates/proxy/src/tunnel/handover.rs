@@ -1,0 +1,267 @@
+//! A tunnel goes to another process, and goes on there as if nothing had happened.
+//!
+//! Its bounds stay those it began with, as in a reload; its route is the other configuration's, found by id. It is recorded by who
+//! has it at its end, with all of its time and bytes.
+
+use super::direction::Direction;
+use super::opening::{Origin, Request, Switched};
+use super::{Leaving, Tunnel};
+use crate::accept::Open;
+use crate::client::Client;
+use crate::exchange::{Kept, Outcome};
+use crate::handover::{
+    ConnectionState, Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState,
+    State, TunnelState, share,
+};
+use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
+use crate::snapshot::{Snapshot, WorkerUpstream};
+use crate::stream::Stream;
+use crate::stream_proxy::Session;
+use crate::worker::Worker;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_config::{OnChange, Protocol};
+use stillgate_route::Match;
+use stillgate_upstream::Endpoint;
+
+impl Tunnel {
+    /// Gives it away where it can be. True: it is the other process's, and ours is to be dropped.
+    pub(super) fn give(&mut self) -> bool {
+        if !self.open.worker.draining.get() {
+            return false;
+        }
+        let Some(giving) = self.open.worker.giving() else { return false };
+        let may_go = giving.takes(&self.open.worker, &self.client)
+            && matches!(self.switched.node, Stream::Plain(_))
+            && self.switched.origin.route_key().is_some_and(|key| giving.takes_route(&key));
+        self.is_given = may_go && giving.send(|| self.pack());
+        self.is_given
+    }
+
+    fn pack(&self) -> io::Result<Parcel> {
+        let worker = &self.open.worker;
+        let now_ms = worker.clock.now_ms();
+        let Switched { node, origin, upstream, slot, bounds, opened_ms, up, down, .. } = &self.switched;
+        let sockets = vec![share(&self.client.stream)?, share(node)?];
+        let mut bytes = Vec::new();
+        let origin_state = origin.pack(worker, &mut bytes);
+        let state = upstream.state.borrow();
+        let endpoint = state.endpoint(*slot);
+        let lease = self.leaving.as_ref().map(|leaving| (&leaving.lease, leaving.since_ms));
+        let state = TunnelState {
+            connection: ConnectionState::of(worker, &self.client),
+            address: self.client.address,
+            origin: origin_state,
+            route: origin.route_key().unwrap_or_default(),
+            node: endpoint.address,
+            node_host: endpoint.host.to_string(),
+            policy: lease.and_then(|(lease, _)| match lease.policy {
+                OnChange::Keep => None,
+                OnChange::Drain => Some(PolicyState::Drain),
+                OnChange::Close => Some(PolicyState::Close),
+            }),
+            revoked_ms: lease
+                .filter(|(lease, _)| lease.is_revoked())
+                .map(|(_, since_ms)| since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms))),
+            bounds: *bounds,
+            age_ms: now_ms.saturating_sub(*opened_ms),
+            up: up.pack(&mut bytes, now_ms),
+            down: down.pack(&mut bytes, now_ms),
+        };
+        Ok(Parcel { state: State::Tunnel(Box::new(state)), bytes, sockets })
+    }
+
+    /// Goes on with what another process has given. `bytes` are as many as the state says.
+    pub(crate) fn resume(
+        open: Open,
+        mut client: Client,
+        node: Stream,
+        state: &TunnelState,
+        bytes: &[u8],
+        is_changed: bool,
+    ) -> Result<Tunnel, Damaged> {
+        let worker = open.worker.clone();
+        let now_ms = worker.clock.now_ms();
+        let snapshot = worker.snapshot();
+        let Some(route) = Found::of(&worker, &snapshot, &state.route) else {
+            return Err(cut(client, &node, format!("its route {:?} is gone", state.route)));
+        };
+        let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
+        let slot = upstream.state.borrow_mut().adopt(state.node, &state.node_host);
+        client.address = state.address;
+        let (held_up, held_down) = (state.up.held, state.down.held);
+        let (rest, down) = bytes.split_at(bytes.len() - held_down);
+        let (head, up) = rest.split_at(rest.len() - held_up);
+        let origin = match (&state.origin, &route) {
+            (OriginState::Request(request), Found::Http(at, route)) => {
+                let found = request.path.filter(|_| !is_changed).map(|path| Match { route: *at, path });
+                let request = request.unpack(&worker, head, state, slot, found, route, &upstream);
+                Origin::Request(Box::new(request))
+            }
+            (OriginState::Session(session), Found::Stream(route)) => {
+                let node = upstream.state.borrow().endpoint(slot).clone();
+                Origin::Session(Box::new(session.unpack(node, route)))
+            }
+            _ => return Err(cut(client, &node, format!("its route {:?} is of another kind", state.route))),
+        };
+        let revoked_ms = state.revoked_ms.or(is_changed.then_some(0));
+        let switched = Switched {
+            node,
+            origin,
+            upstream,
+            slot,
+            lease: lease(state.policy, revoked_ms.is_some(), route.lease()),
+            bounds: state.bounds,
+            opened_ms: now_ms.saturating_sub(state.age_ms),
+            up: Direction::unpack(&state.up, up, &worker.buffers, now_ms),
+            down: Direction::unpack(&state.down, down, &worker.buffers, now_ms),
+        };
+        let mut tunnel = Tunnel::begin(open, client, switched);
+        if let Some(Leaving { since_ms, .. }) = &mut tunnel.leaving {
+            *since_ms = revoked_ms.map(|revoked_ms| now_ms.saturating_sub(revoked_ms));
+        }
+        Ok(tunnel)
+    }
+}
+
+/// Cannot go on: what is cut must not look complete.
+fn cut(mut client: Client, node: &Stream, why: String) -> Damaged {
+    client.ends_with_connection = true;
+    node.reset_when_closed();
+    Damaged(why)
+}
+
+/// What it holds of its route: of one that is not what it was, something that was revoked already.
+fn lease(policy: Option<PolicyState>, is_revoked: bool, present: Option<&Arc<Lease>>) -> Option<Arc<Lease>> {
+    let policy = match policy? {
+        PolicyState::Drain => OnChange::Drain,
+        PolicyState::Close => OnChange::Close,
+    };
+    if !is_revoked {
+        return present.cloned();
+    }
+    let lease = Lease::new(policy, None);
+    lease.revoke();
+    Some(Arc::new(lease))
+}
+
+/// A route of the present Plan, with its place there where it has one.
+enum Found<'a> {
+    Http(usize, &'a PlanRoute),
+    Stream(&'a PlanStreamRoute),
+}
+
+impl<'a> Found<'a> {
+    fn of(worker: &Worker, snapshot: &'a Snapshot, key: &str) -> Option<Found<'a>> {
+        if let Some(id) = key.strip_prefix(STREAM_ROUTES) {
+            return snapshot.plan.stream_routes.iter().find(|route| route.route.id == id).map(Found::Stream);
+        }
+        let at = worker.takes.route(worker, key.strip_prefix(ROUTES)?)?;
+        Some(Found::Http(at, &snapshot.plan.routes[at]))
+    }
+
+    fn upstream(&self) -> usize {
+        match self {
+            Found::Http(_, route) => route.upstream(),
+            Found::Stream(route) => route.route.upstream,
+        }
+    }
+
+    fn lease(&self) -> Option<&'a Arc<Lease>> {
+        match self {
+            Found::Http(_, route) => route.lease.as_ref(),
+            Found::Stream(route) => route.lease.as_ref(),
+        }
+    }
+}
+
+impl Origin {
+    /// The key of the route that it came by.
+    fn route_key(&self) -> Option<String> {
+        Some(match self {
+            Origin::Request(request) => format!("{ROUTES}{}", request.outcome.kept.as_ref()?.route.spec.id),
+            Origin::Session(session) => format!("{STREAM_ROUTES}{}", session.route.as_ref()?.id),
+        })
+    }
+
+    fn pack(&self, worker: &Worker, bytes: &mut Vec<u8>) -> OriginState {
+        let Request { head, outcome } = match self {
+            Origin::Request(request) => &**request,
+            Origin::Session(session) => {
+                return OriginState::Session(SessionState {
+                    status: session.status,
+                    server_name: session.server_name.as_deref().map(str::to_owned),
+                    connect_us: session.connect_us,
+                    started_us: session.started.elapsed().as_micros() as u64,
+                });
+            }
+        };
+        bytes.extend_from_slice(head);
+        let ago = |time: Option<Instant>| time.map(|time| time.elapsed().as_micros() as u64);
+        OriginState::Request(RequestState {
+            head: head.len(),
+            path: outcome
+                .kept
+                .as_ref()
+                .filter(|kept| worker.takes.is_present(worker, &kept.route))
+                .map(|kept| kept.path),
+            status: outcome.status,
+            head_bytes: outcome.head_bytes,
+            upstream_us: outcome.upstream_us,
+            started_us: ago(outcome.started),
+            node_since_us: ago(outcome.node_since),
+        })
+    }
+}
+
+impl SessionState {
+    fn unpack(&self, node: Endpoint, route: &PlanStreamRoute) -> Session {
+        Session {
+            started: since(self.started_us).unwrap_or_else(Instant::now),
+            status: self.status,
+            route: Some(route.route.clone()),
+            server_name: self.server_name.as_deref().map(Box::from),
+            node: Some(node),
+            connect_us: self.connect_us,
+            ..Session::new(Protocol::Tcp)
+        }
+    }
+}
+
+/// `None`: it began before the machine did.
+fn since(ago_us: u64) -> Option<Instant> {
+    Instant::now().checked_sub(Duration::from_micros(ago_us))
+}
+
+impl RequestState {
+    #[expect(clippy::too_many_arguments, reason = "all that it belongs to, and it is called in one place")]
+    fn unpack(
+        &self,
+        worker: &Worker,
+        head: &[u8],
+        state: &TunnelState,
+        slot: usize,
+        found: Option<Match>,
+        route: &PlanRoute,
+        upstream: &Rc<WorkerUpstream>,
+    ) -> Request {
+        let paths = route.route.spec.uri().map_or(1, |uri| uri.paths.len());
+        let path = self.path.filter(|path| *path < paths).unwrap_or(0);
+        let outcome = Outcome {
+            timing: worker.timing(),
+            started: self.started_us.and_then(since),
+            node_since: self.node_since_us.and_then(since),
+            asked: Some((slot, state.node)),
+            status: self.status,
+            head_bytes: self.head_bytes,
+            upstream_us: self.upstream_us,
+            upstream_addr: Some(state.node),
+            route: found.map(|found| Match { path, ..found }),
+            kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: upstream.clone() })),
+            ..Outcome::default()
+        };
+        Request { head: head.into(), outcome }
+    }
+}

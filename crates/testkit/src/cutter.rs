@@ -1,0 +1,243 @@
+//! A relay that ends connections behind a byte of the test's choice, whatever they carry: so each point of an exchange
+//! can be one where a side is gone, within a TLS handshake as well as within a frame.
+
+use crate::port::ReservedPort;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Orderly, as far as TCP goes.
+    Fin,
+    /// As if the peer's machine had forgotten it.
+    Reset,
+}
+
+/// Whose bytes are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Who has connected to the relay.
+    Client,
+    /// Whom the relay has connected to.
+    Node,
+}
+
+/// Where a connection is to end. Both sides see the same end.
+#[derive(Debug, Clone, Copy)]
+pub struct Cut {
+    /// The bytes of this side are counted.
+    pub side: Side,
+    /// That many are passed on.
+    pub after: u64,
+    /// And then this.
+    pub end: End,
+}
+
+/// A TCP relay in front of one address.
+#[derive(Debug)]
+pub struct Cutter {
+    port: ReservedPort,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cut: Option<Cut>,
+    /// Weak, as a connection is reset by the last who lets go of it.
+    pairs: Vec<(Weak<Pair>, Arc<Tally>)>,
+}
+
+/// Both ends of one relayed connection.
+#[derive(Debug)]
+struct Pair {
+    client: TcpStream,
+    node: TcpStream,
+    cut: Option<Cut>,
+    tally: Arc<Tally>,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+struct Tally {
+    passed: [AtomicU64; 2],
+    is_cut: AtomicBool,
+}
+
+impl Cutter {
+    /// Relays to `node`, as it comes.
+    ///
+    /// # Panics
+    /// In its thread, when `node` cannot be reached.
+    pub fn to(node: SocketAddr) -> Self {
+        let port = ReservedPort::new();
+        let listener = port.listen();
+        let shared = Arc::new(Shared::default());
+        let ours = Arc::clone(&shared);
+        let acceptor = std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if ours.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (Ok(client), Ok(node)) = (client, TcpStream::connect(node)) else { continue };
+                ours.begin(client, node);
+            }
+        });
+        Self { port, shared, acceptor: Some(acceptor) }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// Ends the connections that there are with a FIN, and those to come as `cut` says.
+    pub fn arm(&self, cut: Option<Cut>) {
+        self.end_with(End::Fin);
+        self.shared.state.lock().unwrap().cut = cut;
+    }
+
+    /// Ends the connections that there are.
+    pub fn end_with(&self, end: End) {
+        for (pair, _) in self.shared.state.lock().unwrap().pairs.drain(..) {
+            if let Some(pair) = pair.upgrade() {
+                pair.finish(end);
+            }
+        }
+    }
+
+    /// Whether a connection made since [`Cutter::arm`] has been cut.
+    pub fn has_cut(&self) -> bool {
+        self.shared.state.lock().unwrap().pairs.iter().any(|(_, tally)| tally.is_cut.load(Ordering::SeqCst))
+    }
+
+    /// Bytes that have been passed on from a side since [`Cutter::arm`].
+    pub fn passed(&self, side: Side) -> u64 {
+        let state = self.shared.state.lock().unwrap();
+        state.pairs.iter().map(|(_, tally)| tally.passed[side as usize].load(Ordering::SeqCst)).sum()
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        self.end_with(End::Reset);
+        // Wakes the acceptor; that it is gone already is fine.
+        let _ = TcpStream::connect(self.addr());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+impl Shared {
+    fn begin(&self, client: TcpStream, node: TcpStream) {
+        for stream in [&client, &node] {
+            stream.set_nodelay(true).expect("TCP_NODELAY on a live socket");
+        }
+        let mut state = self.state.lock().unwrap();
+        let tally = Arc::new(Tally::default());
+        let pair = Arc::new(Pair { client, node, cut: state.cut, tally: Arc::clone(&tally) });
+        state.pairs.push((Arc::downgrade(&pair), tally));
+        drop(state);
+        for side in [Side::Client, Side::Node] {
+            let pair = Arc::clone(&pair);
+            std::thread::spawn(move || pair.pump(side));
+        }
+    }
+}
+
+impl Pair {
+    /// Passes on what comes from `side`; once the connection is cut, discards it until that side ends too.
+    fn pump(&self, side: Side) {
+        let (mut from, mut to) = match side {
+            Side::Client => (&self.client, &self.node),
+            Side::Node => (&self.node, &self.client),
+        };
+        let limit = self.cut.filter(|cut| cut.side == side);
+        let mut left = limit.map_or(u64::MAX, |cut| cut.after);
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            if let (0, Some(cut)) = (left, limit)
+                && !self.tally.is_cut.load(Ordering::SeqCst)
+            {
+                self.finish(cut.end);
+            }
+            let n = match from.read(&mut buffer) {
+                Ok(n @ 1..) => n,
+                // The other side sees the same end; where the connection is cut it has seen it.
+                _ if self.tally.is_cut.load(Ordering::SeqCst) => return,
+                Ok(_) => {
+                    let _ = to.shutdown(Shutdown::Write);
+                    return;
+                }
+                Err(_) => return self.finish(End::Reset),
+            };
+            let take = n.min(usize::try_from(left).unwrap_or(n));
+            if !self.tally.is_cut.load(Ordering::SeqCst) && to.write_all(&buffer[..take]).is_ok() {
+                self.tally.passed[side as usize].fetch_add(take as u64, Ordering::SeqCst);
+            }
+            left -= take as u64;
+        }
+    }
+
+    /// Ends both directions of both sides.
+    fn finish(&self, end: End) {
+        self.tally.is_cut.store(true, Ordering::SeqCst);
+        for stream in [&self.client, &self.node] {
+            match end {
+                End::Fin => {
+                    // Whoever has reset it needs no FIN.
+                    let _ = stream.shutdown(Shutdown::Write);
+                }
+                End::Reset => {
+                    let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                    // Wakes who reads it, in this process only; the last who holds it closes it, which resets.
+                    let _ = stream.shutdown(Shutdown::Read);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Broken, Client, Upstream, eventually};
+
+    #[test]
+    fn cuts_where_it_was_told() {
+        let upstream = Upstream::echo();
+        let cutter = Cutter::to(upstream.addr());
+        assert_eq!(Client::connect(cutter.addr()).get("/?size=1000").body.len(), 1000);
+        let (asked, answered) = (cutter.passed(Side::Client), cutter.passed(Side::Node));
+        for end in [End::Fin, End::Reset] {
+            for (side, after) in
+                [(Side::Client, 0), (Side::Client, asked - 1), (Side::Node, 0), (Side::Node, answered - 1)]
+            {
+                cutter.arm(Some(Cut { side, after, end }));
+                let broken = Client::connect(cutter.addr()).try_request("GET", "/?size=1000", b"").unwrap_err();
+                match end {
+                    End::Fin => assert!(matches!(broken, Broken::Closed | Broken::Truncated(_)), "{broken:?}"),
+                    End::Reset => assert!(matches!(broken, Broken::Reset(_)), "{broken:?}"),
+                }
+                eventually("the cut", || cutter.has_cut());
+                assert!(cutter.passed(side) <= after);
+            }
+            cutter.arm(Some(Cut { side: Side::Node, after: answered + 1, end }));
+            assert_eq!(Client::connect(cutter.addr()).get("/?size=1000").body.len(), 1000);
+            assert!(!cutter.has_cut());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A certificate that is ordered from an ACME server: one file with its key, which may not be there yet or be of no use
+//! any more.
+//!
+//! What is wrong with such a file is no reason to refuse a configuration, since the next order mends it: clients are
+//! shown what they were shown before, or a stand-in that nobody trusts.
+
+use crate::chain::Shown;
+use crate::entry::Entry;
+use crate::identity::{Checked, Expiry, Identity, Purpose, pair};
+use crate::loading::{Loading, Text};
+use crate::pem::Files;
+use crate::problem::Place;
+use crate::self_signed;
+use rustls::pki_types::UnixTime;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use stillgate_config::{KeyPair, Pem, Ssl, SslUse};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// What a file with an ordered certificate holds, where it can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ordered {
+    /// The DNS names it is for, in lower case.
+    pub names: Vec<String>,
+    /// When it began and when it ends, in seconds since 1970.
+    pub not_before_seconds: i64,
+    /// When the first certificate of its chain ends.
+    pub not_after_seconds: i64,
+}
+
+impl Ordered {
+    /// Reads a certificate, with those that lead to its root, and its key; an error says why they cannot be used `now`.
+    pub fn read(text: &[u8], now: UnixTime) -> Result<Ordered, String> {
+        let mut loading = Loading::new(&NoFiles, now);
+        let nowhere = Pem::Inline(String::new());
+        let checked = checked(&KeyPair { cert: nowhere.clone(), key: nowhere }, text, "", &mut loading);
+        match (loading.problems.finish(), checked) {
+            (Ok(_), Some(checked)) => ordered(&checked).ok_or_else(|| "the certificate cannot be read".to_owned()),
+            (Err(refused), _) => Err(refused.to_string()),
+            (Ok(_), None) => Err("it cannot be used".to_owned()),
+        }
+    }
+}
+
+/// What clients are shown, and when that ends, if it does. `text`: of the file, where it could be read; `known`: the
+/// entry before.
+pub(crate) fn identity(
+    ssl: &Ssl,
+    text: Option<&Text>,
+    path: &str,
+    known: Option<&Arc<Entry>>,
+    loading: &mut Loading<'_>,
+) -> Option<(Arc<Identity>, Vec<Expiry>)> {
+    let path = format!("{path}.acme");
+    let place = Place { path: &path, file: ssl.pairs[0].cert.file() };
+    if let Some(text) = text {
+        let outer = std::mem::take(&mut loading.problems);
+        let checked = checked(&ssl.pairs[0], text, &path, loading);
+        match (std::mem::replace(&mut loading.problems, outer).finish(), checked) {
+            (Ok(warnings), Some(checked)) => {
+                loading.problems.warn_again(&warnings);
+                let expiries = vec![checked.expiry.clone()];
+                return Some((Arc::new(Identity::new(vec![checked], None, place, &mut loading.problems)), expiries));
+            }
+            (Ok(_), None) => {}
+            (Err(refused), _) => loading.problems.warn_again(&refused.errors),
+        }
+    }
+    if let Some(known) = known.filter(|known| *known.ssl == *ssl && !known.expiries.is_empty()) {
+        let hint = "what was shown before goes on being shown; another is ordered";
+        loading.problems.warning(place, "there is no certificate any more that can be used", hint);
+        return Some((known.identity.clone(), known.expiries.clone()));
+    }
+    let hint = "it is ordered while the gateway runs, and the log tells how that goes";
+    loading.problems.warning(place, "there is no certificate yet; clients are shown one that none trusts", hint);
+    match (known.filter(|known| *known.ssl == *ssl), &ssl.usage) {
+        (Some(known), _) => Some((known.identity.clone(), Vec::new())),
+        (None, SslUse::Server(server)) => match self_signed::stand_in(&server.names) {
+            Ok(key) => Some((Arc::new(Identity::single(key)), Vec::new())),
+            Err(error) => {
+                loading.problems.error(place, error, "is the system out of random numbers?");
+                None
+            }
+        },
+        // `resolve_tls` lets no other through.
+        (None, SslUse::Client) => None,
+    }
+}
+
+/// The file's bytes, where it can be read; what is in the way, but for its not being there yet, is warned of.
+pub(crate) fn text(ssl: &Ssl, path: &str, loading: &mut Loading<'_>) -> Option<Text> {
+    let file = ssl.pairs[0].cert.file()?;
+    match loading.files.read(file) {
+        Ok(bytes) => Some(bytes.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            let path = format!("{path}.acme");
+            let place = Place { path: &path, file: Some(file) };
+            loading.problems.warning(place, format!("cannot be read: {error}"), "mend the permissions of the folder");
+            None
+        }
+    }
+}
+
+fn checked(of: &KeyPair, text: &[u8], path: &str, loading: &mut Loading<'_>) -> Option<Checked> {
+    // Names are compared by whoever orders.
+    let purpose = Purpose { shown: Shown::ToClients, names: &[] };
+    pair(of, (text, text), (path, path), purpose, loading)
+}
+
+fn ordered(checked: &Checked) -> Option<Ordered> {
+    let (_, leaf) = X509Certificate::from_der(checked.leaf()).ok()?;
+    Some(Ordered {
+        names: crate::identity::names(&leaf),
+        not_before_seconds: leaf.validity().not_before.timestamp(),
+        not_after_seconds: checked.expiry.not_after_seconds,
+    })
+}
+
+/// Of a text that is in no file.
+struct NoFiles;
+
+impl Files for NoFiles {
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn is_readable_by_all(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn system_roots(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,143 @@
+//! What tunnels take of the kernel's memory, which no process is charged with: sockets, their files and epoll's
+//! entries, of the whole machine before and after.
+//!
+//! Sockets of loopback are all in this machine: of a tunnel's four, two are the gateway's and one each the client's and
+//! the node's. So half of what is found is the gateway's part, as it would be on a machine of its own.
+
+use crate::Result;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// The kinds of objects that sockets consist of. There may be others with the same objects, if the kernel has merged
+/// kinds.
+const KINDS: &[&str] =
+    &["TCP", "sock_inode_cache", "filp", "eventpoll_epi", "eventpoll_pwq", "lsm_inode_cache", "lsm_file_cache"];
+/// Each socket has one as well. It is not counted but taken as given: whatever looks at files has by far more, which come
+/// and go.
+const DENTRY: &str = "dentry";
+const SOCKET: &str = "TCP";
+
+/// A look at the kernel's memory.
+pub(super) struct KernelMemory {
+    slab_kib: u64,
+    /// Buffers of TCP sockets.
+    tcp_pages: u64,
+    /// Number and bytes of the objects of each kind; empty where only root may know.
+    objects: BTreeMap<String, (u64, u64)>,
+}
+
+/// What was added between two looks.
+pub(super) struct Grown {
+    /// All slabs, whoever took them.
+    slab_bytes: f64,
+    buffer_bytes: f64,
+    /// Objects of each kind and the bytes of one.
+    kinds: Vec<(&'static str, f64, u64)>,
+}
+
+impl KernelMemory {
+    pub(super) fn now() -> Result<Self> {
+        let meminfo = fs::read_to_string("/proc/meminfo")?;
+        let sockstat = fs::read_to_string("/proc/net/sockstat")?;
+        let slab = number_after(&meminfo, "Slab:", "");
+        let pages = number_after(&sockstat, "TCP:", "mem");
+        Ok(Self {
+            slab_kib: slab.ok_or("/proc/meminfo has no Slab")?,
+            tcp_pages: pages.ok_or("/proc/net/sockstat has no TCP mem")?,
+            objects: fs::read_to_string("/proc/slabinfo").map(|text| objects(&text)).unwrap_or_default(),
+        })
+    }
+
+    pub(super) fn since(&self, before: &KernelMemory) -> Grown {
+        let grown = |kind: &'static str| {
+            let (number, bytes) = self.objects.get(kind)?;
+            let (former, _) = before.objects.get(kind)?;
+            Some((kind, *number as f64 - *former as f64, *bytes))
+        };
+        let mut kinds: Vec<_> =
+            KINDS.iter().filter_map(|kind| grown(kind)).filter(|(_, number, _)| *number > 0.0).collect();
+        if let Some(((_, sockets, _), (_, _, bytes))) = grown(SOCKET).zip(grown(DENTRY)) {
+            kinds.push((DENTRY, sockets.max(0.0), bytes));
+        }
+        Grown {
+            slab_bytes: (self.slab_kib as f64 - before.slab_kib as f64) * 1024.0,
+            buffer_bytes: (self.tcp_pages as f64 - before.tcp_pages as f64) * rustix::param::page_size() as f64,
+            kinds,
+        }
+    }
+}
+
+impl Grown {
+    /// Of sockets; of all slabs where the kinds are not told.
+    pub(super) fn bytes(&self) -> f64 {
+        let kinds: f64 = self.kinds.iter().map(|(_, number, bytes)| number * *bytes as f64).sum();
+        self.buffer_bytes + if self.kinds.is_empty() { self.slab_bytes } else { kinds }
+    }
+
+    /// A tunnel's share, in words.
+    pub(super) fn of_each(&self, tunnels: usize) -> String {
+        let each = |sum: f64| sum / tunnels as f64;
+        let kinds = self.kinds.iter().map(|(name, number, bytes)| format!("{name} {:.1} x {bytes}", each(*number)));
+        let kinds: Vec<String> = kinds.collect();
+        let (buffers, slabs) = (each(self.buffer_bytes), each(self.slab_bytes));
+        format!("{}, buffers {buffers:.0} (slabs of the whole machine: {slabs:.0})", kinds.join(", "))
+    }
+}
+
+/// The number behind `name` in the line that begins with `start`; the first one where `name` is empty.
+fn number_after(text: &str, start: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(start))?;
+    let mut words = line.split_whitespace();
+    if !name.is_empty() {
+        words.find(|word| *word == name)?;
+    }
+    words.next()?.parse().ok()
+}
+
+/// `name, active objects, objects, bytes of one, …` after two lines of titles.
+fn objects(slabinfo: &str) -> BTreeMap<String, (u64, u64)> {
+    let lines = slabinfo.lines().skip(2).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some((fields.first()?.to_string(), (number(1)?, number(3)?)))
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLABINFO: &str = "slabinfo - version: 2.1\n# name            <active_objs> <num_objs> <objsize>\n\
+        TCP                   65    117   2496   13    8 : tunables    0    0    0 : slabdata      9      9      0\n\
+        filp                 100    128    256   16    1 : tunables    0    0    0 : slabdata      8      8      0\n";
+
+    #[test]
+    fn reads_what_the_kernel_tells() {
+        let sockstat = "sockets: used 15\nTCP: inuse 1 orphan 0 tw 0 alloc 1 mem 7\nUDP: inuse 0 mem 0\n";
+        assert_eq!(number_after(sockstat, "TCP:", "mem"), Some(7));
+        assert_eq!(number_after("MemFree: 1 kB\nSlab:   93 kB\n", "Slab:", ""), Some(93));
+        assert_eq!(number_after("", "Slab:", ""), None);
+        let read = objects(SLABINFO);
+        assert_eq!(read["TCP"], (65, 2496));
+        assert_eq!(read.len(), 2);
+    }
+
+    #[test]
+    fn what_was_added() {
+        let look = |slab_kib, tcp, dentry| KernelMemory {
+            slab_kib,
+            tcp_pages: 3,
+            objects: BTreeMap::from(
+                [("TCP", (tcp, 2496)), ("dentry", (dentry, 192)), ("other", (tcp, 1))]
+                    .map(|(name, of)| (name.to_owned(), of)),
+            ),
+        };
+        // Others looked at files meanwhile.
+        let grown = look(110, 50, 900).since(&look(100, 10, 5));
+        assert_eq!(grown.bytes(), 40.0 * (2496.0 + 192.0));
+        assert!(grown.of_each(10).starts_with("TCP 4.0 x 2496, dentry 4.0 x 192, buffers 0 "));
+        let untold = |slab_kib| KernelMemory { slab_kib, tcp_pages: 3, objects: BTreeMap::new() };
+        assert_eq!(untold(110).since(&untold(100)).bytes(), 10.0 * 1024.0);
+    }
+}
