@@ -4,9 +4,11 @@
 
 use crate::diagnostic::{Fault, shortened};
 use crate::kind::{Choice, Flag, Text, Then, text};
+use crate::nodes::parse_authority;
 use crate::object::{map, object};
 use crate::quantity::{Span, span};
 use crate::ssls::{FILE, PEM};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +20,10 @@ const DIRECTORY_BYTES_MAX: usize = 2048;
 const CONTACT_BYTES_MAX: usize = 320;
 /// The longest `gateway.acme.eab.hmac_key`.
 const HMAC_KEY_BYTES_MAX: usize = 1024;
+/// Of the server's name in that of its folder; what comes behind it tells servers apart.
+const FOLDER_HOST_BYTES_MAX: usize = 100;
+/// Of the digest in the folder's name.
+const FOLDER_DIGEST_CHARS: usize = 16;
 
 /// Let's Encrypt's production server.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -55,7 +61,18 @@ object! {
         /// The key's identifier.
         kid: String = KID => required;
         /// The key, in Base64 as for URLs.
-        hmac_key: String = HMAC_KEY => required;
+        hmac_key: HmacKey = HMAC_KEY => required;
+    }
+}
+
+/// `gateway.acme.eab.hmac_key`, in Base64 as for URLs without padding.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HmacKey(pub String);
+
+/// Never shown: it is a secret.
+impl fmt::Debug for HmacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HmacKey({} bytes)", self.0.len())
     }
 }
 
@@ -89,12 +106,16 @@ const DIRECTORY: Text<String> = text("a URL", |text| {
     let Some(rest) = text.strip_prefix("https://") else {
         return Err(fault("not an https URL").hint("write it like \"https://acme.example/directory\""));
     };
-    let authority = rest.split('/').next().unwrap_or_default();
-    if authority.is_empty() || text.len() > DIRECTORY_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(fault("not a URL").hint("write it like \"https://acme.example/directory\""));
-    }
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
     if authority.contains('@') {
         return Err(fault("a name and password have no place here").hint("write what comes after the @ only"));
+    }
+    parse_authority(authority)?;
+    // Of RFC 3986 section 2, but for brackets, and for a fragment, which no server ever sees.
+    let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?@!$&'()*+,;=%".contains(&byte);
+    let is_path = rest[authority.len()..].bytes().all(is_of_path);
+    if !is_path || text.len() > DIRECTORY_BYTES_MAX {
+        return Err(fault("not a URL").hint("write it like \"https://acme.example/directory\""));
     }
     Ok(text.to_owned())
 })
@@ -121,12 +142,12 @@ const KID: Text<String> = text("a key's identifier", |text| {
 });
 
 /// Never quoted: it is a secret.
-const HMAC_KEY: Text<String> = text("a key in Base64", |text| {
+const HMAC_KEY: Text<HmacKey> = text("a key in Base64", |text| {
     let key = text.trim_end_matches('=');
     let is_alphabet = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let is_good = (1..=HMAC_KEY_BYTES_MAX).contains(&key.len()) && key.len() % 4 != 1 && key.bytes().all(is_alphabet);
     match is_good {
-        true => Ok(key.to_owned()),
+        true => Ok(HmacKey(key.to_owned())),
         false => {
             let fault = Fault::new("not a key in Base64 as for URLs (A-Z, a-z, 0-9, \"-\" and \"_\")");
             Err(fault.hint("copy the HMAC key from what the issuer gave you"))
@@ -135,6 +156,17 @@ const HMAC_KEY: Text<String> = text("a key in Base64", |text| {
 });
 
 impl Acme {
+    /// Where everything of this server is kept, whose account and certificates are of no use with another: named by its
+    /// host, for people, and by a digest of its URL.
+    pub fn folder(&self) -> PathBuf {
+        let rest = self.directory.strip_prefix("https://").unwrap_or(&self.directory);
+        let host = rest.split('/').next().unwrap_or_default();
+        let as_name = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        let host: String = host.chars().take(FOLDER_HOST_BYTES_MAX).map(as_name).collect();
+        let digest = crate::digest(self.directory.as_bytes());
+        self.storage.join(format!("{host}-{}", &digest[..FOLDER_DIGEST_CHARS]))
+    }
+
     /// Where the certificate of the entry with this id is kept, with its key in the same file, so that nobody ever
     /// reads the one without the other.
     pub fn certificate_file(&self, id: &str) -> PathBuf {
@@ -143,16 +175,64 @@ impl Acme {
 
     /// The folder of the certificates.
     pub fn certificates(&self) -> PathBuf {
-        self.storage.join("certificates")
+        self.folder().join("certificates")
     }
 
     /// The account's file.
     pub fn account_file(&self) -> PathBuf {
-        self.storage.join("account.json")
+        self.folder().join("account.json")
     }
 
     /// The roots' file, where it is one.
     pub fn ca_file(&self) -> Option<&Path> {
         self.ca.as_ref().and_then(|ca| ca.file())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(directory: &str) -> Result<Acme, String> {
+        let text =
+            format!("gateway: {{acme: {{directory: {directory:?}, storage: /s, agree_terms: true}}}}\nroutes: []\n");
+        match crate::load(text, &|_| None) {
+            Ok(loaded) => Ok(loaded.config.gateway.acme.clone().expect("it is there")),
+            Err(errors) => Err(errors.to_string()),
+        }
+    }
+
+    #[test]
+    fn each_server_has_a_folder_of_its_own() {
+        let folder = |directory: &str| parsed(directory).unwrap().folder().display().to_string();
+        let production = folder("https://acme-v02.api.letsencrypt.org/directory");
+        assert!(production.starts_with("/s/acme-v02.api.letsencrypt.org-"), "{production}");
+        assert_ne!(production, folder("https://acme-staging-v02.api.letsencrypt.org/directory"));
+        assert_ne!(folder("https://acme.example/a"), folder("https://acme.example/b"));
+        assert!(folder("https://[::1]:14000/dir").starts_with("/s/---1--14000-"));
+        assert_eq!(folder(&format!("https://{}.example/", "a.".repeat(60) + "a")).len(), "/s/".len() + 100 + 1 + 16);
+    }
+
+    #[test]
+    fn a_directory_is_a_url_that_requests_can_be_made_to() {
+        let check = |directory: &str, expected: &str| {
+            let error = parsed(directory).err().unwrap_or_default();
+            assert_eq!(error.is_empty(), expected.is_empty(), "{directory}: {error}");
+            assert!(error.contains(expected), "{directory}: {error}");
+        };
+        for good in
+            ["https://acme.example", "https://acme.example?x=1", "https://127.0.0.1:14000/dir", "https://[::1]/a:b@c"]
+        {
+            check(good, "");
+        }
+        check("https://<your-id>.example/dir", "<your-id>.example");
+        check("https://[::1/dir", "no closing bracket");
+        check("https://[::g]/dir", "not an IPv6 address");
+        check("https://a.example:99999/dir", "not a port");
+        check("https:///dir", "gateway.acme.directory");
+        check("https://a.example/<dir>", "not a URL");
+        check("https://a.example/[dir]", "not a URL");
+        check("https://a.example/dir#here", "not a URL");
+        check("https://me@a.example/dir", "a name and password have no place here");
     }
 }

@@ -42,7 +42,7 @@ mod takes;
 mod tree;
 
 pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
-pub use acme::{ACME_NAMES_MAX, Acme, AcmeChallenge, AcmeEab};
+pub use acme::{ACME_NAMES_MAX, Acme, AcmeChallenge, AcmeEab, HmacKey};
 pub use checks::{
     ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, CheckType, Checks,
     PassiveCheck, PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,

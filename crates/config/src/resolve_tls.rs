@@ -86,9 +86,11 @@ impl Ssls {
             return;
         }
         let has = |tls: bool| gateway.listeners.iter().any(|listener| listener.tls == tls);
+        // Whose handshakes answer too.
+        let has_stream = gateway.stream_proxy.tcp.iter().any(|listener| listener.tls);
         let challenge = path.key("challenge");
         match acme.challenge {
-            AcmeChallenge::TlsAlpn01 if !has(true) => {
+            AcmeChallenge::TlsAlpn01 if !has(true) && !has_stream => {
                 let fault = Fault::new("tls-alpn-01 is asked for by TLS, and no listener has it");
                 let hint = "write `tls: true` in the one of gateway.listeners that port 443 leads to";
                 sink.error(Position::NOWHERE, &challenge, fault.hint(hint));

@@ -39,9 +39,9 @@ object! {
         update_time: i64 = UNIX_TIME => optional;
         /// Address or network that the client must have.
         remote_addr: IpNet = NETWORK => optional;
-        /// Address or network that the client must have connected to.
+        /// Address or network of ours that the connection must have come to; what a PROXY header says of that does not count.
         server_addr: IpNet = NETWORK => optional;
-        /// Port that the client must have connected to.
+        /// Port of ours that it must have come to.
         server_port: u16 = int(1, 65535) => optional;
         /// The name that the client must ask for in its TLS handshake: `example.com`, or `*.example.com` for all below. Of listeners with `tls` or `tls_passthrough`.
         sni: At<HostPattern> = Located(SERVER_NAME) => optional;

@@ -125,12 +125,19 @@ fn documents_tags_and_merge_keys() {
     check("? {a: b}\n: c\n", expect!["1:3: a key must be a scalar, not a list or map"]);
     check(
         "~: a\n",
-        expect![[r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
+        expect![[
+            r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#
+        ]],
     );
-    check("1: a\n", expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]]);
+    check(
+        "1: a\n",
+        expect![[r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
+    );
     check(
         "true: a\n",
-        expect![[r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
+        expect![[
+            r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#
+        ]],
     );
 }
 
@@ -202,7 +209,9 @@ fn too_much() {
     );
     check(
         format!("{}: 1\n", "k".repeat(1000)),
-        expect![[r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#]],
+        expect![[
+            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes"#
+        ]],
     );
     check(
         format!("routes: \"{}\"\n", "${HUGE}".repeat(10)),

@@ -10,6 +10,7 @@ use crate::replay;
 use crate::source::{ReadError, Source};
 use crate::stdout::show;
 use crate::tls_material;
+use crate::upgrade::PidFile;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_proxy::Plan;
 use stillgate_route::lint::{self, Finding, FindingKind};
+use stillgate_tls::Problem;
 
 /// What was found, as `--format json` prints it.
 #[derive(Debug, Serialize)]
@@ -129,6 +131,12 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
         let found = errors.into_iter().map(|error| (error, Severity::Error));
         let found = found.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
         diagnostics.extend(found.map(|(problem, severity)| plain(tls_material::diagnostic(problem, severity))));
+        let pid_file = config.gateway.pid_file.as_deref().map(PidFile::check);
+        if let Some(Err(error)) = pid_file {
+            let message = format!("it will not be written: {error}");
+            let problem = Problem { path: "gateway.pid_file".to_owned(), message, hint: None };
+            diagnostics.push(plain(tls_material::diagnostic(problem, Severity::Warning)));
+        }
     }
     // Compiling finds what reading cannot: bounds of the whole table of routes.
     let compiled = match config.filter(|_| is_usable).map(compile) {

@@ -6,7 +6,7 @@
 mod upgrading;
 
 use crate::access_log_writer::AccessLogWriter;
-use crate::acme::Orders;
+use crate::acme::Renewals;
 use crate::admin::Question;
 use crate::cardinality::Cardinality;
 use crate::health::{Change, Checker};
@@ -109,11 +109,11 @@ pub(crate) struct Control {
     tally: Tally,
     inquiry: Inquiry,
     checker: Checker,
-    certificates: Orders,
+    certificates: Renewals,
     access_log: Option<AccessLogWriter>,
     testator: Testator,
-    /// Removed as the process ends, unless it is another's by then.
-    _pid_file: Option<PidFile>,
+    /// Removed as the process ends; `None` once it is the successor's.
+    pid_file: Option<PidFile>,
     /// Why it did not go well although all workers have ended.
     failure: Option<String>,
     started: Instant,
@@ -135,7 +135,7 @@ impl Control {
     ) -> Control {
         let mut checker = Checker::new();
         checker.follow(&reloader.served().plan);
-        let mut certificates = Orders::start(reloader.plans().clone());
+        let mut certificates = Renewals::start(reloader.plans().clone());
         certificates.follow(&reloader.candidate());
         Control {
             signals,
@@ -152,7 +152,7 @@ impl Control {
             workers: Workers::Serving(fleet),
             access_log,
             testator,
-            _pid_file: pid_file,
+            pid_file,
             failure: None,
             started: Instant::now(),
             is_exporter_lost: false,
@@ -165,10 +165,11 @@ impl Control {
         loop {
             let event = self.next().await;
             if let ControlFlow::Break(result) = self.handle(event) {
-                result?;
+                // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
+                result?;
                 self.end_metrics().await;
-                return handed_over;
+                return self.failure.take().map_or(handed_over, Err);
             }
         }
     }
@@ -265,7 +266,6 @@ impl Control {
             }
             Event::WorkersEnded(result) => {
                 self.end_access_log();
-                let result = result.and_then(|()| self.failure.take().map_or(Ok(()), Err));
                 match &result {
                     Ok(()) => info!("ended"),
                     Err(error) => error!("{error}"),
@@ -291,9 +291,10 @@ impl Control {
         self.testator.abandon();
         match &mut self.workers {
             Workers::Serving(fleet) => fleet.drain(deadline),
+            // A second signal ends it at once.
             Workers::Ending { commander, is_handing_over, .. } => {
                 *is_handing_over = false;
-                commander.drain(deadline);
+                commander.hurry(deadline);
             }
         }
         self.await_workers(false);
@@ -367,10 +368,10 @@ impl Control {
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
         };
-        let ends = self.reloader.certificate_ends();
+        let ends = self.reloader.certificate_ends().clone();
         let Some(metering) = self.reloader.metering() else { return };
         metering.tell(&facts);
-        metering.tell_certificates(ends);
+        metering.tell_certificates(&ends);
         if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
             error!(
                 "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"

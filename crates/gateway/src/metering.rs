@@ -63,6 +63,8 @@ impl From<RegistryError> for MeteringError {
 pub(crate) struct Bequest {
     /// The exporter's socket.
     pub(crate) listener: Option<OwnedFd>,
+    /// The folder that is shared, as text.
+    pub(crate) shared: Option<String>,
     /// The memory that is counted in; of a shared folder it is in the folder.
     pub(crate) segments: Vec<OwnedFd>,
 }
@@ -94,7 +96,7 @@ impl Prepared {
             ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random())
         };
         let registry = Arc::new(Registry::start(options)?);
-        inherit(&registry, settings, inherited.segments);
+        inherit(&registry, as_text(settings), inherited.shared, inherited.segments);
         let plan = Arc::new(MetricsPlan::new(settings, &registry)?);
         let (settings, started_unix_s) = (settings.clone(), start.unix_s);
         Ok(Prepared { registry, listener, is_inherited, settings, plan, started_unix_s })
@@ -133,7 +135,7 @@ impl Prepared {
             settings,
             plan: recorded,
             leaving,
-            certificates: BTreeMap::new(),
+            certificates: Arc::default(),
         })
     }
 }
@@ -142,7 +144,7 @@ impl Prepared {
 pub(crate) struct Metering {
     registry: Arc<Registry>,
     exporter: Exporter,
-    /// To be handed over; `None`: there is none, or it has been.
+    /// To be handed over; `None`: there is none, or another process serves on it.
     listener: Option<TcpListener>,
     /// The same, while another process serves on it.
     waiting: Option<TcpListener>,
@@ -153,7 +155,7 @@ pub(crate) struct Metering {
     plan: Arc<MetricsPlan>,
     leaving: Leaving,
     /// When each certificate ends, as told last.
-    certificates: BTreeMap<String, i64>,
+    certificates: Arc<BTreeMap<String, i64>>,
 }
 
 /// What a configuration records, until it is published or given up.
@@ -178,18 +180,30 @@ impl Metering {
     /// What the process that follows needs. Of gauges of which the last value counts, its values do from now on.
     pub(crate) fn bequest(&self) -> io::Result<Bequest> {
         let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose()?.map(OwnedFd::from);
-        Ok(Bequest { listener, segments: self.registry.bequest()? })
+        Ok(Bequest { listener, shared: as_text(&self.settings), segments: self.registry.bequest()? })
     }
 
-    /// No process follows: goes on as before [`Metering::bequest`].
-    pub(crate) fn keep(&self) {
+    /// No process follows: goes on as before [`Metering::bequest`], and before [`Metering::stop_serving`].
+    pub(crate) fn keep(&mut self) {
         self.registry.keep();
+        if self.listener.is_none()
+            && let Some(listener) = &self.waiting
+        {
+            // Without a descriptor for it the next upgrade opens the address anew, once this process is gone.
+            self.listener = listener.try_clone().ok();
+            tokio::spawn(self.serve());
+        }
+    }
+
+    /// Another process follows: there is no going back.
+    pub(crate) fn leave(&mut self) {
+        self.waiting = None;
     }
 
     /// Answers no more scrapes, for the process that follows does: it may when the future has ended. This one goes on to
     /// count.
     pub(crate) fn stop_serving(&mut self) -> impl Future<Output = ()> + Send + use<> {
-        self.listener = None;
+        self.waiting = self.listener.take();
         self.exporter.stop_serving()
     }
 
@@ -268,14 +282,16 @@ impl Metering {
     }
 
     /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.
-    pub(crate) fn tell_certificates(&mut self, ends: BTreeMap<String, i64>) {
-        let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
-            of.keys().filter(|id| !other.contains_key(*id)).map(|id| (Label::Ssl, id.clone())).collect()
-        };
-        self.orders.set_in_use(only(&ends, &self.certificates), true);
-        self.orders.set_in_use(only(&self.certificates, &ends), false);
-        self.own.tell_certificates(&ends);
-        self.certificates = ends;
+    pub(crate) fn tell_certificates(&mut self, ends: &Arc<BTreeMap<String, i64>>) {
+        if !Arc::ptr_eq(ends, &self.certificates) {
+            let only = |of: &BTreeMap<String, i64>, other: &BTreeMap<String, i64>| -> Vec<_> {
+                of.keys().filter(|id| !other.contains_key(*id)).map(|id| (Label::Ssl, id.clone())).collect()
+            };
+            self.orders.set_in_use(only(ends, &self.certificates), true);
+            self.orders.set_in_use(only(&self.certificates, ends), false);
+            self.certificates = ends.clone();
+        }
+        self.own.tell_certificates(ends);
     }
 
     /// Tells what active checks have found of a node, which is one of `endpoints`.
@@ -320,16 +336,32 @@ fn listen(address: SocketAddr, inherited: Option<OwnedFd>) -> Result<(TcpListene
 }
 
 /// Counts on from what another process has handed over.
-fn inherit(registry: &Registry, settings: &Metrics, segments: Vec<OwnedFd>) {
-    if settings.shared.is_some() && !segments.is_empty() {
-        warn!(
-            "gateway.metrics.shared is new: totals begin anew, as those of the process before this one are not in the folder"
-        );
+fn inherit(registry: &Registry, shared: Option<String>, before: Option<String>, segments: Vec<OwnedFd>) {
+    if let Some(reason) = begins_anew(shared.as_deref(), before.as_deref(), !segments.is_empty()) {
+        warn!("gateway.metrics.shared is {reason}");
         return;
     }
     for error in registry.inherit(segments) {
         warn!("gateway.metrics: some of what the process before this one counted is lost: {error}");
     }
+}
+
+/// Why totals do; `None`: they do not, or there were none.
+fn begins_anew(shared: Option<&str>, before: Option<&str>, has_segments: bool) -> Option<String> {
+    match (shared, before) {
+        (now, Some(before)) if now != Some(before) => {
+            Some(format!("not what it was: totals begin anew, as those of the process before this one are in {before}"))
+        }
+        (Some(_), None) if has_segments => {
+            Some("new: totals begin anew, as those of the process before this one are not in the folder".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The folder that is shared.
+fn as_text(settings: &Metrics) -> Option<String> {
+    settings.shared.as_ref().map(|folder| folder.to_string_lossy().into_owned())
 }
 
 fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) -> CollectorOptions {
@@ -356,35 +388,4 @@ fn random() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_socket_is_inherited_where_it_is_at_the_address() {
-        let fresh = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = |listener: &TcpListener| listener.local_addr().unwrap();
-        let (before, other) = (fresh(), fresh());
-        let check =
-            |address: SocketAddr, inherited: OwnedFd, expected: Option<bool>| match listen(address, Some(inherited)) {
-                Ok((listener, is_inherited)) => {
-                    assert_eq!(Some(is_inherited), expected, "{address}");
-                    assert_eq!(at(&listener) == at(&before), is_inherited);
-                }
-                Err(MeteringError::Listen(_)) => assert_eq!(expected, None, "{address}"),
-                Err(error) => panic!("{error}"),
-            };
-        let inherited = || OwnedFd::from(before.try_clone().unwrap());
-        check(at(&before), inherited(), Some(true));
-        // Any port would do, and so does that one.
-        check("127.0.0.1:0".parse().unwrap(), inherited(), Some(true));
-        check("127.0.0.2:0".parse().unwrap(), inherited(), Some(false));
-        // Somebody else's.
-        check(at(&other), inherited(), None);
-        let free = at(&fresh());
-        check(free, inherited(), Some(false));
-        // What is no socket at all.
-        check("127.0.0.1:0".parse().unwrap(), std::io::pipe().unwrap().0.into(), Some(false));
-        let nothing = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
-        assert!(!nothing.1);
-    }
-}
+mod tests;

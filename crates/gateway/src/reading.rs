@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{Errors, Loaded, Reader, Text};
 use stillgate_tls::Material;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// How reading ended.
 pub(crate) enum Read {
@@ -24,6 +24,14 @@ pub(crate) enum Read {
         /// One line per finding.
         errors: Vec<String>,
     },
+}
+
+/// What became of a look at the configuration.
+pub(crate) struct Look {
+    /// Of the text, and of the certificates that it names.
+    pub(crate) read: Read,
+    /// The certificates of what is served, where they are others by now and what was read is not to take its place.
+    pub(crate) renewed: Option<Arc<Material>>,
 }
 
 /// What could be served.
@@ -57,7 +65,21 @@ impl Reading {
 
     /// Reads and validates what `source` holds now, unless its digest is `unless` and its certificates are the `served` ones.
     /// It takes long.
-    pub(crate) fn read(&mut self, source: &Source, unless: Option<&str>, served: &Material) -> Read {
+    pub(crate) fn look(&mut self, source: &Source, unless: Option<&str>, served: &Candidate) -> Look {
+        let read = self.read(source, unless, &served.tls);
+        let of_served = Some(&served.loaded.config.digest);
+        let last = self.last.as_ref().map(|last| &last.loaded.config.digest);
+        let renewed = match &read {
+            Read::Good(_) => None,
+            // These certificates have been looked at just now.
+            Read::Unchanged if last == of_served => None,
+            Read::Refused { digest, .. } if digest.as_ref() == of_served => None,
+            Read::Unchanged | Read::Refused { .. } => renewed(served),
+        };
+        Look { read, renewed }
+    }
+
+    fn read(&mut self, source: &Source, unless: Option<&str>, served: &Material) -> Read {
         let began = Instant::now();
         let text = match source.read() {
             Ok(text) => text,
@@ -97,12 +119,12 @@ impl Reading {
 
     fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> Read {
         let began = Instant::now();
-        // Before it is watched.
-        acme::prepare(&loaded.config);
         let material = tls_material::load(&loaded.config, Some(served));
         debug!(tls_ms = millis(began), "certificates read");
         let (read, errors) = match material {
             Ok((tls, warnings)) => {
+                // Before it is watched.
+                acme::prepare(&loaded.config);
                 let tls_warnings = warnings.iter().map(ToString::to_string).collect();
                 (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings }), Vec::new())
             }
@@ -118,6 +140,18 @@ impl Reading {
     /// The files besides the configuration's own whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config))
+    }
+}
+
+/// The certificates of what is served, if they are others by now: a mistake in the text must not keep one that was renewed from
+/// clients until the one before has ended.
+fn renewed(served: &Candidate) -> Option<Arc<Material>> {
+    match tls_material::load(&served.loaded.config, Some(&served.tls)) {
+        Ok((tls, _)) => (!tls.is_same(&served.tls)).then_some(tls),
+        Err(refused) => {
+            warn!("the certificates stay the ones before: {refused}");
+            None
+        }
     }
 }
 

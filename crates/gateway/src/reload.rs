@@ -10,6 +10,7 @@
 //!                  │ refused or unchanged      │ refused             ▲
 //!                  └───────────────────────────┴─────────────────────┘
 //!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
+//!  certificates changed beside a refused text ──┘
 //! ```
 
 use crate::admin::Served;
@@ -17,7 +18,7 @@ use crate::background;
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
 use crate::names;
-use crate::reading::{Candidate, Read, Reading};
+use crate::reading::{Candidate, Look, Read, Reading};
 use crate::restart::needs_restart;
 use crate::retired::{Garbage, Retired};
 use crate::source::Source;
@@ -58,6 +59,8 @@ pub(crate) struct Reloader {
     served: Arc<Loaded>,
     /// The certificates that `served` is served with.
     tls: Arc<Material>,
+    /// When these end.
+    certificate_ends: Arc<BTreeMap<String, i64>>,
     /// `None`: it is at work.
     reading: Option<Box<Reading>>,
     /// The files besides the configuration's own that may change what is read.
@@ -78,7 +81,7 @@ pub(crate) struct Reloader {
 /// What is under way.
 enum Work {
     Idle,
-    Reading(JoinHandle<(Box<Reading>, Read)>),
+    Reading(JoinHandle<(Box<Reading>, Look)>),
     Resolving { next: Candidate, until: Instant },
     Building(JoinHandle<Built>, Option<Next>),
 }
@@ -91,14 +94,14 @@ type Built = (Candidate, Result<Arc<Plan>, PlanError>);
 struct Wanted {
     /// The file is to be looked at; `Some(true)`: and published even if it is the same.
     reload: Option<bool>,
-    /// Addresses changed since the last build began.
-    addresses: bool,
+    /// Addresses, or certificates, changed since the last build began.
+    parts: bool,
 }
 
 /// What can happen to a [`Reloader`].
 pub(crate) enum Step {
     /// Reading has ended.
-    Read(Result<(Box<Reading>, Read), JoinError>),
+    Read(Result<(Box<Reading>, Look), JoinError>),
     /// New names are resolved, or their time is up.
     NamesSettled,
     /// Building has ended.
@@ -126,6 +129,7 @@ impl Reloader {
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
             served,
+            certificate_ends: ends(&tls),
             tls,
             files: reading.files(),
             reading: Some(Box::new(reading)),
@@ -163,9 +167,10 @@ impl Reloader {
         Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() }
     }
 
-    /// When the certificates that are served end, in seconds since 1970, by the ids of their entries.
-    pub(crate) fn certificate_ends(&self) -> BTreeMap<String, i64> {
-        self.tls.expiries().map(|(id, end)| (id.to_owned(), end)).collect()
+    /// When the certificates that are served end, in seconds since 1970, by the ids of their entries; the same one until they
+    /// are others.
+    pub(crate) fn certificate_ends(&self) -> &Arc<BTreeMap<String, i64>> {
+        &self.certificate_ends
     }
 
     /// Where workers find the Plan.
@@ -226,11 +231,16 @@ impl Reloader {
     /// Takes in what happened and begins what follows from it.
     pub(crate) fn handle(&mut self, step: Step) {
         match step {
-            Step::Read(Ok((reading, read))) => {
+            Step::Read(Ok((reading, look))) => {
                 self.files = reading.files();
                 self.files.append(&mut tls_material::files(&self.served.config));
                 self.reading = Some(reading);
-                self.take_read(read);
+                self.take_read(look.read);
+                if let Some(tls) = look.renewed {
+                    info!("certificates renewed; the configuration stays the one before");
+                    self.set_certificates(tls);
+                    self.wanted.parts = true;
+                }
             }
             Step::Built(Ok((next, built))) => self.take_built(next, built),
             Step::Read(Err(error)) => {
@@ -249,7 +259,7 @@ impl Reloader {
             }
             Step::AddressesChanged(change) => {
                 info!(name = change.name, addresses = ?change.addresses, "addresses changed");
-                self.wanted.addresses = true;
+                self.wanted.parts = true;
             }
         }
         self.retired.sort_out(&mut self.garbage);
@@ -269,12 +279,12 @@ impl Reloader {
             };
             // One that was lost to a bug leaves the next one to begin anew.
             let mut reading = self.reading.take().unwrap_or_default();
-            let served = self.tls.clone();
+            let served = self.candidate();
             self.work = Work::Reading(spawn_blocking(move || {
-                let read = background::run(|| reading.read(&source, unless.as_deref(), &served));
-                (reading, read)
+                let look = background::run(|| reading.look(&source, unless.as_deref(), &served));
+                (reading, look)
             }));
-        } else if self.wanted.addresses {
+        } else if self.wanted.parts {
             let generation = self.plans.load().generation;
             let served = self.candidate();
             self.build(generation, served);
@@ -308,7 +318,7 @@ impl Reloader {
     }
 
     fn build(&mut self, generation: u64, next_served: Candidate) {
-        self.wanted.addresses = false;
+        self.wanted.parts = false;
         let config = &next_served.loaded.config;
         let addresses = names::addresses(&self.resolver, config);
         let previous = self.plans.load();
@@ -363,7 +373,7 @@ impl Reloader {
     /// A configuration that was valid is not published all the same.
     fn give_up(&mut self, errors: Vec<String>) {
         // While its names were resolved, changes were not told one by one.
-        self.wanted.addresses = true;
+        self.wanted.parts = true;
         self.resolver.set_names(names::of(&self.served.config));
         self.refuse(errors);
     }
@@ -371,7 +381,7 @@ impl Reloader {
     /// What follows once a new configuration is published.
     fn take_over(&mut self, Candidate { loaded, tls, .. }: Candidate) {
         let config = &loaded.config;
-        self.tls = tls;
+        self.set_certificates(tls);
         self.loaded_at = now_rfc3339();
         self.last_error = None;
         self.resolver.set_names(names::of(config));
@@ -396,6 +406,11 @@ impl Reloader {
         self.garbage.configs.push(std::mem::replace(&mut self.served, loaded));
     }
 
+    fn set_certificates(&mut self, tls: Arc<Material>) {
+        self.certificate_ends = ends(&tls);
+        self.tls = tls;
+    }
+
     fn refuse(&mut self, errors: Vec<String>) {
         error!("configuration refused; the one before goes on serving");
         for line in &errors {
@@ -418,6 +433,10 @@ impl Reloader {
             metering.settle(self.retired.oldest());
         }
     }
+}
+
+fn ends(tls: &Material) -> Arc<BTreeMap<String, i64>> {
+    Arc::new(tls.expiries().map(|(id, end)| (id.to_owned(), end)).collect())
 }
 
 fn millis(since: Instant) -> f64 {

@@ -123,6 +123,8 @@ pub(crate) fn exit_code(result: Result<(), RunError>) -> u8 {
 
 /// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
 pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
+    // Before all else: later there may be another file at its path.
+    let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let text = Text::new(source.read().map_err(RunError::Read)?);
     let mut reader = Reader::default();
     let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
@@ -138,7 +140,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
     let result = runtime.block_on(async {
-        let control = start(source, reader, loaded, logging, heir, announce).await?;
+        let control = start(source, reader, loaded, logging, (program, heir), announce).await?;
         control.run().await.map_err(RunError::Ended)
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
@@ -151,7 +153,7 @@ async fn start(
     reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
-    heir: Option<(Heir, Former)>,
+    (program, heir): (Program, Option<(Heir, Former)>),
     announce: impl FnOnce(&Up<'_>),
 ) -> Result<Control, RunError> {
     let (heir, mut former) = heir.map_or_else(|| (None, Former::default()), |(heir, former)| (Some(heir), former));
@@ -196,13 +198,13 @@ async fn start(
     drop(plan);
     let sockets = Sockets::open(gateway, workers, &mut former.listeners)
         .map_err(|error| RunError::Listen(listening_key(gateway, &error), error))?;
-    let fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
         .map_err(RunError::Workers)?;
-    let launcher = Program::own().and_then(Launcher::start);
-    let launcher = launcher.map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
+    let launcher =
+        Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
-    let went = heir.map(|heir| heir.serve(&former, gateway, &plans.load(), &fleet)).transpose();
+    let went = heir.map(|heir| heir.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
     let went = went.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();

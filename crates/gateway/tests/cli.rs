@@ -248,6 +248,6 @@ fn an_address_in_use_is_told_before_anything_is_served() {
         assert_eq!(output.status.code(), Some(1), "{told}");
         let expected = format!("stillgate: {key}: cannot listen on {address}: ");
         assert!(told.contains(&expected), "{told}");
-        assert!(told.contains(&format!("ss -ltnp 'sport = :{}'", address.port())), "{told}");
+        assert!(told.contains(&format!("ss -lntup 'sport = :{}'", address.port())), "{told}");
     }
 }

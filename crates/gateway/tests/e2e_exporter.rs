@@ -96,5 +96,5 @@ fn what_cannot_be_is_said() {
     check(&run("/none", "localhost"), 2, &["--listen"]);
     check(&run("/none", "192.0.2.1:9"), 1, &["--listen: cannot listen on 192.0.2.1:9", "ip addr"]);
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    check(&run("/none", &held.local_addr().unwrap().to_string()), 1, &["cannot listen on", "ss -ltnp"]);
+    check(&run("/none", &held.local_addr().unwrap().to_string()), 1, &["cannot listen on", "ss -lntup"]);
 }

@@ -92,6 +92,26 @@ fn the_node_sees_a_request_of_http_2() {
     assert_eq!(client.read_exactly(22).expect("the body"), b"2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n");
 }
 
+/// In HTTP/1.1 they cannot follow a body of a length: who takes them gets chunks instead, anybody else the length.
+#[test]
+fn trailers_of_a_body_with_a_length_reach_who_takes_them() {
+    let node = Upstream::bind();
+    let gateway = outer_of(&node);
+    let mut client = Client::connect(gateway.addr()).into_connection();
+    let mut peer = None;
+    for (te, body) in [("TE: trailers\r\n", "2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n"), ("", "ok")] {
+        client.send(format!("GET / HTTP/1.1\r\nHost: h\r\n{te}\r\n"));
+        let peer: &mut Http2 = peer.get_or_insert_with(|| accept(&node, &[]));
+        let head = peer.until(|frame| frame.kind == kind::HEADERS);
+        peer.send_head(head.stream, &[(":status", "200"), ("content-length", "2")], 0);
+        peer.send(kind::DATA, 0, head.stream, b"ok");
+        peer.send_head(head.stream, &[("x-sum", "7")], END_STREAM);
+        let response = client.read_head().expect("the response");
+        assert_eq!(response.get("content-length"), te.is_empty().then_some("2"), "{te}");
+        assert_eq!(client.read_exactly(body.len()).expect("the body"), body.as_bytes());
+    }
+}
+
 /// What a node has not looked at is sent again, whatever the method.
 #[test]
 fn unseen_requests_are_tried_again() {

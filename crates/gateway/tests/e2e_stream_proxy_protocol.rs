@@ -112,20 +112,21 @@ fn what_a_balancer_says_is_passed_on() {
     }
 }
 
-/// Routes go by whom the header names, and by where that one has connected to.
+/// Routes go by whom the header names; where that one has connected to in front of us is not for them, as in nginx.
 #[test]
-fn routes_go_by_the_header_that_came() {
+fn routes_go_by_the_client_of_the_header_and_our_own_address() {
     let upstream = Upstream::bind();
     let nodes = nodes_of(&[upstream.addr()]);
     let streams = Streams::new(format!(
-        "stream_routes: [{{id: far, remote_addr: 192.0.2.0/24, server_port: 443, upstream: {{{nodes}}}}}]\n"
+        "stream_routes: [{{id: wrong, server_port: 443, upstream: {{nodes: {{}}}}}}, \
+         {{id: far, remote_addr: 192.0.2.0/24, server_addr: 127.0.0.1, upstream: {{{nodes}}}}}]\n"
     ))
     .listener("proxy_protocol: true");
     let mut gateway = streams.start();
     for (header, is_taken) in [
         ("PROXY TCP4 192.0.2.1 198.51.100.2 1 443\r\n", true),
         ("PROXY TCP4 192.0.3.1 198.51.100.2 1 443\r\n", false),
-        ("PROXY TCP4 192.0.2.1 198.51.100.2 1 444\r\n", false),
+        ("PROXY TCP4 192.0.2.1 127.0.0.1 1 444\r\n", true),
         ("PROXY UNKNOWN\r\n", false),
         ("no header at all\r\n", false),
     ] {

@@ -87,6 +87,22 @@ fn tls_ends_here_and_the_node_gets_what_was_in_it() {
 }
 
 #[test]
+fn an_end_does_not_wait_for_clients_that_say_nothing() {
+    let authority = Authority::new();
+    authority.issue("shop", &["shop.test", "*.shop.test"]);
+    let resources = format!("{}stream_routes: [{{upstream: {{nodes: {{}}}}}}]\n", ssl(&authority, "shop"));
+    for listener in ["tls: true", "tls_passthrough: true"] {
+        let streams = Streams::new(&*resources).listener(listener).gateway("timeouts: {drain: 1h}");
+        let mut gateway = streams.start();
+        eventually("nothing to be open", || gateway.status()["connections"]["open"] == 0);
+        let _silent = streams.client();
+        eventually("the connection to be accepted", || gateway.status()["connections"]["open"] == 1);
+        gateway.signal("TERM");
+        assert!(gateway.wait().success(), "{listener}");
+    }
+}
+
+#[test]
 fn openssl_is_understood() {
     require_tool("openssl", "openssl");
     let authority = Authority::new();

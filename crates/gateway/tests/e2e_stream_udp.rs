@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, PATIENCE, eventually};
+use stillgate_testkit::{Gateway, PATIENCE, eventually, eventually_within};
 use streams::{Streams, lines, wait};
 
 /// Answers each datagram with what came and the port it came from.
@@ -200,9 +200,32 @@ fn a_node_that_is_not_there_is_passed_over() {
     // Without any node there is nothing to wait for.
     let streams = Streams::new(resources(&[], ""));
     let gateway = streams.start();
-    client(&streams).send(b"x").expect("sent");
-    assert_eq!(lines(&gateway, 1)[0]["status"], 503);
-    assert_eq!(dropped(&gateway), 1);
+    let socket = client(&streams);
+    (0..100).for_each(|_| assert_eq!(socket.send(b"x").expect("sent"), 1));
+    eventually("all of them to be dropped", || dropped(&gateway) == 100);
+    let told = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+    eventually("the log to tell of it", || told().contains("\"status\":503"));
+    assert!(told().lines().count() <= 10, "{}", told());
+}
+
+/// It answers nothing, so that only refusals tell whether it is there.
+#[test]
+fn a_silent_node_that_refuses_nothing_any_more_is_used_again() {
+    let bind = |at: &str| UdpSocket::bind(at).expect("bind");
+    let gone = bind("127.0.0.2:0").local_addr().expect("an address");
+    let streams = Streams::new(resources(&[gone], ""));
+    let gateway = streams.start();
+    let socket = client(&streams);
+    eventually("the node to be set aside", || {
+        socket.send(b"x").expect("sent");
+        gateway.log().contains("a node fails: it is set aside")
+    });
+    let node = bind(&gone.to_string());
+    eventually_within(2 * PATIENCE, "it to be used again", || {
+        socket.send(b"x").expect("sent");
+        gateway.log().contains("a node that was set aside works again")
+    });
+    assert!(node.recv(&mut [0]).is_ok());
 }
 
 #[test]

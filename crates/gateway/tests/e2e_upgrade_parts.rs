@@ -137,6 +137,30 @@ fn what_goes_through_tls_ends_in_order_where_it_is() {
     assert!(is_gateway(successor, upgraded.gateway.dir()));
 }
 
+/// What a listener does is settled at the start, whatever a reload has read since: so it is not what the same file says later.
+#[test]
+fn connections_of_a_listener_that_does_something_else_now_stay() {
+    let (authority, upstream) = (Authority::new(), Upstream::echo());
+    authority.issue("shop", &["shop.example.com"]);
+    let ca = authority.dir().display();
+    let setup = Setup::resources(format!(
+        "ssls:\n  - {{id: shop, cert: \"{ca}/shop.pem\", key: \"{ca}/shop.key\", snis: [shop.example.com]}}\n\
+         upstreams:\n  - {{id: main, nodes: {{\"{}\": 1}}}}\nroutes:\n  - {{id: all, uri: /*, upstream_id: main}}\n",
+        upstream.addr()
+    ));
+    let mut upgraded = Upgraded::start(&setup);
+    let mut plain = upgraded.gateway.client();
+    assert_eq!(plain.get("/").head.status(), 200);
+    upgraded.configure(&setup.clone().listener("tls: true"));
+    eventually("the reload", || upgraded.gateway.status()["config"]["generation"] == 2);
+    upgraded.upgrade();
+    let mut tls = authority.connect(upgraded.gateway.addr(), "shop.example.com", &[]);
+    assert_eq!(get(&mut tls).status(), 200);
+    let last = plain.get("/");
+    assert_eq!((last.head.status(), last.head.get("connection")), (200, Some("close")));
+    upgraded.await_old();
+}
+
 /// The sum of a family in an exposition.
 fn sum(text: &str, name: &str) -> f64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));

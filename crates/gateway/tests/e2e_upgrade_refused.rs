@@ -2,9 +2,11 @@
 
 mod upgrade;
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
 use upgrade::{STILLGATE, Upgraded, children, is_gateway, signal};
 
 /// A gateway that runs from a copy of the binary, in whose place something else can be put.
@@ -88,6 +90,46 @@ fn a_binary_that_does_not_work_is_no_loss() {
     gateway.upgraded.upgrade();
     gateway.upgraded.await_old();
     assert_eq!(gateway.client.get("/").head.status(), 200);
+}
+
+/// Is set where this binary is started in the place of a new process.
+const IMPOSTOR: &str = "STILLGATE_TEST_IMPOSTOR";
+
+/// Says that it serves, and ends.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "what it plays dies in the midst")]
+fn plays_a_new_process_that_dies_when_it_is_ready() {
+    if std::env::var_os(IMPOSTOR).is_none() {
+        return;
+    }
+    // The kind of socket is another one, which makes no difference to what is done with it.
+    let former = UnixDatagram::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor"));
+    let mut space = vec![0; 256 * 1024];
+    while former.recv(&mut space).is_ok_and(|n| !space[..n].starts_with(b"{\"end\"")) {}
+    former.send(br#"{"ready":{"listening":[],"alike":[]}}"#).expect("somebody who listens");
+    std::process::exit(5);
+}
+
+#[test]
+fn one_that_dies_when_it_is_ready_is_no_loss() {
+    let upstream = Upstream::echo();
+    let metrics = ReservedPort::new();
+    let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let mut gateway = Replaceable::start(&setup);
+    let this = std::env::current_exe().expect("this file");
+    let test = "--exact plays_a_new_process_that_dies_when_it_is_ready";
+    gateway.replace(&format!("{IMPOSTOR}=1 exec {} {test}", this.display()));
+    for _ in 0..2 {
+        gateway.refused(1);
+        let scraped = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);
+        assert!(scraped.text().contains("stillgate_"), "{}", scraped.text());
+        assert_eq!(Client::connect(gateway.upgraded.gateway.admin_addr()).get("/v1/status").head.status(), 200);
+    }
+    gateway.logs("was ready, and is gone (exit status: 5)");
+    gateway.restore();
+    gateway.upgraded.upgrade();
+    gateway.upgraded.await_old();
+    assert!(scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().contains("stillgate_"));
 }
 
 #[test]
@@ -183,6 +225,50 @@ fn a_configuration_that_is_wrong_is_refused_by_the_command_and_by_the_new_proces
     gateway.upgraded.upgrade();
     gateway.upgraded.await_old();
     assert_eq!(Client::connect(addr).get("/").head.status(), 200);
+}
+
+/// A file in a folder of its own that runs these lines of the shell.
+fn script(lines: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("wrapper");
+    sh(&format!("printf '%s\\n' '#!/bin/sh' '{lines}' > {0} && chmod +x {0}", file.display()));
+    (dir, file)
+}
+
+#[test]
+fn a_supervisor_that_would_not_follow_keeps_its_process() {
+    let upstream = Upstream::echo();
+    for (variables, is_upgraded) in [("", false), ("NOTIFY_SOCKET=/nowhere/notify", true)] {
+        let lines = format!("SYSTEMD_EXEC_PID=$$ {variables} exec {STILLGATE} \"$@\"");
+        let (_dir, wrapper) = script(&lines);
+        let mut upgraded = Upgraded::start_from(wrapper.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+        let pid = upgraded.gateway.pid();
+        if is_upgraded {
+            assert_ne!(upgraded.upgrade(), pid);
+            upgraded.await_old();
+            continue;
+        }
+        signal(pid, "USR2");
+        eventually("advice", || upgraded.gateway.log().contains("NotifyAccess=all"));
+        assert_eq!((upgraded.pid(), children(pid)), (Some(pid), Vec::new()));
+        assert_eq!(upgraded.gateway.get("/").head.status(), 200);
+    }
+}
+
+#[test]
+fn a_link_leads_to_what_it_names_by_then() {
+    let upstream = Upstream::echo();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let [first, second, current] = ["v1", "v2", "current"].map(|name| dir.path().join(name));
+    let (v1, v2, link) = (first.display(), second.display(), current.display());
+    sh(&format!("for v in {v1} {v2}; do mkdir $v && cp {STILLGATE} $v/stillgate; done; ln -s {v1} {link}"));
+    let called = current.join("stillgate");
+    let mut upgraded = Upgraded::start_from(called.to_str().expect("a plain path"), &Setup::to(upstream.addr()));
+    sh(&format!("ln -sfn {v2} {link}"));
+    let successor = upgraded.upgrade();
+    let runs = std::fs::read_link(format!("/proc/{successor}/exe")).expect("it runs");
+    assert_eq!(runs, second.join("stillgate").canonicalize().expect("it is there"));
+    upgraded.await_old();
 }
 
 #[test]

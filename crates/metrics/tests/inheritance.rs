@@ -33,12 +33,12 @@ const STEP_MS: u64 = 3_000;
 /// Says that a test has been started by another one, in a process of its own.
 const ALONE: &str = "STILLGATE_TEST_ALONE";
 
-/// A process whose identity a registry borrows.
+/// A process whose identity a registry borrows. It ends with us, whatever ends us: its input does.
 struct Life(Child);
 
 impl Life {
     fn new() -> Life {
-        Life(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap())
+        Life(Command::new("cat").stdin(Stdio::piped()).spawn().unwrap())
     }
 }
 
@@ -432,7 +432,7 @@ fn a_forged_segment_is_told_and_never_harms() {
     check(
         forged(None, 8, &[9], shrink),
         &expect![
-            "10; inherited segment 0: written in layout version 9, this program reads version 1; run exporter and gateway of the same release"
+            "10; inherited segment 0: written in layout version 9, this program reads version 2; run exporter and gateway of the same release"
         ],
     );
     check(

@@ -169,7 +169,7 @@ fn a_list_of_another_release_is_refused() {
     let list = fs::File::options().write(true).open(folder.path().join("directory")).unwrap();
     list.write_all_at(&99u32.to_le_bytes(), 8).unwrap();
     let refused = expect![
-        "DIR/directory: written in layout version 99, this program uses version 1; stop the other release's processes and remove the folder, or give this one its own"
+        "DIR/directory: written in layout version 99, this program uses version 2; stop the other release's processes and remove the folder, or give this one its own"
     ];
     check(folder.path(), start(folder.path()), &refused);
     let mut outside = Collector::open(folder.path(), CollectorOptions::default());
@@ -224,7 +224,7 @@ fn a_damaged_segment_is_told_and_never_harms() {
         8,
         &[9],
         &expect![
-            "0 of 10; DIR/PID-1-0.segment: written in layout version 9, this program reads version 1; run exporter and gateway of the same release; what it holds behind that is not shown"
+            "0 of 10; DIR/PID-1-0.segment: written in layout version 9, this program reads version 2; run exporter and gateway of the same release; what it holds behind that is not shown"
         ],
     );
     damaged(

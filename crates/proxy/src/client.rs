@@ -108,7 +108,8 @@ pub(crate) fn scheme(tls: Option<&TlsFacts>) -> &'static str {
 }
 
 impl Drop for Client {
-    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete.
+    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete. A response
+    /// that ends with its connection is reset; of any other its framing tells, and so the end may be an orderly one.
     fn drop(&mut self) {
         if self.ends_with_connection {
             self.stream.reset_when_closed();
@@ -160,7 +161,7 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
         if client.stream.poll_read_ready(cx).is_ready() {
             return Poll::Ready(true);
         }
-        let patience_ms = match (worker.is_ending(), client.is_new) {
+        let patience_ms = match (worker.is_ending() && !worker.gives(client), client.is_new) {
             (false, _) => keepalive_ms,
             (true, true) => keepalive_ms.min(DRAINING_FIRST_REQUEST_MS),
             (true, false) => 0,

@@ -1,6 +1,7 @@
 //! How a worker comes to its end: it accepts no more, finishes what it has, and gives away what another process takes.
 
-use crate::client::Client;
+use crate::client::{Client, DRAINING_FIRST_REQUEST_MS};
+use crate::clock::Timer;
 use crate::handover::{GIVING_MS, Giving, Successor};
 use crate::sockets::Place;
 use crate::worker::Worker;
@@ -9,7 +10,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use tokio::net::TcpListener;
+use tokio::io::ReadBuf;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 impl Worker {
@@ -23,7 +25,9 @@ impl Worker {
         successor: Option<Arc<Successor>>,
     ) {
         accepting.iter().for_each(AbortHandle::abort);
-        let giving = successor.map(|successor| Rc::new(Giving::new(successor)));
+        // Who is told so once more is to be done sooner.
+        let is_hurried = self.draining.get();
+        let giving = successor.map(|successor| Rc::new(Giving::new(successor, is_hurried)));
         if let Some(giving) = &giving {
             listeners.retain(|(index, _)| !giving.leaves_listener(self.place(*index)));
             // Of one socket it is the successor who reads. Others are read on for the sessions that there are.
@@ -46,10 +50,10 @@ impl Worker {
         });
         tokio::task::coop::unconstrained(take_all).await;
         self.draining.set(true);
-        let is_hurrying = giving.is_none();
+        let gives_nothing = giving.is_none();
         self.giving.replace(giving);
         // Those who give themselves up are woken a few at a time.
-        if is_hurrying {
+        if gives_nothing {
             self.clock.wake_all();
         }
     }
@@ -80,13 +84,38 @@ impl Worker {
         is_late || self.giving().is_none_or(|giving| giving.is_over())
     }
 
-    /// Whether it is to end as soon as it can: nobody is waited for who is idle.
+    /// Whether it is to end as soon as it can: nobody is waited for who is idle and cannot be given away.
     pub(crate) fn is_ending(&self) -> bool {
-        self.draining.get() && self.giving.borrow().is_none()
+        self.draining.get() && self.giving.borrow().as_ref().is_none_or(|giving| giving.is_hurried)
+    }
+
+    /// Whether this connection goes to another process.
+    pub(crate) fn gives(&self, client: &Client) -> bool {
+        self.giving().is_some_and(|giving| giving.takes(self, client))
+    }
+
+    /// Waits until there is something to read from a connection just accepted. False: it has not come within
+    /// `gateway.timeouts.head`, or we are ending and nothing has come for a while.
+    pub(crate) async fn hears(&self, stream: &TcpStream, timer: &Timer) -> bool {
+        let begun_ms = self.clock.now_ms();
+        let head_ms = self.snapshot().plan.settings.head_ms;
+        poll_fn(|cx| {
+            // A look into the socket: the event loop takes a new one for readable.
+            if stream.poll_peek(cx, &mut ReadBuf::new(&mut [0])).is_ready() {
+                return Poll::Ready(true);
+            }
+            let patience_ms = if self.is_ending() { head_ms.min(DRAINING_FIRST_REQUEST_MS) } else { head_ms };
+            if self.clock.now_ms() >= begun_ms + patience_ms {
+                return Poll::Ready(false);
+            }
+            timer.set(&self.clock, begun_ms + patience_ms, cx);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Whether a client is told that its connection ends with this response.
     pub(crate) fn parts_with(&self, client: &Client) -> bool {
-        self.draining.get() && !self.giving().is_some_and(|giving| giving.takes(self, client))
+        self.draining.get() && (self.is_ending() || !self.gives(client))
     }
 }

@@ -83,6 +83,15 @@ impl Commander {
     pub fn drain(&self, deadline: Duration) {
         self.0.send_replace(Command::Drain(deadline));
     }
+
+    /// Asks workers that hand over to go on with it, but to finish within this time.
+    pub fn hurry(&self, deadline: Duration) {
+        self.0.send_modify(|command| {
+            if let Command::HandOver(_, time) = command {
+                *time = deadline;
+            }
+        });
+    }
 }
 
 impl Fleet {
@@ -175,6 +184,8 @@ impl Fleet {
     /// Asks all workers to accept no more, to give away what they can, to finish the rest within this time, and to end.
     pub fn hand_over(&mut self, successor: Successor, deadline: Duration) {
         self.sockets = None;
+        // Nobody hands over to this process any more, unless it has begun already.
+        self.arrivals.clear();
         self.commander.0.send_replace(Command::HandOver(Arc::new(successor), deadline));
     }
 
@@ -183,9 +194,10 @@ impl Fleet {
         self.sockets.as_ref().map_or(&[], Sockets::listening)
     }
 
-    /// Where connections of another process are given to the workers. `changed` are the routes that are not what they are there.
-    pub fn inbox(&self, changed: HashSet<String>) -> Inbox {
-        Inbox::new(self.arrivals.clone(), changed)
+    /// Where connections of the process before are given to the workers, which do not end while they hand over and it is
+    /// there. There is one. `changed` are the routes that are not what they are there.
+    pub fn inbox(&mut self, changed: HashSet<String>) -> Inbox {
+        Inbox::new(std::mem::take(&mut self.arrivals), changed)
     }
 
     /// Goes on being of use when the fleet waits for its end.

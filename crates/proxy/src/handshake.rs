@@ -21,7 +21,7 @@ use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
 /// What TLS has agreed on, for variables.
 #[derive(Debug)]
 pub(crate) struct TlsFacts {
-    /// In lower case.
+    /// In lower case, without a dot at its end.
     pub(crate) server_name: Option<Box<str>>,
     protocol: &'static str,
     cipher: &'static str,
@@ -86,6 +86,9 @@ pub(crate) async fn accept(
     peer: SocketAddr,
 ) -> Option<Secured> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
+    if !worker.hears(&stream, timer).await && worker.is_ending() {
+        return None;
+    }
     let handshake = Box::pin(shake(worker, offer, stream));
     let result = worker.clock.within(timer, deadline_ms, handshake).await.unwrap_or(Err(NoTls::Late));
     let reason = match result {
@@ -174,7 +177,9 @@ fn secured(stream: server::TlsStream<TcpStream>) -> Secured {
 
 fn facts(session: &ServerConnection) -> TlsFacts {
     TlsFacts {
-        server_name: session.server_name().map(|name| name.to_ascii_lowercase().into()),
+        server_name: session
+            .server_name()
+            .map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()),
         protocol: match session.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
             _ => "TLSv1.3",

@@ -141,6 +141,7 @@ pub(crate) struct ConnectError {
 pub(crate) fn is_local(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL)
+        // The last two: no port is left, as TCP says it and as UDP does.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EADDRINUSE)
     )
 }

@@ -46,6 +46,8 @@ pub(crate) struct Tunnel {
     switched: Switched,
     /// A reset, or a write that failed: bytes may have been lost.
     is_cut: bool,
+    /// Its sides have ended it, and nothing else.
+    is_over: bool,
     /// It goes on in another process, where it will be recorded.
     is_given: bool,
     leaving: Option<Leaving>,
@@ -127,7 +129,7 @@ impl Tunnel {
         }
         drop(state);
         let leaving = switched.lease.take().map(|lease| Leaving::new(&worker.watches, lease));
-        Tunnel { client, switched, is_cut: false, is_given: false, leaving, open }
+        Tunnel { client, switched, is_cut: false, is_over: false, is_given: false, leaving, open }
     }
 
     /// Moves what can be moved; ready at the end.
@@ -187,16 +189,19 @@ impl Tunnel {
             self.client.timer.set(clock, deadline.at_ms, cx);
             return Poll::Pending;
         }
-        let Switched { node, up, down, .. } = &self.switched;
-        let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
-        if deadline.is_of_idling
-            && (may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived())
-        {
+        if deadline.is_of_idling && self.has_unread() {
             // The event loop has not seen it yet; it will on its next turn.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         Poll::Ready(())
+    }
+
+    /// Whether bytes have come that were not read, though nothing holds them up.
+    fn has_unread(&self) -> bool {
+        let Switched { node, up, down, .. } = &self.switched;
+        let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
+        may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived()
     }
 
     /// The one line of the access log and the one observation of the metrics.
@@ -236,7 +241,10 @@ impl Future for Tunnel {
             return Poll::Ready(());
         }
         match tunnel.poll_bytes(cx) {
-            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Ready(()) => {
+                tunnel.is_over = true;
+                Poll::Ready(())
+            }
             Poll::Pending => tunnel.poll_time(cx),
         }
     }
@@ -246,10 +254,11 @@ impl Drop for Tunnel {
     /// Whatever ended it: its sides, time, the worker's end or a bug.
     fn drop(&mut self) {
         let worker = self.open.worker.clone();
+        let is_unread = !self.is_over && !self.is_given && self.has_unread();
         let Switched { node, up, down, slot, .. } = &mut self.switched;
         if self.is_given {
             // Its sockets are another's.
-        } else if self.is_cut || up.is_stuck() || down.is_stuck() {
+        } else if self.is_cut || is_unread || up.is_stuck() || down.is_stuck() {
             self.client.ends_with_connection = true;
             node.reset_when_closed();
         } else {

@@ -211,7 +211,9 @@ impl Worker {
                 }
             }
             let open = self.counters.connections_open.get() + self.counters.udp_sessions_open.get();
-            let drained = self.draining.get() && open == 0;
+            // What the process before still has would have nowhere to go; it is given on.
+            let awaits = self.giving.borrow().is_some() && !(arrivals.is_closed() && arrivals.is_empty());
+            let drained = self.draining.get() && open == 0 && !awaits;
             if drained || (self.clock.now_ms() >= deadline_ms && self.has_given(deadline_ms)) {
                 self.tick_metrics(true);
                 return;
@@ -249,7 +251,9 @@ impl Worker {
             self.buffers.shrink(BUFFERS_KEPT_IDLE);
         }
         let open = self.counters.connections_open.get();
-        if self.clock.entries() as u64 > 2 * open + TIMERS_SPARE_MAX {
+        // Each has a timer, and so have sessions of UDP and requests of HTTP/2.
+        let timers = open + self.counters.udp_sessions_open.get() + self.streams.get();
+        if self.clock.entries() as u64 > 2 * timers + TIMERS_SPARE_MAX {
             self.clock.sweep();
         }
         self.peak.set(self.peak.get().max(open));

@@ -67,7 +67,8 @@ pub(crate) fn identity(
             (Err(refused), _) => loading.problems.warn_again(&refused.errors),
         }
     }
-    if let Some(known) = known.filter(|known| *known.ssl == *ssl && !known.expiries.is_empty()) {
+    // Also where another server is to issue the next one, into another file.
+    if let Some(known) = known.filter(|known| known.ssl.acme && !known.expiries.is_empty()) {
         let hint = "what was shown before goes on being shown; another is ordered";
         loading.problems.warning(place, "there is no certificate any more that can be used", hint);
         return Some((known.identity.clone(), known.expiries.clone()));

@@ -134,10 +134,11 @@ impl<C> UpstreamState<C> {
         self.limits.requests.is_none_or(|max| self.tries < max)
     }
 
-    /// Begins to wait for a place; `None`: as many wait as may. Every call that gives a ticket is to be followed by one of
-    /// [`UpstreamState::leave_queue`].
+    /// Begins to wait for a place; `None`: as many wait as may. Those there is room for do not count: they were woken, and are
+    /// about to go. Every call that gives a ticket is to be followed by one of [`UpstreamState::leave_queue`].
     pub fn join_queue(&mut self, waker: &Waker) -> Option<(Ticket, Duration)> {
-        let is_full = self.queue.len() >= self.limits.queue as usize;
+        let room = self.limits.requests.map_or(u32::MAX, |max| max.saturating_sub(self.tries));
+        let is_full = self.queue.len() >= self.limits.queue.saturating_add(room) as usize;
         (!is_full).then(|| (self.queue.join(waker), self.limits.queue_timeout))
     }
 
@@ -182,6 +183,13 @@ impl<C> UpstreamState<C> {
     #[inline]
     pub fn report(&mut self, index: usize, report: Report, now_ms: u64) -> Option<News> {
         self.balancer.report(index, report, now_ms)
+    }
+
+    /// Whether the endpoint has failed, and nobody has seen it fail since then.
+    #[inline]
+    pub fn is_doubted_since(&self, index: usize, since_ms: u64) -> bool {
+        let health = &self.balancer.slots()[index].health;
+        health.failures > 0 && health.last_failed_ms <= since_ms
     }
 
     /// What the index stands for.

@@ -30,6 +30,8 @@ const LEAD_IN: Duration = Duration::from_secs(1);
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks; no time of an upgrade is finer.
 const LOOK: Duration = Duration::from_millis(2);
+/// What a tunnel may notice at most.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Failures told word for word; all are counted.
 const FAILURES_SHOWN: usize = 5;
 
@@ -237,7 +239,8 @@ fn report(blocks: &[Block], json: Option<&str>) -> Result {
     Ok(())
 }
 
-/// Prints what was lost; an error where anything was, with what the gateways complained of in their common log.
+/// Prints what was lost; an error where anything was, where a tunnel stood still for longer than [`PAUSE_MAX`], or where
+/// nothing of this can be said since the machine was disturbed; with what the gateways complained of in their common log.
 fn verdict(blocks: &[Block], log: &str) -> Result {
     let sum = |of: fn(&Block) -> u64| blocks.iter().map(of).sum::<u64>();
     let (pings, requests) = (sum(|block| block.pings.sent), sum(|block| block.requests.requests));
@@ -247,11 +250,25 @@ fn verdict(blocks: &[Block], log: &str) -> Result {
         "{pings} pings, {lost} lost, {doubled} answered twice, {broken} tunnels disconnected; {requests} requests, {failed} failed"
     );
     if broken + lost + doubled + failed == 0 {
-        return Ok(());
+        return timely(blocks);
     }
     let told = blocks.iter().flat_map(|block| block.pings.ends.iter().chain(&block.requests.failures));
     let told = told.take(FAILURES_SHOWN).map(String::as_str);
     let complaints = log.lines().filter(|line| ["\"WARN\"", "\"ERROR\""].iter().any(|level| line.contains(level)));
     let told: Vec<&str> = told.chain(complaints.take(FAILURES_SHOWN)).collect();
     Err(format!("something was lost:\n{}", told.join("\n")).into())
+}
+
+/// An error where an upgrade was noticed for too long.
+fn timely(blocks: &[Block]) -> Result {
+    if let Some(reason) = blocks.iter().flat_map(|block| &block.requests.void).next() {
+        return Err(format!("nothing was lost, and the times are void: {reason}").into());
+    }
+    let upgraded = blocks.iter().filter(|block| block.upgrade.is_some());
+    let longest = Duration::from_micros(upgraded.map(|block| block.pings.worst_us.max.into()).max().unwrap_or(0));
+    println!("a tunnel's longest pause with an upgrade: {} ms of {}", longest.as_millis(), PAUSE_MAX.as_millis());
+    match longest > PAUSE_MAX {
+        true => Err(format!("a ping waited {longest:?}, more than {PAUSE_MAX:?}").into()),
+        false => Ok(()),
+    }
 }

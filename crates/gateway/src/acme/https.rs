@@ -8,39 +8,44 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USE
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// For one request, from connecting to the last byte of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// For connecting to one address, so that one that nobody answers at leaves time for the next.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// However long the server wants to be left alone.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The largest response. A chain of ten certificates is a tenth of it.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (ACME)");
 
 /// How long the server wants to be left alone; what it said last, if anything.
-pub(crate) type Wish = Arc<Mutex<Option<Duration>>>;
+pub(crate) type RetryAfter = Arc<Mutex<Option<Duration>>>;
 
-/// Takes a wish, which is none any more then.
-pub(crate) fn take(wish: &Wish) -> Option<Duration> {
-    wish.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// Takes what the server said; nothing is left then.
+pub(crate) fn take(retry_after: &RetryAfter) -> Option<Duration> {
+    retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// What `instant-acme` makes its requests with.
 pub(crate) struct Https {
     connector: TlsConnector,
-    wish: Wish,
+    retry_after: RetryAfter,
 }
 
 impl Https {
-    /// With these roots, and telling `wish` what the server says beside a refusal.
-    pub(crate) fn new(tls: Arc<ClientConfig>, wish: Wish) -> Https {
-        Https { connector: TlsConnector::from(tls), wish }
+    /// With these roots, and telling `retry_after` what the server says beside a refusal.
+    pub(crate) fn new(tls: Arc<ClientConfig>, retry_after: RetryAfter) -> Https {
+        Https { connector: TlsConnector::from(tls), retry_after }
     }
 }
 
@@ -49,14 +54,14 @@ impl HttpClient for Https {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (connector, wish) = (self.connector.clone(), self.wish.clone());
+        let (connector, retry_after) = (self.connector.clone(), self.retry_after.clone());
         Box::pin(async move {
             let at = request.uri().clone();
             let answered = match timeout(REQUEST_TIMEOUT, exchange(&connector, request)).await {
                 Ok(answered) => answered,
                 Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
             };
-            let response = answered.and_then(|response| usable(response, &wish));
+            let response = answered.and_then(|response| usable(response, &retry_after));
             let (parts, body) = response.map_err(|error| Error::Other(format!("{at}: {error}").into()))?.into_parts();
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
@@ -66,7 +71,7 @@ impl HttpClient for Https {
 async fn exchange(connector: &TlsConnector, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Bytes>, String> {
     let (host, port) = authority(request.uri())?;
     let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server's name"))?;
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| format!("cannot connect: {error}"))?;
+    let stream = connect(host, port).await.map_err(|error| format!("cannot connect: {error}"))?;
     let stream = connector.connect(name, stream).await.map_err(|error| format!("TLS: {error}"))?;
     let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
@@ -76,6 +81,20 @@ async fn exchange(connector: &TlsConnector, request: Request<BodyWrapper<Bytes>>
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
     Ok(Response::from_parts(parts, body.to_bytes()))
+}
+
+/// Asks the system for addresses, as other programs on the machine that talk to the server do; the gateway's own resolver is
+/// for names that it keeps up to date.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((host, port)).await? {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed)
 }
 
 /// Where a URL leads. An address has no brackets.
@@ -100,13 +119,18 @@ fn in_origin_form(mut request: Request<BodyWrapper<Bytes>>) -> Result<Request<Bo
     Ok(request)
 }
 
-/// What `instant-acme` can read. It takes any answer for JSON, and a redirection for success.
-fn usable(response: Response<Bytes>, wish: &Wish) -> Result<Response<Bytes>, String> {
+/// What `instant-acme` can read. It takes any answer for JSON, a redirection for success, and adds any time to the present.
+fn usable(mut response: Response<Bytes>, told: &RetryAfter) -> Result<Response<Bytes>, String> {
     let status = response.status();
+    let after = retry_after(response.headers(), SystemTime::now());
+    match after {
+        Some(after) => drop(response.headers_mut().insert(RETRY_AFTER, after.as_secs().into())),
+        None => drop(response.headers_mut().remove(RETRY_AFTER)),
+    }
     if status.is_success() {
         return Ok(response);
     }
-    *wish.lock().unwrap_or_else(PoisonError::into_inner) = retry_after(response.headers(), SystemTime::now());
+    *told.lock().unwrap_or_else(PoisonError::into_inner) = after;
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.starts_with("application/problem+json") {
         true => Ok(response),
@@ -120,10 +144,11 @@ fn usable(response: Response<Bytes>, wish: &Wish) -> Result<Response<Bytes>, Str
 /// RFC 9110 section 10.2.3.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    match text.parse() {
-        Ok(seconds) => Some(Duration::from_secs(seconds)),
-        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
-    }
+    let after = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok()?,
+    };
+    Some(after.min(RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]
@@ -164,7 +189,7 @@ mod tests {
             let _ = stream.write_all(&response).await;
             let _ = stream.shutdown().await;
         });
-        let https = Https::new(Arc::new(client), Wish::default());
+        let https = Https::new(Arc::new(client), RetryAfter::default());
         let request = Request::get(format!("https://{address}/dir")).body(BodyWrapper::default()).unwrap();
         let result = match https.request(request).await {
             Ok(mut response) => Ok(response.body.into_bytes().await.unwrap().len()),
@@ -220,17 +245,29 @@ mod tests {
     fn what_is_no_answer_of_an_acme_server_is_told() {
         let check = |status: u16, kind: &str, expected: Option<&str>| {
             let response = Response::builder().status(status).header(CONTENT_TYPE, kind).header(RETRY_AFTER, "90");
-            let wish = Wish::default();
-            let error = usable(response.body(Bytes::new()).unwrap(), &wish).err();
+            let told = RetryAfter::default();
+            let error = usable(response.body(Bytes::new()).unwrap(), &told).err();
             assert_eq!(error.is_some(), expected.is_some(), "{status} {kind}: {error:?}");
             assert!(error.unwrap_or_default().contains(expected.unwrap_or_default()), "{status} {kind}");
-            assert_eq!(take(&wish).is_some(), status >= 300);
-            assert_eq!(take(&wish), None);
+            assert_eq!(take(&told).is_some(), status >= 300);
+            assert_eq!(take(&told), None);
         };
         check(200, "text/plain", None);
         check(429, "application/problem+json; charset=utf-8", None);
         check(502, "text/html", Some("502 Bad Gateway"));
         check(301, "", Some("write the URL that it leads to"));
+    }
+
+    #[test]
+    fn no_answer_says_to_wait_for_ever() {
+        let check = |value: &str, expected: Option<&str>| {
+            let response = Response::builder().header(RETRY_AFTER, value).body(Bytes::new()).unwrap();
+            let response = usable(response, &RetryAfter::default()).unwrap();
+            assert_eq!(response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap()), expected, "{value}");
+        };
+        check("18446744073709551615", Some("604800"));
+        check("5", Some("5"));
+        check("soon", None);
     }
 
     #[test]
@@ -244,6 +281,10 @@ mod tests {
         check(" 0 ", Some(0));
         check("Sun, 06 Nov 1994 08:50:37 GMT", Some(60));
         check("Sun, 06 Nov 1994 08:48:37 GMT", None);
+        check("604801", Some(604_800));
+        check("18446744073709551615", Some(604_800));
+        check("18446744073709551616", None);
+        check("Fri, 31 Dec 9999 23:59:59 GMT", Some(604_800));
         check("soon", None);
         check("-1", None);
     }

@@ -2,7 +2,7 @@
 //! files that a reload takes up like any other.
 //!
 //! ```text
-//!  reload ── what is wanted ──▶ Worker: which is due? (schedule) ── lock, room (storage) ──▶ order ──▶ file ──▶ reload
+//!  reload ── what is wanted ──▶ Renewing: which is due? (schedule) ── lock, room (storage) ──▶ order ──▶ file ──▶ reload
 //!                                                                                             │ live challenges
 //!                                                                                             ▼
 //!                                                                                  proxy::Challenges ──▶ workers
@@ -13,11 +13,11 @@
 
 mod https;
 mod order;
+mod renewing;
 mod schedule;
 mod storage;
-mod worker;
 
-pub(crate) use worker::State;
+pub(crate) use renewing::State;
 
 use crate::reading::Candidate;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct Certificate {
 }
 
 /// Owns the task that orders.
-pub(crate) struct Orders {
+pub(crate) struct Renewals {
     wanted: watch::Sender<Option<Wanted>>,
     retry: Arc<Notify>,
     stored: Arc<Notify>,
@@ -60,16 +60,16 @@ pub(crate) struct Orders {
     followed_tls: Weak<Material>,
 }
 
-impl Orders {
+impl Renewals {
     /// Orders nothing yet. Needs a running runtime. `plans`: of whom workers learn what they answer the server.
-    pub(crate) fn start(plans: Arc<PlanCell>) -> Orders {
+    pub(crate) fn start(plans: Arc<PlanCell>) -> Renewals {
         let (wanted, receiver) = watch::channel(None);
         let (tell, states) = watch::channel(BTreeMap::new());
         let (retry, stored) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let failures = Arc::new(AtomicU64::new(0));
-        let worker = worker::Worker::new(plans, tell, stored.clone(), failures.clone());
-        let task = tokio::spawn(worker.run(receiver, retry.clone())).abort_handle();
-        Orders { wanted, retry, stored, states, failures, task, followed: Weak::new(), followed_tls: Weak::new() }
+        let renewing = renewing::Renewing::new(plans, tell, stored.clone(), failures.clone());
+        let task = tokio::spawn(renewing.run(receiver, retry.clone())).abort_handle();
+        Renewals { wanted, retry, stored, states, failures, task, followed: Weak::new(), followed_tls: Weak::new() }
     }
 
     /// Orders from now on what this configuration wants. An order that is under way ends first.
@@ -116,7 +116,7 @@ impl Orders {
     }
 }
 
-impl Drop for Orders {
+impl Drop for Renewals {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -140,13 +140,8 @@ pub(crate) fn prepare(config: &Config) {
 /// What is in the way of the folders, as far as can be seen without making them.
 pub(crate) fn problem(config: &Config) -> Option<Problem> {
     let acme = config.gateway.acme.as_ref()?;
-    let (storage, certificates) = (acme.storage.clone(), acme.certificates());
-    let other = [storage, certificates].into_iter().find(|path| path.exists() && !path.is_dir())?;
-    Some(Problem {
-        path: "gateway.acme.storage".to_owned(),
-        message: format!("{} is no folder", other.display()),
-        hint: Some("name another, or move it away".to_owned()),
-    })
+    let message = storage::check(acme).err()?;
+    Some(Problem { path: "gateway.acme.storage".to_owned(), message, hint: None })
 }
 
 fn wanted(config: &Config, tls: &Material) -> Option<Wanted> {

@@ -1,6 +1,6 @@
 //! One order: from the account to a certificate with its key, or to what is in the way of it.
 
-use super::https::{self, Https, Wish};
+use super::https::{self, Https, RetryAfter};
 use super::storage;
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
@@ -23,6 +23,8 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
 /// The first wait between two questions whether it has, and by how much each is longer.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 const ASK_LATER: f32 = 1.3;
+/// Of the server's words in a failure; an answer may be much longer.
+const ERROR_BYTES_MAX: usize = 1024;
 
 /// What the key is of that the server gave out for external accounts. Some give it with padding, some with trailing
 /// bits.
@@ -50,13 +52,13 @@ pub(crate) struct Failure {
     hint: String,
     /// How long the server wants to be left alone.
     pub(crate) retry_after: Option<Duration>,
+    /// The server has forgotten the account.
+    is_account_unknown: bool,
 }
 
-/// The account's file.
+/// The account's file. The folder tells whose account it is.
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    /// Whose account it is.
-    directory: String,
     email: Option<String>,
     credentials: AccountCredentials,
 }
@@ -64,7 +66,9 @@ struct Stored {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.hint.is_empty() { "" } else { "; " };
-        let text = format!("{}: {}{separator}{}", self.doing, self.error, self.hint);
+        let error = &self.error[..self.error.floor_char_boundary(ERROR_BYTES_MAX)];
+        let cut = if error.len() < self.error.len() { "…" } else { "" };
+        let text = format!("{}: {error}{cut}{separator}{}", self.doing, self.hint);
         // The server's words are somebody else's text; it must not leave its line.
         f.write_str(&text.replace(char::is_control, " "))
     }
@@ -72,7 +76,16 @@ impl fmt::Display for Failure {
 
 impl Failure {
     pub(crate) fn new(doing: &'static str, error: impl fmt::Display, hint: impl Into<String>) -> Failure {
-        Failure { doing, error: error.to_string(), hint: hint.into(), retry_after: None }
+        let (error, hint) = (error.to_string(), hint.into());
+        Failure { doing, error, hint, retry_after: None, is_account_unknown: false }
+    }
+
+    fn of(doing: &'static str, error: &Error) -> Failure {
+        Failure {
+            retry_after: retry_after(error),
+            is_account_unknown: is_of_type(error, "accountDoesNotExist"),
+            ..Failure::new(doing, error, hint(error))
+        }
     }
 }
 
@@ -88,36 +101,35 @@ impl Drop for Answering<'_> {
 impl Orderer {
     /// The PEM of a certificate for these names, of those that lead to its root, and of its key.
     pub(crate) async fn order(&self, names: &[String]) -> Result<String, Failure> {
-        let wish = Wish::default();
-        let ordered = self.ordered(names, &wish).await;
-        ordered
-            .map_err(|failure| Failure { retry_after: failure.retry_after.or_else(|| https::take(&wish)), ..failure })
+        let told = RetryAfter::default();
+        let mut failure = match self.ordered(names, &told).await {
+            Ok(chain) => return Ok(chain),
+            Err(failure) => failure,
+        };
+        failure.retry_after = failure.retry_after.or_else(|| https::take(&told));
+        if failure.is_account_unknown {
+            let acme = self.acme.clone();
+            failure.hint = match blocking(move || storage::set_account_aside(&acme)).await {
+                Ok(()) => "the account's file was set aside; another account is made with the next try".to_owned(),
+                Err(error) => error,
+            };
+        }
+        Err(failure)
     }
 
-    async fn ordered(&self, names: &[String], wish: &Wish) -> Result<String, Failure> {
-        let account = self.account(wish).await?;
+    async fn ordered(&self, names: &[String], told: &RetryAfter) -> Result<String, Failure> {
+        let account = self.account(told).await?;
         let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
-        let mut order = match account.new_order(&NewOrder::new(&identifiers)).await {
-            Ok(order) => order,
-            Err(error) if is_of_type(&error, "accountDoesNotExist") => {
-                let acme = self.acme.clone();
-                let aside = blocking(move || storage::set_account_aside(&acme)).await;
-                let hint = match aside {
-                    Ok(()) => "the account's file was set aside; another account is made with the next try".to_owned(),
-                    Err(error) => error,
-                };
-                return Err(Failure::new("ordering", error, hint));
-            }
-            Err(error) => return Err(Failure::new("ordering", &error, hint(&error))),
-        };
+        let order = account.new_order(&NewOrder::new(&identifiers)).await;
+        let mut order = order.map_err(|error| Failure::of("ordering", &error))?;
         let answering = Answering(&self.plans.challenges);
         self.answer(&mut order, &answering).await?;
         drop(answering);
         let (key, request) = stillgate_tls::request(names).map_err(|error| Failure::new("making a key", error, ""))?;
         let doing = "asking for the certificate";
-        order.finalize_csr(&request).await.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+        order.finalize_csr(&request).await.map_err(|error| Failure::of(doing, &error))?;
         let chain = order.poll_certificate(&patience()).await;
-        let chain = chain.map_err(|error| Failure::new("waiting for the certificate", &error, hint(&error)))?;
+        let chain = chain.map_err(|error| Failure::of("waiting for the certificate", &error))?;
         Ok(format!("{}\n{}", chain.trim_end(), key))
     }
 
@@ -131,7 +143,7 @@ impl Orderer {
         let mut live = Live::default();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+            let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;
             let name = authorization.identifier().to_string();
             match authorization.status {
                 AuthorizationStatus::Pending => {}
@@ -156,13 +168,13 @@ impl Orderer {
         answering.0.set(live);
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+            let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;
             if authorization.status != AuthorizationStatus::Pending {
                 continue;
             }
             if let Some(mut challenge) = authorization.challenge(kind.clone()) {
                 let doing = "telling the server to ask";
-                challenge.set_ready().await.map_err(|error| Failure::new(doing, &error, hint(&error)))?;
+                challenge.set_ready().await.map_err(|error| Failure::of(doing, &error))?;
             }
         }
         match order.poll_ready(&patience()).await {
@@ -184,18 +196,20 @@ impl Orderer {
         }
         let port = if word == "http-01" { 80 } else { 443 };
         let hint = format!("the name must lead to this gateway, whose listener must be reached at port {port}");
-        let reason = match (reasons.is_empty(), error) {
+        let reason = match (reasons.is_empty(), &error) {
             (false, _) => reasons.join(", "),
             (true, Some(error)) => error.to_string(),
             (true, None) => "the server gives no reason".to_owned(),
         };
-        Failure::new("showing that the names are ours", format!("the challenge {word} failed: {reason}"), hint)
+        let failure =
+            Failure::new("showing that the names are ours", format!("the challenge {word} failed: {reason}"), hint);
+        Failure { retry_after: error.as_ref().and_then(retry_after), ..failure }
     }
 
     /// The account of the folder, or else a new one that is kept there.
-    async fn account(&self, wish: &Wish) -> Result<Account, Failure> {
+    async fn account(&self, told: &RetryAfter) -> Result<Account, Failure> {
         const DOING: &str = "the account";
-        let https = || Box::new(Https::new(self.tls.clone(), wish.clone()));
+        let https = || Box::new(Https::new(self.tls.clone(), told.clone()));
         let acme = self.acme.clone();
         let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(DOING, error, ""))?;
         let stored = text.map(|text| serde_json::from_slice::<Stored>(&text)).transpose();
@@ -205,9 +219,8 @@ impl Orderer {
         })?;
         let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let failed = |error: Error| Failure::new(DOING, &error, hint(&error));
-        // One of another server is of no use here; it is written over.
-        let Some(stored) = stored.filter(|stored| stored.directory == self.acme.directory) else {
+        let failed = |error: Error| Failure::of(DOING, &error);
+        let Some(stored) = stored else {
             let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
             let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
             let builder = Account::builder_with_http(https());
@@ -227,7 +240,7 @@ impl Orderer {
     }
 
     async fn keep(&self, credentials: AccountCredentials) -> Result<(), Failure> {
-        let stored = Stored { directory: self.acme.directory.clone(), email: self.acme.email.clone(), credentials };
+        let stored = Stored { email: self.acme.email.clone(), credentials };
         let text = serde_json::json!(stored).to_string();
         let acme = self.acme.clone();
         let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;
@@ -246,7 +259,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 fn external_account(eab: &AcmeEab) -> Result<ExternalAccountKey, Failure> {
-    let key = HMAC_KEY.decode(&eab.hmac_key);
+    let key = HMAC_KEY.decode(&eab.hmac_key.0);
     let key = key.map_err(|error| Failure::new("gateway.acme.eab.hmac_key", error, "copy it anew"))?;
     Ok(ExternalAccountKey::new(eab.kid.clone(), &key))
 }
@@ -262,6 +275,14 @@ fn is_of_type(error: &Error, name: &str) -> bool {
         _ => None,
     };
     kind.and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:")) == Some(name)
+}
+
+/// When the server wants to be asked again, where that is beyond our patience.
+fn retry_after(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Timeout(Some(at)) => Some(at.saturating_duration_since(Instant::now())),
+        _ => None,
+    }
 }
 
 fn hint(error: &Error) -> &'static str {
@@ -286,18 +307,32 @@ fn hint(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_config::HmacKey;
 
     #[test]
     fn a_failure_is_one_line_that_says_what_to_do() {
         let failure = Failure::new("ordering", "no\r\nway\u{1b}[2J", "do this");
         assert_eq!(failure.to_string(), "ordering: no  way [2J; do this");
         assert_eq!(Failure::new("a", "b", "").to_string(), "a: b");
+        // A server's words may be long; ours behind them are read all the same.
+        let failure = Failure::new("a", "ü".repeat(100_000), "do this").to_string();
+        assert_eq!(failure.len(), ERROR_BYTES_MAX + "a: …; do this".len());
+        assert!(failure.ends_with("ü…; do this"));
+    }
+
+    #[test]
+    fn a_server_that_asks_for_patience_is_left_alone() {
+        let at = Instant::now() + Duration::from_secs(3600);
+        let after = Failure::of("waiting", &Error::Timeout(Some(at))).retry_after.unwrap();
+        assert!(after > Duration::from_secs(3590) && after <= Duration::from_secs(3600), "{after:?}");
+        assert_eq!(Failure::of("waiting", &Error::Timeout(None)).retry_after, None);
+        assert_eq!(Failure::of("waiting", &Error::Crypto).retry_after, None);
     }
 
     #[test]
     fn keys_of_external_accounts_are_taken_as_issuers_write_them() {
         let check = |key: &str, good: bool| {
-            let eab = AcmeEab { kid: "k".into(), hmac_key: key.into() };
+            let eab = AcmeEab { kid: "k".into(), hmac_key: HmacKey(key.to_owned()) };
             assert_eq!(external_account(&eab).is_ok(), good, "{key}");
         };
         check("zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W", true);

@@ -8,8 +8,6 @@ use stillgate_tls::Ordered;
 pub(crate) const RETRY_MIN: Duration = Duration::from_secs(60);
 /// However often it has failed.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(24 * 3600);
-/// However long the server wants us to wait.
-pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// By what share a wait may be longer, so that those that failed together do not come back together.
 const JITTER: f64 = 0.25;
 
@@ -57,8 +55,8 @@ pub(crate) fn rest(left_seconds: i64) -> Duration {
 /// 1.
 pub(crate) fn wait(failures: u32, server: Option<Duration>, random: f64) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
-    let own = RETRY_MIN.saturating_mul(1 << doublings).min(RETRY_MAX).mul_f64(1.0 + JITTER * random.clamp(0.0, 1.0));
-    own.max(server.unwrap_or_default().min(RETRY_AFTER_MAX))
+    let own = RETRY_MIN.saturating_mul(1 << doublings).mul_f64(1.0 + JITTER * random.clamp(0.0, 1.0));
+    own.min(RETRY_MAX).max(server.unwrap_or_default())
 }
 
 impl Reason {
@@ -125,6 +123,7 @@ mod tests {
         check(0, None, f64::NAN.max(0.0), 60.0);
         check(1, Some(3600), 0.5, 3600.0);
         check(1, Some(1), 0.0, 60.0);
-        check(1, Some(u64::MAX), 0.0, 7.0 * 86_400.0);
+        check(12, None, 1.0, 86_400.0);
+        check(12, Some(604_800), 1.0, 604_800.0);
     }
 }

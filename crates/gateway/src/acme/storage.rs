@@ -2,33 +2,59 @@
 //! sees the one or the other of two whole files; one gateway at a time orders.
 //!
 //! ```text
-//!  STORAGE/lock                    locked by the gateway that orders
-//!  STORAGE/account.json            the account's URL and key
-//!  STORAGE/certificates/ID.pem     a certificate, those that lead to its root, and its key
+//!  STORAGE/SERVER/lock                    locked by the gateway that orders
+//!  STORAGE/SERVER/account.json            the account's URL and key
+//!  STORAGE/SERVER/certificates/ID.pem     a certificate, those that lead to its root, and its key
 //! ```
 
 use crate::source::read_bounded;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use stillgate_config::Acme;
 
 /// Of files and folders: keys are nobody else's.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
+/// Of a folder's mode: who is not of its group may write in it.
+const OTHERS_WRITE: u32 = 0o002;
 /// The largest account file that is read.
 const ACCOUNT_BYTES_MAX: usize = 64 * 1024;
 /// What must fit onto the disk before anything is ordered: more than a certificate with its chain and key.
 const ROOM_BYTES: usize = 64 * 1024;
 
-/// Makes the folders that are not there yet.
+/// Makes the folders that are not there yet. Others' are refused: who may write in them may have keys of his own served.
 pub(crate) fn prepare(acme: &Acme) -> Result<(), String> {
     let folder = acme.certificates();
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder);
-    made.map_err(|error| failed("make the folder", &folder, &error))
+    made.map_err(|error| failed("make the folder", &folder, &error))?;
+    check(acme)
+}
+
+/// What is in the way of the folders, as far as they are there.
+pub(crate) fn check(acme: &Acme) -> Result<(), String> {
+    let ours = [rustix::process::geteuid().as_raw(), rustix::process::Uid::ROOT.as_raw()];
+    for folder in [acme.storage.clone(), acme.folder(), acme.certificates()] {
+        let metadata = match fs::metadata(&folder) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("look at", &folder, &error)),
+        };
+        let at = folder.display();
+        if !metadata.is_dir() {
+            return Err(format!("{at} is no folder; name another, or move it away"));
+        }
+        if !ours.contains(&metadata.uid()) {
+            return Err(format!("{at} is another user's; give it to the gateway's user (chown), or name another"));
+        }
+        if metadata.mode() & OTHERS_WRITE != 0 {
+            return Err(format!("anybody may write in {at}; take that away (chmod o-w), or name a folder in it"));
+        }
+    }
+    Ok(())
 }
 
 /// Held while this gateway orders.
@@ -38,7 +64,7 @@ pub(crate) struct Lock {
 
 /// `None`: another gateway orders.
 pub(crate) fn lock(acme: &Acme) -> Result<Option<Lock>, String> {
-    let path = acme.storage.join("lock");
+    let path = acme.folder().join("lock");
     let file = File::options().create(true).truncate(false).write(true).mode(FILE_MODE).open(&path);
     let file = file.map_err(|error| failed("open", &path, &error))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -104,9 +130,14 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), String> {
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = File::options().create(true).truncate(true).write(true).mode(FILE_MODE).open(path)?;
-    // One that a crash left may have been anybody's.
-    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    // One that a crash left, or that leads elsewhere, may be anybody's.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fill(File::options().create_new(true).write(true).mode(FILE_MODE).open(path)?, content),
+    }
+}
+
+fn fill(mut file: File, content: &[u8]) -> io::Result<()> {
     file.write_all(content)?;
     file.sync_all()
 }
@@ -126,6 +157,8 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> String {
 mod tests {
     use super::*;
     use crate::source::Source;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
     use tempfile::TempDir;
 
     fn storage() -> (TempDir, Acme) {
@@ -165,15 +198,45 @@ mod tests {
         let (_folder, acme) = storage();
         prepare(&acme).unwrap();
         store_certificate(&acme, "shop", b"old").unwrap();
-        // Written half, by another user, and readable by all.
-        let beside = acme.certificates().join(".shop.pem.new");
-        fs::write(&beside, b"half of the new one, and longer than it").unwrap();
-        fs::set_permissions(&beside, Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"old");
-        store_certificate(&acme, "shop", b"new").unwrap();
-        assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"new");
-        assert_eq!(mode(&acme.certificate_file("shop")), 0o600);
-        assert!(!beside.exists());
+        let (beside, elsewhere) = (acme.certificates().join(".shop.pem.new"), acme.storage.join("elsewhere"));
+        // Written half and readable by all, held open by who made it, or leading to a file that is none of ours.
+        for is_link in [false, true] {
+            fs::write(&elsewhere, b"half of the new one, and longer than it").unwrap();
+            fs::set_permissions(&elsewhere, Permissions::from_mode(0o666)).unwrap();
+            match is_link {
+                true => symlink(&elsewhere, &beside).unwrap(),
+                false => fs::hard_link(&elsewhere, &beside).unwrap(),
+            }
+            assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"old");
+            store_certificate(&acme, "shop", b"new").unwrap();
+            assert_eq!(fs::read(acme.certificate_file("shop")).unwrap(), b"new");
+            assert_eq!(mode(&acme.certificate_file("shop")), 0o600);
+            assert!(!fs::symlink_metadata(acme.certificate_file("shop")).unwrap().is_symlink());
+            assert!(fs::symlink_metadata(&beside).is_err());
+            assert_eq!(fs::read(&elsewhere).unwrap(), b"half of the new one, and longer than it");
+            assert_eq!(mode(&elsewhere), 0o666);
+            store_certificate(&acme, "shop", b"old").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_in_is_refused() {
+        let (_folder, acme) = storage();
+        check(&acme).unwrap();
+        prepare(&acme).unwrap();
+        for folder in [acme.storage.clone(), acme.folder(), acme.certificates()] {
+            fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+            let error = prepare(&acme).unwrap_err();
+            assert!(error.starts_with(&format!("anybody may write in {}; ", folder.display())), "{error}");
+            fs::set_permissions(&folder, Permissions::from_mode(0o770)).unwrap();
+            prepare(&acme).unwrap();
+            // Only root can give it away.
+            if rustix::process::geteuid().is_root() {
+                std::os::unix::fs::chown(&folder, Some(65_534), None).unwrap();
+                assert!(prepare(&acme).unwrap_err().contains("another user's"));
+                std::os::unix::fs::chown(&folder, Some(0), None).unwrap();
+            }
+        }
     }
 
     #[test]
@@ -216,7 +279,7 @@ mod tests {
         let error = failed("write", Path::new("/x"), &io::ErrorKind::StorageFull.into());
         assert!(error.ends_with("; make room there"), "{error}");
         // Always full.
-        let error = write(Path::new("/dev/full"), b"x").unwrap_err();
+        let error = fill(File::options().write(true).open("/dev/full").unwrap(), b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

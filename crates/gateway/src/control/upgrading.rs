@@ -3,7 +3,11 @@
 use super::{Control, Workers};
 use crate::upgrade::{self, OLD_NAME, Progress, Step};
 use std::time::Duration;
+use tokio::time::timeout;
 use tracing::{error, info, warn};
+
+/// How long the exporter may take to stop answering scrapes: its thread gets what time others leave.
+const UNEXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Control {
     /// Starts a successor, if there can be one now.
@@ -19,12 +23,15 @@ impl Control {
                 "SIGUSR2: process 1 cannot be upgraded so, as its container ends with it; replace the container"
             );
         }
+        if let Some(advice) = upgrade::supervisor_loses_us() {
+            return error!("SIGUSR2: not upgraded: {advice}");
+        }
         if !self.testator.is_alone() {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
         let plan = self.reloader.served().plan;
-        let started = self.reloader.started().clone();
-        match self.testator.launch(&started, fleet, &plan, self.reloader.metering().as_deref()) {
+        let (started, served) = (self.reloader.started().clone(), self.reloader.gateway().clone());
+        match self.testator.launch((&started, &served), fleet, &plan, self.reloader.metering().as_deref()) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
         }
@@ -43,10 +50,13 @@ impl Control {
             Step::Progress(Progress::Ready(_)) if !self.testator.is_launching() => {}
             Step::Progress(Progress::Ready(heard)) => {
                 let metering = self.reloader.metering();
-                let unexposed = metering.map(|metering| metering.stop_serving());
+                // Of its own, so that it goes on where it is not waited for.
+                let unexposed = metering.map(|metering| tokio::spawn(metering.stop_serving()));
                 let unexposed = tokio::spawn(async move {
-                    if let Some(unexposed) = unexposed {
-                        unexposed.await;
+                    if let Some(unexposed) = unexposed
+                        && timeout(UNEXPOSED_TIMEOUT, unexposed).await.is_err()
+                    {
+                        warn!("upgrade: the exporter is slow to stop; going on, and it may answer some scrapes still");
                     }
                 });
                 self.testator.leave(heard, unexposed);
@@ -56,19 +66,27 @@ impl Control {
                 error!("{reason}");
                 self.failure = Some(reason);
             }
+            Step::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended(&reason)),
             Step::Progress(Progress::HandedOver) => {}
-            Step::Unexposed => self.leave(),
+            Step::Unexposed => self.testator.go(),
+            Step::Progress(Progress::Going) => self.leave(),
         }
     }
 
     /// The successor does everything that is new from here on.
     fn leave(&mut self) {
         let Workers::Serving(fleet) = &mut self.workers else { return };
-        let Some((successor, pid)) = self.testator.go() else { return };
+        let Some((successor, pid)) = self.testator.gone() else { return };
+        if let Some(pid_file) = self.pid_file.take() {
+            pid_file.leave();
+        }
         let deadline = self.reloader.gateway().timeouts.upgrade;
         fleet.hand_over(successor, deadline);
         self.await_workers(true);
         self.certificates.stop();
+        if let Some(metering) = self.reloader.metering() {
+            metering.leave();
+        }
         info!(
             pid,
             deadline_seconds = deadline.as_secs_f64(),
@@ -80,9 +98,12 @@ impl Control {
         }
     }
 
-    /// All workers have ended: what they gave away may be on its way still.
+    /// All workers have ended: what they gave away may be on its way still. Where they were not waited for nor is this.
     pub(super) async fn finish_handing_over(&mut self) -> Result<(), String> {
-        if let Workers::Ending { commander, .. } = &self.workers {
+        if let Workers::Ending { commander, ended, .. } = &self.workers {
+            if !ended.is_finished() {
+                return Ok(());
+            }
             // With it goes the last of the ways to the successor.
             commander.drain(Duration::ZERO);
         }

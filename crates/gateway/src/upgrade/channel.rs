@@ -2,28 +2,43 @@
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_type};
+use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stillgate_proxy::handover::PARCEL_BYTES_MAX;
+use tracing::warn;
 
-/// Bytes of a datagram: the largest parcel has a head and two full buffers. The system's default for a socket's buffer takes it.
+/// Bytes of a datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 192 * 1024;
+const _: () = assert!(PARCEL_BYTES_MAX <= DATAGRAM_BYTES_MAX);
+/// What is asked for to send one, of which the system makes the double; more would only be a longer queue.
+const SEND_BUFFER_BYTES: usize = DATAGRAM_BYTES_MAX / 2 + 4096;
 /// Descriptors beside one: what the system takes.
 pub(crate) const DESCRIPTORS_MAX: usize = 253;
-/// How long sending waits where too many descriptors are on their way.
+/// How long sending waits where too many descriptors are on their way, or there is no memory for it.
 const IN_FLIGHT_WAIT: Duration = Duration::from_millis(2);
+/// How long receiving waits where this process may open no more descriptors.
+const DESCRIPTORS_WAIT: Duration = Duration::from_millis(10);
 
-/// One end, and memory to receive into.
+/// One end.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd, RefCell<Vec<u8>>);
+pub(crate) struct Channel {
+    end: OwnedFd,
+    /// Memory to receive into.
+    space: RefCell<Vec<u8>>,
+    /// How long sending may wait.
+    patience: Cell<Option<Duration>>,
+    /// It has been told that there are too few descriptors.
+    is_short: Cell<bool>,
+}
 
 /// What came.
 #[derive(Debug)]
@@ -32,56 +47,107 @@ pub(crate) struct Datagram {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+/// What is next.
+enum Looked {
+    Datagram(Datagram),
+    /// This process may not open as many as are beside it.
+    NoDescriptors,
+    TooLong,
+    End,
+}
+
 impl Channel {
     /// Both ends.
     pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Channel(ours, RefCell::default()), theirs))
+        set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES)?;
+        Ok((Channel::of(ours), theirs))
     }
 
     /// The other process's end.
     pub(crate) fn new(end: OwnedFd) -> io::Result<Channel> {
         match socket_type(&end)? {
-            SocketType::SEQPACKET => Ok(Channel(end, RefCell::default())),
+            SocketType::SEQPACKET => Ok(Channel::of(end)),
             _ => Err(Errno::NOTSOCK.into()),
         }
     }
 
+    fn of(end: OwnedFd) -> Channel {
+        Channel { end, space: RefCell::default(), patience: Cell::default(), is_short: Cell::default() }
+    }
+
     /// Bounds how long sending waits for room; then it is an error of the kind `WouldBlock`.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        Ok(set_socket_timeout(&self.0, Timeout::Send, patience)?)
+        self.patience.set(patience);
+        Ok(set_socket_timeout(&self.end, Timeout::Send, patience)?)
     }
 
     /// Waits until there is room.
     pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let end = self.patience.get().map(|patience| Instant::now() + patience);
         loop {
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
                 return Err(Errno::TOOBIG.into());
             }
-            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.end, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // More are on their way than the process may have open: the other one takes them meanwhile.
-                Err(Errno::TOOMANYREFS) => sleep(IN_FLIGHT_WAIT),
+                // More are on their way than the process may have open, which the other one takes meanwhile; or the system is short
+                // of memory.
+                Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)
+                    if end.is_none_or(|end| Instant::now() < end) =>
+                {
+                    sleep(IN_FLIGHT_WAIT);
+                }
+                Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// The next datagram; `None`: the other end is closed. An error of the kind `TimedOut`: there was none in time.
+    /// The next datagram; `None`: the other end is closed. An error of the kind `TimedOut`: there was none in time, or no
+    /// descriptors for what is beside it. One of the kind `InvalidData`: it was too long, and those after it can be received.
     pub(crate) fn receive(&self, within: Option<Duration>) -> io::Result<Option<Datagram>> {
+        let end = within.map(|within| Instant::now() + within);
         self.wait(within)?;
-        let mut bytes = self.1.borrow_mut();
+        // What could not be received whole would be gone: so it is looked at until it can, and removed then.
+        loop {
+            match self.look()? {
+                Looked::Datagram(datagram) => return self.remove().map(|()| Some(datagram)),
+                Looked::TooLong => {
+                    self.remove()?;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long"));
+                }
+                Looked::End => return Ok(None),
+                Looked::NoDescriptors if end.is_some_and(|end| Instant::now() >= end) => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Looked::NoDescriptors => {
+                    if !self.is_short.replace(true) {
+                        warn!(
+                            "upgrade: no descriptors are left for what the former process hands over; it waits until some are"
+                        );
+                    }
+                    sleep(DESCRIPTORS_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Waits for the next one and leaves it where it is.
+    fn look(&self) -> io::Result<Looked> {
+        let mut bytes = self.space.borrow_mut();
         bytes.resize(DATAGRAM_BYTES_MAX, 0);
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
         let received = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(&self.end, &mut [IoSliceMut::new(&mut bytes)], &mut beside, flags) {
                 Err(Errno::INTR) => {}
                 // It has ended without reading what we sent.
-                Err(Errno::CONNRESET) => return Ok(None),
+                Err(Errno::CONNRESET) => return Ok(Looked::End),
                 result => break result?,
             }
         };
@@ -90,14 +156,30 @@ impl Channel {
             _ => Vec::new(),
         });
         let descriptors: Vec<OwnedFd> = descriptors.collect();
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long"));
+        Ok(match received {
+            // There is room for as many as can be sent.
+            _ if received.flags.contains(ReturnFlags::CTRUNC) => Looked::NoDescriptors,
+            _ if received.flags.contains(ReturnFlags::TRUNC) => Looked::TooLong,
+            // An empty datagram is never sent.
+            _ if received.bytes == 0 => Looked::End,
+            _ => Looked::Datagram(Datagram { bytes: bytes[..received.bytes].to_vec(), descriptors }),
+        })
+    }
+
+    /// Removes the one that was looked at.
+    fn remove(&self) -> io::Result<()> {
+        loop {
+            match recv(&self.end, &mut [0; 1], RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Ok(()),
+            }
         }
-        // An empty datagram is never sent.
-        if received.bytes == 0 {
-            return Ok(None);
-        }
-        Ok(Some(Datagram { bytes: bytes[..received.bytes].to_vec(), descriptors }))
+    }
+
+    /// Whether the next [`Channel::receive`] would not wait.
+    pub(crate) fn has_something(&self) -> bool {
+        self.wait(Some(Duration::ZERO)).is_ok()
     }
 
     fn wait(&self, within: Option<Duration>) -> io::Result<()> {
@@ -106,7 +188,7 @@ impl Channel {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let left = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
+            match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&left)) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -118,13 +200,15 @@ impl Channel {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.end.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::os::fd::AsRawFd;
 
     fn pair() -> (Channel, Channel) {
         let (ours, theirs) = Channel::pair().unwrap();
@@ -151,17 +235,56 @@ mod tests {
         assert!(a.send(b"x", &vec![file.as_fd(); DESCRIPTORS_MAX + 1]).is_err());
     }
 
+    /// In a process of its own, since the others of this one need descriptors.
+    #[test]
+    fn without_descriptors_nothing_is_lost() {
+        const CHILD: &str = "STILLGATE_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            again.args(["--exact", "upgrade::channel::tests::without_descriptors_nothing_is_lost"]).env(CHILD, "1");
+            let output = again.output().unwrap();
+            let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+            assert!(output.status.success() && passed, "{output:?}");
+            return;
+        }
+        let (a, b) = pair();
+        let file = tempfile::tempfile().unwrap();
+        for text in ["first", "second"] {
+            a.send(text.as_bytes(), &[file.as_fd(), file.as_fd()]).unwrap();
+        }
+        // The next is one of two.
+        let mut fillers: Vec<OwnedFd> = vec![file.try_clone().unwrap().into()];
+        let highest = fillers[0].as_raw_fd() as u64 + 2;
+        let limit = Rlimit { current: Some(highest), maximum: getrlimit(Resource::Nofile).maximum };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let short = b.receive(Some(Duration::from_millis(50)));
+        assert_eq!(short.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(file.try_clone().is_ok(), "what came of it is closed");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep(Duration::from_millis(50));
+                fillers.clear();
+            });
+            for text in ["first", "second"] {
+                let datagram = b.receive(Some(Duration::from_secs(5))).unwrap().unwrap();
+                assert_eq!((datagram.bytes.as_slice(), datagram.descriptors.len()), (text.as_bytes(), 2));
+            }
+        });
+    }
+
     #[test]
     fn ends_silence_and_foreign_descriptors_are_told_apart() {
         let (a, b) = pair();
         let late = b.receive(Some(Duration::from_millis(10)));
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
         a.send(&vec![1; DATAGRAM_BYTES_MAX + 1], &[]).unwrap();
+        assert!(!a.has_something() && b.has_something());
         assert_eq!(b.receive(None).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(!b.has_something());
         a.send(b"last", &[]).unwrap();
         drop(a);
         assert_eq!(b.receive(None).unwrap().unwrap().bytes, b"last");
-        assert!(b.receive(None).unwrap().is_none());
+        assert!(b.has_something() && b.receive(None).unwrap().is_none());
         assert!(b.send(b"nobody", &[]).is_err());
         assert!(Channel::new(tempfile::tempfile().unwrap().into()).is_err());
     }

@@ -1,7 +1,7 @@
 //! `stillgate upgrade`: has a running gateway replaced by a new process of its binary, and tells what became of it.
 
-use super::launcher::READY_TIMEOUT;
 use super::pid_file::PidFile;
+use super::program::READY_TIMEOUT;
 use super::{FAILURES_NAME, OLD_NAME};
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Upgrade};
 use crate::source::Source;
@@ -55,6 +55,14 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
     let raw = raw.ok_or_else(|| Failure(EXIT_UNUSABLE, format!("{pid} is no number of a process")))?;
     may_be_upgraded(pid)?;
     let before = Before::of(pid);
+    if let Some(new) = before.alike.iter().find(|other| parent(**other) == Some(pid)) {
+        return Err(Failure(
+            EXIT_ERRORS,
+            format!(
+                "not upgraded: process {pid} is being upgraded already, by process {new}; its log says what comes of it"
+            ),
+        ));
+    }
     kill_process(raw, Signal::USR2)
         .map_err(|error| Failure(EXIT_ERRORS, format!("cannot signal process {pid}: {error}")))?;
     before.await_successor()
@@ -129,12 +137,16 @@ impl Before {
         let pid = self.pid;
         let fail = |message: String| Err(Failure(EXIT_ERRORS, message));
         let began = Instant::now();
+        // Where it is seen once it is known: a former process that has ended is nobody's parent.
+        let mut new = None;
         let mut has_begun = false;
         loop {
             let name = comm(pid);
             let has_left = name.is_none() || name.as_deref() == OLD_NAME.to_str().ok();
             // Looked for after that: who has taken over by then is there.
-            let new = successors(pid, &self.command).into_iter().find(|new| !self.alike.contains(new));
+            new = new
+                .filter(|new| is_running(*new))
+                .or_else(|| successors(pid, &self.command).into_iter().find(|new| !self.alike.contains(new)));
             has_begun |= new.is_some();
             match new {
                 Some(new) if has_left => return Ok(new),
@@ -188,6 +200,10 @@ fn successors(pid: u32, command: &[u8]) -> Vec<u32> {
             && stat.is_some_and(|(state, parent)| state != "Z" && (parent == pid || command_line(*other) == command))
     };
     processes.filter_map(number).filter(is_one).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    Some(stat(&Path::new("/proc").join(pid.to_string()))?.1)
 }
 
 /// State and parent of a process.

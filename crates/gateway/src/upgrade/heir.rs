@@ -1,7 +1,7 @@
 //! The new process's side: it takes what the old one has, says when it serves, and takes connections in.
 
 use super::VARIABLE;
-use super::channel::Channel;
+use super::channel::{Channel, Datagram};
 use super::messages::{Message, Part, VERSION, in_parts};
 use crate::metering::Bequest;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,8 +30,8 @@ pub(crate) struct Former {
     /// Of its configuration.
     digest: String,
     pub(crate) listeners: Inherited,
-    /// Of the listeners, what they do.
-    digests: HashMap<Place, u64>,
+    /// Of the listeners, what they do, and whether the configuration of that digest says so.
+    digests: HashMap<Place, (u64, bool)>,
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     pub(crate) metrics: Bequest,
@@ -49,7 +49,9 @@ struct Verdict {
 impl Heir {
     /// Finds out whether this process was started by one that it is to follow, and takes what that leaves.
     pub(crate) fn find() -> io::Result<Option<(Heir, Former)>> {
-        if std::env::var_os(VARIABLE).is_none() {
+        // It is inherited also by those that a process of an upgrade starts in its turn.
+        let parent = rustix::process::getppid().map(|pid| pid.to_string());
+        if parent.is_none() || std::env::var(VARIABLE).ok() != parent {
             return Ok(None);
         }
         let end = io::stdin().as_fd().try_clone_to_owned()?;
@@ -67,11 +69,12 @@ impl Heir {
         former: &Former,
         gateway: &Gateway,
         plan: &Plan,
-        fleet: &Fleet,
+        fleet: &mut Fleet,
     ) -> io::Result<oneshot::Receiver<()>> {
         let verdict = former.judge(gateway, plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let (gone, went) = oneshot::channel();
+        // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
         let follow = move || {
             if let Err(error) = follow(&self.0, &verdict, gone, &inbox) {
                 error!(%error, "upgrade: what the former process still holds is lost");
@@ -88,16 +91,17 @@ fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox
     }
     let (listening, alike) = (verdict.listening.clone(), verdict.alike.clone());
     Message::Ready { listening, alike }.send_with(channel, &[])?;
-    match Message::receive(channel, Some(WORD_TIMEOUT)) {
-        Ok(Some((Message::Go {}, _))) => {}
+    let mut has_gone = match Message::receive(channel, Some(WORD_TIMEOUT)) {
+        Ok(Some((Message::Go {}, _))) => true,
         other => {
             warn!(?other, "upgrade: the former process has not said that it is done; going on without it");
+            false
         }
-    }
+    };
     // Whoever waits has gone where this process ends already.
     let _ = gone.send(());
     let mut count = 0u64;
-    while let Some(datagram) = channel.receive(None)? {
+    while let Some(datagram) = next_parcel(channel, &mut has_gone)? {
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {
             Ok(parcel) => {
                 if !inbox.put(parcel) {
@@ -110,6 +114,23 @@ fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox
     }
     info!(connections = count, "upgrade: the former process holds nothing any more");
     Ok(())
+}
+
+/// What comes next. Before it may come the word that this process has not waited for any longer.
+fn next_parcel(channel: &Channel, has_gone: &mut bool) -> io::Result<Option<Datagram>> {
+    let datagram = loop {
+        match channel.receive(None) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                warn!(%error, "upgrade: a connection came damaged and is closed");
+            }
+            received => break received?,
+        }
+    };
+    let is_late = |datagram| matches!(Message::decode(datagram), Ok(Message::Go {}));
+    match !std::mem::replace(has_gone, true) && datagram.as_ref().is_some_and(is_late) {
+        true => channel.receive(None),
+        false => Ok(datagram),
+    }
 }
 
 impl Former {
@@ -129,8 +150,8 @@ impl Former {
                          restart instead"
                     )));
                 }
-                Message::Sockets { of: Part::Listener, place, bound, digest } => {
-                    former.digests.insert(bound, digest);
+                Message::Sockets { of: Part::Listener, place, bound, digest, as_served } => {
+                    former.digests.insert(bound, (digest, as_served));
                     let (_, all) = sockets.entry(bound).or_insert_with(|| (place, Vec::new()));
                     all.append(&mut descriptors);
                 }
@@ -138,7 +159,10 @@ impl Former {
                     former.admin = descriptors.pop().map(|socket| (place.address, socket.into()));
                 }
                 Message::Sockets { of: Part::Metrics, .. } => former.metrics.listener = descriptors.pop(),
-                Message::Metrics {} => former.metrics.segments.append(&mut descriptors),
+                Message::Metrics { shared } => {
+                    former.metrics.shared = shared;
+                    former.metrics.segments.append(&mut descriptors);
+                }
                 Message::Routes { mut routes } => former.routes.append(&mut routes),
                 Message::End {} => break,
                 other => return Err(io::Error::other(format!("the former process says {other:?}"))),
@@ -165,12 +189,37 @@ impl Former {
         }
         for (listening, digest) in fleet.listening().iter().zip(super::testator::listener_digests(gateway)) {
             let bound = listening.bound();
-            let Some(before) = self.digests.get(&bound) else { continue };
+            let Some((before, as_served)) = self.digests.get(&bound) else { continue };
             verdict.listening.push(bound);
-            if *before == digest || is_same_file {
+            if *before == digest || is_same_file && *as_served {
                 verdict.alike.push(bound);
             }
         }
         verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_comes_late_is_no_parcel() {
+        for (mut has_gone, expected) in [(false, &b"parcel"[..]), (true, br#"{"go":{}}"#)] {
+            let (ours, theirs) = Channel::pair().expect("sockets");
+            let theirs = Channel::new(theirs).expect("one of ours");
+            Message::Go {}.send_with(&ours, &[]).expect("room");
+            ours.send(b"parcel", &[]).expect("room");
+            let next = next_parcel(&theirs, &mut has_gone).expect("it is there").expect("a datagram");
+            assert_eq!(next.bytes, expected, "{}", next.bytes.escape_ascii());
+        }
+        // Who never says it may give all the same.
+        let (ours, theirs) = Channel::pair().expect("sockets");
+        let theirs = Channel::new(theirs).expect("one of ours");
+        ours.send(b"parcel", &[]).expect("room");
+        let mut has_gone = false;
+        assert_eq!(next_parcel(&theirs, &mut has_gone).expect("it is there").expect("a datagram").bytes, b"parcel");
+        drop(ours);
+        assert!(next_parcel(&theirs, &mut has_gone).expect("an end").is_none());
     }
 }

@@ -1,31 +1,36 @@
 //! The thread that starts the new process and talks to it, for the old one.
 //!
 //! It is there from the start, for it must not have the control thread's niceness, which a process started by it would inherit
-//! as a whole. It owns the child: it kills one that does not get ready, and waits for one that has ended.
+//! as a whole. It owns the child: it kills one that does not get ready, and waits for one that has ended. The old process is told
+//! that it may leave when the new one has been told to go on, and hears at once when that is gone.
 
 use super::channel::Channel;
 use super::messages::Message;
+use super::program::Program;
 use super::{FAILURES_NAME, VARIABLE, testator::Heard};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use stillgate_proxy::handover::Parcel;
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// How long the new process has until it serves.
-pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long one that says no more has to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 const END_POLL: Duration = Duration::from_millis(10);
+/// Between two looks whether the new process is there, while nothing is sent.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// News for the control thread that may wait.
 const NEWS_MAX: usize = 8;
 
@@ -49,21 +54,16 @@ pub(crate) enum Progress {
     Started(u32),
     /// It serves.
     Ready(Heard),
+    /// It has been told that it serves alone from here on.
+    Going,
     /// There is no new process.
     Failed(String),
     /// Everything that was given away has been sent.
     HandedOver,
-    /// It took over, and is gone.
+    /// It took over, and has ended in order; nothing that was given to it is lost.
+    Ended(String),
+    /// It took over, and is gone with what it had.
     Lost(String),
-}
-
-/// What is started.
-#[derive(Debug, Clone)]
-pub(crate) struct Program {
-    /// The path of our own binary: what is there now.
-    pub(crate) path: PathBuf,
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) ready_timeout: Duration,
 }
 
 /// The thread's other end.
@@ -103,14 +103,6 @@ impl Starting {
     }
 }
 
-impl Program {
-    /// This process's own; to be asked for at its start, since the file may be replaced later.
-    pub(crate) fn own() -> io::Result<Program> {
-        let arguments = std::env::args_os().skip(1).collect();
-        Ok(Program { path: std::env::current_exe()?, arguments, ready_timeout: READY_TIMEOUT })
-    }
-}
-
 impl Launcher {
     /// Starts the thread, which does nothing yet.
     pub(crate) fn start(program: Program) -> io::Result<Launcher> {
@@ -118,7 +110,10 @@ impl Launcher {
         let (news, progress) = mpsc::channel(NEWS_MAX);
         let starting = Arc::<Starting>::default();
         let seen = starting.clone();
-        thread::Builder::new().name("upgrade".to_owned()).spawn(move || serve(&program, &ordered, &news, &seen))?;
+        // Now, for later there may be no descriptors for it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let serve = move || serve(&program, &runtime, &ordered, &news, &seen);
+        thread::Builder::new().name("upgrade".to_owned()).spawn(serve)?;
         Ok(Launcher { orders, progress, starting })
     }
 
@@ -145,41 +140,63 @@ impl Launcher {
     }
 }
 
-fn serve(program: &Program, orders: &Receiver<Order>, news: &mpsc::Sender<Progress>, starting: &Starting) {
+fn serve(
+    program: &Program,
+    runtime: &Runtime,
+    orders: &Receiver<Order>,
+    news: &mpsc::Sender<Progress>,
+    starting: &Starting,
+) {
     // The control thread ends with the process: nobody is left to hear what cannot be told.
     let tell = |progress| drop(news.blocking_send(progress));
     let mut failures = 0u64;
     while let Ok(order) = orders.recv() {
         let Order::Launch(offer) = order else { continue };
-        let (mut child, channel, heard) = match launch(program, offer, starting, &tell) {
-            Ok(ready) => ready,
+        let ready = launch(program, offer, starting, &tell).and_then(|(mut child, channel, heard)| {
+            tell(Progress::Ready(heard));
+            match orders.recv() {
+                Ok(Order::Go(parcels)) => go(&mut child, &channel).map(|()| (child, channel, parcels)),
+                _ => Err(dismiss(child, channel)),
+            }
+        });
+        match ready {
+            Ok((mut child, channel, parcels)) => {
+                tell(Progress::Going);
+                // Not before: what is still in it goes with it.
+                tell(runtime.block_on(hand_over(&mut child, channel, parcels)));
+            }
             Err(reason) => {
                 tell(Progress::Failed(reason));
                 failures += 1;
                 tell_failures(failures);
-                continue;
-            }
-        };
-        tell(Progress::Ready(heard));
-        match orders.recv() {
-            Ok(Order::Go(parcels)) => {
-                match hand_over(&channel, parcels).and_then(|count| is_alive(&mut child).map(|()| count)) {
-                    Ok(count) => {
-                        info!(connections = count, "upgrade: handed over");
-                        tell(Progress::HandedOver);
-                    }
-                    Err(error) => {
-                        let _ = child.wait();
-                        tell(Progress::Lost(error.to_string()));
-                    }
-                }
-            }
-            _ => {
-                end(&mut child);
-                tell(Progress::Failed("the new process is not wanted any more".to_owned()));
             }
         }
     }
+}
+
+/// Has the new process serve alone. An error: it is gone, and this one has changed nothing that cannot be undone.
+fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
+    let sent = Message::Go {}.send_with(channel, &[]);
+    match sent {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let status = ending(child).map_or_else(|| error.to_string(), |status| status.to_string());
+            end(child);
+            Err(format!("the new process was ready, and is gone ({status}); its own lines say why"))
+        }
+    }
+}
+
+/// Ends a process that serves already, and finishes what it has.
+fn dismiss(mut child: Child, channel: Channel) -> String {
+    // It waits for a word, and sees by this that none comes.
+    drop(channel);
+    // It may have ended by itself.
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    format!("the new process was not wanted any more, and has ended ({status})")
 }
 
 /// So that `stillgate upgrade` sees it, which has no other way to ask.
@@ -200,7 +217,8 @@ fn launch(
     let deadline = Instant::now() + program.ready_timeout;
     let (channel, theirs) = Channel::pair().map_err(|error| format!("no socket for the new process: {error}"))?;
     let mut command = Command::new(&program.path);
-    command.args(&program.arguments).env(VARIABLE, "1").stdin(theirs);
+    command.arg0(&program.name).args(&program.arguments).stdin(theirs);
+    command.env(VARIABLE, std::process::id().to_string());
     let spawned = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.path.display()));
     // Ours of its end is closed: so its death is seen.
     drop(command);
@@ -257,38 +275,80 @@ fn hear(channel: &Channel, deadline: Instant) -> io::Result<Option<Heard>> {
     }
 }
 
-/// Sends what comes until nothing more does.
-fn hand_over(channel: &Channel, mut parcels: mpsc::Receiver<Parcel>) -> io::Result<u64> {
-    channel.set_patience(None)?;
-    Message::Go {}.send_with(channel, &[])?;
-    let mut count = 0;
-    while let Some(parcel) = parcels.blocking_recv() {
-        let sockets: Vec<BorrowedFd<'_>> = parcel.sockets.iter().map(AsFd::as_fd).collect();
-        channel.send(&parcel.encode(), &sockets)?;
-        count += 1;
+/// Sends what comes until nothing more does, or nobody takes it; what has not been taken off `parcels` by then stays here.
+async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Receiver<Parcel>) -> Progress {
+    let (mut count, mut lost) = (0u64, 0u64);
+    let sent = async {
+        channel.set_patience(None)?;
+        loop {
+            let parcel = match timeout(LOOK_EVERY, parcels.recv()).await {
+                Ok(Some(parcel)) => parcel,
+                // It says no more: what there is to hear is its end.
+                _ if channel.has_something() => return Err(io::ErrorKind::BrokenPipe.into()),
+                Ok(None) => return Ok(()),
+                Err(_) => continue,
+            };
+            let sent = send(&channel, &parcel);
+            *if matches!(sent, Ok(true)) { &mut count } else { &mut lost } += 1;
+            sent?;
+        }
+    };
+    let sent: io::Result<()> = sent.await;
+    // From here on the workers keep what they have. What they have given up already is in nobody's hands.
+    parcels.close();
+    while parcels.recv().await.is_some() {
+        lost += 1;
     }
-    Ok(count)
+    let Err(error) = sent else {
+        info!(connections = count, "upgrade: handed over");
+        return Progress::HandedOver;
+    };
+    match ending(child) {
+        Some(status) if status.success() && lost == 0 => Progress::Ended(status.to_string()),
+        Some(status) => Progress::Lost(status.to_string()),
+        None => {
+            warn!(connections = count, %error, "upgrade: the new process takes no more connections; the rest stays here");
+            Progress::HandedOver
+        }
+    }
 }
 
-fn is_alive(child: &mut Child) -> io::Result<()> {
-    match child.try_wait()? {
-        None => Ok(()),
-        Some(status) => Err(io::Error::other(status.to_string())),
+/// False: the connection is lost. An error: nobody takes any.
+fn send(channel: &Channel, parcel: &Parcel) -> io::Result<bool> {
+    let sockets: Vec<BorrowedFd<'_>> = parcel.sockets.iter().map(AsFd::as_fd).collect();
+    match channel.send(&parcel.encode(), &sockets) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Err(error),
+        Err(error) => {
+            let reason = match Errno::from_io_error(&error) {
+                Some(Errno::MSGSIZE) => "it is too long for the socket's buffer, see net.core.wmem_max".to_owned(),
+                _ => error.to_string(),
+            };
+            warn!(%reason, "upgrade: a connection cannot be sent, and is lost");
+            Ok(false)
+        }
     }
 }
 
-/// Waits a moment for its end and else brings it about; says how it ended.
-fn ended(mut child: Child) -> String {
+/// Waits a moment for its end; says how it ended.
+fn ending(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return status.to_string(),
+            Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < deadline => sleep(END_POLL),
-            _ => break,
+            _ => return None,
         }
     }
-    end(&mut child);
-    "killed".to_owned()
+}
+
+/// The same, and else brings it about.
+fn ended(mut child: Child) -> String {
+    let Some(status) = ending(&mut child) else {
+        end(&mut child);
+        return "killed".to_owned();
+    };
+    status.to_string()
 }
 
 fn end(child: &mut Child) {
@@ -299,12 +359,16 @@ fn end(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::program::READY_TIMEOUT;
     use super::*;
+    use std::ffi::OsString;
+    use std::path::PathBuf;
 
     /// What comes of starting a shell script.
     fn check(script: &str, expected: &str) {
         let arguments = vec!["-c".into(), script.into()];
-        let program = Program { path: "/bin/sh".into(), arguments, ready_timeout: Duration::from_millis(300) };
+        let program =
+            Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout: Duration::from_millis(300) };
         let hello = |_| (Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000) }, Vec::new());
         let offer = (0..1000).map(hello).collect();
         let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is no gateway");
@@ -319,11 +383,62 @@ mod tests {
         check("exec sleep 30", "not ready within");
         check("exec cat >/dev/null", "not ready within");
         check("exec <&-; exec sleep 30", "killed");
-        let missing = Program { path: "/nowhere/stillgate".into(), arguments: vec![], ready_timeout: READY_TIMEOUT };
+        let (path, name) = (PathBuf::from("/nowhere/stillgate"), OsString::new());
+        let missing = Program { path, name, arguments: vec![], ready_timeout: READY_TIMEOUT };
         assert!(
             launch(&missing, Vec::new(), &Starting::default(), &|_| {})
                 .expect_err("no file")
                 .contains("/nowhere/stillgate")
         );
+    }
+
+    /// What comes of handing connections over to a shell script.
+    fn check_end(script: &str, expected: &str) {
+        let (channel, theirs) = Channel::pair().expect("sockets");
+        let mut child = Command::new("/bin/sh").args(["-c", script]).stdin(theirs).spawn().expect("a shell");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let (outbox, parcels) = mpsc::channel(2);
+        // Nobody gives anything: it is seen all the same.
+        let progress = runtime.block_on(hand_over(&mut child, channel, parcels));
+        assert!(outbox.is_closed(), "{script}");
+        assert_eq!(format!("{progress:?}"), expected, "{script}");
+        end(&mut child);
+    }
+
+    #[test]
+    fn the_end_of_one_that_has_taken_over_is_seen_at_once() {
+        check_end("exit 0", r#"Ended("exit status: 0")"#);
+        check_end("kill -9 $$", r#"Lost("signal: 9 (SIGKILL)")"#);
+        check_end("exec <&-; exec sleep 30", "HandedOver");
+    }
+
+    #[test]
+    fn an_end_that_came_before_ours_is_seen_as_well() {
+        let (channel, theirs) = Channel::pair().expect("sockets");
+        let mut child = Command::new("/bin/sh").args(["-c", "kill -9 $$"]).stdin(theirs).spawn().expect("a shell");
+        channel.receive(None).map(drop).expect("its end");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        // Everything has been given.
+        let progress = runtime.block_on(hand_over(&mut child, channel, mpsc::channel(1).1));
+        assert_eq!(format!("{progress:?}"), r#"Lost("signal: 9 (SIGKILL)")"#);
+    }
+
+    #[test]
+    fn one_that_dies_before_it_is_told_to_go_on_changes_nothing() {
+        let (channel, theirs) = Channel::pair().expect("sockets");
+        let mut child = Command::new("/bin/sh").args(["-c", "exit 3"]).stdin(theirs).spawn().expect("a shell");
+        child.wait().expect("its end");
+        let reason = go(&mut child, &channel).expect_err("it is gone");
+        assert!(reason.contains("exit status: 3"), "{reason}");
+    }
+
+    #[test]
+    fn one_that_serves_already_gets_to_finish() {
+        let (channel, theirs) = Channel::pair().expect("sockets");
+        let script = r#"trap "exit 7" TERM; echo >&0; while :; do sleep 0.01; done"#;
+        let child = Command::new("/bin/sh").args(["-c", script]).stdin(theirs).spawn().expect("a shell");
+        channel.receive(Some(READY_TIMEOUT)).expect("a line").expect("a line");
+        let reason = dismiss(child, channel);
+        assert!(reason.contains("exit status: 7"), "{reason}");
     }
 }

@@ -23,10 +23,14 @@ const ROUTES_AT_ONCE: usize = 256;
 pub(crate) enum Message {
     /// Old to new: who hands over. `digest` is the configuration's.
     Hello { version: u32, pid: u32, digest: String },
-    /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same.
-    Sockets { of: Part, place: Place, bound: Place, digest: u64 },
-    /// Old to new: memory of the metrics, beside it.
-    Metrics {},
+    /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
+    /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well, and not only the one at the start.
+    Sockets { of: Part, place: Place, bound: Place, digest: u64, as_served: bool },
+    /// Old to new: memory of the metrics, beside it, or the folder that they are in.
+    Metrics {
+        #[serde(default)]
+        shared: Option<String>,
+    },
     /// Old to new: routes that may have tunnels.
     Routes { routes: Vec<RouteDigest> },
     /// Old to new: that was all.
@@ -60,9 +64,13 @@ impl Message {
     /// The next one, and what came beside it.
     pub(crate) fn receive(channel: &Channel, within: Option<Duration>) -> io::Result<Option<(Message, Datagram)>> {
         let Some(datagram) = channel.receive(within)? else { return Ok(None) };
-        let message = serde_json::from_slice(&datagram.bytes)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a message nobody knows: {error}")))?;
-        Ok(Some((message, datagram)))
+        Ok(Some((Message::decode(&datagram)?, datagram)))
+    }
+
+    /// The message in a datagram.
+    pub(crate) fn decode(datagram: &Datagram) -> io::Result<Message> {
+        serde_json::from_slice(&datagram.bytes)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a message nobody knows: {error}")))
     }
 
     /// Sends it, as often as its descriptors take.

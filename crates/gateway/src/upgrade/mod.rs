@@ -5,12 +5,13 @@
 //!  starts the binary, its end of a socket pair ──▶ standard input
 //!  Hello, Sockets…, Metrics…, Routes…, End ──────▶ reads and checks the configuration, starts on the sockets
 //!                        ◀──── Has…, Ready ──── takes new connections from here on
-//!  accepts no more, exposes no more ── Go ───────▶ exposes
+//!  exposes no more ── Go ────────────────────────▶ exposes
+//!  accepts no more
 //!  parcels (stillgate_proxy::handover) ──────────▶ workers
 //!  ends when it holds nothing any more
 //! ```
 //!
-//! Until `Ready` the old process has changed nothing: whatever becomes of the new one, it serves on.
+//! Until `Go` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on.
 
 mod channel;
 mod command;
@@ -19,16 +20,18 @@ mod launcher;
 mod messages;
 mod notify;
 mod pid_file;
+mod program;
 mod testator;
 
 pub(crate) use command::run;
 pub(crate) use heir::{Former, Heir};
-pub(crate) use launcher::{Launcher, Program, Progress};
-pub(crate) use notify::tell_supervisor;
+pub(crate) use launcher::{Launcher, Progress};
+pub(crate) use notify::{supervisor_loses_us, tell_supervisor};
 pub(crate) use pid_file::PidFile;
-pub(crate) use testator::{AdminSocket, Step, Testator, lost};
+pub(crate) use program::Program;
+pub(crate) use testator::{AdminSocket, Step, Testator, ended, lost};
 
-/// Is set where standard input is the former process's end of a socket pair.
+/// Is the former process's number where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";
 /// What the thread that starts successors is called, before the number of those that came to nothing.
 const FAILURES_NAME: &str = "lost-";

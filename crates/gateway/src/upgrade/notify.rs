@@ -16,6 +16,14 @@ pub(crate) fn tell_supervisor(what: &str) {
     }
 }
 
+/// Whether a supervisor ends the service with this process, since nothing tells it of another; then what to do about it.
+pub(crate) fn supervisor_loses_us() -> Option<&'static str> {
+    let is_service = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    (is_service && std::env::var_os("NOTIFY_SOCKET").is_none()).then_some(
+        "systemd would end the service with this process; set Type=notify and NotifyAccess=all in its unit, and restart it once",
+    )
+}
+
 fn send(socket: &OsStr, what: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

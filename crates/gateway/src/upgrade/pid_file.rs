@@ -9,13 +9,17 @@ use tracing::warn;
 #[derive(Debug)]
 pub(crate) struct PidFile(PathBuf);
 
+/// More than a number and a line's end take.
+const FILE_BYTES_MAX: u64 = 32;
+
 impl PidFile {
     /// Writes it in one step: who reads it sees a former number or this one.
     pub(crate) fn write(path: &Path) -> Option<PidFile> {
         let pid = std::process::id();
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{pid}"));
-        let written = fs::write(&beside, format!("{pid}\n")).and_then(|()| fs::rename(&beside, path));
+        let write = || fs::write(&beside, format!("{pid}\n")).and_then(|()| fs::rename(&beside, path));
+        let written = PidFile::check(path).and_then(|()| write());
         match written {
             Ok(()) => Some(PidFile(path.to_owned())),
             Err(error) => {
@@ -25,6 +29,24 @@ impl PidFile {
                 None
             }
         }
+    }
+
+    /// Whether the file may be written: what is there already must be one of these, as it is replaced and in the end removed.
+    pub(crate) fn check(path: &Path) -> io::Result<()> {
+        let is_ours = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(metadata) if metadata.len() == 0 => metadata.is_file(),
+            Ok(metadata) => metadata.is_file() && metadata.len() <= FILE_BYTES_MAX && PidFile::read(path).is_ok(),
+        };
+        let foreign = "something else is there, which would be replaced: name a file that is not there yet";
+        if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::AlreadyExists, foreign)) }
+    }
+
+    /// It is another process's from here on, which replaces it at any moment: whoever looks at it and removes it then may remove
+    /// that one's.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
     }
 
     /// The number in a file.
@@ -63,5 +85,26 @@ mod tests {
         fs::write(&path, "one").unwrap();
         assert!(PidFile::read(&path).is_err());
         assert!(PidFile::write(&dir.path().join("no/folder")).is_none());
+    }
+
+    #[test]
+    fn what_is_no_pid_file_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("config.yaml"), "routes: []\n").unwrap();
+        fs::write(at("long"), "1".repeat(100)).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        fs::write(at("number"), "1\n").unwrap();
+        std::os::unix::fs::symlink(at("number"), at("link")).unwrap();
+        for path in [at("config.yaml"), at("long"), at("folder"), at("link"), "/dev/null".into()] {
+            let before = fs::symlink_metadata(&path).unwrap();
+            assert!(PidFile::write(&path).is_none(), "{}", path.display());
+            let after = fs::symlink_metadata(&path).unwrap();
+            assert_eq!((before.file_type(), before.len()), (after.file_type(), after.len()), "{}", path.display());
+        }
+        fs::write(at("empty"), "").unwrap();
+        assert!(PidFile::write(&at("empty")).is_some() && PidFile::write(&at("number")).is_some());
+        PidFile::write(&at("left")).unwrap().leave();
+        assert!(at("left").exists());
     }
 }

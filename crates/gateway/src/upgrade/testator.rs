@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 use stillgate_config::Gateway;
-use stillgate_proxy::handover::{OUTBOX, Successor, digest};
+use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, Place, Plan};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -60,6 +60,8 @@ enum Phase {
     Launching(Option<u32>),
     /// It serves, and we expose our last scrapes.
     Leaving { successor: u32, heard: Heard, unexposed: JoinHandle<()> },
+    /// It is being told that it serves alone from here on.
+    Going { successor: u32, heard: Heard, outbox: mpsc::Sender<Parcel> },
     /// Everything is its, and what the workers give is sent.
     Left,
     /// There was one that is not wanted any more, and it is to end.
@@ -86,7 +88,8 @@ impl Testator {
             progress = self.launcher.progress() => {
                 match (&self.phase, &progress) {
                     (Phase::Abandoned, Progress::Ready(_)) => self.launcher.order(Order::Abandon),
-                    (Phase::Abandoned, Progress::Failed(_)) | (_, Progress::HandedOver | Progress::Lost(_)) => {
+                    (Phase::Abandoned | Phase::Left, Progress::Failed(_))
+                    | (_, Progress::HandedOver | Progress::Ended(_) | Progress::Lost(_)) => {
                         self.phase = Phase::Done;
                     }
                     _ => {}
@@ -102,10 +105,11 @@ impl Testator {
         matches!(self.phase, Phase::Alone)
     }
 
-    /// Starts one. An error: what there is to leave cannot be put together.
+    /// Starts one. `started` is what the listeners are like, `served` what the configuration says by now.
+    /// An error: what there is to leave cannot be put together.
     pub(crate) fn launch(
         &mut self,
-        gateway: &Gateway,
+        (started, served): (&Gateway, &Gateway),
         fleet: &Fleet,
         plan: &Plan,
         metering: Option<&Metering>,
@@ -114,13 +118,16 @@ impl Testator {
             Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() },
             Vec::new(),
         )];
-        for (listening, digest) in fleet.listening().iter().zip(listener_digests(gateway)) {
-            let sockets =
-                Message::Sockets { of: Part::Listener, place: listening.place, bound: listening.bound(), digest };
+        let served = listener_digests(served);
+        for (listening, digest) in fleet.listening().iter().zip(listener_digests(started)) {
+            let (place, bound, as_served) = (listening.place, listening.bound(), served.contains(&digest));
+            let sockets = Message::Sockets { of: Part::Listener, place, bound, digest, as_served };
             offer.push((sockets, listening.sockets().map(duplicate).collect::<io::Result<_>>()?));
         }
-        let single =
-            |of, place, bound| Message::Sockets { of, place: Place::tcp(place), bound: Place::tcp(bound), digest: 0 };
+        let single = |of, place, bound| {
+            let (place, bound) = (Place::tcp(place), Place::tcp(bound));
+            Message::Sockets { of, place, bound, digest: 0, as_served: true }
+        };
         if let Some(AdminSocket { address, listener, .. }) = &self.admin {
             let socket = listener.try_clone()?.into();
             offer.push((single(Part::Admin, *address, listener.local_addr()?), vec![socket]));
@@ -130,7 +137,7 @@ impl Testator {
             if let (Some(listener), Some(address)) = (left.listener, metering.address()) {
                 offer.push((single(Part::Metrics, address, address), vec![listener]));
             }
-            offer.push((Message::Metrics {}, left.segments));
+            offer.push((Message::Metrics { shared: left.shared }, left.segments));
         }
         offer.extend(in_parts(&plan.tunnel_routes()).map(|routes| (Message::Routes { routes }, Vec::new())));
         offer.push((Message::End {}, Vec::new()));
@@ -153,7 +160,7 @@ impl Testator {
 
     /// There is none after all.
     pub(crate) fn failed(&mut self) {
-        if self.is_launching() {
+        if matches!(self.phase, Phase::Launching(_) | Phase::Going { .. }) {
             self.phase = Phase::Alone;
         }
     }
@@ -165,19 +172,32 @@ impl Testator {
         }
     }
 
-    /// It may go: ends what is not the workers', and returns whom they give to, and its pid.
-    pub(crate) fn go(&mut self) -> Option<(Successor, u32)> {
-        let Phase::Leaving { successor, heard, .. } = std::mem::replace(&mut self.phase, Phase::Alone) else {
-            return None;
-        };
-        if let Some(admin) = self.admin.take() {
-            admin.serving.abort();
+    /// It is to serve alone, if it is there still.
+    pub(crate) fn go(&mut self) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Alone) {
+            Phase::Leaving { successor, heard, .. } => {
+                let (outbox, parcels) = mpsc::channel(OUTBOX);
+                self.launcher.order(Order::Go(parcels));
+                Phase::Going { successor, heard, outbox }
+            }
+            other => other,
         }
-        let (outbox, parcels) = mpsc::channel(OUTBOX);
-        self.launcher.order(Order::Go(parcels));
-        self.phase = Phase::Left;
-        let Heard { listening, alike, routes } = heard;
-        Some((Successor { outbox, listening, alike, routes }, successor))
+    }
+
+    /// It does: ends what is not the workers', and returns whom they give to, and its pid.
+    pub(crate) fn gone(&mut self) -> Option<(Successor, u32)> {
+        match std::mem::replace(&mut self.phase, Phase::Left) {
+            Phase::Going { successor, heard: Heard { listening, alike, routes }, outbox } => {
+                if let Some(admin) = self.admin.take() {
+                    admin.serving.abort();
+                }
+                Some((Successor { outbox, listening, alike, routes }, successor))
+            }
+            other => {
+                self.phase = other;
+                None
+            }
+        }
     }
 
     /// Waits until what the workers gave away is sent, or a successor that is not wanted has ended.
@@ -185,8 +205,10 @@ impl Testator {
     pub(crate) async fn finish(&mut self) -> Result<(), String> {
         let over = async {
             while matches!(self.phase, Phase::Left | Phase::Abandoned) {
-                if let Step::Progress(Progress::Lost(reason)) = self.next().await {
-                    return Err(lost(&reason));
+                match self.next().await {
+                    Step::Progress(Progress::Ended(reason)) => warn!("{}", ended(&reason)),
+                    Step::Progress(Progress::Lost(reason)) => return Err(lost(&reason)),
+                    _ => {}
                 }
             }
             Ok(())
@@ -201,6 +223,8 @@ impl Testator {
     pub(crate) fn abandon(&mut self) {
         match self.phase {
             Phase::Alone | Phase::Left | Phase::Abandoned | Phase::Done => return,
+            // It serves on, and gets nothing.
+            Phase::Going { .. } => return self.phase = Phase::Left,
             Phase::Leaving { .. } => self.launcher.order(Order::Abandon),
             Phase::Launching(_) => self.launcher.end_child(),
         }
@@ -208,9 +232,19 @@ impl Testator {
     }
 }
 
-/// What is said of a successor that is gone.
+/// What is said of a successor that has ended before this process. Whether another has taken over from it is not known here.
+pub(crate) fn ended(reason: &str) -> String {
+    format!(
+        "upgrade: the process that had taken over has ended ({reason}); a later one may serve. Finishing what is here"
+    )
+}
+
+/// The same of one that did not end in order.
 pub(crate) fn lost(reason: &str) -> String {
-    format!("upgrade: the process that had taken over is gone ({reason}): nobody accepts connections")
+    format!(
+        "upgrade: the process that had taken over is gone ({reason}), with all connections that it had; start the \
+         gateway, unless a later one serves"
+    )
 }
 
 /// What each listener does, in the configuration's order.

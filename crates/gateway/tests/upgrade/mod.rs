@@ -4,12 +4,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use stillgate_testkit::{Gateway, Setup, eventually};
+use std::time::Duration;
+use stillgate_testkit::{Gateway, Setup, eventually, eventually_within};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// Looks for processes that are to end: one that was looked at may have started another just before.
 const SWEEPS: usize = 3;
+/// How long a process may take to end. Closing what watched its files waits in the kernel (`fsnotify_destroy_group`) for a grace
+/// period, which has taken more than ten seconds where bytes move on loopback all the time.
+const END_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A gateway and its successors, all of which end with it.
 #[derive(Debug)]
@@ -27,7 +31,9 @@ impl Upgraded {
     /// Starts it from this file.
     #[track_caller]
     pub(crate) fn start_from(binary: &str, setup: &Setup) -> Upgraded {
-        Upgraded { gateway: Gateway::start(binary, &with_pid_file(setup)) }
+        let upgraded = Upgraded { gateway: Gateway::start(binary, &with_pid_file(setup)) };
+        eventually("its number to be written", || upgraded.pid() == Some(upgraded.gateway.pid()));
+        upgraded
     }
 
     /// `stillgate upgrade` with the gateway's configuration.
@@ -60,7 +66,12 @@ impl Upgraded {
     /// Waits for the end of the process that the test has started.
     #[track_caller]
     pub(crate) fn await_old(&mut self) {
-        let status = self.gateway.wait();
+        let mut status = None;
+        eventually_within(END_PATIENCE, "the former process to end", || {
+            status = self.gateway.ended();
+            status.is_some()
+        });
+        let status = status.expect("it has ended");
         assert!(status.success(), "{status}\n{}", self.gateway.log());
     }
 

@@ -11,7 +11,8 @@
 //!               then     cells, exemplar slots, the label text padded with zeros
 //! ```
 //!
-//! Changing anything here means a new [`ABI`]: a reader refuses a number it does not know.
+//! Changing anything here means a new [`ABI`], and one of the shared folder's list: a reader refuses a number it does not
+//! know.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use std::mem::{offset_of, size_of};
@@ -19,7 +20,7 @@ use std::mem::{offset_of, size_of};
 /// "stillgat" as a little-endian number.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"stillgat");
 /// The version of everything in this file, in `family_record` and in `cells`.
-pub(crate) const ABI: u32 = 1;
+pub(crate) const ABI: u32 = 2;
 
 /// Bytes of the header: a page.
 pub(crate) const HEADER_BYTES: usize = 4096;

@@ -43,15 +43,25 @@ pub struct Successor {
 /// A worker that is giving away what it has.
 pub(crate) struct Giving {
     successor: Arc<Successor>,
+    /// This process is to end soon: who is told something is told that its connection ends.
+    pub(crate) is_hurried: bool,
     /// Where the present pass over the timers is; `None`: between two.
     cursor: Cell<Option<Cursor>>,
     /// Whether another pass may find something: one was given in this pass, or found no room.
     is_worth_a_pass: Cell<bool>,
+    /// The last pass was not worth another, and those whom it has woken have had time to run.
+    is_settled: Cell<bool>,
 }
 
 impl Giving {
-    pub(crate) fn new(successor: Arc<Successor>) -> Giving {
-        Giving { successor, cursor: Cell::new(None), is_worth_a_pass: Cell::new(true) }
+    pub(crate) fn new(successor: Arc<Successor>, is_hurried: bool) -> Giving {
+        Giving {
+            successor,
+            is_hurried,
+            cursor: Cell::new(None),
+            is_worth_a_pass: Cell::new(true),
+            is_settled: Cell::new(false),
+        }
     }
 
     /// Whether the successor has this listener's sockets.
@@ -73,18 +83,15 @@ impl Giving {
 
     /// Whether everything that can be given has been, as far as we know, or nobody takes it.
     pub(crate) fn is_over(&self) -> bool {
-        self.cursor.get().is_none() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
+        self.is_settled.get() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
     }
 
     /// Sends what `pack` makes, if there is room for it.
     pub(crate) fn send(&self, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
-        let Ok(room) = self.successor.outbox.try_reserve() else {
-            self.is_worth_a_pass.set(true);
-            return false;
-        };
-        // Without a descriptor for it, it stays.
-        let Ok(parcel) = pack() else { return false };
         self.is_worth_a_pass.set(true);
+        let Ok(room) = self.successor.outbox.try_reserve() else { return false };
+        // Without a descriptor for it, it stays until there is one.
+        let Ok(parcel) = pack() else { return false };
         room.send(parcel);
         true
     }
@@ -92,11 +99,16 @@ impl Giving {
     /// Wakes the next few, as soon as there is room for them. Can be dropped at any time.
     pub(crate) async fn turn(&self, worker: &Worker) {
         let Some(from) = self.cursor.get() else {
-            if !self.is_worth_a_pass.get() || self.successor.outbox.is_closed() {
+            if self.is_over() {
                 return pending().await;
             }
             sleep(PASS_WAIT).await;
+            if !self.is_worth_a_pass.get() {
+                self.is_settled.set(true);
+                return;
+            }
             self.is_worth_a_pass.set(false);
+            self.is_settled.set(false);
             self.cursor.set(Some(Cursor::default()));
             return;
         };

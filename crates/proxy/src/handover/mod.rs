@@ -20,7 +20,9 @@ pub(crate) use digests::{ROUTES, STREAM_ROUTES};
 pub use digests::{RouteDigest, digest};
 pub(crate) use giving::{GIVING_MS, Giving, give_idle, share};
 pub use giving::{OUTBOX, Successor};
-pub(crate) use state::{ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState};
-pub use state::{Damaged, Parcel, State};
+pub(crate) use state::{
+    ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState,
+};
+pub use state::{Damaged, PARCEL_BYTES_MAX, Parcel, State};
 pub(crate) use taking::{Arrival, Takes, take};
 pub use taking::{INBOX, Inbox};

@@ -12,6 +12,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use stillgate_wire::HEAD_BYTES_MAX;
 
+/// Of a parcel: a head, two full buffers, and what is said of them.
+pub const PARCEL_BYTES_MAX: usize = HEAD_BYTES_MAX + 2 * BUFFER_BYTES + STATE_BYTES_MAX;
+/// Of its line of JSON. Where a route's key is longer than fits, its tunnels cannot be handed over.
+const STATE_BYTES_MAX: usize = 32 * 1024;
+
 /// A connection on its way to another process.
 #[derive(Debug)]
 pub struct Parcel {

@@ -1,6 +1,6 @@
 //! The new process's side: connections come in from the thread that receives them and go on where they were.
 
-use super::state::{ConnectionState, Damaged, Parcel, State};
+use super::state::{ConnectionState, Damaged, OriginState, Parcel, State};
 use crate::accept::Open;
 use crate::client::{self, Client};
 use crate::sockets::Place;
@@ -94,7 +94,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
     let mut next = || streams.next().unwrap_or_else(|| Err(Damaged("a socket is missing".to_owned())));
     match state {
         State::Connection(state) => {
-            let (open, mut client) = state.begin(worker, next()?)?;
+            let (open, mut client) = state.begin(worker, next()?, true)?;
             spawn_local(async move {
                 client::serve(&open.worker, &mut client).await;
                 if let Some(switched) = client.switched.take() {
@@ -104,7 +104,8 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
         }
         State::Tunnel(state) => {
             let (client, node) = (next()?, next()?);
-            let (open, client) = state.connection.begin(worker, client)?;
+            let is_http = matches!(state.origin, OriginState::Request(_));
+            let (open, client) = state.connection.begin(worker, client, is_http)?;
             spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
         }
     }
@@ -113,12 +114,14 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
 
 impl ConnectionState {
     /// The connection as it was. It counts as open here, and was accepted elsewhere.
-    fn begin(&self, worker: &Rc<Worker>, stream: Stream) -> Result<(Open, Client), Damaged> {
+    fn begin(&self, worker: &Rc<Worker>, stream: Stream, is_http: bool) -> Result<(Open, Client), Damaged> {
         let place = Place::tcp(self.listener);
         let listener = (0..worker.addresses.len()).find(|listener| worker.place(*listener) == place);
         let listener = listener.ok_or_else(|| Damaged(format!("nobody listens on {}", self.listener)))?;
+        if is_http != (listener < worker.listeners.len()) {
+            return Err(Damaged(format!("the listener {} does something else here", self.listener)));
+        }
         let quiet_since_ms = worker.clock.now_ms().saturating_sub(self.quiet_ms);
-        let is_http = listener < worker.listeners.len();
         let mut client = match is_http {
             true => Client::new(stream, None, self.peer, self.local, listener, quiet_since_ms),
             // Nothing of it is forwarded in lines.

@@ -27,6 +27,8 @@ pub(crate) struct NodeStream {
     response: Receiving,
     /// Of a call of gRPC-Web, which the node gets as one of gRPC.
     web: Option<Web>,
+    /// The client takes trailers (`TE: trailers`).
+    takes_trailers: bool,
     /// The node has said that it has not looked at the request.
     is_unseen: bool,
 }
@@ -57,6 +59,7 @@ impl NodeStream {
             request: Sending::Head(send, Vec::new()),
             response: Receiving::Not,
             web: None,
+            takes_trailers: false,
             is_unseen: false,
         }
     }
@@ -117,7 +120,13 @@ impl NodeStream {
     fn write_head(&mut self, response: Response<RecvStream>, space: &mut ReadBuf<'_>) {
         let (mut parts, body) = response.into_parts();
         let web = self.web.filter(|web| grpc_web::edit_response(*web, &mut parts.headers));
-        let kind = response::Body::of(self.method, &parts, body.is_end_stream());
+        let mut kind = response::Body::of(self.method, &parts, body.is_end_stream());
+        // In HTTP/1.1 trailers come behind chunks only. What the length would tell, the end of the stream tells as well: `h2`
+        // compares the two.
+        if kind == response::Body::Length && self.takes_trailers && !body.is_end_stream() {
+            parts.headers.remove(header::CONTENT_LENGTH);
+            kind = response::Body::Chunked;
+        }
         let mut incoming = Incoming::new(body, kind == response::Body::Chunked);
         if let Some(web) = web {
             incoming = incoming.bridged(web);
@@ -159,6 +168,7 @@ impl NodeStream {
             outgoing::take_head(partial, part, |head| parsed.advance(head, &HeadLimits::EDITED).map_err(malformed))?;
         let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
         let mut request = request(&head, parsed)?;
+        self.takes_trailers = request.headers().contains_key(header::TE);
         if shared.bridges_web
             && parsed.method == Method::Post
             && let Some(Call::Web(web)) = grpc::call(parsed, &head)

@@ -65,6 +65,8 @@ impl Accepted {
         let timer = Timer::new();
         let StreamListener { tls, tls_passthrough, proxy_protocol, .. } =
             worker.stream_listeners[self.listener - worker.listeners.len()];
+        // What a PROXY header says it was in front of us is for nodes and logs: routes know our own addresses.
+        let at = self.local;
         if proxy_protocol
             && let Some((source, destination)) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?
         {
@@ -87,7 +89,7 @@ impl Accepted {
         let (tls, lines) = (tls.map(Rc::from), Rc::from([]));
         let client = Client::with_facts(stream, peer, local, listener, lines, tls, worker.clock.now_ms());
         let snapshot = worker.snapshot();
-        match to_node(worker, &client, &mut session, &snapshot).await {
+        match to_node(worker, &client, at, &mut session, &snapshot).await {
             Ok(connected) => {
                 let switched = connected.switched(worker, session, early, &snapshot);
                 Some((client, switched))
@@ -139,15 +141,16 @@ impl Connected<'_> {
 async fn to_node<'a>(
     worker: &Rc<Worker>,
     client: &Client,
+    at: SocketAddr,
     session: &mut Session,
     snapshot: &'a Snapshot,
 ) -> Result<Connected<'a>, u16> {
     let plan = &snapshot.plan;
     let name = client.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).or(session.server_name.as_deref());
-    let asked = Asked { client: client.address, local: client.local, server_name: name };
+    let asked = Asked { client: client.address, local: at, server_name: name };
     let Some(route) = plan.stream_routes.find(Protocol::Tcp, &asked) else {
         let name = name.map_or(String::new(), |name| format!(" and the name {name:?}"));
-        let message = format!("no stream route takes one to {}{name}", client.local);
+        let message = format!("no stream route takes one to {at}{name}");
         worker.troubles.note_connection(client.peer, message);
         return Err(STATUS_NO_ROUTE);
     };
@@ -208,7 +211,7 @@ fn preface(client: &Client, version: Option<ProxyProtocol>) -> Vec<u8> {
 
 /// Why there is no hello.
 enum Unread {
-    /// It was closed before its first byte: nothing is wrong.
+    /// It was closed before its first byte, or we are ending: nothing is wrong.
     Unused,
     /// It was closed in the midst of it.
     Cut,
@@ -239,15 +242,15 @@ async fn look_at_hello(
 ) -> Option<(Option<Box<str>>, (Buffer, Range<usize>))> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
     // Nothing is held for a client that says nothing.
-    let ready = worker.clock.within(timer, deadline_ms, Box::pin(stream.readable())).await;
+    let hears = worker.hears(stream, timer).await;
     let mut buffer = worker.buffers.take();
-    let read = match ready {
-        Some(Ok(())) => {
+    let read = match hears {
+        true => {
             let reading = Box::pin(read_hello(stream, &mut buffer));
             worker.clock.within(timer, deadline_ms, reading).await.unwrap_or(Err(Unread::Late))
         }
-        Some(Err(error)) => Err(Unread::Failed(error)),
-        None => Err(Unread::Late),
+        false if worker.is_ending() => Err(Unread::Unused),
+        false => Err(Unread::Late),
     };
     match read {
         Ok((name, len)) => return Some((name, (buffer, 0..len))),

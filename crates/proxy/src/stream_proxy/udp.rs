@@ -33,6 +33,11 @@ use tokio::task::{spawn_local, yield_now};
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// Datagrams read from one socket before others have their turn.
 const DATAGRAMS_AT_ONCE: usize = 32;
+/// Between two records of datagrams that get no session, of one socket.
+const REFUSAL_EVERY_MS: u64 = 1_000;
+/// How long what a node is sent must not have been refused for it to be as good as any again, should it not answer. Longer than it
+/// takes to find that a machine is gone from our own network (three seconds, RFC 4861 section 10).
+const TRIAL_MS: u64 = 5_000;
 /// How long receiving rests after it failed.
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
@@ -43,6 +48,8 @@ struct Listening {
     local: SocketAddr,
     /// By client.
     sessions: RefCell<HashMap<SocketAddr, Rc<Link>>>,
+    /// When the next datagram that gets no session is recorded.
+    next_refusal_ms: Cell<u64>,
     /// For what is being passed on.
     buffer: RefCell<Box<[u8]>>,
 }
@@ -52,6 +59,7 @@ struct Link {
     socket: UdpSocket,
     upstream: Rc<WorkerUpstream>,
     slot: usize,
+    began_ms: u64,
     /// From the client, and to it.
     received: Cell<u64>,
     sent: Cell<u64>,
@@ -65,7 +73,8 @@ struct Link {
 pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket) {
     let Ok(local) = socket.local_addr() else { return };
     let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
-    let listening = Rc::new(Listening { worker, socket, local, sessions: RefCell::default(), buffer });
+    let (sessions, next_refusal_ms) = (RefCell::default(), Cell::new(0));
+    let listening = Rc::new(Listening { worker, socket, local, sessions, next_refusal_ms, buffer });
     loop {
         if let Err(error) = listening.socket.readable().await {
             tracing::warn!(%error, %local, "cannot receive datagrams");
@@ -94,7 +103,7 @@ impl Listening {
         let known = self.sessions.borrow().get(&client).cloned();
         if let Some(link) = known {
             match link.send(datagram, self.worker.clock.now_ms()) {
-                Ok(()) => return,
+                Ok(()) => return link.vouch(&self.worker),
                 Err(error) if is_refused(&error) => link.fail(&self.worker),
                 Err(_) => return self.drop_one(),
             }
@@ -136,7 +145,7 @@ impl Listening {
             Ok((socket, slot)) => Rc::new(Link::new(socket, upstream, slot, worker.clock.now_ms())),
             Err(status) => {
                 session.status = status;
-                session.record(worker, ends, 0, 0);
+                self.record_refusal(&session, ends);
                 return None;
             }
         };
@@ -145,6 +154,15 @@ impl Listening {
         self.sessions.borrow_mut().insert(client, link.clone());
         spawn_local(running.run());
         Some(link)
+    }
+
+    /// Not each: nothing slows who sends them. All are counted as dropped.
+    fn record_refusal(&self, session: &Session, ends: Ends<'_>) {
+        let now_ms = self.worker.clock.now_ms();
+        if now_ms >= self.next_refusal_ms.get() {
+            self.next_refusal_ms.set(now_ms + REFUSAL_EVERY_MS);
+            session.record(&self.worker, ends, 0, 0);
+        }
     }
 }
 
@@ -196,6 +214,7 @@ impl Link {
             socket,
             upstream,
             slot,
+            began_ms: now_ms,
             received: Cell::new(0),
             sent: Cell::new(0),
             moved_ms: Cell::new(now_ms),
@@ -210,6 +229,14 @@ impl Link {
         self.received.set(self.received.get() + datagram.len() as u64);
         self.moved_ms.set(now_ms);
         Ok(())
+    }
+
+    /// A node that failed and answers nothing, as one that takes logs, is there again where it has refused nobody for long enough.
+    fn vouch(&self, worker: &Worker) {
+        let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
+        if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
+            health::report(worker, &self.upstream, self.slot, Report::Connected, String::new);
+        }
     }
 
     /// The node is not there: the session is over.
@@ -278,6 +305,9 @@ impl Running {
             }
         })
         .await;
+        if !self.link.has_failed.get() {
+            self.link.vouch(&self.listening.worker);
+        }
     }
 
     /// From the node to the client; ready when the node has failed.

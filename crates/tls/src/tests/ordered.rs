@@ -7,7 +7,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-const FILE: &str = "s/certificates/a.pem";
+const FILE: &str = "s/acme-v02.api.letsencrypt.org-5e76d31517ecd664/certificates/a.pem";
 const NAME: &str = "a.example.com";
 
 fn wanted(entry: &str) -> Config {
@@ -125,6 +125,22 @@ fn an_entry_with_other_names_goes_on_with_what_there_is() {
     let after = stillgate_config::load(text, &|_| None).unwrap().config;
     let second = loaded(&memory, &after, Some(&first), "");
     assert!(is_trusted(&memory, &second));
+}
+
+#[test]
+fn what_was_shown_is_shown_until_another_server_has_issued() {
+    let ((mut memory, ca), before) = (folder(), wanted(""));
+    memory.put(FILE, joined(issue(&params(&[NAME]), &ca)));
+    let first = loaded(&memory, &before, None, "");
+    let text = "gateway: {listeners: [{address: \"127.0.0.1:9080\"}, {address: \"127.0.0.1:9443\", tls: true}],\n  \
+                acme: {storage: s, agree_terms: true, ca: ca.pem, directory: \"https://acme.example/dir\"}}\n\
+                ssls: [{id: a, acme: true, sni: a.example.com}]\nroutes: []\n";
+    let after = stillgate_config::load(text, &|_| None).unwrap().config;
+    let second = loaded(&memory, &after, Some(&first), "no certificate any more");
+    assert!(is_trusted(&memory, &second));
+    let third = loaded(&memory, &after, Some(&second), "no certificate any more");
+    assert!(is_trusted(&memory, &third));
+    assert!(!is_trusted(&memory, &loaded(&memory, &after, None, "there is no certificate yet")));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use stillgate_proxy::access_log::rfc3339;
 use stillgate_tls::rustls::pki_types::UnixTime;
 use stillgate_tls::{FILE_BYTES_MAX, Ordered};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info};
 
@@ -25,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(600);
 const LOCKED_WAIT: Duration = Duration::from_secs(10);
 /// For all of one order, so that one server cannot keep the others waiting.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
+/// By how much the issuer's clock may be ahead of ours: a certificate that begins later than that is not waited for.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(3600);
 
 /// How the ordering of one certificate goes, for the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -45,11 +48,14 @@ struct Tries {
     state: State,
     /// Nothing is tried before.
     not_before: Option<Instant>,
+    /// Nor, whatever changes here, before the server allows it.
+    server_not_before: Option<Instant>,
     /// It was issued, but could not be kept.
     unsaved: Option<String>,
 }
 
-pub(super) struct Worker {
+/// Keeps the certificates of one configuration after the other.
+pub(super) struct Renewing {
     plans: Arc<PlanCell>,
     tell: watch::Sender<BTreeMap<String, State>>,
     stored: Arc<Notify>,
@@ -59,14 +65,14 @@ pub(super) struct Worker {
     told: HashMap<String, Option<i64>>,
 }
 
-impl Worker {
+impl Renewing {
     pub(super) fn new(
         plans: Arc<PlanCell>,
         tell: watch::Sender<BTreeMap<String, State>>,
         stored: Arc<Notify>,
         failures: Arc<AtomicU64>,
-    ) -> Worker {
-        Worker { plans, tell, stored, failures, tries: HashMap::new(), told: HashMap::new() }
+    ) -> Renewing {
+        Renewing { plans, tell, stored, failures, tries: HashMap::new(), told: HashMap::new() }
     }
 
     /// Keeps what is wanted until nobody can want anything any more.
@@ -83,8 +89,7 @@ impl Worker {
             };
             tokio::select! {
                 changed = wanted.changed() => match changed {
-                    // What failed may be mended by what has changed.
-                    Ok(()) => self.forget_waits(),
+                    Ok(()) => forget_mended(&mut self.tries, now.as_ref(), wanted.borrow().as_ref()),
                     Err(_) => return,
                 },
                 () = retry.notified() => self.forget_waits(),
@@ -94,17 +99,29 @@ impl Worker {
     }
 
     fn forget_waits(&mut self) {
-        self.tries.values_mut().for_each(|tries| tries.not_before = None);
+        for tries in self.tries.values_mut() {
+            (tries.not_before, tries.server_not_before) = (None, None);
+        }
     }
 
     /// Looks at all files and orders at most one certificate; how long there is nothing to do then.
     async fn step(&mut self, wanted: &Wanted) -> Duration {
-        self.tries.retain(|id, _| wanted.certificates.iter().any(|certificate| certificate.id == *id));
+        let is_wanted = |id: &String| wanted.certificates.iter().any(|certificate| certificate.id == *id);
+        self.tries.retain(|id, _| is_wanted(id));
+        self.told.retain(|id, _| is_wanted(id));
         let acme = wanted.acme.clone();
         let ids: Vec<String> = wanted.certificates.iter().map(|certificate| certificate.id.clone()).collect();
         let found = blocking(move || Ok(ids.iter().map(|id| look(&acme, id)).collect::<Vec<_>>())).await;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                error!("ACME: the certificates' files cannot be looked at: {error}");
+                return schedule::RETRY_MIN;
+            }
+        };
         let mut pause = LOOK_EVERY;
-        for (certificate, found) in wanted.certificates.iter().zip(found.unwrap_or_default()) {
+        for (certificate, found) in wanted.certificates.iter().zip(found) {
             self.tell_change(&certificate.id, found.as_ref());
             match due(found.as_ref(), certificate, &wanted.acme) {
                 Err(left) => pause = pause.min(left),
@@ -142,7 +159,8 @@ impl Worker {
         match result {
             Ok(Obtained::Stored(ordered)) => {
                 let ends = rfc3339(millis(ordered.not_after_seconds));
-                info!(ssl = id, names, ends, "ACME: certificate stored");
+                let file = wanted.acme.certificate_file(id).display().to_string();
+                info!(ssl = id, names, ends, file, "ACME: certificate stored");
                 let rest = schedule::rest(ordered.not_after_seconds.saturating_sub(now_seconds()));
                 *tries = Tries { not_before: Some(Instant::now() + rest), ..Tries::default() };
                 self.told.insert(certificate.id.clone(), Some(ordered.not_after_seconds));
@@ -165,8 +183,13 @@ impl Worker {
                     "ACME: no certificate: {failure}; tried again in {wait_seconds} s, or at once after SIGHUP"
                 );
                 let next_try = rfc3339(now_ms().saturating_add(wait.as_millis() as u64));
-                let state = State { failures, last_error: Some(failure.to_string()), next_try: Some(next_try) };
-                *tries = Tries { state, not_before: Some(Instant::now() + wait), unsaved: issued };
+                let now = Instant::now();
+                *tries = Tries {
+                    state: State { failures, last_error: Some(failure.to_string()), next_try: Some(next_try) },
+                    not_before: Some(now + wait),
+                    server_not_before: failure.retry_after.map(|after| now + after),
+                    unsaved: issued,
+                };
             }
         }
     }
@@ -200,12 +223,12 @@ impl Worker {
                 let (names, directory) = (certificate.names.join(", "), &acme.directory);
                 info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
                 let orderer = Orderer { acme: acme.clone(), tls: wanted.tls.clone(), plans: self.plans.clone() };
-                let ordered = tokio::time::timeout(ORDER_TIMEOUT, orderer.order(&certificate.names)).await;
-                ordered.unwrap_or_else(|_| Err(Failure::new("ordering", "the server took too long", "")))?
+                let names = certificate.names.clone();
+                guarded(async move { orderer.order(&names).await }).await?
             }
         };
-        let ordered = usable(&text, certificate)?;
         let kept = issued.insert(text).clone();
+        let ordered = inspect(issued, certificate, now())?;
         let (settings, id) = (acme.clone(), certificate.id.clone());
         let stored = blocking(move || storage::store_certificate(&settings, &id, kept.as_bytes())).await;
         stored.map_err(on_disk)?;
@@ -216,6 +239,22 @@ impl Worker {
     fn publish(&self) {
         let states: BTreeMap<_, _> = self.tries.iter().map(|(id, tries)| (id.clone(), tries.state.clone())).collect();
         self.tell.send_replace(states);
+    }
+}
+
+/// On a task of its own, within the time for it: a panic of what reads the server's answers is a failure like any other. The
+/// task ends with the future.
+async fn guarded(order: impl Future<Output = Result<String, Failure>> + Send + 'static) -> Result<String, Failure> {
+    const DOING: &str = "ordering";
+    let mut task = JoinSet::new();
+    task.spawn(order);
+    match tokio::time::timeout(ORDER_TIMEOUT, task.join_next()).await {
+        Ok(Some(Ok(ordered))) => ordered,
+        Ok(Some(Err(error))) => {
+            Err(Failure::new(DOING, format!("the server's answer led to a bug: {error}"), "report it"))
+        }
+        Ok(None) => Err(Failure::new(DOING, "it was not begun", "report it")),
+        Err(_) => Err(Failure::new(DOING, "the server took too long", "")),
     }
 }
 
@@ -237,10 +276,45 @@ fn due(found: Option<&Ordered>, certificate: &Certificate, acme: &Acme) -> Resul
     schedule::due(found, &certificate.names, acme.renew_before, now_seconds())
 }
 
-/// What came from the server is looked at before it takes the place of what was there.
-fn usable(text: &str, certificate: &Certificate) -> Result<Ordered, Failure> {
+/// What failed may be mended by what has changed. Other entries' changes mend nothing, and would have the server asked again
+/// each time.
+fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&Wanted>, after: Option<&Wanted>) {
+    let (Some(before), Some(after)) = (before, after) else { return };
+    if before.acme.directory != after.acme.directory {
+        // Another server: neither the patience that one asked for nor what it has issued is of use with this one.
+        return tries.clear();
+    }
+    let is_set_otherwise = before.acme != after.acme || !Arc::ptr_eq(&before.tls, &after.tls);
+    for (id, tries) in tries {
+        let names = |of: &Wanted| {
+            of.certificates
+                .iter()
+                .find(|certificate| certificate.id == *id)
+                .map(|certificate| certificate.names.clone())
+        };
+        if is_set_otherwise || names(before) != names(after) {
+            tries.not_before = tries.server_not_before;
+        }
+    }
+}
+
+/// What came from the server is looked at before it takes the place of what was there, and forgotten where it is of no use.
+fn inspect(issued: &mut Option<String>, certificate: &Certificate, now: UnixTime) -> Result<Ordered, Failure> {
+    let text = issued.as_deref().unwrap_or_default();
+    let result = usable(text, certificate, now);
+    if result.is_err() {
+        // What the issuer's clock dates ahead will be of use soon, and another one would be no sooner.
+        let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + CLOCK_AHEAD_MAX);
+        if usable(text, certificate, later).is_err() {
+            *issued = None;
+        }
+    }
+    result
+}
+
+fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<Ordered, Failure> {
     const DOING: &str = "looking at what the server issued";
-    let ordered = Ordered::read(text.as_bytes(), now()).map_err(|error| Failure::new(DOING, error, ""))?;
+    let ordered = Ordered::read(text.as_bytes(), now).map_err(|error| Failure::new(DOING, error, ""))?;
     match certificate.names.iter().find(|name| !ordered.names.contains(name)) {
         Some(name) => Err(Failure::new(DOING, format!("it is not for {name}"), "ask the issuer")),
         None => Ok(ordered),
@@ -268,3 +342,6 @@ fn millis(seconds: i64) -> u64 {
 fn random() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! What a process takes over of the metrics of the one before it.
+
+use super::*;
+
+#[test]
+fn a_socket_is_inherited_where_it_is_at_the_address() {
+    let fresh = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = |listener: &TcpListener| listener.local_addr().unwrap();
+    let (before, other) = (fresh(), fresh());
+    let check = |address: SocketAddr, inherited: OwnedFd, expected: Option<bool>| match listen(address, Some(inherited))
+    {
+        Ok((listener, is_inherited)) => {
+            assert_eq!(Some(is_inherited), expected, "{address}");
+            assert_eq!(at(&listener) == at(&before), is_inherited);
+        }
+        Err(MeteringError::Listen(_)) => assert_eq!(expected, None, "{address}"),
+        Err(error) => panic!("{error}"),
+    };
+    let inherited = || OwnedFd::from(before.try_clone().unwrap());
+    check(at(&before), inherited(), Some(true));
+    // Any port would do, and so does that one.
+    check("127.0.0.1:0".parse().unwrap(), inherited(), Some(true));
+    check("127.0.0.2:0".parse().unwrap(), inherited(), Some(false));
+    // Somebody else's.
+    check(at(&other), inherited(), None);
+    let free = at(&fresh());
+    check(free, inherited(), Some(false));
+    // What is no socket at all.
+    check("127.0.0.1:0".parse().unwrap(), std::io::pipe().unwrap().0.into(), Some(false));
+    let nothing = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    assert!(!nothing.1);
+}
+
+#[test]
+fn totals_begin_anew_where_another_folder_is_shared() {
+    const SEGMENTS: bool = true;
+    for (now, before, segments, expected) in [
+        (None, None, SEGMENTS, None),
+        (Some("/a"), Some("/a"), !SEGMENTS, None),
+        // The process before had no metrics, or there was none.
+        (Some("/a"), None, !SEGMENTS, None),
+        (None, None, !SEGMENTS, None),
+        (Some("/a"), None, SEGMENTS, Some("new: totals begin anew")),
+        (None, Some("/a"), !SEGMENTS, Some("are in /a")),
+        (Some("/b"), Some("/a"), !SEGMENTS, Some("are in /a")),
+    ] {
+        let reason = begins_anew(now, before, segments);
+        assert_eq!(reason.is_some(), expected.is_some(), "{now:?} after {before:?}");
+        assert!(reason.unwrap_or_default().contains(expected.unwrap_or_default()), "{now:?} after {before:?}");
+    }
+}
