@@ -13,7 +13,7 @@ use crate::health::{Change, Checker};
 use crate::own_metrics::Facts;
 use crate::reload::{Reloader, Step};
 use crate::status::{AccessLogStatus, Status, certificates, counted};
-use crate::upgrade::{self, PidFile, Testator};
+use crate::upgrade::{self, PidFile, Predecessor};
 use crate::upstreams::Known;
 use crate::watch::FileWatch;
 use std::io;
@@ -111,7 +111,7 @@ pub(crate) struct Control {
     checker: Checker,
     certificates: Renewals,
     access_log: Option<AccessLogWriter>,
-    testator: Testator,
+    predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
     pid_file: Option<PidFile>,
     /// Why it did not go well although all workers have ended.
@@ -131,7 +131,7 @@ impl Control {
         mut reloader: Reloader,
         fleet: Fleet,
         access_log: Option<AccessLogWriter>,
-        (testator, pid_file): (Testator, Option<PidFile>),
+        (predecessor, pid_file): (Predecessor, Option<PidFile>),
     ) -> Control {
         let mut checker = Checker::new();
         checker.follow(&reloader.served().plan);
@@ -151,7 +151,7 @@ impl Control {
             certificates,
             workers: Workers::Serving(fleet),
             access_log,
-            testator,
+            predecessor,
             pid_file,
             failure: None,
             started: Instant::now(),
@@ -203,7 +203,7 @@ impl Control {
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
             Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
             Some(()) = self.signals.upgrade.recv() => Event::Upgrade,
-            step = self.testator.next() => Event::UpgradeStep(step),
+            step = self.predecessor.next() => Event::UpgradeStep(step),
             () = touched => Event::FileTouched,
             () = self.orders_ended.notified() => Event::OrdersEnded,
             change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
@@ -288,7 +288,7 @@ impl Control {
             deadline_seconds = deadline.as_secs_f64(),
             "{signal}: finishing what is in flight"
         );
-        self.testator.abandon();
+        self.predecessor.abandon();
         match &mut self.workers {
             Workers::Serving(fleet) => fleet.drain(deadline),
             // A second signal ends it at once.

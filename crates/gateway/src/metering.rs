@@ -60,7 +60,7 @@ impl From<RegistryError> for MeteringError {
 
 /// What a process hands over to the one that carries its metrics on. Empty: there is none before this one.
 #[derive(Debug, Default)]
-pub(crate) struct Bequest {
+pub(crate) struct Handover {
     /// The exporter's socket.
     pub(crate) listener: Option<OwnedFd>,
     /// The folder that is shared, as text.
@@ -82,7 +82,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Takes the address and the memory, and declares the families. What was counted before is counted on.
-    pub(crate) fn new(settings: &Metrics, inherited: Bequest) -> Result<Prepared, MeteringError> {
+    pub(crate) fn new(settings: &Metrics, inherited: Handover) -> Result<Prepared, MeteringError> {
         let (listener, is_inherited) = match settings.address {
             Some(address) => listen(address, inherited.listener).map(|(listener, is)| (Some(listener), is))?,
             None => (None, false),
@@ -178,12 +178,12 @@ impl Metering {
     }
 
     /// What the process that follows needs. Of gauges of which the last value counts, its values do from now on.
-    pub(crate) fn bequest(&self) -> io::Result<Bequest> {
+    pub(crate) fn hand_over(&self) -> io::Result<Handover> {
         let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose()?.map(OwnedFd::from);
-        Ok(Bequest { listener, shared: as_text(&self.settings), segments: self.registry.bequest()? })
+        Ok(Handover { listener, shared: as_text(&self.settings), segments: self.registry.hand_over()? })
     }
 
-    /// No process follows: goes on as before [`Metering::bequest`], and before [`Metering::stop_serving`].
+    /// No process follows: goes on as before [`Metering::hand_over`], and before [`Metering::stop_serving`].
     pub(crate) fn keep(&mut self) {
         self.registry.keep();
         if self.listener.is_none()

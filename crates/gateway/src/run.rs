@@ -17,7 +17,7 @@ use crate::reading::{Candidate, Reading};
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
 use crate::tls_material;
-use crate::upgrade::{AdminSocket, Former, Heir, Launcher, PidFile, Program, Testator, tell_supervisor};
+use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
 use crate::watch::FileWatch;
 use std::fmt;
 use std::io;
@@ -132,7 +132,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
-    let heir = Heir::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("control-work")
@@ -140,7 +140,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
     let result = runtime.block_on(async {
-        let control = start(source, reader, loaded, logging, (program, heir), announce).await?;
+        let control = start(source, reader, loaded, logging, (program, takeover), announce).await?;
         control.run().await.map_err(RunError::Ended)
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
@@ -153,10 +153,10 @@ async fn start(
     reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
-    (program, heir): (Program, Option<(Heir, Former)>),
+    (program, takeover): (Program, Option<(Takeover, Former)>),
     announce: impl FnOnce(&Up<'_>),
 ) -> Result<Control, RunError> {
-    let (heir, mut former) = heir.map_or_else(|| (None, Former::default()), |(heir, former)| (Some(heir), former));
+    let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let signals = Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
     let config = &loaded.config;
     info!(
@@ -204,7 +204,7 @@ async fn start(
         Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
-    let went = heir.map(|heir| heir.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
+    let went = takeover.map(|takeover| takeover.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
     let went = went.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
@@ -229,8 +229,8 @@ async fn start(
     let reading = Reading::new(reader, loaded.clone());
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, live);
-    let testator = Testator::new(launcher, admin);
-    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log, (testator, pid_file)))
+    let predecessor = Predecessor::new(launcher, admin);
+    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log, (predecessor, pid_file)))
 }
 
 /// What the metrics are told before anything has happened.

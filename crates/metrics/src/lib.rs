@@ -12,7 +12,7 @@
 //!   family is over its budget, the label with the most values becomes `__other__`, and everything else stays exact.
 //! - A [`Collector`] belongs to one thread too, of low priority. It reads all segments of the process, or of all
 //!   processes that share a folder, merges them, and hands out expositions piece by piece in three formats.
-//! - A process that follows another one is given its segments ([`Registry::bequest`], [`Registry::inherit`]), reads them while
+//! - A process that follows another one is given its segments ([`Registry::hand_over`], [`Registry::inherit`]), reads them while
 //!   that one goes on, and carries its totals on when it has ended.
 //!
 //! ```

@@ -3,7 +3,7 @@
 //! Declaring and creating take a lock and may take their time: they belong on a control thread. Writers hold what they
 //! need and never come here but to call the provisioner, the thread that keeps memory ready for them.
 
-mod bequest;
+mod handover;
 
 use crate::declared::Declared;
 use crate::family::{Family, FamilyError, Kind};
@@ -54,7 +54,7 @@ pub struct Options {
     pub seed: u64,
     /// A folder (on tmpfs) in which other processes can read the segments, and from which totals of processes that have
     /// ended are carried on. `None`: memory of this process, which another one can read only where it is given it
-    /// ([`Registry::bequest`]).
+    /// ([`Registry::hand_over`]).
     pub shared: Option<PathBuf>,
 }
 
@@ -83,7 +83,7 @@ pub enum RegistryError {
     /// The shared folder cannot be used.
     Directory(DirectoryError),
     /// Another process carries the metrics on: what this one counted in new memory nobody would read.
-    Bequeathed,
+    HandedOver,
 }
 
 impl fmt::Display for RegistryError {
@@ -92,7 +92,7 @@ impl fmt::Display for RegistryError {
             RegistryError::Io(what, error) => write!(f, "cannot make {what}: {error}"),
             RegistryError::Family(error) => error.fmt(f),
             RegistryError::Directory(error) => error.fmt(f),
-            RegistryError::Bequeathed => f.write_str("the metrics have been handed over to another process"),
+            RegistryError::HandedOver => f.write_str("the metrics have been handed over to another process"),
         }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) struct Inner {
     taken: AtomicUsize,
     ended: AtomicBool,
     /// Another process reads all segments there are; it would not learn of new ones.
-    is_bequeathed: AtomicBool,
+    is_handed_over: AtomicBool,
     /// Where there is none, whoever calls it does its work.
     provisioner: OnceLock<Thread>,
     pub(crate) place: Place,
@@ -198,7 +198,7 @@ impl Registry {
             writers: Mutex::new(Writers { serial, ..Writers::default() }),
             taken: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
-            is_bequeathed: AtomicBool::new(false),
+            is_handed_over: AtomicBool::new(false),
             provisioner: OnceLock::new(),
             place,
             counts_collapses,
@@ -323,8 +323,8 @@ impl Inner {
     /// A new writer's memory, which readers find from now on.
     pub(crate) fn add_memory(&self, is_exempt: bool) -> Result<Arc<Memory>, RegistryError> {
         let mut writers = lock(&self.writers);
-        if self.is_bequeathed() {
-            return Err(RegistryError::Bequeathed);
+        if self.is_handed_over() {
+            return Err(RegistryError::HandedOver);
         }
         let options = &self.options;
         let serial = writers.serial;

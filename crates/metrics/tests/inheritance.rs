@@ -191,12 +191,12 @@ proptest! {
                     living[at].0.tend(now_ms);
                 }
                 Step::Succeed => {
-                    let files = living.last().unwrap().0.registry.bequest().unwrap();
+                    let files = living.last().unwrap().0.registry.hand_over().unwrap();
                     living.push((Generation::new(files, now_ms), 0.0, 0.0));
                 }
                 Step::Fail => {
                     let registry = &living.last().unwrap().0.registry;
-                    drop(registry.bequest().unwrap());
+                    drop(registry.hand_over().unwrap());
                     registry.keep();
                 }
                 Step::End { who } if living.len() > 1 => drop(living.remove(who.index(living.len() - 1))),
@@ -218,7 +218,7 @@ proptest! {
         drop(living);
         last.tend(now_ms + STEP_MS);
         last.shown(now_ms + STEP_MS);
-        prop_assert!(last.registry.bequest().unwrap().len() <= 3);
+        prop_assert!(last.registry.hand_over().unwrap().len() <= 3);
     }
 }
 
@@ -228,13 +228,13 @@ fn three_generations_that_overlap() {
     first.count(1, 100);
     first.set(|families| &families.level, 4.0);
     first.set(|families| &families.latest, 1.0);
-    let mut second = Generation::new(first.registry.bequest().unwrap(), NOW_MS + 1);
+    let mut second = Generation::new(first.registry.hand_over().unwrap(), NOW_MS + 1);
     second.set(|families| &families.latest, 2.0);
     first.set(|families| &families.latest, 1.5);
     first.count(1, 10);
     first.count(7, 5);
     second.count(1, 1);
-    let mut third = Generation::new(second.registry.bequest().unwrap(), NOW_MS + 2);
+    let mut third = Generation::new(second.registry.hand_over().unwrap(), NOW_MS + 2);
     third.set(|families| &families.latest, 3.0);
     third.count(2, 1000);
     second.count(2, 1);
@@ -247,10 +247,10 @@ fn three_generations_that_overlap() {
     drop(first);
     let shown = third.shown(NOW_MS + 4);
     assert_eq!((total(&shown), shown.sum("level"), shown.sum("latest")), (1118.0, 3.0, 3.0));
-    let before = third.registry.bequest().unwrap().len();
+    let before = third.registry.hand_over().unwrap().len();
     third.registry.keep();
     third.tend(NOW_MS + STEP_MS);
-    assert_eq!(third.registry.bequest().unwrap().len(), before - 1, "two segments have become one");
+    assert_eq!(third.registry.hand_over().unwrap().len(), before - 1, "two segments have become one");
     third.registry.keep();
     let shown = third.shown(NOW_MS + STEP_MS);
     assert_eq!((total(&shown), shown.sum("level"), shown.sum("sizes_count")), (1118.0, 3.0, 7.0));
@@ -293,7 +293,7 @@ fn in_a_process_of_its_own() {
     for round in 1..=20u64 {
         let now_ms = NOW_MS + round * STEP_MS;
         latest.count(1, 1);
-        let next = Generation::new(latest.registry.bequest().unwrap(), now_ms);
+        let next = Generation::new(latest.registry.hand_over().unwrap(), now_ms);
         drop(std::mem::replace(&mut latest, next));
         latest.tend(now_ms);
         assert_eq!(latest.shown(now_ms).sum("requests_total"), round as f64);
@@ -306,7 +306,7 @@ fn in_a_process_of_its_own() {
 fn the_next_release_may_say_what_a_family_is_in_other_words() {
     let mut first = Generation::new(Vec::new(), NOW_MS);
     first.count(1, 10);
-    let mut second = Generation::new(first.registry.bequest().unwrap(), NOW_MS + 1);
+    let mut second = Generation::new(first.registry.hand_over().unwrap(), NOW_MS + 1);
     let reworded = Family { help: "Better said.".to_owned(), ..family("requests_total", Kind::Counter) };
     second.requests = second.registry.declare(reworded).unwrap();
     assert_eq!(second.shown(NOW_MS + 1).sum("requests_total"), 10.0);
@@ -323,11 +323,11 @@ fn the_next_release_may_say_what_a_family_is_in_other_words() {
 #[test]
 fn who_has_handed_over_makes_nothing_that_nobody_reads() {
     let mut first = Generation::new(Vec::new(), NOW_MS);
-    let files = first.registry.bequest().unwrap();
-    assert!(matches!(first.registry.writer(), Err(RegistryError::Bequeathed)));
+    let files = first.registry.hand_over().unwrap();
+    assert!(matches!(first.registry.writer(), Err(RegistryError::HandedOver)));
     first.registry.keep();
     assert!(first.registry.writer().is_ok());
-    assert_eq!(first.registry.bequest().unwrap().len(), files.len() + 1, "and what came since is handed over too");
+    assert_eq!(first.registry.hand_over().unwrap().len(), files.len() + 1, "and what came since is handed over too");
     first.tend(NOW_MS);
 }
 
@@ -335,7 +335,7 @@ fn who_has_handed_over_makes_nothing_that_nobody_reads() {
 fn series_of_a_process_that_lives_do_not_end_elsewhere() {
     let mut first = Generation::new(Vec::new(), NOW_MS);
     first.count(1, 1);
-    let mut second = Generation::new(first.registry.bequest().unwrap(), NOW_MS);
+    let mut second = Generation::new(first.registry.hand_over().unwrap(), NOW_MS);
     let options = CollectorOptions { expire_ms: Some(10_000), ..CollectorOptions::default() };
     second.collector = Collector::of_registry(second.registry.clone(), options).unwrap();
     for second_number in 1..60 {
@@ -358,7 +358,7 @@ fn a_segment() -> (Registry, Writer, OwnedFd) {
     let mut writer = registry.writer().unwrap();
     let handle = writer.series(&requests, &[b"theirs"]);
     assert!(writer.add(handle, 1));
-    let file = registry.bequest().unwrap().remove(0);
+    let file = registry.hand_over().unwrap().remove(0);
     (registry, writer, file)
 }
 
@@ -456,7 +456,7 @@ fn nothing_is_counted_twice() {
     let refused = own.registry.inherit(vec![file, again]);
     assert_eq!(refused.len(), 1, "{refused:?}");
     expect!["inherited segment 1: this segment is there already"].assert_eq(&refused[0].to_string());
-    let mine = own.registry.bequest().unwrap();
+    let mine = own.registry.hand_over().unwrap();
     own.registry.keep();
     assert_eq!(own.registry.inherit(mine).len(), 3, "its own, and the one it has inherited");
     assert_eq!(own.shown(NOW_MS + 1).sum("requests_total"), 11.0);

@@ -127,7 +127,7 @@ fn counting_process() {
         counting.writer.tick(NOW_MS + counting.count);
         counting.collector.tend(NOW_MS + counting.count);
         if let Ok((successor, _)) = successor.accept() {
-            hand_over(&successor, &counting.registry.bequest().unwrap());
+            hand_over(&successor, &counting.registry.hand_over().unwrap());
         }
     }
 }
@@ -188,7 +188,7 @@ fn killed_at_any_moment_nothing_is_lost() {
         }
         assert_eq!(folded, GENERATIONS);
         // Its own two, and the totals of the others.
-        assert_eq!(counting.registry.bequest().unwrap().len(), 3);
+        assert_eq!(counting.registry.hand_over().unwrap().len(), 3);
         let sum = |name| last.as_ref().unwrap().sum(name) as u64;
         let (begun, done) = numbers
             .map(|number| Notes::read(folder.path(), number))

@@ -26,12 +26,12 @@ impl Control {
         if let Some(advice) = upgrade::supervisor_loses_us() {
             return error!("SIGUSR2: not upgraded: {advice}");
         }
-        if !self.testator.is_alone() {
+        if !self.predecessor.is_alone() {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
         let plan = self.reloader.served().plan;
         let (started, served) = (self.reloader.started().clone(), self.reloader.gateway().clone());
-        match self.testator.launch((&started, &served), fleet, &plan, self.reloader.metering().as_deref()) {
+        match self.predecessor.launch((&started, &served), fleet, &plan, self.reloader.metering().as_deref()) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
         }
@@ -41,13 +41,13 @@ impl Control {
         match step {
             Step::Progress(Progress::Started(pid)) => {
                 info!(pid, "upgrade: the new process runs");
-                self.testator.started(pid);
+                self.predecessor.started(pid);
             }
             Step::Progress(Progress::Failed(reason)) if matches!(self.workers, Workers::Serving(_)) => {
                 self.serve_on(&reason);
             }
             Step::Progress(Progress::Failed(reason)) => info!("upgrade: {reason}"),
-            Step::Progress(Progress::Ready(_)) if !self.testator.is_launching() => {}
+            Step::Progress(Progress::Ready(_)) if !self.predecessor.is_launching() => {}
             Step::Progress(Progress::Ready(heard)) => {
                 let metering = self.reloader.metering();
                 // Of its own, so that it goes on where it is not waited for.
@@ -59,7 +59,7 @@ impl Control {
                         warn!("upgrade: the exporter is slow to stop; going on, and it may answer some scrapes still");
                     }
                 });
-                self.testator.leave(heard, unexposed);
+                self.predecessor.leave(heard, unexposed);
             }
             Step::Progress(Progress::Lost(reason)) => {
                 let reason = upgrade::lost(&reason);
@@ -68,7 +68,7 @@ impl Control {
             }
             Step::Progress(Progress::Ended(reason)) => warn!("{}", upgrade::ended(&reason)),
             Step::Progress(Progress::HandedOver) => {}
-            Step::Unexposed => self.testator.go(),
+            Step::Unexposed => self.predecessor.go(),
             Step::Progress(Progress::Going) => self.leave(),
         }
     }
@@ -76,7 +76,7 @@ impl Control {
     /// The successor does everything that is new from here on.
     fn leave(&mut self) {
         let Workers::Serving(fleet) = &mut self.workers else { return };
-        let Some((successor, pid)) = self.testator.gone() else { return };
+        let Some((successor, pid)) = self.predecessor.gone() else { return };
         if let Some(pid_file) = self.pid_file.take() {
             pid_file.leave();
         }
@@ -107,11 +107,11 @@ impl Control {
             // With it goes the last of the ways to the successor.
             commander.drain(Duration::ZERO);
         }
-        self.testator.finish().await
+        self.predecessor.finish().await
     }
 
     fn serve_on(&mut self, reason: &str) {
-        self.testator.failed();
+        self.predecessor.failed();
         if let Some(metering) = self.reloader.metering() {
             metering.keep();
         }

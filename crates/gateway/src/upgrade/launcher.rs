@@ -7,7 +7,7 @@
 use super::channel::Channel;
 use super::messages::Message;
 use super::program::Program;
-use super::{FAILURES_NAME, VARIABLE, testator::Heard};
+use super::{FAILURES_NAME, VARIABLE, predecessor::Heard};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::CString;

@@ -15,21 +15,21 @@
 
 mod channel;
 mod command;
-mod heir;
 mod launcher;
 mod messages;
 mod notify;
 mod pid_file;
+mod predecessor;
 mod program;
-mod testator;
+mod takeover;
 
 pub(crate) use command::run;
-pub(crate) use heir::{Former, Heir};
 pub(crate) use launcher::{Launcher, Progress};
 pub(crate) use notify::{supervisor_loses_us, tell_supervisor};
 pub(crate) use pid_file::PidFile;
+pub(crate) use predecessor::{AdminSocket, Predecessor, Step, ended, lost};
 pub(crate) use program::Program;
-pub(crate) use testator::{AdminSocket, Step, Testator, ended, lost};
+pub(crate) use takeover::{Former, Takeover};
 
 /// Is the former process's number where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";

@@ -193,7 +193,7 @@ impl Collector {
             return false;
         };
         self.beat(&registry, now_ms);
-        if registry.inner.is_bequeathed() {
+        if registry.inner.is_handed_over() {
             // Whoever carries the metrics on looks after them.
             return false;
         }

@@ -297,7 +297,7 @@ fn in_a_folder_the_next_process_needs_nothing_but_to_be_told_of() {
         (registry.writer().unwrap(), collector, counter, open, last)
     });
     let [first, second] = &registries;
-    assert!(first.bequest().unwrap().is_empty(), "the folder has everything");
+    assert!(first.hand_over().unwrap().is_empty(), "the folder has everything");
     // The first tells later, and yet the other one's is the last.
     for (number, (writer, _, counter, open, last)) in ends.iter_mut().enumerate().rev() {
         writer.tick(5_000 - number as u64 * 1_000);
@@ -334,7 +334,7 @@ fn who_has_handed_over_gets_by_with_what_it_has() {
         tend(&mut before, &mut [&mut writer], now_ms);
         if round == 4 {
             let second = Arc::new(Registry::start(bounded(Process { pid: u32::MAX, start: 1 })).unwrap());
-            assert!(second.inherit(first.bequest().unwrap()).is_empty());
+            assert!(second.inherit(first.hand_over().unwrap()).is_empty());
             after = Some(Collector::of_registry(second, CollectorOptions::default()).unwrap());
         }
         if let Some(after) = &mut after {

@@ -168,7 +168,7 @@ impl Writer {
     pub fn set(&mut self, handle: Handle, value: f64) -> bool {
         if handle.tag == self.tag(LAST) {
             // Where another process carries the metrics on, what that one sets is the last.
-            if !self.inner.is_bequeathed() {
+            if !self.inner.is_handed_over() {
                 let stamp = &self.segment.log()[handle.at as usize + HEAD_WORDS + 1];
                 stamp.store(self.now_ms, Relaxed);
             }

@@ -47,7 +47,7 @@ pub(crate) enum Step {
 }
 
 /// Hands everything over to a successor, once one is wanted.
-pub(crate) struct Testator {
+pub(crate) struct Predecessor {
     launcher: Launcher,
     admin: Option<AdminSocket>,
     phase: Phase,
@@ -70,9 +70,9 @@ enum Phase {
     Done,
 }
 
-impl Testator {
-    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>) -> Testator {
-        Testator { launcher, admin, phase: Phase::Alone }
+impl Predecessor {
+    pub(crate) fn new(launcher: Launcher, admin: Option<AdminSocket>) -> Predecessor {
+        Predecessor { launcher, admin, phase: Phase::Alone }
     }
 
     /// What comes next. Can be dropped at any time.
@@ -133,7 +133,7 @@ impl Testator {
             offer.push((single(Part::Admin, *address, listener.local_addr()?), vec![socket]));
         }
         if let Some(metering) = metering {
-            let left = metering.bequest()?;
+            let left = metering.hand_over()?;
             if let (Some(listener), Some(address)) = (left.listener, metering.address()) {
                 offer.push((single(Part::Metrics, address, address), vec![listener]));
             }

@@ -20,7 +20,7 @@ impl Registry {
     /// The memory of everything that this process exposes, for [`Registry::inherit`] of the process that carries it on;
     /// nothing where they share a folder. From here on the writers go on in the memory they have, no series ends, and of a
     /// gauge of which the last value counts it is the successor's that does, where it has set one.
-    pub fn bequest(&self) -> io::Result<Vec<OwnedFd>> {
+    pub fn hand_over(&self) -> io::Result<Vec<OwnedFd>> {
         // Under the lock, so that a segment is either handed over or not made.
         let writers = lock(&self.inner.writers);
         let own = writers.memories.iter().map(|memory| &memory.segment);
@@ -29,13 +29,13 @@ impl Registry {
             Place::Shared(_) => Vec::new(),
             _ => segments.filter_map(|segment| segment.file()).collect::<io::Result<_>>()?,
         };
-        self.inner.is_bequeathed.store(true, Ordering::Release);
+        self.inner.is_handed_over.store(true, Ordering::Release);
         Ok(files)
     }
 
-    /// There is no successor after all: everything is as it was before [`Registry::bequest`].
+    /// There is no successor after all: everything is as it was before [`Registry::hand_over`].
     pub fn keep(&self) {
-        self.inner.is_bequeathed.store(false, Ordering::Release);
+        self.inner.is_handed_over.store(false, Ordering::Release);
     }
 
     /// Takes over what another process has handed over; to be called before anything is read. What cannot be read is told
@@ -79,8 +79,8 @@ impl Registry {
 impl Inner {
     /// Whether another process carries the metrics on.
     #[inline]
-    pub(crate) fn is_bequeathed(&self) -> bool {
-        self.is_bequeathed.load(Ordering::Acquire)
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Acquire)
     }
 
     /// Puts the totals of inherited segments in their place, in one step for all readers.

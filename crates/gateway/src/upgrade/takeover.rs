@@ -3,7 +3,7 @@
 use super::VARIABLE;
 use super::channel::{Channel, Datagram};
 use super::messages::{Message, Part, VERSION, in_parts};
-use crate::metering::Bequest;
+use crate::metering::Handover;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 const WORD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The way to the old process.
-pub(crate) struct Heir(Channel);
+pub(crate) struct Takeover(Channel);
 
 /// What the old process has left.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(crate) struct Former {
     digests: HashMap<Place, (u64, bool)>,
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
-    pub(crate) metrics: Bequest,
+    pub(crate) metrics: Handover,
     routes: Vec<RouteDigest>,
 }
 
@@ -46,9 +46,9 @@ struct Verdict {
     alike: Vec<Place>,
 }
 
-impl Heir {
+impl Takeover {
     /// Finds out whether this process was started by one that it is to follow, and takes what that leaves.
-    pub(crate) fn find() -> io::Result<Option<(Heir, Former)>> {
+    pub(crate) fn find() -> io::Result<Option<(Takeover, Former)>> {
         // It is inherited also by those that a process of an upgrade starts in its turn.
         let parent = rustix::process::getppid().map(|pid| pid.to_string());
         if parent.is_none() || std::env::var(VARIABLE).ok() != parent {
@@ -60,7 +60,7 @@ impl Heir {
             .map_err(|_| io::Error::other(format!("{VARIABLE} is set, but this was not started by an upgrade")))?;
         let former = Former::receive(&channel)?;
         info!(pid = former.pid, "upgrade: following a process");
-        Ok(Some((Heir(channel), former)))
+        Ok(Some((Takeover(channel), former)))
     }
 
     /// Says that this process serves. What the receiver gets says that the old one does no more; connections come in from then on.
@@ -187,7 +187,7 @@ impl Former {
                 verdict.changed.insert(key.clone());
             }
         }
-        for (listening, digest) in fleet.listening().iter().zip(super::testator::listener_digests(gateway)) {
+        for (listening, digest) in fleet.listening().iter().zip(super::predecessor::listener_digests(gateway)) {
             let bound = listening.bound();
             let Some((before, as_served)) = self.digests.get(&bound) else { continue };
             verdict.listening.push(bound);
