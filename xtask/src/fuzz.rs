@@ -6,6 +6,7 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, GXX};
+use crate::parallel;
 use crate::step::{self, root, target_dir};
 use std::fs;
 use std::path::Path;
@@ -29,18 +30,19 @@ pub(crate) fn run(mut args: Args) -> Result {
     all(seconds)
 }
 
-/// Builds the targets and runs each for `seconds`.
+/// Builds the targets and runs each for `seconds`, one on each CPU at a time.
 pub(crate) fn all(seconds: u64) -> Result {
     let triple = host_triple()?;
     let built = target_dir().join("fuzz");
     // With `--target`, build scripts and macros stay without the flags above.
     let arguments = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &triple];
     step::run(step::cargo(arguments).env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &built))?;
-    for target in TARGETS {
+    let outcomes = parallel::map(TARGETS, parallel::cpus(), |target| {
         let binary = built.join(&triple).join("release").join(target);
-        one(target, &binary, &built.join("corpus").join(target), seconds)?;
-    }
-    Ok(())
+        one(target, &binary, &built.join("corpus").join(target), seconds).map_err(|error| error.to_string())
+    });
+    let failures: Vec<String> = outcomes.into_iter().filter_map(std::result::Result::err).collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }
 
 fn one(target: &str, binary: &Path, found: &Path, seconds: u64) -> Result {

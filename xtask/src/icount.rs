@@ -6,9 +6,10 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, VALGRIND};
+use crate::parallel;
 use crate::step::{self, root};
-use serde_json::Value;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,14 +80,19 @@ pub(crate) fn check(update: bool) -> Result {
         return Ok(());
     }
     let rustc = rustc_version()?;
-    let mut counted = Vec::new();
+    let mut binaries = BTreeMap::new();
     for operation in OPERATIONS {
-        let binary = build(operation)?;
-        let once = instructions(&binary, operation, operation.iterations)?;
-        let twice = instructions(&binary, operation, 2 * operation.iterations)?;
-        let each = (twice as f64 - once as f64) / operation.iterations as f64;
-        counted.push((operation.name, each));
+        if let Entry::Vacant(entry) = binaries.entry(operation.example) {
+            entry.insert(build(operation)?);
+        }
     }
+    let counted = parallel::map(OPERATIONS, parallel::cpus(), |operation| {
+        let binary = &binaries[operation.example];
+        let once = instructions(binary, operation, operation.iterations).map_err(|error| error.to_string())?;
+        let twice = instructions(binary, operation, 2 * operation.iterations).map_err(|error| error.to_string())?;
+        Ok::<_, String>((operation.name, (twice as f64 - once as f64) / operation.iterations as f64))
+    });
+    let counted = counted.into_iter().collect::<std::result::Result<Vec<_>, String>>()?;
     if update {
         return write(&rustc, &counted);
     }
@@ -125,15 +131,11 @@ fn compare(rustc: &str, counted: &[(&str, f64)], committed: &Committed) -> Resul
 
 /// Builds the example as it would be measured; returns where cargo put it.
 fn build(operation: &Operation) -> Result<PathBuf> {
-    let arguments = ["build", "--quiet", "--profile", "bench", "--message-format", "json-render-diagnostics"];
-    let mut command = step::cargo(arguments);
+    let mut command = step::cargo(["build", "--profile", "bench"]);
     command.args(["--package", operation.package, "--example", operation.example]);
-    let messages = step::output(&mut command)?;
-    let mut executables = messages.lines().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    executables.next_back().ok_or_else(|| format!("cargo built no example {}", operation.example).into())
+    let executables = step::executables(&mut command)?;
+    let path = executables.last().and_then(|artifact| artifact["executable"].as_str());
+    Ok(path.ok_or_else(|| format!("cargo built no example {}", operation.example))?.into())
 }
 
 /// All instructions of one run.

@@ -1,16 +1,25 @@
-//! Running a task's steps: a headline before each, its time after it, a summary at the end.
+//! Running a task's steps: a headline before each, its time after it; at the end a summary and what failed once more, since
+//! who reads a long log begins there.
 //!
 //! Commands inherit standard output, so what `cargo test` prints is what the reader sees.
 
 use crate::Result;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+struct Done {
+    name: String,
+    took: Duration,
+    /// Why it failed.
+    error: Option<String>,
+}
+
 /// The steps done so far.
 #[derive(Default)]
 pub(crate) struct Steps {
-    done: Vec<(String, Duration, bool)>,
+    done: Vec<Done>,
 }
 
 impl Steps {
@@ -19,25 +28,30 @@ impl Steps {
     pub(crate) fn run(&mut self, name: &str, body: impl FnOnce() -> Result) {
         println!("\n==> {name}");
         let begin = Instant::now();
-        let outcome = body();
+        let error = body().err().map(|error| error.to_string());
         let took = begin.elapsed();
-        match &outcome {
-            Ok(()) => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
-            Err(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
+        match &error {
+            None => println!("<== {name}: ok, {:.1} s", took.as_secs_f64()),
+            Some(error) => println!("{error}\n<== {name}: FAILED, {:.1} s", took.as_secs_f64()),
         }
-        self.done.push((name.to_owned(), took, outcome.is_ok()));
+        self.done.push(Done { name: name.to_owned(), took, error });
     }
 
-    /// Prints the summary; fails if a step did.
+    /// Prints the summary, and what failed again; fails if a step did.
     pub(crate) fn finish(self) -> Result {
         println!();
-        for (name, took, good) in &self.done {
-            let verdict = if *good { "ok" } else { "FAILED" };
+        for Done { name, took, error } in &self.done {
+            let verdict = if error.is_none() { "ok" } else { "FAILED" };
             println!("{verdict:>6}  {:>7.1} s  {name}", took.as_secs_f64());
         }
-        let total: Duration = self.done.iter().map(|step| step.1).sum();
+        let total: Duration = self.done.iter().map(|step| step.took).sum();
         println!("{:>6}  {:>7.1} s  in all", "", total.as_secs_f64());
-        let failed = self.done.iter().filter(|step| !step.2).count();
+        for Done { name, error, .. } in &self.done {
+            if let Some(error) = error {
+                println!("\n==> {name}: FAILED\n{error}");
+            }
+        }
+        let failed = self.done.iter().filter(|step| step.error.is_some()).count();
         println!("{} passed, {failed} failed", self.done.len() - failed);
         if failed > 0 {
             return Err(format!("{failed} of {} steps failed", self.done.len()).into());
@@ -80,6 +94,18 @@ pub(crate) fn run(command: &mut Command) -> Result {
         return Err(format!("{}: {status}", shown(command)).into());
     }
     Ok(())
+}
+
+/// Runs a cargo command that builds; returns cargo's messages about each executable.
+pub(crate) fn executables(cargo: &mut Command) -> Result<Vec<Value>> {
+    cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = cargo.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", shown(cargo)))?;
+    if !output.status.success() {
+        return Err(format!("{}: {}", shown(cargo), output.status).into());
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter(|message| message["executable"].is_string()).collect())
 }
 
 /// Runs a command and returns its standard output and standard error, whatever its status.

@@ -7,10 +7,10 @@ use crate::packages::{
     WEBSOCKETS,
 };
 use crate::step::{self, Steps};
-use crate::{arrows, fuzz, icount, tidy};
+use crate::{arrows, fuzz, icount, suite, tidy};
 
 /// The part of the tests that loom runs, under every order of loads and stores.
-const LOOM: [&str; 6] = ["test", "--package", "stillgate-metrics", "--lib", "--release", "loom_tests"];
+const LOOM: [&str; 7] = ["test", "--package", "stillgate-metrics", "--lib", "--profile", "loom", "loom_tests"];
 
 /// How long each fuzz target runs here; long enough to see that it still works and finds the shallow things.
 const FUZZ_SECONDS: u64 = 10;
@@ -32,8 +32,11 @@ pub(crate) fn run(mut args: Args) -> Result {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
         step::run(&mut step::cargo(arguments))
     });
-    steps.run("unit, property and end-to-end tests", || {
-        step::run(&mut step::cargo(["test", "--workspace", "--no-fail-fast"]))
+    let mut tests = Vec::new();
+    steps.run("build of the tests", || suite::build().map(|built| tests = built));
+    steps.run("unit, property and end-to-end tests", || suite::run(&tests));
+    steps.run("tests in the documentation", || {
+        step::run(&mut step::cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]))
     });
     if !quick {
         steps.run("loom", || {

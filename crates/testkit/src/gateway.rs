@@ -10,11 +10,14 @@ use crate::payload::sha256;
 use crate::port::ReservedPort;
 use crate::process::Process;
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+
+/// What the gateway says in its log once it listens everywhere, and its workers and its admin API run.
+const SERVING: &str = "\"message\":\"serving\"";
 
 /// What to start a gateway with. Lines are YAML without indentation; `{dir}` in them is the gateway's own folder.
 #[derive(Debug, Clone, Default)]
@@ -153,7 +156,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts `binary` and waits until it accepts connections.
+    /// Starts `binary` and waits until it says that it serves: nobody connects to it before the test does.
     ///
     /// # Panics
     /// When it ends instead, with its log.
@@ -166,18 +169,19 @@ impl Gateway {
         std::fs::write(&config, yaml).expect("write the config");
         let process = spawn(binary, setup.open_files, dir.path());
         let mut gateway = Self { process, listen, admin, dir };
-        gateway.await_listening();
+        gateway.await_serving(1);
         gateway
     }
 
     /// Starts a gateway that has ended again, with the configuration that is there now.
     ///
     /// # Panics
-    /// When it does not listen in time.
+    /// When it does not serve in time.
     #[track_caller]
     pub fn restart(&mut self, binary: &str) {
+        let before = self.times_serving();
         self.process = spawn(binary, None, self.dir.path());
-        self.await_listening();
+        self.await_serving(before + 1);
     }
 
     /// Where clients connect.
@@ -257,15 +261,20 @@ impl Gateway {
         assert!(!log.contains("panicked"), "a panic in the log:\n{log}");
     }
 
+    /// Waits for its log to tell so. A connection that only sees whether somebody listens would be one more than the
+    /// test knows of: accepted at any time later, it takes a place, and is counted.
     #[track_caller]
-    fn await_listening(&mut self) {
-        let addr = self.addr();
-        eventually("the gateway to listen", || {
+    fn await_serving(&mut self, times: usize) {
+        eventually("the gateway to say in its log that it serves", || {
             if let Some(status) = self.process.ended() {
                 panic!("the gateway ended at its start ({status})");
             }
-            TcpStream::connect(addr).is_ok()
+            self.times_serving() >= times
         });
+    }
+
+    fn times_serving(&self) -> usize {
+        self.log().matches(SERVING).count()
     }
 }
 

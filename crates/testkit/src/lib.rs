@@ -52,8 +52,9 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up on it.
 ///
-/// Generous: it is only waited out by a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Generous, for machines with much else to do: it is only waited out by a test that fails. Shorter than the 30 seconds
+/// that the gateway gives to draining where nothing else is said, so that waiting for them shows.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Between two looks at a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

@@ -93,6 +93,18 @@ impl Process {
         CLOCK_TICK * ticks
     }
 
+    /// How often its threads of this name have gone to sleep so far.
+    pub fn sleeps(&self, thread: &str) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("a live process has threads");
+        let sleeps = tasks.filter_map(|task| {
+            // A thread may end meanwhile.
+            let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+            (value("Name:") == Some(thread)).then(|| value("voluntary_ctxt_switches:")?.parse::<u64>().ok())?
+        });
+        sleeps.sum()
+    }
+
     /// Open file descriptors.
     pub fn fd_count(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a live process has a fd table").count()

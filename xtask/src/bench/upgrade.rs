@@ -4,14 +4,15 @@
 //! Every tunnel is pinged again and again, and requests come at a constant rate on kept connections, both in open
 //! loops. Blocks without and with an upgrade alternate; the tunnels are opened once and live through all of them. In a
 //! block with one, the gateway gets SIGUSR2 after a third of the time: it starts the same binary as its successor,
-//! which takes over, and ends. As in `bench reload` the gateway may use both CPUs, and load and upstreams go before all
-//! else on theirs.
+//! which takes over, and ends. Both processes share the gateway's CPU; load and upstreams go before all else on theirs. Where
+//! the gateway may use that as well, a worker gets to it now and then, and stands in line behind them for up to seconds,
+//! with or without an upgrade.
 
 use super::lab_load::{Load, Outcome, write_mix};
 use super::process::Running;
 use super::statistics::median;
 use super::tunnels::{Clients, Counted, PATH, Pace, TUNNELS, start_node, start_stillgate, tunnels};
-use super::{OTHER_CPU, peers, schedule};
+use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{self, NGINX};
@@ -106,7 +107,8 @@ pub(super) fn run(mut args: Args) -> Result {
     let dir = tempfile::tempdir()?;
     let (node_process, node) = start_node(dir.path())?;
     let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
-    let (gateway, address) = start_stillgate(&binary, dir.path(), (node, upstream), options.tunnels, None)?;
+    let (gateway, address) =
+        start_stillgate(&binary, dir.path(), (node, upstream), options.tunnels, Some(GATEWAY_CPU))?;
     let mut clients = Clients::start()?;
     let begin = Instant::now();
     clients.open(address, PATH, options.tunnels)?;
