@@ -154,7 +154,10 @@ impl Source {
 
     /// What there is to be done once a second. True: again soon.
     pub(crate) async fn tend(&self) -> Result<bool, Unavailable> {
-        self.before_work().await;
+        let is_small = self.lock()?.collector.is_small();
+        if !is_small {
+            self.before_work().await;
+        }
         let mut inner = self.lock()?;
         if inner.refreshes == 0 || !inner.is_available {
             // What comes of it is logged, whether or not anybody scrapes.
@@ -206,4 +209,48 @@ impl Source {
 /// A clock before 1970 is no clock; nothing then expires.
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::ready;
+    use stillgate_metrics::{Family, Kind, Options, Process, Registry};
+    use stillgate_testkit::eventually;
+
+    #[test]
+    fn the_other_thread_is_woken_only_where_there_is_much_to_look_after() {
+        let options = Options::new(Process { pid: std::process::id(), start: 1 }, now_ms(), 1);
+        let registry = Arc::new(Registry::start(options).unwrap());
+        let family = Family {
+            name: "requests_total".to_owned(),
+            help: "Requests.".to_owned(),
+            unit: String::new(),
+            kind: Kind::Counter,
+            labels: vec!["n".to_owned()],
+            exemplars: false,
+        };
+        let requests = registry.declare(family).unwrap();
+        let mut writer = registry.writer().unwrap();
+        let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
+        let source = Source::new(collector, "/metrics");
+        let mut check = |series: usize, is_woken: bool| {
+            eventually("memory for all series", || {
+                (0..series).for_each(|n| _ = writer.series(&requests, &[n.to_string().as_bytes()]));
+                requests.sets() as usize >= series
+            });
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let was_woken = runtime.block_on(async {
+                source.tend().await.unwrap();
+                tokio::select! {
+                    biased;
+                    () = source.work.notified() => true,
+                    () = ready(()) => false,
+                }
+            });
+            assert_eq!(was_woken, is_woken, "{series} series");
+        };
+        check(100, false);
+        check(20_000, true);
+    }
 }

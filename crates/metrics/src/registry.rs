@@ -8,6 +8,7 @@ mod handover;
 use crate::declared::Declared;
 use crate::family::{Family, FamilyError, Kind};
 use crate::reader::{Mount, Mounts};
+use crate::segment::layout::WORD;
 use crate::segment::{Process, Segment};
 use crate::shared::directory::{Directory, DirectoryError, Entry};
 use crate::writer::Writer;
@@ -269,6 +270,14 @@ impl Registry {
         let mount = |memory: &Arc<Memory>| Mount { segment: memory.segment.clone(), is_alive: true };
         let own = writers.memories.iter().map(mount);
         Mounts { version: writers.version, segments: own.chain(writers.inherited.iter().cloned()).collect() }
+    }
+
+    /// Bytes of records that are to be read here, whoever wrote them.
+    pub(crate) fn record_bytes(&self) -> usize {
+        let writers = lock(&self.inner.writers);
+        let own = writers.memories.iter().map(|memory| &memory.segment);
+        let segments = own.chain(writers.inherited.iter().map(|mount| &mount.segment));
+        segments.map(|segment| segment.committed() * WORD).sum()
     }
 
     /// Bytes of the writers: their logs (with epochs), and their indices (with what families keep of their label sets).

@@ -3,7 +3,7 @@
 //! Each insertion is timed on its own, by the thread's CPU time: a system call, which itself is late now and then. The
 //! slowest empty measurement of as many says how much of the slowest insertion may be the clock.
 
-use crate::library::{Library, Owned};
+use crate::library::{Extent, Library, Owned};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, cpu_ns};
@@ -45,15 +45,15 @@ impl Times {
     }
 }
 
-pub fn run(is_quick: bool) {
-    let part = if is_quick { 10 } else { 1 };
+pub fn run(extent: Extent) {
+    let part = if extent.is_quick { 10 } else { 1 };
     let (ours, peers) = (SERIES / part, SERIES_OF_PEERS / part);
     let mut times: [Vec<Times>; 4] = Default::default();
     let mut empty = Vec::new();
-    for round in 0..if is_quick { 1 } else { ROUNDS } {
+    for round in 0..if extent.is_quick { 1 } else { ROUNDS } {
         empty.push(nothing(ours));
         times[0].push(inserted::<Stillgate>(ours));
-        if round == 0 {
+        if round == 0 && !extent.is_alone {
             times[1].push(inserted::<PrometheusClient>(peers));
             times[2].push(inserted::<Prometheus>(peers));
             times[3].push(inserted::<Metrics>(peers));

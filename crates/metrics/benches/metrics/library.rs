@@ -10,6 +10,15 @@ pub const SECONDS: &str = "bench_request_duration_seconds";
 /// Prometheus' own default.
 pub const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    /// Fewer series and rounds.
+    pub is_quick: bool,
+    /// Without the peers.
+    pub is_alone: bool,
+}
+
 /// Label values as a program meets them: borrowed from somewhere.
 pub type Values<'a> = [&'a str; 4];
 

@@ -1,6 +1,7 @@
 //! What measuring costs, beside the libraries one would take otherwise.
 //!
-//! `cargo bench -p stillgate-metrics -- [scrape|write|insert|memory] [--quick]`; without a part, all of them.
+//! `cargo bench -p stillgate-metrics -- [scrape|write|insert|memory] [--quick] [--alone]`; without a part, all of them.
+//! `--alone` leaves the peers out: for comparing two states of the engine, whose processes take turns then.
 //!
 //! Everything is the thread's own CPU time, so that other programs on the machine count little; the libraries take turns,
 //! round by round, and a cell is the median of the rounds with the least of them in brackets. All have one counter family
@@ -18,6 +19,7 @@ mod scrape;
 mod table;
 mod write;
 
+use library::Extent;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -29,17 +31,23 @@ fn main() -> ExitCode {
         memory::child(library, series.parse().unwrap());
         return ExitCode::SUCCESS;
     }
-    let is_quick = arguments.iter().any(|argument| argument == "--quick");
-    let parts: Vec<&str> = arguments.iter().map(String::as_str).filter(|argument| *argument != "--quick").collect();
-    let all =
-        [("scrape", scrape::run as fn(bool)), ("write", write::run), ("insert", insert::run), ("memory", memory::run)];
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let extent = Extent { is_quick: has("--quick"), is_alone: has("--alone") };
+    let parts = arguments.iter().map(String::as_str).filter(|argument| !["--quick", "--alone"].contains(argument));
+    let parts: Vec<&str> = parts.collect();
+    let all = [
+        ("scrape", scrape::run as fn(Extent)),
+        ("write", write::run),
+        ("insert", insert::run),
+        ("memory", memory::run),
+    ];
     if let Some(unknown) = parts.iter().find(|part| all.iter().all(|(name, _)| name != *part)) {
         eprintln!("{unknown}: there are the parts scrape, write, insert and memory");
         return ExitCode::FAILURE;
     }
     table::head();
     for (_, run) in all.iter().filter(|(name, _)| parts.is_empty() || parts.contains(name)) {
-        run(is_quick);
+        run(extent);
     }
     ExitCode::SUCCESS
 }

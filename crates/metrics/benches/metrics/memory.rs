@@ -3,7 +3,7 @@
 //! Each library has a process of its own, so that nothing is reused. A series has four labels of ten bytes; nobody keeps
 //! a handle.
 
-use crate::library::{Library, Owned};
+use crate::library::{Extent, Library, Owned};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table;
@@ -17,9 +17,10 @@ const LIBRARIES: [&str; 4] = ["stillgate", "prometheus-client", "prometheus", "m
 /// What a process says, by row.
 type Said = Vec<(String, f64)>;
 
-pub fn run(is_quick: bool) {
-    let series = if is_quick { SERIES / 10 } else { SERIES };
-    let said = LIBRARIES.map(|library| ask(library, series));
+pub fn run(extent: Extent) {
+    let series = if extent.is_quick { SERIES / 10 } else { SERIES };
+    let is_asked = |library: &str| !extent.is_alone || library == LIBRARIES[0];
+    let said = LIBRARIES.map(|library| if is_asked(library) { ask(library, series) } else { Said::new() });
     table::title(&format!("Memory, {series} series (bytes a series)"));
     let row = |what: &str, key: &str, target: Option<f64>| {
         let of =

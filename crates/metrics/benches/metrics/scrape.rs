@@ -2,7 +2,7 @@
 //!
 //! Ours is refresh, cursor and all pieces, as the exporter takes them; peers gather and encode into one buffer.
 
-use crate::library::{Library, Owned, Random};
+use crate::library::{Extent, Library, Owned, Random};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, timed};
@@ -117,20 +117,22 @@ impl Choice {
     }
 }
 
-pub fn run(is_quick: bool) {
-    for size in SIZES.iter().filter(|size| !is_quick || size.series <= 100_000) {
-        let rounds = if is_quick { size.rounds.min(3) } else { size.rounds };
-        measure(size, rounds);
+pub fn run(extent: Extent) {
+    for size in SIZES.iter().filter(|size| !extent.is_quick || size.series <= 100_000) {
+        let rounds = if extent.is_quick { size.rounds.min(3) } else { size.rounds };
+        let rounds_of_peers = if extent.is_alone { 0 } else { size.rounds_of_peers };
+        measure(size, rounds, rounds_of_peers);
     }
 }
 
-fn measure(size: &Size, rounds: usize) {
+fn measure(size: &Size, rounds: usize, rounds_of_peers: usize) {
     let n = size.series;
+    let of_peers = if rounds_of_peers == 0 { 0 } else { n };
     let mut libraries = [
         Filled::<Stillgate>::boxed(n),
-        Filled::<PrometheusClient>::boxed(n),
-        Filled::<Prometheus>::boxed(n),
-        Filled::<Metrics>::boxed(n),
+        Filled::<PrometheusClient>::boxed(of_peers),
+        Filled::<Prometheus>::boxed(of_peers),
+        Filled::<Metrics>::boxed(of_peers),
     ];
     let mut choice = Choice::of(n);
     let kinds: &[bool] = if size.with_gzip { &[false, true] } else { &[false] };
@@ -144,7 +146,7 @@ fn measure(size: &Size, rounds: usize) {
             let change = ROWS[*row].0;
             let changed = choice.next(change);
             for (at, library) in libraries.iter_mut().enumerate() {
-                if at > 0 && round >= size.rounds_of_peers {
+                if at > 0 && round >= rounds_of_peers {
                     continue;
                 }
                 match change {

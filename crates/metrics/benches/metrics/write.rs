@@ -1,6 +1,6 @@
 //! What a request pays: an increment, an observation.
 
-use crate::library::{Library, Owned, Random, Values};
+use crate::library::{Extent, Library, Owned, Random, Values};
 use crate::ours::Stillgate;
 use crate::peers::{Metrics, Prometheus, PrometheusClient};
 use crate::table::{self, timed};
@@ -112,19 +112,20 @@ impl<L: Library> Written for Ready<L> {
     }
 }
 
-fn libraries(series: usize) -> [Box<dyn Written>; 4] {
-    [
-        Ready::<Stillgate>::boxed(series),
-        Ready::<PrometheusClient>::boxed(series),
-        Ready::<Prometheus>::boxed(series),
-        Ready::<Metrics>::boxed(series),
-    ]
+fn libraries(series: usize, is_alone: bool) -> Vec<Box<dyn Written>> {
+    let mut all = vec![Ready::<Stillgate>::boxed(series)];
+    if !is_alone {
+        all.push(Ready::<PrometheusClient>::boxed(series));
+        all.push(Ready::<Prometheus>::boxed(series));
+        all.push(Ready::<Metrics>::boxed(series));
+    }
+    all
 }
 
-pub fn run(is_quick: bool) {
-    let rounds = if is_quick { 5 } else { ROUNDS };
+pub fn run(extent: Extent) {
+    let rounds = if extent.is_quick { 5 } else { ROUNDS };
     table::title("Write (ns each)");
-    let mut all = libraries(1000);
+    let mut all = libraries(1000, extent.is_alone);
     let mut row = |what: &str, target: Option<f64>, work: fn(&mut dyn Written)| {
         table::row(what, &in_turns(&mut all, rounds, |library| work(library)), target);
     };
@@ -134,7 +135,7 @@ pub fn run(is_quick: bool) {
     row("observe in a histogram of 11 bounds, by handle", None, |library| library.observe());
     for (size, what, target) in POOLS {
         let pools = Pools::of(size);
-        let mut all = libraries(2 * pools.sets());
+        let mut all = libraries(2 * pools.sets(), extent.is_alone);
         all.iter_mut().for_each(|library| library.meet(&pools));
         let mut random = Random::new(99);
         let samples = in_turns(&mut all, rounds, |library| library.by_random(&pools, &mut random));
@@ -153,7 +154,7 @@ pub fn run(is_quick: bool) {
 }
 
 /// Times of a batch, by library; they take turns.
-fn in_turns(all: &mut [Box<dyn Written>; 4], rounds: usize, mut work: impl FnMut(&mut dyn Written)) -> [Vec<f64>; 4] {
+fn in_turns(all: &mut [Box<dyn Written>], rounds: usize, mut work: impl FnMut(&mut dyn Written)) -> [Vec<f64>; 4] {
     let mut samples: [Vec<f64>; 4] = Default::default();
     // The first round warms up.
     for round in 0..=rounds {

@@ -1,6 +1,10 @@
 //! The memory of segments and indices: a reserved range of addresses, made usable part by part. Behind it is a file where
 //! others may have to read it, in a folder or without a name (memfd); otherwise it is anonymous.
 //!
+//! What is scanned from the beginning to the end is in huge pages. Of memory of its own a process has them by advice; of
+//! files on tmpfs the system gives none by itself as it is set up usually (`shmem_enabled`), so they are asked for one by
+//! one (`MADV_COLLAPSE`, since Linux 6.1), and processes that map a file later have them, too.
+//!
 //! Everything in it is reached as atomics, so that two processes, or two threads, cannot make a data race of it whatever
 //! they do. This is the only place that turns addresses into references.
 
@@ -20,6 +24,8 @@ use std::ptr::NonNull;
 pub(crate) const PAGE: usize = 4096;
 /// The unit where there is much of it: a page of this size needs one entry of the processor's address cache instead of 512.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// Of `madvise`: make one huge page of these. The `libc` crate has it for some systems only.
+const MADV_COLLAPSE: i32 = 25;
 /// Memory of an area up to here is made usable in small pages, so that a small program stays small.
 pub(crate) const SMALL_BYTES: usize = HUGE_PAGE;
 
@@ -99,11 +105,27 @@ impl Mapping {
         Mapping::of_file(file, bytes, false)
     }
 
+    /// Maps a file so that its huge pages are such of the addresses, too.
     #[expect(unsafe_code, reason = "mapping memory")]
     fn of_file(file: OwnedFd, bytes: usize, is_writable: bool) -> io::Result<Mapping> {
+        let reserved = bytes.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::InvalidData)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh range that nothing else refers to.
+        let range = unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
+        let before = range.align_offset(HUGE_PAGE);
         let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh range that nothing else refers to; the file is never made shorter, by agreement or by its seals.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?;
+        // SAFETY: over a part of that range; the file is never made shorter, by agreement or by its seals. What is left of
+        // the range on both sides is given back, and nothing else even where mapping fails: by then the part between may be
+        // another thread's.
+        let start = unsafe {
+            let start = range.byte_add(before);
+            let mapped = mmap(start, bytes, protection, MapFlags::SHARED | MapFlags::FIXED, &file, 0);
+            if before > 0 {
+                munmap(range, before)?;
+            }
+            munmap(range.byte_add(before + bytes), HUGE_PAGE - before)?;
+            mapped?
+        };
         Mapping::new(start, bytes, Some(file), is_writable)
     }
 
@@ -143,6 +165,7 @@ impl Mapping {
     pub(crate) fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
         assert!(self.is_writable && at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.bytes);
         if let Some(file) = &self.file {
+            self.make_huge(file, at, bytes)?;
             // On tmpfs this takes the memory now: a store later cannot fail for want of it.
             fallocate(file, FallocateFlags::empty(), at as u64, bytes as u64)?;
         }
@@ -151,6 +174,21 @@ impl Mapping {
             for word in self.words(at, bytes / 8).iter().step_by(PAGE / 8) {
                 word.store(0, Ordering::Relaxed);
             }
+        }
+        Ok(())
+    }
+
+    /// Puts one page each behind the parts of a file that nobody uses yet, where they are to be huge and the system can
+    /// make them so. With nothing of it there it would not, and what is there it copies.
+    #[expect(unsafe_code, reason = "advice on memory")]
+    fn make_huge(&self, file: &OwnedFd, at: usize, bytes: usize) -> io::Result<()> {
+        let mut huge = at.next_multiple_of(HUGE_PAGE);
+        while huge + HUGE_PAGE <= at + bytes {
+            fallocate(file, FallocateFlags::empty(), huge as u64, PAGE as u64)?;
+            // SAFETY: inside the mapping; about page sizes, which change no content.
+            // Refused where small pages are advised, or this system has no others; these do as well.
+            let _ = unsafe { libc::madvise(self.start.as_ptr().add(huge).cast(), HUGE_PAGE, MADV_COLLAPSE) };
+            huge += HUGE_PAGE;
         }
         Ok(())
     }
@@ -238,3 +276,77 @@ pub(crate) unsafe trait Layout {}
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Layout for super::layout::Header {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::read_to_string;
+    use std::ops::Range;
+
+    /// Bytes in huge pages, of the areas of a mapping that begin within `range`. What is advised alike is one area.
+    fn huge_bytes(mapping: &Mapping, range: Range<usize>) -> usize {
+        let (start, mut is_inside, mut huge) = (mapping.start.as_ptr() as usize, false, 0);
+        let inside = start + range.start..start + range.end;
+        for line in read_to_string("/proc/self/smaps").unwrap().lines() {
+            let area = line.split(' ').next().and_then(|area| area.split_once('-'));
+            if let Some(from) = area.and_then(|(from, _)| usize::from_str_radix(from, 16).ok()) {
+                is_inside = inside.contains(&from);
+            } else if let Some(size) = line.strip_prefix("ShmemPmdMapped:").filter(|_| is_inside) {
+                huge += size.trim_end_matches("kB").trim().parse::<usize>().unwrap() << 10;
+            }
+        }
+        huge
+    }
+
+    /// Whether the system makes a huge page of a file of memory, for us and now.
+    #[expect(unsafe_code, reason = "advice on memory")]
+    fn has_huge_pages() -> bool {
+        let scratch = Mapping::unnamed(HUGE_PAGE).unwrap();
+        scratch.words(0, 1)[0].store(1, Ordering::Relaxed);
+        // SAFETY: the whole of the mapping; about page sizes, which change no content.
+        let _ = unsafe { libc::madvise(scratch.start.as_ptr().cast(), HUGE_PAGE, MADV_COLLAPSE) };
+        huge_bytes(&scratch, 0..HUGE_PAGE) > 0
+    }
+
+    #[test]
+    fn what_is_scanned_is_in_huge_pages_for_its_writer_and_for_a_successor() {
+        if !has_huge_pages() {
+            eprintln!("skipped: this system has no huge pages for files of memory");
+            return;
+        }
+        let mapping = Mapping::unnamed(5 * HUGE_PAGE).unwrap();
+        mapping.keep_small(0, HUGE_PAGE);
+        mapping.grow_huge(HUGE_PAGE, 4 * HUGE_PAGE);
+        mapping.prepare(0, 5 * HUGE_PAGE).unwrap();
+        // Not the area before, nor the first part of what grows.
+        assert_eq!(huge_bytes(&mapping, 0..2 * HUGE_PAGE), 0);
+        // Where memory is in pieces there may be fewer than three.
+        let huge = huge_bytes(&mapping, 2 * HUGE_PAGE..5 * HUGE_PAGE);
+        assert!(huge > 0);
+        let inherited = Mapping::inherit(mapping.file().unwrap().unwrap()).unwrap();
+        for at in [2 * HUGE_PAGE, 3 * HUGE_PAGE, 4 * HUGE_PAGE] {
+            mapping.words(at, 1)[0].store(7, Ordering::Relaxed);
+            assert_eq!(inherited.words(at, 1)[0].load(Ordering::Relaxed), 7);
+        }
+        assert_eq!(huge_bytes(&inherited, 0..5 * HUGE_PAGE), huge);
+    }
+
+    #[test]
+    fn what_is_used_stays_as_it_is_while_more_is_made_ready() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_folder = Mapping::create(&folder.path().join("file"), 4 * HUGE_PAGE).unwrap();
+        for mapping in [in_folder, Mapping::unnamed(4 * HUGE_PAGE).unwrap()] {
+            mapping.grow_huge(0, mapping.bytes());
+            let pages = |from: usize, to: usize| (from..to).step_by(PAGE).map(|at| &mapping.words(at, 1)[0]);
+            let mut from = 0;
+            for to in [PAGE, 3 * PAGE, HUGE_PAGE + 5 * PAGE, 3 * HUGE_PAGE + PAGE, 4 * HUGE_PAGE] {
+                mapping.prepare(from, to - from).unwrap();
+                assert!(pages(from, to).all(|word| word.load(Ordering::Relaxed) == 0));
+                pages(from, to).for_each(|word| word.store(to as u64, Ordering::Relaxed));
+                assert!(pages(0, from).all(|word| word.load(Ordering::Relaxed) <= from as u64));
+                assert!(pages(0, to).all(|word| word.load(Ordering::Relaxed) != 0));
+                from = to;
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ pub(crate) mod native;
 use crate::protocol;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, WORD, unpair};
-use memory::{Mapping, PAGE};
+use memory::{HUGE_PAGE, Mapping, PAGE};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -92,7 +92,8 @@ impl Segment {
     ) -> io::Result<Segment> {
         let log_words = log_bytes.next_multiple_of(PAGE) / WORD;
         let series_max = (log_bytes / SERIES_BYTES_MIN).next_multiple_of(PAGE / 4);
-        let log_at = HEADER_BYTES + (series_max * 4).next_multiple_of(PAGE);
+        // Huge pages of the file are such of the log.
+        let log_at = (HEADER_BYTES + series_max * 4).next_multiple_of(HUGE_PAGE);
         let bytes = log_at + log_words * WORD;
         let mapping = match file {
             Some(path) => Mapping::create(path, bytes)?,

@@ -20,6 +20,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Bytes of records, some thousand series, that are looked at within a few hundred microseconds even where all are new.
+const SMALL_BYTES: usize = 256 << 10;
 /// Between two looks for processes that have ended.
 const FOLD_MS: u64 = 2_000;
 
@@ -183,6 +185,11 @@ impl Collector {
     /// Its next piece.
     pub fn next(&mut self, cursor: &mut Cursor) -> Option<Piece> {
         self.reader.next(cursor)
+    }
+
+    /// Whether looking after everything is no more work than to wake another thread for it.
+    pub fn is_small(&self) -> bool {
+        self.source.registry().is_some_and(|registry| registry.record_bytes() <= SMALL_BYTES)
     }
 
     /// Looks after everything that takes its time. True: there is more to do, soon; otherwise in a second.

@@ -207,7 +207,7 @@ fn wanted(area: &Area, ahead: usize, unit: usize, max: usize, unit_bytes: usize)
         return None;
     }
     // Where pages are huge, what is made ready is too: it is taken anyway.
-    let unit = if from * unit_bytes >= SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
+    let unit = if (used + ahead) * unit_bytes > SMALL_BYTES { HUGE_PAGE / unit_bytes } else { unit };
     let to = (used + ahead).next_multiple_of(unit).max(from + unit).min(max);
     Some(Wanted { from, to, bytes: (to - from) * unit_bytes })
 }

@@ -108,8 +108,9 @@ impl Writer {
         }
     }
 
-    /// Begins the next epoch; to be called now and then (some 20 times a second) with the time in milliseconds since the
-    /// epoch. Readers look again at what was changed since the tick before their last look: without ticks, at everything.
+    /// Begins the next epoch; to be called within 100 ms of a change and once a second, with the time in milliseconds since the
+    /// epoch. Readers look again at what was changed since the tick before their last look: without ticks, at everything. What is
+    /// asked of a writer, as to forget series, waits for its next tick.
     pub fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.epoch = self.epoch.wrapping_add(1);
