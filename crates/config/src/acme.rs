@@ -49,8 +49,8 @@ object! {
         ca: crate::model::Pem = PEM => optional;
         /// An account that you have with the issuer already, which the ACME account is bound to.
         eab: AcmeEab = map::<AcmeEab>() => optional;
-        /// How long before its end a certificate is renewed; a third of its lifetime where it is absent, and two thirds
-        /// of it at most.
+        /// How long before its end a certificate is renewed, two thirds of its lifetime at most; a third where it is
+        /// absent, or when the server suggests it.
         renew_before: Duration = RENEW_BEFORE => optional;
     }
 }

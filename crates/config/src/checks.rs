@@ -23,6 +23,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const CHECK_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
 const CHECK_INTERVAL: Span = span(Duration::from_millis(100), DAY);
 const QUEUE_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
+const QUEUE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 const SLOW_START: Span = span(Duration::ZERO, DAY);
 const STATUS: Int<u16> = int(200, 599);
 const TIMES: Int<u8> = int(1, CHECK_COUNT_MAX as i64);
@@ -161,7 +162,7 @@ object! {
         /// once.
         queue: u32 = int(0, QUEUE_MAX as i64) => default(0);
         /// How long one of them waits; then it is answered.
-        queue_timeout: Duration = QUEUE_TIMEOUT => default(Duration::from_secs(1));
+        queue_timeout: Duration = QUEUE_TIMEOUT => default(QUEUE_TIMEOUT_DEFAULT);
     }
 }
 
@@ -225,12 +226,17 @@ const REQ_HEADER: Text<String> = text("a header line", |line| {
     Ok(format!("{name}: {}", value.trim()))
 });
 
-/// What an upstream's bounds come to; warns of a queue that nothing is ever put into.
+/// What an upstream's bounds come to; warns of a queue that nothing is ever put into, and of a time that nobody waits.
 pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Sink) -> UpstreamLimits {
     let At { at, value: limits } = written;
     if limits.queue > 0 && limits.requests.is_none() {
         let fault = Fault::new("has no effect without `requests`").hint("say how many requests may be in flight");
         sink.warning(at, &path.key("limits").key("queue"), fault);
+    }
+    // One that is written as its default is not told from none.
+    if limits.queue == 0 && limits.queue_timeout != QUEUE_TIMEOUT_DEFAULT {
+        let fault = Fault::new("has no effect without `queue`: nobody waits").hint("say how many requests may wait");
+        sink.warning(at, &path.key("limits").key("queue_timeout"), fault);
     }
     limits
 }

@@ -94,6 +94,8 @@ pub enum Measure {
     RequestsQueued,
     /// `stillgate_upstream_requests_waiting`
     RequestsWaiting,
+    /// `stillgate_http2_requests_refused_total`
+    Http2RequestsRefused,
     /// `stillgate_tls_certificate_expiry_seconds`
     TlsCertificateExpiry,
     /// `stillgate_acme_failures_total`

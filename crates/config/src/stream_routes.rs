@@ -55,7 +55,7 @@ object! {
         service_id: At<String> = Located(ID) => optional;
         /// Overrides what the upstream and `gateway.stream_proxy` say. Not in APISIX.
         timeout: StreamTimeouts = map::<StreamTimeouts>() => nested;
-        /// What becomes of the route's open connections and sessions when it is changed or removed, as for tunnels of routes: `keep`, `drain` or `close`. Not in APISIX.
+        /// What becomes of the route's open connections and sessions when it is changed or removed, as for tunnels of routes: `keep`, `drain` or `close`. A UDP session whose node is in no upstream of stream routes any more ends with the client's next datagram in any case. Not in APISIX.
         on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
         any_of {
             "nothing says where connections go": upstream | upstream_id | service_id;
@@ -188,19 +188,16 @@ fn check_reach(
         route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
             && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
     };
+    // Of a datagram to all addresses it is not known which of them it was sent to.
+    let is_told = |address: SocketAddr| route.server_addr.is_none_or(|net| net.contains(&address.ip()));
     let (what, is_there, has_names) = match protocol {
         Protocol::Udp => {
-            // Of a datagram to all addresses it is not known which of them it was sent to.
-            let is_known = |address: SocketAddr| route.server_addr.is_none() || !address.ip().is_unspecified();
             let mut all = gateway.stream_proxy.udp.iter().map(|listener| listener.address);
-            ("udp", all.any(|address| holds(address) && is_known(address)), true)
+            ("udp", all.any(|address| holds(address) && is_told(address)), true)
         }
         Protocol::Http | Protocol::Tcp => {
-            // A PROXY header may tell of any address.
-            let listeners = || {
-                let all = gateway.stream_proxy.tcp.iter();
-                all.filter(|listener| listener.proxy_protocol || holds(listener.address))
-            };
+            // What a PROXY header says of our own address does not count.
+            let listeners = || gateway.stream_proxy.tcp.iter().filter(|listener| holds(listener.address));
             let has_names = listeners().any(|listener| listener.tls || listener.tls_passthrough);
             ("tcp", listeners().next().is_some(), has_names)
         }
@@ -211,7 +208,15 @@ fn check_reach(
             _ => " of its server_addr and server_port",
         };
         let fault = Fault::new(format!("it takes no connection: no listener{which} is in gateway.stream_proxy.{what}"));
-        sink.warning(at, path, fault.hint("add one there, or `status: 0` here"));
+        let is_wide = protocol == Protocol::Udp
+            && gateway.stream_proxy.udp.iter().any(|listener| holds(listener.address) && !is_told(listener.address));
+        let hint = match is_wide {
+            true => {
+                "a UDP listener on all addresses does not know which one a datagram was sent to; give it the address itself"
+            }
+            false => "add one there, or `status: 0` here",
+        };
+        sink.warning(at, path, fault.hint(hint));
     } else if route.sni.is_some() && !has_names {
         let fault = Fault::new("it takes no connection: no listener learns the name that clients ask for");
         sink.warning(

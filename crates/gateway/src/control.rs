@@ -137,6 +137,10 @@ impl Control {
         checker.follow(&reloader.served().plan);
         let mut certificates = Renewals::start(reloader.plans().clone());
         certificates.follow(&reloader.candidate());
+        if watch.is_some() {
+            // The file was read before it was watched, and may have changed in between.
+            reloader.request(false);
+        }
         Control {
             signals,
             watch,
@@ -183,6 +187,7 @@ impl Control {
                 None => std::future::pending().await,
             }
         };
+        let is_deciding = self.predecessor.is_deciding();
         let workers = &mut self.workers;
         let ended = async {
             match workers {
@@ -208,7 +213,8 @@ impl Control {
             () = self.orders_ended.notified() => Event::OrdersEnded,
             change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
             () = self.certificates.stored() => Event::CertificateStored,
-            step = self.reloader.next() => Event::Reload(Box::new(step)),
+            // A successor judges by what is served now; what comes meanwhile is published when that is decided.
+            step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
         }
     }
@@ -218,7 +224,10 @@ impl Control {
             // A demo whose terminal is closed ends: there is nothing to reload.
             Event::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
             Event::Hangup => {
-                info!("SIGHUP: reloading");
+                match self.predecessor.is_deciding() {
+                    true => info!("SIGHUP: reloading, as soon as it is known which process serves on"),
+                    false => info!("SIGHUP: reloading"),
+                }
                 if let Some(watch) = &mut self.watch {
                     watch.watch_folders();
                 }
@@ -235,7 +244,9 @@ impl Control {
             Event::FileTouched => self.reloader.request(false),
             Event::Reload(step) => {
                 self.reloader.handle(*step);
-                self.checker.follow(&self.reloader.served().plan);
+                if matches!(self.workers, Workers::Serving(_)) {
+                    self.checker.follow(&self.reloader.served().plan);
+                }
                 self.certificates.follow(&self.reloader.candidate());
                 if let Some(watch) = &mut self.watch {
                     watch.set_others(self.reloader.files());

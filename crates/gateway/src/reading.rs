@@ -49,6 +49,8 @@ pub(crate) struct Reading {
     reader: Reader,
     /// What became of the last text that was valid.
     last: Option<Last>,
+    /// Why certificates that are served were not read anew when they were looked at last, which has been told.
+    stays: Vec<String>,
 }
 
 struct Last {
@@ -60,23 +62,28 @@ struct Last {
 impl Reading {
     /// Goes on from what was read at the start.
     pub(crate) fn new(reader: Reader, loaded: Arc<Loaded>) -> Reading {
-        Reading { reader, last: Some(Last { loaded, errors: Vec::new() }) }
+        Reading { reader, last: Some(Last { loaded, errors: Vec::new() }), stays: Vec::new() }
     }
 
     /// Reads and validates what `source` holds now, unless its digest is `unless` and its certificates are the `served` ones.
     /// It takes long.
     pub(crate) fn look(&mut self, source: &Source, unless: Option<&str>, served: &Candidate) -> Look {
         let read = self.read(source, unless, &served.tls);
-        let of_served = Some(&served.loaded.config.digest);
-        let last = self.last.as_ref().map(|last| &last.loaded.config.digest);
+        let digest = &served.loaded.config.digest;
+        let is_whole =
+            self.last.as_ref().is_some_and(|last| last.loaded.config.digest == *digest && last.errors.is_empty());
         let renewed = match &read {
             Read::Good(_) => None,
             // These certificates have been looked at just now.
-            Read::Unchanged if last == of_served => None,
-            Read::Refused { digest, .. } if digest.as_ref() == of_served => None,
-            Read::Unchanged | Read::Refused { .. } => renewed(served),
+            Read::Unchanged if is_whole => None,
+            Read::Unchanged | Read::Refused { .. } => self.renewed(served),
         };
         Look { read, renewed }
+    }
+
+    /// Looks at the certificates of what is served only: what was read is not to take its place.
+    pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
+        Look { read: Read::Unchanged, renewed: self.renewed(served) }
     }
 
     fn read(&mut self, source: &Source, unless: Option<&str>, served: &Material) -> Read {
@@ -137,21 +144,21 @@ impl Reading {
         read
     }
 
+    /// The certificates of what is served, if some are others by now: neither a mistake in the text nor a file that is broken
+    /// must keep one that was renewed from clients until the one before has ended.
+    fn renewed(&mut self, served: &Candidate) -> Option<Arc<Material>> {
+        let (tls, problems) = tls_material::renew(&served.loaded.config, &served.tls);
+        let stays: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        for problem in stays.iter().filter(|problem| !self.stays.contains(problem)) {
+            warn!("what was read before goes on being used: {problem}");
+        }
+        self.stays = stays;
+        (!tls.is_same(&served.tls)).then_some(tls)
+    }
+
     /// The files besides the configuration's own whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config))
-    }
-}
-
-/// The certificates of what is served, if they are others by now: a mistake in the text must not keep one that was renewed from
-/// clients until the one before has ended.
-fn renewed(served: &Candidate) -> Option<Arc<Material>> {
-    match tls_material::load(&served.loaded.config, Some(&served.tls)) {
-        Ok((tls, _)) => (!tls.is_same(&served.tls)).then_some(tls),
-        Err(refused) => {
-            warn!("the certificates stay the ones before: {refused}");
-            None
-        }
     }
 }
 

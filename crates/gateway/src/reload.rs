@@ -10,7 +10,7 @@
 //!                  │ refused or unchanged      │ refused             ▲
 //!                  └───────────────────────────┴─────────────────────┘
 //!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
-//!  certificates changed beside a refused text ──┘
+//!  certificates changed beside what is refused ──┘
 //! ```
 
 use crate::admin::Served;
@@ -94,6 +94,8 @@ type Built = (Candidate, Result<Arc<Plan>, PlanError>);
 struct Wanted {
     /// The file is to be looked at; `Some(true)`: and published even if it is the same.
     reload: Option<bool>,
+    /// The certificates of what is served are to be looked at: what was to take its place is not published.
+    certificates: bool,
     /// Addresses, or certificates, changed since the last build began.
     parts: bool,
 }
@@ -206,8 +208,8 @@ impl Reloader {
         self.begin();
     }
 
-    /// Waits for the next thing to happen. May be cancelled without losing anything.
-    pub(crate) async fn next(&mut self) -> Step {
+    /// Waits for the next thing to happen; where `is_held`, nothing is published. May be cancelled without losing anything.
+    pub(crate) async fn next(&mut self, is_held: bool) -> Step {
         let resolver = &mut self.resolver;
         match &mut self.work {
             Work::Idle => Step::AddressesChanged(resolver.next_change().await),
@@ -222,7 +224,7 @@ impl Reloader {
                 Step::NamesSettled
             }
             Work::Building(task, _) => tokio::select! {
-                built = task => Step::Built(built),
+                built = task, if !is_held => Step::Built(built),
                 change = resolver.next_change() => Step::AddressesChanged(change),
             },
         }
@@ -271,17 +273,18 @@ impl Reloader {
         if !matches!(self.work, Work::Idle) {
             return;
         }
-        if let Some(even_if_same) = self.wanted.reload.take() {
-            let source = self.source.clone();
-            let unless = match even_if_same {
-                true => None,
-                false => self.looked_at.clone(),
-            };
+        let reload = self.wanted.reload.take();
+        if std::mem::take(&mut self.wanted.certificates) || reload.is_some() {
+            let (source, looked_at) = (self.source.clone(), self.looked_at.clone());
             // One that was lost to a bug leaves the next one to begin anew.
             let mut reading = self.reading.take().unwrap_or_default();
             let served = self.candidate();
             self.work = Work::Reading(spawn_blocking(move || {
-                let look = background::run(|| reading.look(&source, unless.as_deref(), &served));
+                let look = background::run(|| match reload {
+                    Some(true) => reading.look(&source, None, &served),
+                    Some(false) => reading.look(&source, looked_at.as_deref(), &served),
+                    None => reading.look_at_served(&served),
+                });
                 (reading, look)
             }));
         } else if self.wanted.parts {
@@ -374,6 +377,7 @@ impl Reloader {
     fn give_up(&mut self, errors: Vec<String>) {
         // While its names were resolved, changes were not told one by one.
         self.wanted.parts = true;
+        self.wanted.certificates = true;
         self.resolver.set_names(names::of(&self.served.config));
         self.refuse(errors);
     }

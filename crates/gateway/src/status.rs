@@ -103,6 +103,8 @@ pub(crate) struct Requests {
     pub(crate) total: u64,
     /// Now.
     pub(crate) in_flight: u64,
+    /// Of HTTP/2, refused before they were requests; not in `total`.
+    pub(crate) http2_refused: u64,
 }
 
 /// Connections whose client and node speak another protocol.
@@ -164,7 +166,11 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
             tls_handshakes: counters.tls_handshakes,
             tls_handshake_errors: counters.tls_handshake_errors,
         },
-        Requests { total: counters.requests_total, in_flight: counters.requests_in_flight },
+        Requests {
+            total: counters.requests_total,
+            in_flight: counters.requests_in_flight,
+            http2_refused: counters.http2_requests_refused,
+        },
         Tunnels { open: counters.tunnels_open, total: counters.tunnels_total },
         Streams {
             open: counters.stream_sessions_open,
@@ -251,7 +257,8 @@ mod tests {
               },
               "requests": {
                 "total": 0,
-                "in_flight": 0
+                "in_flight": 0,
+                "http2_refused": 0
               },
               "tunnels": {
                 "open": 0,

@@ -19,11 +19,20 @@ const UPSTREAM_ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// Loads everything that `config` needs for TLS; what `previous` has and did not change is kept.
 pub(crate) fn load(config: &Config, previous: Option<&Material>) -> Result<(Arc<Material>, Vec<Problem>), Refused> {
+    Material::load(config, &inputs(previous)).map(|(material, warnings)| (Arc::new(material), warnings))
+}
+
+/// The same of what is served with `served`: what cannot be used any more stays as it was, and why is told.
+pub(crate) fn renew(config: &Config, served: &Material) -> (Arc<Material>, Vec<Problem>) {
+    let (material, problems) = Material::renew(config, &inputs(Some(served)));
+    (Arc::new(material), problems)
+}
+
+fn inputs(previous: Option<&Material>) -> Inputs<'_> {
     // A clock before 1970 finds every certificate not yet valid, which is what is said then.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = UnixTime::since_unix_epoch(now);
-    let inputs = Inputs { files: &System, previous, now, alpn: ALPN, upstream_alpn: UPSTREAM_ALPN };
-    Material::load(config, &inputs).map(|(material, warnings)| (Arc::new(material), warnings))
+    Inputs { files: &System, previous, now, alpn: ALPN, upstream_alpn: UPSTREAM_ALPN }
 }
 
 /// The files whose change is a change of the configuration.

@@ -1,143 +1,16 @@
-//! Certificates ordered from Let's Encrypt's test server: issued, renewed, kept over restarts, and what is told when
-//! that fails.
+//! Certificates ordered from Let's Encrypt's test server: issued, renewed, kept over restarts.
 
+mod acme;
 mod authority;
 
+use acme::{ISSUED_WITHIN, NAME, SHOP, STILLGATE, Stage, TWO_NAMES, fetch};
 use authority::Authority;
-use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::time::Duration;
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Gateway, Pebble, PebbleSetup, ReservedPort, Setup, Upstream, eventually, eventually_within,
+    ACCEPT_TEXT, Client, Gateway, Nginx, Pebble, PebbleSetup, ReservedPort, Setup, eventually, eventually_within,
     run_tool, scrape,
 };
-use tempfile::TempDir;
-
-const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
-const NAME: &str = "shop.example.com";
-/// A server issues within seconds, where nothing else is to be done.
-const ISSUED_WITHIN: Duration = Duration::from_secs(40);
-
-/// A gateway with one listener with TLS and one without, and what it is given certificates by.
-struct Stage {
-    gateway: Gateway,
-    pebble: Pebble,
-    authority: Authority,
-    http: ReservedPort,
-    storage: TempDir,
-    upstream: Upstream,
-}
-
-impl Stage {
-    /// Nothing is ordered yet. `change`: of what pebble is started with.
-    fn new(change: impl FnOnce(&mut PebbleSetup)) -> Stage {
-        let (authority, http, upstream) = (Authority::new(), ReservedPort::new(), Upstream::echo());
-        authority.issue("pebble", &["127.0.0.1"]);
-        authority.issue("own", &["own.example.com"]);
-        let storage = tempfile::tempdir().expect("a folder");
-        let setup = setup(&authority, &upstream, &http, "", "");
-        let gateway = Gateway::start(STILLGATE, &setup);
-        let mut with = PebbleSetup {
-            certificate: authority.file("pebble.pem"),
-            key: authority.file("pebble.key"),
-            http_port: http.addr().port(),
-            tls_port: gateway.addr().port(),
-            ..PebbleSetup::default()
-        };
-        change(&mut with);
-        Stage { gateway, pebble: Pebble::start(with), authority, http, storage, upstream }
-    }
-
-    /// With these keys of `gateway.acme` beside those that are needed, and this entry.
-    fn setup(&self, acme: &str, entry: &str) -> Setup {
-        self.setup_at(&self.pebble, acme, entry)
-    }
-
-    /// The same with this server.
-    fn setup_at(&self, pebble: &Pebble, acme: &str, entry: &str) -> Setup {
-        let (directory, storage) = (pebble.directory(), self.storage().display().to_string());
-        let ca = self.authority.path("ca.pem");
-        let acme =
-            format!("acme: {{directory: \"{directory}\", storage: {storage}, ca: {ca}, agree_terms: true, {acme}}}");
-        setup(&self.authority, &self.upstream, &self.http, &acme, entry)
-    }
-
-    /// It is made by the gateway.
-    fn storage(&self) -> PathBuf {
-        self.storage.path().join("acme")
-    }
-
-    /// What is kept of the server, where there was but one.
-    fn folder(&self) -> PathBuf {
-        let folders: Vec<_> = fs::read_dir(self.storage()).expect("a folder").collect();
-        assert_eq!(folders.len(), 1, "{folders:?}");
-        folders[0].as_ref().expect("an entry").path()
-    }
-
-    fn certificate(&self) -> Value {
-        let status = self.gateway.status();
-        let all = status["certificates"].as_array().expect("a list");
-        all.iter().find(|of| of["id"] == "shop").cloned().unwrap_or_default()
-    }
-
-    #[track_caller]
-    fn await_certificate(&self) {
-        eventually_within(ISSUED_WITHIN, "the certificate", || !self.certificate()["not_after"].is_null());
-        assert!(self.certificate()["acme"]["last_error"].is_null());
-    }
-
-    #[track_caller]
-    fn await_failure(&self, error: &str) {
-        eventually_within(ISSUED_WITHIN, "the failure to be told", || {
-            self.certificate()["acme"]["last_error"].as_str().is_some_and(|told| told.contains(error))
-        });
-        eventually("the log", || {
-            let log = self.gateway.log();
-            log.lines().any(|line| line.contains("ACME: no certificate: ") && line.contains(error))
-        });
-    }
-
-    /// Whether curl gets an answer by this name, trusting `root` only.
-    fn is_served(&self, name: &str, root: &str) -> bool {
-        fetch(&self.gateway, name, root).starts_with("200")
-    }
-
-    /// The serial number of the certificate that clients are shown.
-    fn serial(&self) -> String {
-        let at = self.gateway.addr().to_string();
-        let command = format!(
-            "openssl s_client -connect {at} -servername {NAME} </dev/null 2>/dev/null | openssl x509 -noout -serial"
-        );
-        let output = run_tool("sh", "dash", &["-c", &command]);
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-}
-
-/// curl's status, verifying with `root` only.
-fn fetch(gateway: &Gateway, name: &str, root: &str) -> String {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(file.path(), root).expect("write");
-    let port = gateway.addr().port();
-    let (to, url) = (format!("{name}:{port}:127.0.0.1"), format!("https://{name}:{port}/"));
-    let root = file.path().display().to_string();
-    let arguments =
-        ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--cacert", &root, "--resolve", &to, &url];
-    String::from_utf8_lossy(&run_tool("curl", "curl", &arguments).stdout).into_owned()
-}
-
-fn setup(authority: &Authority, upstream: &Upstream, http: &ReservedPort, acme: &str, entry: &str) -> Setup {
-    let (cert, key) = (authority.path("own.pem"), authority.path("own.key"));
-    let node = upstream.addr();
-    Setup::resources(format!(
-        "ssls: [{{id: own, cert: {cert}, key: {key}, sni: own.example.com}}{entry}]\n\
-         upstreams: [{{id: main, nodes: {{\"{node}\": 1}}}}]\nroutes: [{{id: all, uri: /*, upstream_id: main}}]\n"
-    ))
-    .listener("tls: true")
-    .with_listener(http.addr())
-    .gateway(acme)
-}
 
 #[test]
 fn check_says_what_it_can_without_asking_anybody() {
@@ -166,15 +39,12 @@ fn check_says_what_it_can_without_asking_anybody() {
     assert!(!check(&at("file"), &ca, "gateway.acme.storage: DIR/file is no folder"));
 }
 
-const SHOP: &str = ", {id: shop, acme: true, sni: shop.example.com}";
-const TWO_NAMES: &str = ", {id: shop, acme: true, snis: [shop.example.com, www.example.com]}";
-
 #[test]
 fn tls_alpn_01_gives_a_certificate_that_is_renewed_while_requests_are_served() {
-    // Due after two thirds of it; what is left must do for an order, however busy the machine is.
-    let mut stage = Stage::new(|pebble| pebble.validity_seconds = Some(48));
+    // Due after a third of it; what is left must do for an order, however busy the machine is.
+    let mut stage = Stage::new(|pebble| pebble.validity_seconds = Some(36));
     let root = stage.pebble.root();
-    stage.gateway.reload(&stage.setup("challenge: tls-alpn-01", SHOP));
+    stage.gateway.reload(&stage.setup("challenge: tls-alpn-01, renew_before: 1h", SHOP));
     // Until then the names of the other entry are served as ever.
     let own = fs::read_to_string(stage.authority.file("ca.pem")).expect("read");
     assert!(stage.is_served("own.example.com", &own));
@@ -241,68 +111,6 @@ fn http_01_gives_a_certificate_for_several_names_whatever_becomes_of_nonces() {
 }
 
 #[test]
-fn a_challenge_that_does_not_come_through_is_told_and_tried_again() {
-    let nobody = ReservedPort::new();
-    let stage = Stage::new(|pebble| pebble.http_port = nobody.addr().port());
-    let root = stage.pebble.root();
-    stage.gateway.reload(&stage.setup("", SHOP));
-    assert!(!stage.gateway.log().contains("cannot be watched"), "{}", stage.gateway.log());
-    stage.await_failure("shop.example.com: API error: ");
-    let of = stage.certificate();
-    assert_eq!(of["acme"]["failures"], 1);
-    assert!(of["acme"]["next_try"].is_string() && of["not_after"].is_null(), "{of}");
-    let told = of["acme"]["last_error"].as_str().expect("an error");
-    assert!(told.starts_with("showing that the names are ours: the challenge http-01 failed: "), "{told}");
-    assert!(told.ends_with("whose listener must be reached at port 80"), "{told}");
-    // Nobody has to trust what is shown meanwhile.
-    assert!(!stage.is_served(NAME, &root));
-    // The other challenge goes another way, and a change is tried at once.
-    stage.gateway.reload(&stage.setup("challenge: tls-alpn-01", SHOP));
-    stage.await_certificate();
-    assert!(stage.is_served(NAME, &root));
-}
-
-#[test]
-fn a_server_that_is_down_or_has_forgotten_us_takes_nothing_away() {
-    let mut stage = Stage::new(|_| {});
-    stage.pebble.stop();
-    stage.gateway.reload(&stage.setup("", SHOP));
-    stage.await_failure("cannot connect");
-    stage.pebble.start_again();
-    let root = stage.pebble.root();
-    stage.gateway.signal("HUP");
-    eventually_within(ISSUED_WITHIN, "the certificate", || stage.is_served(NAME, &root));
-    assert!(stage.certificate()["acme"]["last_error"].is_null());
-    let account = fs::read(stage.folder().join("account.json")).expect("an account");
-
-    // It forgets its accounts, and another name is wanted.
-    let serial = stage.serial();
-    stage.pebble.stop();
-    stage.pebble.start_again();
-    stage.gateway.reload(&stage.setup("", TWO_NAMES));
-    stage.await_failure("the account's file was set aside");
-    assert_eq!(stage.serial(), serial);
-    assert!(stage.is_served(NAME, &root));
-    assert_eq!(fs::read(stage.folder().join("account.json.unknown")).expect("it is kept"), account);
-    let root = stage.pebble.root();
-    stage.gateway.signal("HUP");
-    eventually_within(ISSUED_WITHIN, "the other certificate", || stage.is_served("www.example.com", &root));
-    assert_ne!(fs::read(stage.folder().join("account.json")).expect("an account"), account);
-
-    // Once more, and the account's address has to be told to it first.
-    stage.pebble.stop();
-    stage.pebble.start_again();
-    let three = ", {id: shop, acme: true, snis: [shop.example.com, www.example.com, three.example.com]}";
-    stage.gateway.reload(&stage.setup("email: admin@example.com", three));
-    stage.await_failure("the account: API error: ");
-    assert!(stage.certificate()["acme"]["last_error"].to_string().contains("the account's file was set aside"));
-    let root = stage.pebble.root();
-    stage.gateway.signal("HUP");
-    eventually_within(ISSUED_WITHIN, "the third certificate", || stage.is_served("three.example.com", &root));
-    stage.gateway.assert_healthy();
-}
-
-#[test]
 fn what_one_server_has_issued_does_not_do_for_another() {
     let mut stage = Stage::new(|_| {});
     let production = Pebble::start(PebbleSetup {
@@ -326,31 +134,6 @@ fn what_one_server_has_issued_does_not_do_for_another() {
     eventually("the first certificate", || stage.is_served(NAME, &tried));
     let log = stage.pebble.log();
     assert_eq!(log.matches("Issued certificate serial").count(), 1, "{log}");
-    stage.gateway.assert_healthy();
-}
-
-#[test]
-fn a_certificate_is_served_though_the_configuration_is_refused() {
-    let mut stage = Stage::new(|_| {});
-    let root = stage.pebble.root();
-    stage.gateway.reload(&stage.setup("", SHOP));
-    eventually_within(ISSUED_WITHIN, "the certificate", || stage.is_served(NAME, &root));
-    let status = || stage.gateway.status()["config"].clone();
-    let generation = status()["generation"].clone();
-    stage.gateway.write_config(&stage.setup("", SHOP).gateway("nonsense: 1"));
-    eventually("the refusal", || status()["last_error"].to_string().contains("nonsense"));
-    // As another gateway, or this one, stores it.
-    stage.authority.issue("renewed", &[NAME]);
-    let text = ["renewed.pem", "renewed.key"].map(|file| fs::read(stage.authority.file(file)).expect("read")).concat();
-    let (beside, file) = (stage.folder().join("beside"), stage.folder().join("certificates/shop.pem"));
-    fs::write(&beside, text).expect("write");
-    fs::rename(beside, file).expect("rename");
-    let own = fs::read_to_string(stage.authority.file("ca.pem")).expect("read");
-    eventually("the renewed one", || stage.is_served(NAME, &own));
-    assert!(status()["last_error"].to_string().contains("nonsense"), "{}", status());
-    assert_eq!(status()["generation"], generation);
-    stage.gateway.reload(&stage.setup("", SHOP));
-    assert!(stage.is_served(NAME, &own));
     stage.gateway.assert_healthy();
 }
 
@@ -381,4 +164,35 @@ fn several_gateways_with_one_folder_order_once() {
     });
     let issued = stage.pebble.log().matches("Issued certificate serial").count();
     assert_eq!(issued, 1, "{}", stage.pebble.log());
+}
+
+#[test]
+fn a_certificate_is_renewed_when_the_server_suggests_it() {
+    let stage = Stage::new(|pebble| pebble.validity_seconds = Some(30));
+    let (root, at) = (stage.pebble.root(), stage.pebble.directory());
+    let server = at.trim_end_matches("/dir");
+    // Pebble knows nothing of it: in front of it is somebody who does (RFC 9773), and who has wanted it for years,
+    // and does not say when to be asked again.
+    let (cert, key) = (stage.authority.path("pebble.pem"), stage.authority.path("pebble.key"));
+    let info = "{\\\"suggestedWindow\\\": {\\\"start\\\": \\\"2020-01-01T00:00:00Z\\\", \\\"end\\\": \\\"2020-01-02T00:00:00Z\\\"}, \
+                \\\"explanationURL\\\": \\\"https://acme.example/why\\\"}";
+    let front = Nginx::start(&format!(
+        "server {{\n  listen 127.0.0.1:{{port}} ssl; ssl_certificate {cert}; ssl_certificate_key {key};\n  \
+         proxy_set_header Host $http_host; proxy_set_header Accept-Encoding identity;\n  \
+         location = /dir {{ proxy_pass {server}/dir; sub_filter_types application/json; \
+         sub_filter '\"newAccount\"' '\"renewalInfo\": \"https://$http_host/ari\", \"newAccount\"'; }}\n  \
+         location /ari/ {{ default_type application/json; return 200 \"{info}\"; }}\n  \
+         location / {{ proxy_pass {server}; }}\n}}"
+    ));
+    let setup = stage.setup("", SHOP);
+    let setup = Setup { gateway: setup.gateway.replace(&at, &format!("https://{}/dir", front.addr())), ..setup };
+    stage.gateway.reload(&setup);
+    stage.await_certificate();
+    assert!(stage.is_served(NAME, &root));
+    let first = stage.serial();
+    eventually_within(ISSUED_WITHIN, "the renewal", || stage.serial() != first);
+    let log = stage.gateway.log();
+    assert!(log.contains("the server suggests when to renew") && log.contains("https://acme.example/why"), "{log}");
+    assert!(log.contains("ACME: ordering a certificate: the server suggests it"), "{log}");
+    assert!(!log.contains("ACME: no certificate: "), "{log}");
 }

@@ -114,6 +114,29 @@ fn a_node_that_resets_cuts_the_response() {
     assert!(client.read_to_end().is_ok_and(|rest| !rest.ends_with(b"0\r\n\r\n")) || client.is_closed());
 }
 
+/// A client of gRPC-Web must not take for whole what has no status.
+#[test]
+fn a_response_without_a_status_gets_one() {
+    let upstream = Upstream::bind();
+    let gateway = gateway_to(upstream.addr());
+    let mut client = gateway.client();
+    client.send(call("application/grpc-web", "", "\0\0\0\0\0"));
+    let mut node = Http2::accept(upstream.accept().stream().try_clone().expect("a second handle"), &[]);
+    node.until(|frame| frame.kind == kind::DATA && frame.flags & END_STREAM != 0);
+    node.send_head(1, &[(":status", "200"), ("content-type", "application/grpc")], 0);
+    node.send(kind::DATA, END_STREAM, 1, b"\0\0\0\0\x01a");
+    let answer = client.expect_response("POST");
+    let status = b"grpc-status: 2\r\ngrpc-message: the node's response has no grpc-status\r\n";
+    assert_eq!(answer.body, [b"\0\0\0\0\x01a\x80\0\0\0", &[status.len() as u8][..], status].concat());
+    // One that has it in its head needs no other, nor a frame with nothing in it.
+    client.send(call("application/grpc-web", "", "\0\0\0\0\0"));
+    node.until(|frame| frame.kind == kind::DATA && frame.flags & END_STREAM != 0);
+    node.send_head(3, &[(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0")], 0);
+    node.send(kind::DATA, END_STREAM, 3, b"\0\0\0\0\x01a");
+    let answer = client.expect_response("POST");
+    assert_eq!((answer.head.get("grpc-status"), &answer.body[..]), (Some("0"), &b"\0\0\0\0\x01a"[..]));
+}
+
 /// An answer that is none of gRPC, and an upstream that is none, are not touched.
 #[test]
 fn what_is_no_grpc_passes_as_it_is() {

@@ -179,12 +179,13 @@ fn an_idle_connection_is_told_and_closed() {
     let (_upstream, gateway) = echo_gateway_with("timeouts: {keepalive: 300ms}");
     let mut client = Http2::connect(gateway.addr());
     assert_eq!(client.get_status(1, "/"), 200);
+    // From before the request: on a busy machine its end is seen late.
+    let began = Instant::now();
     client.get(3, "/?delay=700");
     assert_eq!(client.finish(3).2, StreamEnd::Whole, "a request is no idleness");
-    let began = Instant::now();
     assert_eq!(client.closed(), Some(code::NO_ERROR));
     // What a worker takes for the present may be a few ticks old where the machine is busy.
-    assert!(began.elapsed() >= Duration::from_millis(150));
+    assert!(began.elapsed() >= Duration::from_millis(850), "{:?}", began.elapsed());
     eventually("no open connection", || gateway.status()["connections"]["open"] == 0);
 }
 
@@ -291,8 +292,6 @@ fn tunnels_beyond_the_limit_of_connections_are_refused() {
     let setup = Setup::to(upstream.addr()).route("enable_websocket: true");
     let setup = setup.gateway("limits: {connections_per_worker: 3}");
     let gateway = Gateway::start(STILLGATE, &setup);
-    let is_alone = || gateway.status()["connections"]["open"] == 0;
-    eventually("the connection that saw it listen to be gone", is_alone);
     let mut client = Http2::connect(gateway.addr());
     // Both have their room before a node has agreed to either.
     client.send_head(1, &CONNECT, 0);

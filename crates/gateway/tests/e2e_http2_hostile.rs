@@ -63,6 +63,8 @@ fn malformed_requests_are_refused() {
         client.send_head(1, &fields, END_STREAM);
         assert_eq!(client.finish(1).2, StreamEnd::GoAway(code::PROTOCOL_ERROR), "{fields:?}");
     }
+    await_refused(&gateway, streams.len() + 6);
+    eventually("the log to tell of them", || gateway.log().contains("refused before they were requests"));
     for fields in [with(&[("content_length", "1")]), with(&[("host", "h.example"), ("host", "h.example")])] {
         let mut client = Http2::connect(gateway.addr());
         client.send_head(1, &fields, END_STREAM);
@@ -70,7 +72,20 @@ fn malformed_requests_are_refused() {
         let refused = heads.first().map(|head| head.status());
         assert!(refused == Some(400) || end == StreamEnd::Whole, "{fields:?}: {refused:?}");
     }
+    // Those are requests, and told of as such: there is one more only after the next that is none.
+    let mut client = Http2::connect(gateway.addr());
+    client.send_head(1, &without(":path"), END_STREAM);
+    assert_eq!(client.finish(1).2, StreamEnd::Reset(code::PROTOCOL_ERROR));
+    assert_eq!(client.get_status(3, "/"), 200);
+    await_refused(&gateway, streams.len() + 7);
     assert_eq!(upstream.faults(), [""; 0]);
+}
+
+/// Requests that nobody else tells of.
+#[track_caller]
+fn await_refused(gateway: &Gateway, expected: usize) {
+    let what = format!("{expected} refused requests");
+    eventually(&what, || gateway.status()["requests"]["http2_refused"] == expected);
 }
 
 #[test]
@@ -170,6 +185,7 @@ fn at_most_128_streams_are_open_at_once() {
         assert_ne!(2 * index + 1, 257);
     }
     eventually("the others to be served", || upstream.requests() == 128);
+    await_refused(&gateway, 1);
 }
 
 #[test]
@@ -269,6 +285,17 @@ fn field_sections_are_bounded() {
     let mut client = Http2::connect(gateway.addr());
     client.send_head(1, &[&get_fields("/")[..], &hundred_and_one].concat(), END_STREAM);
     assert_eq!(client.finish(1).2, StreamEnd::Whole, "431");
+    // Over our own bounds it is a request; only the bomb was none that came whole.
+    await_refused(&gateway, 1);
+    // Answered by `h2`, over the bound of its settings but not four times.
+    let mut client = Http2::connect(gateway.addr());
+    let fields = [&get_fields("/")[..], &[("a", &long), ("b", &long), ("c", &long)]].concat();
+    let block = encode_fields(&fields);
+    client.send(kind::HEADERS, END_STREAM, 1, &block[..16_000]);
+    client.send(kind::CONTINUATION, END_HEADERS, 1, &block[16_000..]);
+    assert_eq!(client.finish(1).2, StreamEnd::Whole, "431");
+    assert_eq!(client.get_status(3, "/"), 200);
+    await_refused(&gateway, 2);
 }
 
 #[test]

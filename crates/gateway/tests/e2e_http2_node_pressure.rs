@@ -75,6 +75,44 @@ fn more_than_the_window_ends_the_connection() {
     bench.await_rest();
 }
 
+/// More full connections than a request looks at: it does not wait for them, and what is free again is used.
+#[test]
+fn a_request_finds_room_however_many_connections_are_full() {
+    const CONNECTIONS: usize = 10;
+    const STREAMS_AT_ONCE: (u16, u32) = (3, 1);
+    let bench = Bench::new("");
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = bench.gateway.client();
+        client.send(GET);
+        let stream = bench.node.accept().stream().try_clone().expect("a handle");
+        let mut peer = Http2::accept(stream, &[STREAMS_AT_ONCE]);
+        let (mut stream, mut knows) = (None, false);
+        while stream.is_none() || !knows {
+            let frame = peer.until(|frame| matches!(frame.kind, kind::HEADERS | kind::SETTINGS));
+            match frame.kind {
+                kind::HEADERS => stream = Some(frame.stream),
+                _ => knows |= frame.flags & END_STREAM != 0,
+            }
+        }
+        held.push((client, peer, stream.expect("it is there")));
+    }
+    assert_eq!(bench.gateway.status()["requests"]["in_flight"], CONNECTIONS);
+    for (client, peer, stream) in &mut held {
+        peer.send_head(*stream, &[(":status", "204")], END_STREAM);
+        assert_eq!(seen(client, "GET"), Whole);
+    }
+    let (client, peer, _) = held.last_mut().expect("one");
+    for _ in 0..3 {
+        client.send(GET);
+        let stream = peer.until(|frame| frame.kind == kind::HEADERS).stream;
+        peer.send_head(stream, &[(":status", "204")], END_STREAM);
+        assert_eq!(seen(client, "GET"), Whole);
+    }
+    assert!(bench.node.try_accept().is_none(), "no further connection");
+    bench.await_rest();
+}
+
 /// What the node has not seen is asked of it again; what it has seen is served to its end.
 #[test]
 fn an_announced_end_in_the_midst_loses_nothing() {

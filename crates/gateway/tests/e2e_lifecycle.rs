@@ -33,6 +33,24 @@ fn the_status_tells_what_is_served() {
 }
 
 #[test]
+fn a_worker_that_has_nothing_to_do_sleeps() {
+    const SLEEPS_MAX: u64 = 8;
+    let upstream = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 1"));
+    let mut client = gateway.client();
+    client.get("/");
+    // What the request has left behind is done some day, the connection and its timer stay.
+    eventually("two seconds with hardly a sleep of a worker", || {
+        let (before, since) = (gateway.sleeps("worker-0"), Instant::now());
+        std::thread::sleep(Duration::from_secs(2));
+        let sleeps = gateway.sleeps("worker-0") - before;
+        sleeps > 0 && sleeps <= SLEEPS_MAX * since.elapsed().as_secs() / 2
+    });
+    // And it is as quick as ever, with a clock that goes.
+    assert_eq!(client.get("/").head.status(), 200);
+}
+
+#[test]
 fn sigterm_ends_an_idle_gateway() {
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));

@@ -197,7 +197,7 @@ fn apisix_names_labels_and_units() {
         found.one("apisix_nginx_http_current_connections", &[("state", state)]);
     }
     assert_eq!(found.one("apisix_nginx_metric_errors_total", &[]), 0.0);
-    assert!(!found.has("stillgate_http"), "{found:?}");
+    assert!(!found.has("stillgate_http_"), "{found:?}");
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn the_exposition_is_there_while_requests_are_finished() {
     eventually("it to drain", || measured.gateway.status()["draining"] == true);
     let listener = measured.gateway.addr().to_string();
     let active = [("listener", listener.as_str()), ("state", "active")];
-    eventually("the request to be told", || measured.scrape().one("stillgate_connections", &active) == 1.0);
+    eventually("the request to be told", || measured.scrape().sum("stillgate_connections", &active) == 1.0);
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(client.expect_response("GET").head.status(), 200);
     eventually("the end", || measured.gateway.ended().is_some_and(|status| status.success()));

@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use stillgate_testkit::http2::{Http2, kind};
 use stillgate_testkit::{Client, Delivery, Gateway, Haproxy, PATIENCE, Setup, Upstream, eventually, run_tool};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 const V1: &[u8] = b"PROXY TCP4 192.0.2.1 198.51.100.2 40000 8443\r\n";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\xc6\x33\x64\x02\x9c\x40\x20\xfb";
 const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+/// The checksum of [`V2`] with a TLV for it.
+const SUM: [u8; 4] = [0x49, 0x9, 0xec, 0xcd];
 /// The beginning of one that is longer than any test sends.
 const V2_LONG: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\x0f\0";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -67,6 +70,72 @@ fn the_client_is_whom_the_header_names() {
         }
     }
     assert_eq!(counted(&gateway), 0);
+}
+
+/// Where the balancer has ended TLS, by its word for it, the scheme is that of its client.
+#[test]
+fn the_scheme_is_that_of_the_balancers_client() {
+    let upstream = Upstream::serve(|connection| {
+        while let Ok(request) = connection.read_request() {
+            let body = request.head.get("x-forwarded-proto").unwrap_or("none").to_owned();
+            let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            if connection.try_send(response).is_err() {
+                return;
+            }
+        }
+    });
+    let node = upstream.addr();
+    let resources = format!(
+        "upstreams: [{{id: u, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  \
+         - {{id: secure, uri: /*, vars: [[scheme, ==, https]], upstream_id: u}}\n  \
+         - {{id: plain, uri: /plain, vars: [[scheme, ==, http]], upstream_id: u}}\n"
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).listener("proxy_protocol: true"));
+    let with = |tlvs: &[u8]| [&V2[..15], &[12 + tlvs.len() as u8], &V2[16..], tlvs].concat();
+    let tls = |client: u8| with(&[0x20, 0, 5, client, 0, 0, 0, 1]);
+    for (header, expected) in [
+        (V1.to_vec(), "http"),
+        (V2.to_vec(), "http"),
+        (tls(0x01), "https"),
+        (tls(0x07), "https"),
+        // A certificate in a session, and no TLS: the one bit counts.
+        (tls(0x06), "http"),
+        (tls(0x00), "http"),
+        (with(b"\x01\0\x02h2"), "http"),
+    ] {
+        let mut client = gateway.client();
+        let path = if expected == "https" { "/" } else { "/plain" };
+        let get = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: gopher\r\n\r\n");
+        client.send(header);
+        for _ in 0..2 {
+            client.send(&get);
+            assert_eq!(answer(&mut client), expected);
+        }
+    }
+    // What is over HTTP/2 as well.
+    let mut client = Http2::over(std::net::TcpStream::connect(gateway.addr()).expect("connect"));
+    client.send_bytes(&tls(0x01));
+    client.send_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    client.send(kind::SETTINGS, 0, 0, &[]);
+    client.get(1, "/");
+    assert_eq!(client.finish(1).1, b"https");
+}
+
+#[test]
+fn a_wrong_checksum_closes_the_connection() {
+    let upstream = witness();
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream));
+    // The sum is that of RFC 3720 over the header with zeros in its place.
+    for (sum, is_good) in [(&SUM, true), (&[0; 4], false)] {
+        let mut client = gateway.client();
+        client.send([&V2[..15], b"\x13", &V2[16..], b"\x03\0\x04", &sum[..], GET].concat());
+        match is_good {
+            true => assert_eq!(answer(&mut client), "192.0.2.1 8443"),
+            false => client.expect_close(),
+        }
+    }
+    eventually("the refusal to be counted", || counted(&gateway) == 1);
+    eventually("the log to tell of it", || gateway.log().contains("the checksum (CRC-32C) is wrong"));
 }
 
 #[test]
@@ -207,7 +276,8 @@ fn a_header_awaited_does_not_hold_up_the_end() {
     silent.expect_close();
     begun.expect_close();
     assert!(gateway.wait().success());
-    assert!(asked.elapsed() < PATIENCE / 2, "{:?}", asked.elapsed());
+    // Less than the drain's 30 seconds.
+    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
 }
 
 /// Runs curl from an address that is nobody else's.

@@ -136,14 +136,15 @@ fn an_idle_connection_is_closed() {
         let _gateway = streams.start();
         let mut pair = Pair::open(&streams, &upstream);
         let since = Instant::now();
+        let mut last = since;
         while since.elapsed() < Duration::from_millis(1_600) {
             wait(Duration::from_millis(100));
+            last = Instant::now();
             pair.node.send("x");
             pair.client.read_exactly(1).expect("what the node sent");
         }
-        let since = Instant::now();
         pair.expect_end();
-        assert!(since.elapsed() >= Duration::from_millis(800), "{:?}", since.elapsed());
+        assert!(last.elapsed() >= Duration::from_millis(800), "{:?}", last.elapsed());
     }
 }
 
@@ -363,7 +364,6 @@ fn a_worker_takes_no_more_connections_than_its_share() {
     let upstream = Upstream::bind();
     let streams = Streams::to(&[upstream.addr()]).gateway("limits: {connections_per_worker: 1}");
     let gateway = streams.start();
-    eventually("the connection of the start to be closed", || gateway.status()["connections"]["open"] == 0);
     let mut pair = Pair::open(&streams, &upstream);
     streams.client().expect_close();
     pair.check();

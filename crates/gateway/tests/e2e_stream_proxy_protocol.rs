@@ -112,6 +112,20 @@ fn what_a_balancer_says_is_passed_on() {
     }
 }
 
+/// A node that demands a header is not frightened by checks without one.
+#[test]
+fn checks_begin_with_a_header_of_their_own() {
+    for (version, expected) in [("v1", &b"PROXY UNKNOWN\r\n"[..]), ("v2", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")] {
+        let upstream = Upstream::bind();
+        let streams = Streams::new(format!(
+            "stream_routes: [{{upstream: {{proxy_protocol: {version}, checks: {{active: {{type: tcp, healthy: {{interval: 0.1}}}}}}, {}}}}}]\n",
+            nodes_of(&[upstream.addr()])
+        ));
+        let _gateway = streams.start();
+        assert_eq!(upstream.accept().read_to_end().expect("an end"), expected);
+    }
+}
+
 /// Routes go by whom the header names; where that one has connected to in front of us is not for them, as in nginx.
 #[test]
 fn routes_go_by_the_client_of_the_header_and_our_own_address() {

@@ -3,7 +3,7 @@
 mod streams;
 
 use std::collections::HashSet;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -21,7 +21,11 @@ struct Echo {
 
 impl Echo {
     fn start() -> Echo {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        Echo::at("127.0.0.1:0")
+    }
+
+    fn at(address: &str) -> Echo {
+        let socket = UdpSocket::bind(address).expect("bind");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
         let (addr, stop) = (socket.local_addr().expect("an address"), Arc::new(AtomicBool::new(false)));
         let seen = Arc::new(AtomicUsize::new(0));
@@ -54,6 +58,12 @@ impl Drop for Echo {
 fn resources(nodes: &[SocketAddr], more: &str) -> String {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\": 1")).collect();
     format!("stream_routes: [{{id: all{more}, upstream: {{scheme: udp, nodes: {{{}}}}}}}]\n", nodes.join(", "))
+}
+
+/// A route, and its upstream of one node apart from it.
+fn apart(node: &Echo, route: &str) -> String {
+    let nodes = format!("{{\"{}\": 1}}", node.addr);
+    format!("upstreams: [{{id: u, scheme: udp, nodes: {nodes}}}]\nstream_routes: [{{id: {route}, upstream_id: u}}]\n")
 }
 
 fn client(streams: &Streams) -> UdpSocket {
@@ -156,6 +166,24 @@ fn sessions_are_bounded_and_what_has_no_place_is_dropped() {
     ask(&late, b"again");
 }
 
+/// Its datagram comes before the session that it leaves has ended.
+#[test]
+fn a_session_that_takes_anothers_place_needs_no_more_room() {
+    let nodes = [Echo::start(), Echo::start()];
+    let mut streams = Streams::new(apart(&nodes[0], "all")).stream_proxy("udp_sessions_per_worker: 2");
+    let gateway = streams.start();
+    let clients = [client(&streams), client(&streams)];
+    assert!(clients.iter().all(|client| ask(client, b"x") > 0));
+    streams.resources = apart(&nodes[1], "all");
+    gateway.reload(&streams.setup());
+    assert!(clients.iter().all(|client| ask(client, b"x") > 0));
+    assert_eq!(nodes.each_ref().map(Echo::seen), [2, 2]);
+    eventually("the sessions before to end", || open_sessions(&gateway) == 2);
+    client(&streams).send(b"x").expect("sent");
+    eventually("what is one too many to be dropped", || dropped(&gateway) == 1);
+    assert_eq!(nodes.each_ref().map(Echo::seen), [2, 2]);
+}
+
 #[test]
 fn what_no_route_takes_is_dropped() {
     let echo = Echo::start();
@@ -164,6 +192,7 @@ fn what_no_route_takes_is_dropped() {
     client(&streams).send(b"x").expect("sent");
     eventually("it to be dropped", || dropped(&gateway) == 1);
     eventually("the log to tell of it", || gateway.log().contains("no stream route takes datagrams to 127.0.0.1:"));
+    assert!(gateway.log().contains("datagrams were dropped"), "{}", gateway.log());
     assert_eq!((echo.seen(), open_sessions(&gateway)), (0, 0));
     gateway.assert_healthy();
 }
@@ -242,14 +271,80 @@ fn a_changed_route_does_to_its_sessions_what_it_says() {
     ask(&socket, b"x");
     assert_eq!((echo.seen(), other.seen()), (1, 1));
     assert_eq!(lines(&gateway, 1)[0]["upstream_addr"], echo.addr.to_string().as_str());
-    // And now it stays.
+    // And now it stays, as long as its node does.
     let port_now = ask(&socket, b"x");
     assert_ne!(port, port_now);
-    streams.resources = resources(&[echo.addr], ", on_change: keep");
+    streams.resources = resources(&[echo.addr, other.addr], ", on_change: keep, name: another");
     gateway.reload(&streams.setup());
     wait(Duration::from_millis(300));
     assert_eq!(ask(&socket, b"x"), port_now);
     assert_eq!((echo.seen(), other.seen()), (1, 3));
+}
+
+/// However long its client goes on sending, and whatever becomes of the route.
+#[test]
+fn a_session_leaves_a_node_that_is_there_no_more() {
+    let nodes = [Echo::start(), Echo::start(), Echo::start()];
+    let mut streams = Streams::new(apart(&nodes[0], "all"));
+    let gateway = streams.start();
+    let socket = client(&streams);
+    ask(&socket, b"x");
+    // Of an upstream that stays.
+    streams.resources = apart(&nodes[1], "all");
+    gateway.reload(&streams.setup());
+    let port = ask(&socket, b"x");
+    assert_eq!(nodes.each_ref().map(Echo::seen), [1, 1, 0], "the first datagram of them all");
+    // Another route to the same node is none the session would mind.
+    streams.resources = apart(&nodes[1], "other");
+    gateway.reload(&streams.setup());
+    assert_eq!(ask(&socket, b"x"), port);
+    // With its upstream.
+    streams.resources = resources(&[nodes[2].addr], "");
+    gateway.reload(&streams.setup());
+    ask(&socket, b"x");
+    assert_eq!(nodes.each_ref().map(Echo::seen), [1, 2, 1]);
+    assert_eq!((open_sessions(&gateway), dropped(&gateway)), (1, 0));
+    let told = lines(&gateway, 2);
+    let expected = |line: usize, node: &Echo, bytes: u64| {
+        let line = &told[line];
+        assert_eq!((&line["status"], &line["bytes_received"]), (&200.into(), &bytes.into()), "{line:#?}");
+        assert_eq!(line["upstream_addr"], node.addr.to_string().as_str());
+    };
+    expected(0, &nodes[0], 1);
+    expected(1, &nodes[1], 2);
+}
+
+/// The node answers still: only its checks say that it is not well.
+#[test]
+fn a_session_leaves_a_node_that_is_found_unhealthy() {
+    let nodes = [Echo::at("127.0.0.2:0"), Echo::at("127.0.0.3:0")];
+    let checked = TcpListener::bind("127.0.0.2:0").expect("bind");
+    let port = checked.local_addr().expect("an address").port();
+    let other = TcpListener::bind(("127.0.0.3", port)).expect("bind");
+    let checks = format!(
+        "checks: {{active: {{type: tcp, port: {port}, healthy: {{interval: 0.1, successes: 1}}, \
+         unhealthy: {{interval: 0.1, tcp_failures: 1}}}}}}"
+    );
+    let streams = Streams::new(format!(
+        "stream_routes: [{{id: all, upstream: {{scheme: udp, {checks}, nodes: [{{host: 127.0.0.2, port: {}, weight: 1, priority: 1}}, \
+         {{host: 127.0.0.3, port: {}, weight: 1, priority: 0}}]}}}}]\n",
+        nodes[0].addr.port(),
+        nodes[1].addr.port()
+    ));
+    let gateway = streams.start();
+    let socket = client(&streams);
+    let first = ask(&socket, b"x");
+    assert_eq!(ask(&socket, b"x"), first);
+    drop(checked);
+    eventually("the session to go to the other node", || {
+        ask(&socket, b"x");
+        nodes[1].seen() > 0
+    });
+    // Where no other one is better it stays where it is.
+    let last = ask(&socket, b"x");
+    drop(other);
+    eventually("the other one to be found unhealthy", || gateway.log().matches("unhealthy").count() >= 2);
+    assert_eq!(ask(&socket, b"x"), last);
 }
 
 #[test]

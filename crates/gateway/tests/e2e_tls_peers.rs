@@ -5,10 +5,7 @@ mod authority;
 
 use authority::Authority;
 use std::net::SocketAddr;
-use std::time::Duration;
-use stillgate_testkit::{
-    Client, Gateway, Haproxy, Nginx, Setup, Upstream, eventually_within, payload, run_tool, sha256,
-};
+use stillgate_testkit::{Client, Gateway, Haproxy, Nginx, Setup, Upstream, eventually, payload, run_tool, sha256};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 const NAME: &str = "shop.example.com";
@@ -145,7 +142,7 @@ fn haproxy_and_nginx_verify_us_and_are_verified() {
             "{{\"server_protocol\":\"{protocol}\",\"ssl_client_s_dn\":\"O=Example\\\\, Inc.,CN=front\",\"status\":200}}"
         );
         let mut log = String::new();
-        eventually_within(Duration::from_secs(10), "the access log", || {
+        eventually("the access log", || {
             log = std::fs::read_to_string(chain.gateway.dir().join("access.log")).unwrap_or_default();
             log.lines().count() == (front + 1) * REQUESTS * NODES.len()
         });

@@ -32,27 +32,28 @@ fn wait(time: Duration) {
 fn an_idle_tunnel_is_closed() {
     let upstream = Upstream::bind();
     for setup in [
-        setup(&upstream).gateway("timeouts: {tunnel_idle: 400ms}"),
+        setup(&upstream).gateway("timeouts: {tunnel_idle: 800ms}"),
         // Where nothing else is said, a node may be silent for as long as before a response.
-        setup(&upstream).upstream("timeout: {read: 0.4}"),
+        setup(&upstream).upstream("timeout: {read: 0.8}"),
     ] {
         let gateway = Gateway::start(STILLGATE, &setup);
         let mut tunnel = Tunnel::open(&gateway, &upstream);
         let since = Instant::now();
         // Either direction keeps it open.
-        while since.elapsed() < Duration::from_millis(1_000) {
+        while since.elapsed() < Duration::from_millis(1_500) {
             wait(Duration::from_millis(100));
             tunnel.client.send("x");
             tunnel.node.read_exactly(1).expect("what the client sent");
         }
-        while since.elapsed() < Duration::from_millis(2_000) {
+        let mut last = since;
+        while since.elapsed() < Duration::from_millis(3_000) {
             wait(Duration::from_millis(100));
+            last = Instant::now();
             tunnel.node.send("x");
             tunnel.client.read_exactly(1).expect("what the node sent");
         }
-        let since = Instant::now();
         expect_end(&mut tunnel);
-        assert!(since.elapsed() >= Duration::from_millis(350), "{:?}", since.elapsed());
+        assert!(last.elapsed() >= Duration::from_millis(700), "{:?}", last.elapsed());
     }
     // A longer one, and not that of the node, where it is said.
     let both = setup(&upstream).upstream("timeout: {read: 0.2}").gateway("timeouts: {tunnel_idle: 1h}");
@@ -66,8 +67,8 @@ fn an_idle_tunnel_is_closed() {
 fn a_busy_tunnel_is_closed_at_its_total_time() {
     let upstream = Upstream::bind();
     let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {tunnel_total: 800ms}"));
-    let mut tunnel = Tunnel::open(&gateway, &upstream);
     let since = Instant::now();
+    let mut tunnel = Tunnel::open(&gateway, &upstream);
     eventually("the tunnel to be closed", || {
         tunnel.client.try_send("x").is_err() || {
             wait(Duration::from_millis(20));
@@ -122,7 +123,7 @@ fn policies(node: SocketAddr, version: &str, other: &str) -> Setup {
     Setup::resources(format!(
         "upstreams: [{{id: u, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  - {{id: other, uri: /other/{other}, upstream_id: u}}\n{routes}"
     ))
-    .gateway("timeouts: {drain: 3s}")
+    .gateway("timeouts: {drain: 6s}")
     .gateway(ACCESS_LOG)
 }
 
@@ -153,20 +154,20 @@ fn a_change_of_its_route_does_to_a_tunnel_what_the_route_says() {
     let since = Instant::now();
     gateway.reload(&policies(upstream.addr(), "1", "b"));
     expect_end(&mut close);
-    assert!(since.elapsed() < Duration::from_millis(1_500), "at once: {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(4), "at once: {:?}", since.elapsed());
     idle.check();
     while since.elapsed() < Duration::from_millis(1_500) {
         busy.check();
     }
     eventually("a quiet one to be closed", || idle.client.is_closed() && idle.node.is_closed());
-    assert!(since.elapsed() < Duration::from_millis(2_800), "after a second of quiet: {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_millis(5_500), "after a second of quiet: {:?}", since.elapsed());
     eventually("a busy one to be closed in the end", || {
         busy.client.try_send("x").is_err() || {
             wait(Duration::from_millis(20));
             busy.client.is_closed()
         }
     });
-    assert!(since.elapsed() > Duration::from_millis(2_800), "{:?}", since.elapsed());
+    assert!(since.elapsed() > Duration::from_millis(5_800), "{:?}", since.elapsed());
     keep.check();
     // New ones begin under the new routes, which go away.
     let mut again = open("/close");

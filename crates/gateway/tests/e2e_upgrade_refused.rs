@@ -92,22 +92,78 @@ fn a_binary_that_does_not_work_is_no_loss() {
     assert_eq!(gateway.client.get("/").head.status(), 200);
 }
 
-/// Is set where this binary is started in the place of a new process.
+/// Is set where this binary is started in the place of a new process: to what it does, beside saying that it serves.
 const IMPOSTOR: &str = "STILLGATE_TEST_IMPOSTOR";
 
-/// Says that it serves, and ends.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what it plays dies in the midst")]
-fn plays_a_new_process_that_dies_when_it_is_ready() {
-    if std::env::var_os(IMPOSTOR).is_none() {
-        return;
-    }
+fn plays_a_new_process() {
+    let Ok(role) = std::env::var(IMPOSTOR) else { return };
+    // Before it can end: later this is another one's child.
+    let parent = std::os::unix::process::parent_id();
+    let former_is_to_end = || signal(parent, "TERM");
     // The kind of socket is another one, which makes no difference to what is done with it.
     let former = UnixDatagram::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor"));
     let mut space = vec![0; 256 * 1024];
     while former.recv(&mut space).is_ok_and(|n| !space[..n].starts_with(b"{\"end\"")) {}
+    if role == "TERM before" {
+        former_is_to_end();
+    }
     former.send(br#"{"ready":{"listening":[],"alike":[]}}"#).expect("somebody who listens");
-    std::process::exit(5);
+    if role == "dies" {
+        std::process::exit(5);
+    }
+    if let Some(micros) = role.strip_prefix("TERM after ") {
+        std::thread::sleep(std::time::Duration::from_micros(micros.parse().expect("a number")));
+        former_is_to_end();
+    }
+    while former.recv(&mut space).is_ok_and(|n| n > 0) {}
+}
+
+/// The script that has this binary play it.
+fn impostor(role: &str) -> String {
+    let this = std::env::current_exe().expect("this file");
+    format!("{IMPOSTOR}=\"{role}\" exec {} --exact plays_a_new_process", this.display())
+}
+
+#[test]
+fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
+    // Some come while the old process stops exposing, some before and some after it has told the new one to go on.
+    let after = [0, 50, 100, 200, 400, 800, 2000].map(|micros| format!("TERM after {micros}"));
+    for role in after.iter().map(String::as_str).chain(["TERM before"]) {
+        let (upstream, metrics) = (Upstream::echo(), ReservedPort::new());
+        let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+        let mut gateway = Replaceable::start(&setup);
+        let number = gateway.upgraded.gateway.dir().join("impostor");
+        gateway.replace(&format!("echo $$ >{}; {}", number.display(), impostor(role)));
+        signal(gateway.upgraded.gateway.pid(), "USR2");
+        gateway.upgraded.await_old();
+        let pid = std::fs::read_to_string(&number).expect("it was started");
+        let files = PathBuf::from(format!("/proc/{}/fd", pid.trim()));
+        eventually("the end of the new process", || !files.read_dir().is_ok_and(|mut fds| fds.next().is_some()));
+        let log = gateway.upgraded.gateway.log();
+        assert!(log.contains("SIGTERM: finishing") && !log.contains("ERROR"), "{role}: {log}");
+    }
+}
+
+#[test]
+fn a_reload_waits_until_it_is_known_who_serves_on() {
+    let upstream = Upstream::echo();
+    let setup = Setup::to(upstream.addr());
+    let mut gateway = Replaceable::start(&setup);
+    let pid = gateway.upgraded.gateway.pid();
+    let generation = |gateway: &Replaceable| gateway.upgraded.gateway.status()["config"]["generation"].clone();
+    gateway.replace("exec sleep 600");
+    signal(pid, "USR2");
+    eventually("the new process", || children(pid).len() == 1);
+    gateway.upgraded.configure(&setup.clone().route("priority: 7"));
+    signal(pid, "HUP");
+    gateway.logs("SIGHUP: reloading, as soon as");
+    // Much longer than a reload takes.
+    (0..50).for_each(|_| assert_eq!(generation(&gateway), 1));
+    signal(children(pid)[0], "KILL");
+    eventually("the reload", || generation(&gateway) != 1);
+    gateway.serves_on();
 }
 
 #[test]
@@ -116,9 +172,7 @@ fn one_that_dies_when_it_is_ready_is_no_loss() {
     let metrics = ReservedPort::new();
     let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
     let mut gateway = Replaceable::start(&setup);
-    let this = std::env::current_exe().expect("this file");
-    let test = "--exact plays_a_new_process_that_dies_when_it_is_ready";
-    gateway.replace(&format!("{IMPOSTOR}=1 exec {} {test}", this.display()));
+    gateway.replace(&impostor("dies"));
     for _ in 0..2 {
         gateway.refused(1);
         let scraped = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);

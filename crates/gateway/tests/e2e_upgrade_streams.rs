@@ -5,7 +5,7 @@ mod upgrade;
 
 use serde_json::Value;
 use std::net::UdpSocket;
-use stillgate_testkit::{Connection, Upstream, eventually};
+use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually};
 use streams::{Streams, lines, nodes_of};
 use upgrade::{Upgraded, is_gateway};
 
@@ -62,6 +62,36 @@ fn changed_and_removed_stream_routes_are_told_apart() {
     upgraded.configure(&streams.setup());
     upgraded.upgrade();
     eventually("it to be closed", || client.is_closed());
+}
+
+#[test]
+fn a_port_that_is_of_http_and_then_of_streams_keeps_its_connections() {
+    let (http, node) = (Upstream::echo(), Upstream::bind());
+    let resources = format!(
+        "upstreams: [{{id: main, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: any, uri: /*, upstream_id: main}}]\n",
+        http.addr()
+    );
+    let mut streams = Streams::to(&[node.addr()]);
+    streams.resources += &resources;
+    let of_http = Setup::resources(resources).with_listener(streams.addr());
+    let mut upgraded = Upgraded::start(&of_http);
+    let mut request = Client::connect(streams.addr());
+    assert_eq!(request.get("/").head.status(), 200);
+    upgraded.configure(&streams.setup());
+    let second = upgraded.upgrade();
+    let (mut client, mut peer) = (streams.client(), node.accept());
+    check(&mut client, &mut peer);
+    let last = request.get("/");
+    assert_eq!((last.head.status(), last.head.get("connection")), (200, Some("close")));
+    upgraded.await_old();
+    // And the other way round.
+    upgraded.configure(&of_http);
+    upgraded.upgrade();
+    assert_eq!(Client::connect(streams.addr()).get("/").head.status(), 200);
+    check(&mut client, &mut peer);
+    drop((client, peer));
+    eventually("the second to end", || !is_gateway(second, upgraded.gateway.dir()));
+    assert!(!upgraded.gateway.log().contains("ERROR"), "{}", upgraded.gateway.log());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use crate::client::{self, Client};
 use crate::clock::Timer;
-use crate::handshake::{self, Offer};
+use crate::handshake;
 use crate::proxy_protocol;
 use crate::reply;
 use crate::stream::Stream;
@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use stillgate_config::Listener;
+use stillgate_tls::Offer;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
@@ -56,7 +57,11 @@ impl Worker {
     pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: usize) {
         // A connection that is gone already shows that when it is read.
         let _ = stream.set_nodelay(true);
-        let Ok(local) = stream.local_addr() else { return };
+        let Ok(local) = stream.local_addr() else {
+            // Lost, which is told with those that could not be accepted at all.
+            self.counters.accept_errors.add(1);
+            return;
+        };
         self.counters.connections_total.add(1);
         if listener >= self.listeners.len() {
             return stream_proxy::admit(self, stream, peer, local, listener);
@@ -76,7 +81,7 @@ impl Worker {
             let worker = &open.worker;
             let mut client = match tls || proxy_protocol {
                 false => {
-                    Client::new(Stream::Plain(accepted.stream), None, peer, local, listener, worker.clock.now_ms())
+                    Client::new(Stream::Plain(accepted.stream), peer, local, listener, false, worker.clock.now_ms())
                 }
                 // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
                 true => match Box::pin(accepted.begin(worker)).await {
@@ -114,10 +119,11 @@ impl Accepted {
     async fn begin(mut self, worker: &Worker) -> Option<Client> {
         let Listener { tls, proxy_protocol, .. } = worker.listeners[self.listener].configured;
         let timer = Timer::new();
-        if proxy_protocol
-            && let Some((source, destination)) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?
-        {
-            (self.peer, self.local) = (source, destination);
+        let mut is_https = tls;
+        if proxy_protocol {
+            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?;
+            (self.peer, self.local) = forwarded.endpoints.unwrap_or((self.peer, self.local));
+            is_https |= forwarded.is_tls;
         }
         let Accepted { stream, peer, local, listener } = self;
         let (stream, tls) = match tls {
@@ -128,7 +134,9 @@ impl Accepted {
                 (secured.stream, Some(secured.facts))
             }
         };
-        Some(Client::new(stream, tls, peer, local, listener, worker.clock.now_ms()))
+        let mut client = Client::new(stream, peer, local, listener, is_https, worker.clock.now_ms());
+        client.tls = tls.map(Rc::from);
+        Some(client)
     }
 }
 
@@ -144,6 +152,7 @@ impl Open {
     pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
         worker.counters.connections_open.add(1);
         worker.listeners[listener].open.add(1);
+        worker.turns.note_news();
         Open { worker: worker.clone(), listener: Some(listener) }
     }
 
@@ -159,6 +168,7 @@ impl Drop for Open {
         self.worker.counters.connections_open.sub(1);
         if let Some(listener) = self.listener {
             self.worker.listeners[listener].open.sub(1);
+            self.worker.turns.note_news();
         }
         if std::thread::panicking() {
             self.worker.counters.panics.add(1);

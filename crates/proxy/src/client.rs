@@ -33,8 +33,10 @@ pub(crate) struct Client {
     /// Who asks: the peer, or whom a trusted one names in the present request.
     pub(crate) address: IpAddr,
     pub(crate) local: SocketAddr,
-    /// What its TLS has agreed on; `None`: it has none.
+    /// What its TLS has agreed on; `None`: it has none with us.
     pub(crate) tls: Option<Rc<TlsFacts>>,
+    /// The client came over TLS, to us or to a balancer that says so.
+    pub(crate) is_https: bool,
     /// Which of the worker's listeners accepted it.
     pub(crate) listener: usize,
     /// The header lines that tell a node of this client; the same for every request of an untrusted one.
@@ -54,14 +56,16 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(
         stream: Stream,
-        tls: Option<Box<TlsFacts>>,
         peer: SocketAddr,
         local: SocketAddr,
         listener: usize,
+        is_https: bool,
         now_ms: u64,
     ) -> Client {
-        let forwarded = crate::forwarding::untrusted_lines(peer, local, scheme(tls.as_deref())).into();
-        Client::with_facts(stream, peer, local, listener, forwarded, tls.map(Rc::from), now_ms)
+        let forwarded = crate::forwarding::untrusted_lines(peer, local, scheme(is_https)).into();
+        let mut client = Client::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
+        client.is_https = is_https;
+        client
     }
 
     /// With what is known of the connection already.
@@ -80,6 +84,7 @@ impl Client {
             peer,
             address: peer.ip().to_canonical(),
             local,
+            is_https: tls.is_some(),
             tls,
             listener,
             forwarded,
@@ -98,13 +103,13 @@ impl Client {
 
     /// `http` or `https`
     pub(crate) fn scheme(&self) -> &'static str {
-        scheme(self.tls.as_deref())
+        scheme(self.is_https)
     }
 }
 
 /// `http` or `https`
-pub(crate) fn scheme(tls: Option<&TlsFacts>) -> &'static str {
-    if tls.is_some() { "https" } else { "http" }
+pub(crate) fn scheme(is_https: bool) -> &'static str {
+    if is_https { "https" } else { "http" }
 }
 
 impl Drop for Client {

@@ -1,6 +1,7 @@
 //! A worker's coarse clock and its timers.
 //!
-//! Time moves in ticks of [`TICK_MS`]; reading it is a load. A connection has one timer for its whole life, and setting
+//! Time is taken once a turn of the event loop; reading it is a load. Timers and all that is done now and then move in ticks of
+//! [`TICK_MS`], which take place only where something comes of them (see `turns`). A connection has one timer for its whole life, and setting
 //! its deadline is a store: the timing wheel holds it where an *earlier* deadline once was, and when that place comes
 //! round the timer moves on to where its deadline is now. So a busy connection touches the wheel about once a timeout,
 //! not twice a request, and an idle one not at all.
@@ -12,10 +13,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The clock's resolution. Timeouts are kept to within one of it, never early.
+/// The timers' resolution. Timeouts are kept to within one of it, never early.
 pub(crate) const TICK_MS: u64 = 50;
 /// Places of the wheel, about 51 seconds; a later deadline takes several rounds.
 const WHEEL_SLOTS: usize = 1024;
+/// Words of a map of the places.
+const MAP_WORDS: usize = WHEEL_SLOTS / 64;
 /// What the clock shows when it starts: what came from another process has begun before that.
 const START_MS: u64 = 2 * 366 * 24 * 3600 * 1000;
 /// No deadline.
@@ -28,6 +31,10 @@ pub(crate) struct Clock {
     now_ms: Cell<u64>,
     /// The last tick whose slot was emptied.
     tick: Cell<u64>,
+    /// The next one whose slot has something in it; `u64::MAX`: there is none.
+    next: Cell<u64>,
+    /// A bit for each slot: whether there may be something in it.
+    filled: [Cell<u64>; MAP_WORDS],
     wheel: RefCell<Vec<Vec<Rc<TimerCell>>>>,
     /// Timers in the wheel, dropped ones included.
     entries: Cell<usize>,
@@ -60,6 +67,8 @@ impl Clock {
             start: Instant::now(),
             now_ms: Cell::new(START_MS),
             tick: Cell::new(START_MS / TICK_MS),
+            next: Cell::new(u64::MAX),
+            filled: Default::default(),
             wheel: RefCell::new((0..WHEEL_SLOTS).map(|_| Vec::new()).collect()),
             entries: Cell::new(0),
             spare: RefCell::default(),
@@ -67,14 +76,25 @@ impl Clock {
             date_line: RefCell::default(),
             date_second: Cell::new(0),
         };
-        clock.advance();
+        clock.take_calendar();
         clock
     }
 
-    /// Milliseconds as of the last tick.
+    /// Milliseconds as of this turn.
     #[inline]
     pub(crate) fn now_ms(&self) -> u64 {
         self.now_ms.get()
+    }
+
+    /// When the last tick was due.
+    pub(crate) fn tick_ms(&self) -> u64 {
+        self.tick.get() * TICK_MS
+    }
+
+    /// When the next tick is due that a timer needs; `u64::MAX`: none does.
+    #[inline]
+    pub(crate) fn next_ms(&self) -> u64 {
+        self.next.get().saturating_mul(TICK_MS)
     }
 
     /// Milliseconds since 1970, as of the last tick.
@@ -87,9 +107,19 @@ impl Clock {
         out.extend_from_slice(self.date_line.borrow().as_bytes());
     }
 
-    /// Takes on the present time and wakes the tasks whose deadline has passed. Called every tick.
-    pub(crate) fn advance(&self) {
-        self.advance_to(self.start.elapsed().as_millis() as u64 + START_MS);
+    /// Takes on the present time; where that is in another tick than before, wakes the tasks whose deadline has passed, and
+    /// returns true.
+    #[inline]
+    pub(crate) fn advance(&self) -> bool {
+        let elapsed = self.start.elapsed();
+        let has_ticked = self.advance_to(START_MS + elapsed.as_secs() * 1000 + u64::from(elapsed.subsec_millis()));
+        if has_ticked {
+            self.take_calendar();
+        }
+        has_ticked
+    }
+
+    fn take_calendar(&self) {
         let now = SystemTime::now();
         let unix_ms = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         self.now_unix_ms.set(unix_ms);
@@ -99,25 +129,60 @@ impl Clock {
         }
     }
 
-    fn advance_to(&self, now_ms: u64) {
+    #[inline]
+    fn advance_to(&self, now_ms: u64) -> bool {
         self.now_ms.set(now_ms);
-        let now_tick = self.now_ms.get() / TICK_MS;
+        let has_ticked = now_ms >= (self.tick.get() + 1) * TICK_MS;
+        if has_ticked {
+            self.tick_to(now_ms / TICK_MS);
+        }
+        has_ticked
+    }
+
+    fn tick_to(&self, now_tick: u64) {
         // After a pause longer than a round every slot is due once.
         let first = (self.tick.get() + 1).max(now_tick.saturating_sub(WHEEL_SLOTS as u64 - 1));
         for tick in first..=now_tick {
             self.empty_slot(tick, now_tick);
         }
-        self.tick.set(now_tick.max(self.tick.get()));
+        self.tick.set(now_tick);
+        self.next.set(self.next_filled());
+    }
+
+    /// The first tick after the present one whose slot may have something in it.
+    fn next_filled(&self) -> u64 {
+        let first = (self.tick.get() + 1) as usize % WHEEL_SLOTS;
+        // The word of the first slot once more at the end, for what is before it.
+        for step in 0..=MAP_WORDS {
+            let at = (first / 64 + step) % MAP_WORDS;
+            let present = match step {
+                0 => self.filled[at].get() >> (first % 64) << (first % 64),
+                _ => self.filled[at].get(),
+            };
+            if present != 0 {
+                let slot = at * 64 + present.trailing_zeros() as usize;
+                return self.tick.get() + 1 + ((slot + WHEEL_SLOTS - first) % WHEEL_SLOTS) as u64;
+            }
+        }
+        u64::MAX
+    }
+
+    /// Notes whether there may be something in a slot.
+    #[inline]
+    fn mark(&self, slot: usize, is_filled: bool) {
+        let (word, bit) = (&self.filled[slot / 64], 1 << (slot % 64));
+        word.set(if is_filled { word.get() | bit } else { word.get() & !bit });
     }
 
     fn empty_slot(&self, tick: u64, now_tick: u64) {
+        let slot = tick as usize % WHEEL_SLOTS;
+        self.mark(slot, false);
         let mut due = self.spare.take();
-        std::mem::swap(&mut due, &mut self.wheel.borrow_mut()[tick as usize % WHEEL_SLOTS]);
+        std::mem::swap(&mut due, &mut self.wheel.borrow_mut()[slot]);
         self.entries.set(self.entries.get() - due.len());
         for cell in due.drain(..) {
             let scheduled = cell.scheduled.get();
-            if scheduled == 0 || scheduled > now_tick || scheduled as usize % WHEEL_SLOTS != tick as usize % WHEEL_SLOTS
-            {
+            if scheduled == 0 || scheduled > now_tick || scheduled as usize % WHEEL_SLOTS != slot {
                 continue;
             }
             cell.scheduled.set(0);
@@ -141,7 +206,10 @@ impl Clock {
         let tick = deadline.div_ceil(TICK_MS).clamp(now_tick + 1, last_tick);
         if cell.scheduled.get() == 0 || tick < cell.scheduled.get() {
             cell.scheduled.set(tick);
-            self.wheel.borrow_mut()[tick as usize % WHEEL_SLOTS].push(cell.clone());
+            let slot = tick as usize % WHEEL_SLOTS;
+            self.wheel.borrow_mut()[slot].push(cell.clone());
+            self.mark(slot, true);
+            self.next.set(self.next.get().min(tick));
             self.entries.set(self.entries.get() + 1);
         }
     }
@@ -389,7 +457,57 @@ mod tests {
         assert_eq!((stays.woken(), clock.entries()), (1, 0));
     }
 
+    #[test]
+    fn nobody_is_needed_before_the_first_timer() {
+        let clock = Clock::new();
+        assert_eq!(clock.next_ms(), u64::MAX);
+        let task = Task::new();
+        task.set(&clock, 10_010);
+        assert_eq!(clock.next_ms(), START_MS + 10_050);
+        task.set(&clock, 3_000);
+        assert_eq!(clock.next_ms(), START_MS + 3_000);
+        assert!(!clock.advance_to(START_MS + TICK_MS - 1), "a tick only at its time");
+        assert!(clock.advance_to(START_MS + TICK_MS));
+        // The place in the wheel stays where it was, and is passed by when its time comes.
+        task.set(&clock, 100_000);
+        to(&clock, 3_000);
+        assert_eq!(task.woken(), 0);
+        while clock.next_ms() < START_MS + 100_000 {
+            clock.advance_to(clock.next_ms());
+        }
+        to(&clock, 100_000);
+        assert_eq!((task.woken(), clock.next_ms()), (1, u64::MAX));
+    }
+
     proptest! {
+        /// Who sleeps until a tick is needed misses no deadline, whatever was set when.
+        #[test]
+        fn woken_in_time_by_the_ticks_that_are_needed(sets in prop::collection::vec((0u64..5_000, 0u64..150_000), 1..60)) {
+            let clock = Clock::new();
+            let mut tasks: Vec<(Task, u64)> = Vec::new();
+            let mut sets = sets.into_iter().scan(0, |at, (pause, after)| { *at += pause; Some((*at, after)) }).peekable();
+            loop {
+                let needed = clock.next_ms();
+                let set = sets.peek().map_or(u64::MAX, |(at, _)| START_MS + at);
+                if needed.min(set) == u64::MAX {
+                    break;
+                }
+                clock.advance_to(needed.min(set));
+                for (task, due) in &tasks {
+                    let is_woken = task.woken() > 0;
+                    prop_assert!(is_woken || now(&clock) < due + TICK_MS, "late: {due} at {}", now(&clock));
+                    prop_assert!(!is_woken || now(&clock) >= *due, "early: {due} at {}", now(&clock));
+                }
+                if set <= needed {
+                    let (at, after) = sets.next().expect("it was there");
+                    let task = Task::new();
+                    task.set(&clock, at + after);
+                    tasks.push((task, at + after));
+                }
+            }
+            prop_assert!(tasks.iter().all(|(task, _)| task.woken() == 1));
+        }
+
         /// Whatever deadlines are set when, and however irregularly time goes on: nobody is woken before the deadline
         /// without it being moved, and everybody by the first look at the clock a tick after it.
         #[test]

@@ -35,6 +35,9 @@ counters! {
     connections_refused,
     /// Streams of HTTP/2 refused because of that.
     streams_refused,
+    /// Requests of HTTP/2 refused before they were such to us: malformed, with too large fields, or more at once than a connection
+    /// may have.
+    http2_requests_refused,
     /// Times `accept` failed, for want of file descriptors above all.
     accept_errors,
     /// Connections closed because their PROXY protocol header was malformed or did not come.

@@ -23,11 +23,12 @@ impl Worker {
         accepting: &[AbortHandle],
         receiving: &[(usize, AbortHandle)],
         successor: Option<Arc<Successor>>,
+        deadline_ms: u64,
     ) {
         accepting.iter().for_each(AbortHandle::abort);
         // Who is told so once more is to be done sooner.
         let is_hurried = self.draining.get();
-        let giving = successor.map(|successor| Rc::new(Giving::new(successor, is_hurried)));
+        let giving = successor.map(|successor| Rc::new(Giving::new(successor, is_hurried, deadline_ms)));
         if let Some(giving) = &giving {
             listeners.retain(|(index, _)| !giving.leaves_listener(self.place(*index)));
             // Of one socket it is the successor who reads. Others are read on for the sessions that there are.

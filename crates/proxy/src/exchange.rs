@@ -265,6 +265,7 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
         client: client.address,
         peer: client.peer,
         local: client.local,
+        scheme: client.scheme(),
         tls: client.tls.as_deref(),
         protocol: client.protocol(&x.request),
         found: None,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use stillgate_route::SslVariable;
 use stillgate_tls::rustls::server::Acceptor;
 use stillgate_tls::rustls::{CipherSuite, ProtocolVersion, ServerConfig, ServerConnection};
-use stillgate_tls::{ClientCertificate, UNRECOGNIZED_NAME, client_certificate};
+use stillgate_tls::{ClientCertificate, Offer, Peer, UNRECOGNIZED_NAME, client_certificate, handshake_failure};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
@@ -43,16 +43,6 @@ impl TlsFacts {
             SslVariable::ClientFingerprint => client.map(|client| &*client.fingerprint),
         }
     }
-}
-
-/// Which protocols are offered (ALPN).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offer {
-    /// HTTP/2 and HTTP/1.1.
-    Http2,
-    Http1,
-    /// None: what is spoken is not ours to say.
-    Nothing,
 }
 
 /// A connection whose handshake is done.
@@ -110,7 +100,7 @@ pub(crate) async fn accept(
         Err(NoTls::UnknownName(Some(name))) => format!("there is no certificate for {name:?}"),
         Err(NoTls::UnknownName(None)) => "the client names no host, and no certificate is the default".to_owned(),
         Err(NoTls::Late) => "it was not complete within gateway.timeouts.head".to_owned(),
-        Err(NoTls::Failed(error)) => error.to_string(),
+        Err(NoTls::Failed(error)) => handshake_failure(&error, Peer::Client),
     };
     worker.counters.tls_handshake_errors.add(1);
     tracing::debug!(%peer, reason, "no TLS handshake");
@@ -150,7 +140,7 @@ async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     Ok((n > 0).then_some(byte[0]))
 }
 
-/// What holds for the name that the client asks for, without HTTP/2 where the listener has none; else that name.
+/// What holds for the name that the client asks for; else that name.
 fn config_for(
     worker: &Worker,
     offer: Offer,
@@ -158,14 +148,8 @@ fn config_for(
 ) -> Result<Arc<ServerConfig>, Option<String>> {
     let hello = hello.client_hello();
     let snapshot = worker.snapshot();
-    let found = snapshot.plan.tls.as_ref().and_then(|tls| tls.find(hello.server_name()));
-    let config = found.ok_or_else(|| hello.server_name().map(str::to_owned))?;
-    if offer == Offer::Http2 {
-        return Ok(config.clone());
-    }
-    let mut config = ServerConfig::clone(config);
-    config.alpn_protocols.retain(|protocol| offer == Offer::Http1 && protocol != b"h2");
-    Ok(Arc::new(config))
+    let found = snapshot.plan.tls.as_ref().and_then(|tls| tls.find(hello.server_name(), offer));
+    found.cloned().ok_or_else(|| hello.server_name().map(str::to_owned))
 }
 
 fn secured(stream: server::TlsStream<TcpStream>) -> Secured {

@@ -43,6 +43,7 @@ mod stream;
 mod stream_proxy;
 mod troubles;
 mod tunnel;
+mod turns;
 mod variables;
 mod worker;
 

@@ -8,8 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_tls::rustls::{self, ClientConfig};
+use stillgate_tls::{Peer, handshake_failure};
 use stillgate_upstream::{ConnMeta, Failure, Fit, UpstreamState};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -109,23 +110,13 @@ async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result
     Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
 }
 
-/// What a handshake failed of, with what to do about the usual causes.
+/// What a handshake failed of. Where we lack something the system's number tells.
 fn explained(error: io::Error) -> io::Error {
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    let hint = match cause {
-        Some(rustls::Error::InvalidMessage(_)) => "; if it does not speak TLS write `scheme: http`",
-        // The latter of a root that only has the name of the right one.
-        Some(rustls::Error::InvalidCertificate(
-            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
-        )) => "; name the roots of its certificate in `tls.ca`, or set `tls.verify: false`",
-        Some(rustls::Error::InvalidCertificate(
-            rustls::CertificateError::NotValidForName | rustls::CertificateError::NotValidForNameContext { .. },
-        )) => "; name the one it has a certificate of in `tls.sni`",
-        _ => "",
-    };
     match is_local(&error) {
         true => error,
-        false => io::Error::new(error.kind(), format!("TLS with the node failed: {error}{hint}")),
+        false => {
+            io::Error::new(error.kind(), format!("TLS with the node failed: {}", handshake_failure(&error, Peer::Node)))
+        }
     }
 }
 

@@ -34,6 +34,7 @@ use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
 use stillgate_wire::HeadLimits;
+use tokio::sync::watch;
 use tracing::debug;
 
 /// Everything a worker needs to know to serve.
@@ -338,6 +339,8 @@ impl From<&Gateway> for Settings {
 pub struct PlanCell {
     plan: ArcSwap<Plan>,
     version: AtomicU64,
+    /// Wakes workers that nothing else does.
+    news: watch::Sender<()>,
     /// Beside the Plan, since they come and go without it.
     pub challenges: Challenges,
 }
@@ -345,7 +348,12 @@ pub struct PlanCell {
 impl PlanCell {
     /// Holds its first Plan.
     pub fn new(plan: Arc<Plan>) -> PlanCell {
-        PlanCell { plan: ArcSwap::new(plan), version: AtomicU64::new(1), challenges: Challenges::default() }
+        PlanCell {
+            plan: ArcSwap::new(plan),
+            version: AtomicU64::new(1),
+            news: watch::Sender::new(()),
+            challenges: Challenges::default(),
+        }
     }
 
     /// The present Plan.
@@ -360,7 +368,13 @@ impl PlanCell {
         plan.revoked.iter().for_each(|lease| lease.revoke());
         let old = self.plan.swap(plan);
         self.version.fetch_add(1, Ordering::Release);
+        self.news.send_replace(());
         old
+    }
+
+    /// Changes whenever another Plan is published.
+    pub(crate) fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
     }
 
     /// Changes whenever the Plan does.

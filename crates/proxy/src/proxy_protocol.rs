@@ -19,8 +19,14 @@ use stillgate_wire::proxy_protocol::{Parsed, V2_BYTES_MAX, parse};
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
-/// Source and destination of the forwarded connection; `None` where those of the socket hold.
-pub(crate) type Endpoints = Option<(SocketAddr, SocketAddr)>;
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forwarded {
+    /// Source and destination of the forwarded connection; `None` where those of the socket hold.
+    pub(crate) endpoints: Option<(SocketAddr, SocketAddr)>,
+    /// Its client came over TLS, which has ended in front of us.
+    pub(crate) is_tls: bool,
+}
 
 /// Why a connection is closed without having been served.
 #[derive(Debug)]
@@ -55,9 +61,9 @@ impl fmt::Display for NoHeader {
 
 /// Waits for the header and takes it from the connection: whom the peer speaks for. `None` where the connection is to be closed
 /// instead, without an answer: what it speaks is not known.
-pub(crate) async fn begin(worker: &Worker, stream: &TcpStream, timer: &Timer, peer: SocketAddr) -> Option<Endpoints> {
+pub(crate) async fn begin(worker: &Worker, stream: &TcpStream, timer: &Timer, peer: SocketAddr) -> Option<Forwarded> {
     match read(worker, stream, timer).await {
-        Ok(endpoints) => Some(endpoints),
+        Ok(forwarded) => Some(forwarded),
         Err(NoHeader::Unused) => None,
         Err(error) => {
             worker.counters.proxy_protocol_errors.add(1);
@@ -67,7 +73,7 @@ pub(crate) async fn begin(worker: &Worker, stream: &TcpStream, timer: &Timer, pe
     }
 }
 
-async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Endpoints, NoHeader> {
+async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Forwarded, NoHeader> {
     let begun_ms = worker.clock.now_ms();
     let head_ms = worker.snapshot().plan.settings.head_ms;
     let mut header = Header::default();
@@ -94,7 +100,7 @@ struct Header {
 }
 
 impl Header {
-    fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<Endpoints, NoHeader>> {
+    fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<Forwarded, NoHeader>> {
         loop {
             let mut space = [MaybeUninit::uninit(); V2_BYTES_MAX];
             let mut space = ReadBuf::uninit(&mut space);
@@ -109,13 +115,15 @@ impl Header {
             let (end, complete) = match parse(space.filled()) {
                 Err(error) => return Poll::Ready(Err(NoHeader::Malformed(error))),
                 Ok(Parsed::Partial) => (space.filled().len(), None),
-                Ok(Parsed::Complete { len, addresses, .. }) => (len, Some(addresses)),
+                Ok(Parsed::Complete { len, addresses, tls, .. }) => {
+                    (len, Some(Forwarded { endpoints: addresses, is_tls: tls.is_some() }))
+                }
             };
             if let Err(error) = self.take(stream, end) {
                 return Poll::Ready(Err(NoHeader::Failed(error)));
             }
-            if let Some(addresses) = complete {
-                return Poll::Ready(Ok(addresses));
+            if let Some(forwarded) = complete {
+                return Poll::Ready(Ok(forwarded));
             }
         }
     }
@@ -151,8 +159,9 @@ mod tests {
 
     const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 443\r\n";
 
-    fn forwarded() -> Endpoints {
-        Some(("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap()))
+    fn forwarded() -> Forwarded {
+        let endpoints = ("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap());
+        Forwarded { endpoints: Some(endpoints), is_tls: false }
     }
 
     #[tokio::test]
@@ -160,8 +169,8 @@ mod tests {
         let (mut peer, mut stream) = pair().await;
         peer.write_all(&[LINE, b"GET / HTTP/1.1\r\n"].concat()).unwrap();
         let mut header = Header::default();
-        let endpoints = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap();
-        assert_eq!(endpoints, forwarded());
+        let found = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap();
+        assert_eq!(found, forwarded());
         let mut rest = [0; 16];
         stream.read_exact(&mut rest).await.unwrap();
         assert_eq!(&rest, b"GET / HTTP/1.1\r\n");

@@ -2,7 +2,8 @@
 
 use crate::plan::{Plan, PlanUpstream, Positions};
 use crate::stream::Stream;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashSet;
 use std::ops::Index;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub(crate) struct Snapshot {
     pub(crate) plan: Arc<Plan>,
     /// In the order of the Plan's upstreams.
     pub(crate) upstreams: Upstreams,
+    /// The states of upstreams that stream routes lead to, put together for the first who asks.
+    of_streams: OnceCell<HashSet<*const RefCell<UpstreamState<Stream>>>>,
 }
 
 /// A worker's upstreams, in pieces that Snapshots share: there may be fifty thousand, and a change of one comes in the midst of
@@ -41,7 +44,7 @@ impl Snapshot {
     /// nodes that stay.
     pub(crate) fn next(previous: Option<&Snapshot>, plan: Arc<Plan>, version: u64) -> Snapshot {
         if let Some(previous) = previous.filter(|previous| Arc::ptr_eq(&previous.plan.upstreams, &plan.upstreams)) {
-            return Snapshot { version, plan, upstreams: previous.upstreams.clone() };
+            return Snapshot { version, plan, upstreams: previous.upstreams.clone(), of_streams: OnceCell::new() };
         }
         let before = previous.map_or(&[][..], |previous| &previous.plan.upstreams);
         let nothing = Upstreams::default();
@@ -81,7 +84,16 @@ impl Snapshot {
             }
         };
         let upstreams = Upstreams { pieces: plan.upstreams.chunks(PIECE).enumerate().map(piece).collect() };
-        Snapshot { version, plan, upstreams }
+        Snapshot { version, plan, upstreams, of_streams: OnceCell::new() }
+    }
+
+    /// Whether a stream route leads to this upstream, which may be of an earlier Plan.
+    pub(crate) fn has_streams_to(&self, upstream: &WorkerUpstream) -> bool {
+        let of_streams = self.of_streams.get_or_init(|| {
+            let routes = self.plan.stream_routes.iter();
+            routes.map(|of| Rc::as_ptr(&self.upstreams[of.route.upstream].state)).collect()
+        });
+        of_streams.contains(&Rc::as_ptr(&upstream.state))
     }
 }
 

@@ -2,26 +2,25 @@
 //! while with a count, not once each.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::net::SocketAddr;
 
 /// Between two lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;
 
-/// What went wrong since the last line about it.
+/// What goes wrong, each kind by itself.
 #[derive(Default)]
 pub(crate) struct Troubles {
     /// Requests that their upstream did not serve.
-    requests: Cell<u64>,
-    latest: RefCell<Option<Trouble>>,
-    reported_ms: Cell<u64>,
+    requests: Kind<Trouble>,
     /// Clients' connections closed before their first request.
-    connections: Cell<u64>,
-    latest_connection: RefCell<Option<(SocketAddr, String)>>,
-    connections_reported_ms: Cell<u64>,
-    /// Streams of HTTP/2 reset before they were requests.
-    streams: Cell<u64>,
-    latest_stream: Cell<Option<(SocketAddr, &'static str)>>,
-    streams_reported_ms: Cell<u64>,
+    connections: Kind<(SocketAddr, String)>,
+    /// Datagrams dropped because there is no session for them.
+    datagrams: Kind<(SocketAddr, String)>,
+    /// Streams of HTTP/2 refused before they were requests.
+    streams: Kind<(SocketAddr, &'static str)>,
+    /// Connections that another process takes, and that cannot be given to it.
+    kept: Kind<io::Error>,
 }
 
 struct Trouble {
@@ -30,53 +29,96 @@ struct Trouble {
     node: Option<SocketAddr>,
 }
 
+/// What has gone wrong since the last line about it.
+struct Kind<T> {
+    count: Cell<u64>,
+    latest: RefCell<Option<T>>,
+    reported_ms: Cell<u64>,
+}
+
+impl<T> Default for Kind<T> {
+    fn default() -> Kind<T> {
+        Kind { count: Cell::new(0), latest: RefCell::new(None), reported_ms: Cell::new(0) }
+    }
+}
+
+impl<T> Kind<T> {
+    fn note(&self, count: u64, latest: T) {
+        self.count.set(self.count.get() + count);
+        self.latest.replace(Some(latest));
+    }
+
+    /// How many and the latest, where it is time to tell.
+    fn due(&self, now_ms: u64) -> Option<(u64, T)> {
+        let is_due = self.reported_ms.get() == 0 || now_ms >= self.reported_ms.get() + REPORT_EVERY_MS;
+        let latest = self.latest.borrow_mut().take_if(|_| is_due)?;
+        self.reported_ms.set(now_ms);
+        Some((self.count.take(), latest))
+    }
+}
+
 impl Troubles {
     /// A request failed.
     pub(crate) fn note(&self, upstream: &str, message: &str, node: Option<SocketAddr>) {
-        self.requests.set(self.requests.get() + 1);
-        let trouble = Trouble { upstream: upstream.to_owned(), message: message.to_owned(), node };
-        self.latest.replace(Some(trouble));
+        self.requests.note(1, Trouble { upstream: upstream.to_owned(), message: message.to_owned(), node });
     }
 
     /// A client's connection was closed before its first request.
     pub(crate) fn note_connection(&self, peer: SocketAddr, message: String) {
-        self.connections.set(self.connections.get() + 1);
-        self.latest_connection.replace(Some((peer, message)));
+        self.connections.note(1, (peer, message));
     }
 
-    /// A client's stream of HTTP/2 was reset before it was a request.
-    pub(crate) fn note_stream(&self, peer: SocketAddr, message: &'static str) {
-        self.streams.set(self.streams.get() + 1);
-        self.latest_stream.set(Some((peer, message)));
+    /// A datagram got no session.
+    pub(crate) fn note_datagram(&self, peer: SocketAddr, message: String) {
+        self.datagrams.note(1, (peer, message));
+    }
+
+    /// A client's streams of HTTP/2 were refused before they were requests.
+    pub(crate) fn note_streams(&self, peer: SocketAddr, count: u64, message: &'static str) {
+        self.streams.note(count, (peer, message));
+    }
+
+    /// A connection cannot be given away now.
+    pub(crate) fn note_kept(&self, error: io::Error) {
+        self.kept.note(1, error);
     }
 
     /// Writes the lines that are due.
     pub(crate) fn report(&self, now_ms: u64) {
-        if is_due(&self.reported_ms, now_ms)
-            && let Some(Trouble { upstream, message, node }) = self.latest.take()
-        {
-            self.reported_ms.set(now_ms);
-            let requests = self.requests.take();
+        if let Some((requests, Trouble { upstream, message, node })) = self.requests.due(now_ms) {
             let node = node.map_or("none".to_owned(), |node| node.to_string());
             tracing::warn!(requests, %upstream, node, "requests or streams were not served by their upstream; the latest: {message}");
         }
-        if is_due(&self.connections_reported_ms, now_ms)
-            && let Some((peer, message)) = self.latest_connection.take()
-        {
-            self.connections_reported_ms.set(now_ms);
-            let connections = self.connections.take();
+        if let Some((connections, (peer, message))) = self.connections.due(now_ms) {
             tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
         }
-        if is_due(&self.streams_reported_ms, now_ms)
-            && let Some((peer, message)) = self.latest_stream.take()
-        {
-            self.streams_reported_ms.set(now_ms);
-            let streams = self.streams.take();
-            tracing::warn!(streams, %peer, "streams of HTTP/2 were reset before they were requests; the latest: {message}");
+        if let Some((datagrams, (peer, message))) = self.datagrams.due(now_ms) {
+            tracing::warn!(datagrams, %peer, "datagrams were dropped, as there is no session for them; the latest: {message}");
+        }
+        if let Some((streams, (peer, message))) = self.streams.due(now_ms) {
+            tracing::warn!(streams, %peer, "streams of HTTP/2 were refused before they were requests; the latest: {message}");
+        }
+        if let Some((attempts, error)) = self.kept.due(now_ms) {
+            tracing::warn!(attempts, %error, "connections cannot be handed over to the new process now; they are served here and tried again");
         }
     }
 }
 
-fn is_due(reported_ms: &Cell<u64>, now_ms: u64) -> bool {
-    reported_ms.get() == 0 || now_ms >= reported_ms.get() + REPORT_EVERY_MS
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_told_now_and_then_with_its_count() {
+        let kind = Kind::default();
+        assert_eq!(kind.due(1_000), None);
+        kind.note(1, "first");
+        kind.note(2, "second");
+        assert_eq!(kind.due(1_000), Some((3, "second")));
+        kind.note(1, "third");
+        assert_eq!(kind.due(1_000 + REPORT_EVERY_MS - 1), None);
+        kind.note(1, "fourth");
+        assert_eq!(kind.due(1_000 + REPORT_EVERY_MS), Some((2, "fourth")));
+        assert_eq!(kind.due(u64::MAX / 2), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! The variables of a request in flight, answered from the bytes of its head.
 
-use crate::client::{Client, scheme};
+use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::handshake::TlsFacts;
 use std::io::Write;
@@ -23,7 +23,9 @@ pub(crate) struct RequestVars<'a> {
     pub(crate) local: SocketAddr,
     /// The version of HTTP that the client speaks.
     pub(crate) protocol: &'static str,
-    /// `None`: the connection is a plain one.
+    /// `http` or `https`
+    pub(crate) scheme: &'static str,
+    /// `None`: the connection has none with us.
     pub(crate) tls: Option<&'a TlsFacts>,
     /// The route that was found, whose path or regexes may have captured something.
     pub(crate) found: Option<(&'a Matcher, Match)>,
@@ -110,7 +112,7 @@ impl Lookup for RequestVars<'_> {
             Variable::IsArgs => Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" }),
             Variable::Host => Some(self.host),
             Variable::RequestMethod => Some(self.request.method_bytes(self.head)),
-            Variable::Scheme => Some(scheme(self.tls).as_bytes()),
+            Variable::Scheme => Some(self.scheme.as_bytes()),
             Variable::ServerProtocol => Some(self.protocol.as_bytes()),
             Variable::RemoteAddr => Some(written(buffer, self.client)),
             Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
@@ -156,6 +158,7 @@ pub(crate) fn with_vars<R>(
         client: client.address,
         peer: client.peer,
         local: client.local,
+        scheme: client.scheme(),
         tls: client.tls.as_deref(),
         protocol: client.protocol(&x.request),
         found: x.outcome.route.map(|found| (matcher, found)),

@@ -7,7 +7,7 @@ use crate::buffer::Buffers;
 use crate::caching::RouteMemory;
 use crate::challenges::Challenges;
 use crate::client::Client;
-use crate::clock::{Clock, TICK_MS};
+use crate::clock::Clock;
 use crate::counters::WorkerCounters;
 use crate::exchange::{Exchange, Timing};
 use crate::handover::{self, Arrival, Giving, Successor, Takes};
@@ -17,10 +17,10 @@ use crate::overview::{self, Question};
 use crate::plan::PlanCell;
 use crate::snapshot::{Snapshot, WorkerUpstream};
 use crate::sockets::WorkerSocket;
-use crate::stream::Stream;
 use crate::stream_proxy::{self, StreamVars};
 use crate::troubles::Troubles;
 use crate::tunnel::Watches;
+use crate::turns::{self, Turns};
 use crate::variables::with_vars;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -33,19 +33,12 @@ use stillgate_metrics::Writer;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
-use tokio::time::MissedTickBehavior;
+use tokio::time::sleep;
 
 /// Free exchanges kept by a worker.
 const EXCHANGES_FREE_MAX: usize = 256;
-/// Ticks between looks at the pools and the log.
-const TICKS_PER_SECOND: u64 = 1000 / TICK_MS;
-const TICKS_PER_FLUSH: u64 = 2;
-/// Connections that must have been closed for their memory to be given back.
-const GIVE_BACK_CONNECTIONS: u64 = 1000;
-/// Timers of closed connections that may wait for their place in the wheel to come round.
-const TIMERS_SPARE_MAX: u64 = 4096;
-/// Buffers an idle worker keeps.
-const BUFFERS_KEPT_IDLE: usize = 8;
+/// A worker that is to end looks this often whether it can.
+const END_LOOK: Duration = Duration::from_millis(50);
 
 /// What the control thread asks of the workers.
 #[derive(Debug, Clone)]
@@ -109,58 +102,60 @@ pub(crate) struct Worker {
     /// Requests of HTTP/2 being served.
     pub(crate) streams: Cell<u64>,
     /// Returns this thread's free memory to the system; takes a moment.
-    give_back: fn(),
-    /// Most connections open at once since memory was last given back.
-    peak: Cell<u64>,
+    pub(crate) give_back: fn(),
+    pub(crate) turns: Turns,
 }
 
 /// Runs a worker until it has drained.
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let local = LocalSet::new();
+    let _runtime = runtime.enter();
     let (mut commands, mut questions, mut arrivals) = (setup.commands.clone(), setup.questions, setup.arrivals);
-    local.block_on(&runtime, async move {
-        let of_streams = setup.configured.len()..setup.configured.len() + setup.stream_listeners.len();
-        let (of_tcp, of_udp): (Vec<_>, Vec<_>) = setup.sockets.into_iter().partition(|of| of.listener < of_streams.end);
-        let datagrams: Vec<(usize, UdpSocket)> = of_udp
-            .into_iter()
-            .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?)))
-            .collect::<io::Result<_>>()?;
-        let listeners: Vec<(usize, Rc<TcpListener>)> = of_tcp
-            .into_iter()
-            .map(|of| Ok((of.listener, Rc::new(TcpListener::from_std(of.socket.into())?))))
-            .collect::<io::Result<_>>()?;
-        let version = setup.plans.version();
-        let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
-        let worker = Rc::new(Worker {
-            clock: Clock::new(),
-            buffers: Buffers::default(),
-            counters: setup.counters,
-            listeners: setup.configured.into_iter().map(Listener::new).collect(),
-            stream_listeners: setup.stream_listeners.into(),
-            addresses: setup.addresses,
-            draining: Cell::new(false),
-            giving: RefCell::default(),
-            takes: Takes::default(),
-            troubles: Troubles::default(),
-            connecting: Connecting::default(),
-            watches: Watches::default(),
-            plans: setup.plans,
-            snapshot: RefCell::new(snapshot),
-            is_logging: setup.sink.is_some(),
-            sink: RefCell::new(setup.sink),
-            recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
-            routes: RefCell::new(RouteMemory::new(setup.secret)),
-            random: Cell::new(setup.seed | 1),
-            exchanges: RefCell::default(),
-            refusals: Cell::new(0),
-            streams: Cell::new(0),
-            give_back: setup.give_back,
-            peak: Cell::new(0),
-        });
-        worker.live(listeners, datagrams, &mut commands, &mut questions, &mut arrivals).await;
-        Ok(())
-    })
+    let of_streams = setup.configured.len()..setup.configured.len() + setup.stream_listeners.len();
+    let (of_tcp, of_udp): (Vec<_>, Vec<_>) = setup.sockets.into_iter().partition(|of| of.listener < of_streams.end);
+    let datagrams: Vec<(usize, UdpSocket)> = of_udp
+        .into_iter()
+        .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?)))
+        .collect::<io::Result<_>>()?;
+    let listeners: Vec<(usize, Rc<TcpListener>)> = of_tcp
+        .into_iter()
+        .map(|of| Ok((of.listener, Rc::new(TcpListener::from_std(of.socket.into())?))))
+        .collect::<io::Result<_>>()?;
+    let version = setup.plans.version();
+    let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
+    let worker = Rc::new(Worker {
+        clock: Clock::new(),
+        buffers: Buffers::default(),
+        counters: setup.counters,
+        listeners: setup.configured.into_iter().map(Listener::new).collect(),
+        stream_listeners: setup.stream_listeners.into(),
+        addresses: setup.addresses,
+        draining: Cell::new(false),
+        giving: RefCell::default(),
+        takes: Takes::default(),
+        troubles: Troubles::default(),
+        connecting: Connecting::default(),
+        watches: Watches::default(),
+        plans: setup.plans,
+        snapshot: RefCell::new(snapshot),
+        is_logging: setup.sink.is_some(),
+        sink: RefCell::new(setup.sink),
+        recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
+        routes: RefCell::new(RouteMemory::new(setup.secret)),
+        random: Cell::new(setup.seed | 1),
+        exchanges: RefCell::default(),
+        refusals: Cell::new(0),
+        streams: Cell::new(0),
+        give_back: setup.give_back,
+        turns: Turns::new()?,
+    });
+    let tasks = LocalSet::new();
+    let living = worker.clone();
+    let life = tasks.spawn_local(async move {
+        living.live(listeners, datagrams, &mut commands, &mut questions, &mut arrivals).await;
+    });
+    turns::run(&runtime, &tasks, &worker, life);
+    Ok(())
 }
 
 impl Worker {
@@ -180,21 +175,17 @@ impl Worker {
             .into_iter()
             .map(|(index, socket)| (index, spawn_local(stream_proxy::serve_udp(self.clone(), socket)).abort_handle()))
             .collect();
-        let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0u64;
         let mut deadline_ms = u64::MAX;
+        let mut plans = self.plans.news();
         loop {
             tokio::select! {
-                _ = ticks.tick() => {
-                    count += 1;
-                    self.tick(count);
-                }
+                () = sleep(END_LOOK), if self.draining.get() => {}
                 Some(question) = questions.recv() => {
                     spawn_local(overview::answer(self.clone(), question));
                 }
                 Some(arrival) = arrivals.recv() => handover::take(self, arrival),
                 () = self.give_some() => {}
+                Ok(()) = plans.changed() => self.watches.look(self.snapshot().plan.revocations),
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
                     let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
@@ -204,7 +195,8 @@ impl Worker {
                         Command::Drain(time) => (None, time),
                     };
                     deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
-                    self.start_draining(std::mem::take(&mut listeners), &accepting, &receiving, successor).await;
+                    let listeners = std::mem::take(&mut listeners);
+                    self.start_draining(listeners, &accepting, &receiving, successor, deadline_ms).await;
                     if changed.is_err() {
                         return;
                     }
@@ -218,50 +210,6 @@ impl Worker {
                 self.tick_metrics(true);
                 return;
             }
-        }
-    }
-
-    fn tick(&self, count: u64) {
-        self.clock.advance();
-        self.watches.tick(self.snapshot().plan.revocations);
-        self.tick_metrics(count.is_multiple_of(TICKS_PER_SECOND));
-        if count.is_multiple_of(TICKS_PER_FLUSH)
-            && let Some(sink) = &mut *self.sink.borrow_mut()
-        {
-            sink.flush();
-        }
-        if count.is_multiple_of(TICKS_PER_SECOND) {
-            let now_ms = self.clock.now_ms();
-            for upstream in self.snapshot().upstreams.iter() {
-                let mut state = upstream.state.borrow_mut();
-                if state.idle() > 0 {
-                    state.expire(now_ms, Stream::is_dead);
-                }
-            }
-            self.troubles.report(now_ms);
-            self.routes.borrow_mut().tick(&self.snapshot().plan, &self.counters);
-            self.give_memory_back();
-        }
-    }
-
-    /// After a burst: what idle connections and their requests used is not kept for ever.
-    fn give_memory_back(&self) {
-        if self.counters.requests_in_flight.get() == 0 {
-            self.exchanges.borrow_mut().truncate(BUFFERS_KEPT_IDLE);
-            self.buffers.shrink(BUFFERS_KEPT_IDLE);
-        }
-        let open = self.counters.connections_open.get();
-        // Each has a timer, and so have sessions of UDP and requests of HTTP/2.
-        let timers = open + self.counters.udp_sessions_open.get() + self.streams.get();
-        if self.clock.entries() as u64 > 2 * timers + TIMERS_SPARE_MAX {
-            self.clock.sweep();
-        }
-        self.peak.set(self.peak.get().max(open));
-        let is_quiet = self.counters.requests_in_flight.get() == 0;
-        if is_quiet && self.peak.get() - open >= GIVE_BACK_CONNECTIONS {
-            self.peak.set(open);
-            self.clock.sweep();
-            (self.give_back)();
         }
     }
 
@@ -302,7 +250,7 @@ impl Worker {
         }
     }
 
-    fn tick_metrics(&self, due: bool) {
+    pub(crate) fn tick_metrics(&self, due: bool) {
         if let Some(recorder) = &self.recorder {
             let snapshot = self.snapshot.borrow();
             let now_unix_ms = self.clock.now_unix_ms();
@@ -312,6 +260,7 @@ impl Worker {
 
     /// Tells the metrics that a node was set aside, or works again.
     pub(crate) fn tell_node(&self, upstream: &WorkerUpstream, index: usize) {
+        self.turns.note_news();
         if let Some(recorder) = &self.recorder {
             let snapshot = self.snapshot.borrow();
             recorder.borrow_mut().tell_node(snapshot.plan.metrics(), upstream, index, self.clock.now_ms());
@@ -340,9 +289,22 @@ impl Worker {
         }
     }
 
+    /// Lets go of free exchanges above this many.
+    pub(crate) fn keep_exchanges(&self, count: usize) {
+        self.exchanges.borrow_mut().truncate(count);
+    }
+
+    /// Hands the lines of the access log on.
+    pub(crate) fn flush_log(&self) {
+        if let Some(sink) = &mut *self.sink.borrow_mut() {
+            sink.flush();
+        }
+    }
+
     /// Counts a finished request, and writes its line of the access log.
     pub(crate) fn record(&self, client: &Client, x: &mut Exchange, snapshot: &Snapshot) {
         let ended = x.outcome.started.map(|_| Instant::now());
+        self.turns.note_news();
         if let Some(recorder) = &self.recorder {
             recorder.borrow_mut().record(client, x, snapshot, ended);
         }
@@ -353,6 +315,7 @@ impl Worker {
 
     /// Counts a session of `stream_proxy` that has ended, and writes its line of the access log.
     pub(crate) fn record_session(&self, vars: &StreamVars<'_>, received: u64, sent: u64) {
+        self.turns.note_news();
         if let Some(recorder) = &self.recorder {
             recorder.borrow_mut().record_session(self.snapshot.borrow().plan.metrics(), vars.session, received, sent);
         }

@@ -3,6 +3,7 @@
 //! Clients with all intermediates in their cache do not notice a chain that is none; the others fail. So it is refused
 //! before anybody is shown it.
 
+use crate::handshake_failure::chain_failure;
 use crate::problem::{Place, Problems};
 use crate::provider::provider;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -80,7 +81,7 @@ fn reason(error: Error, number: usize, shown: Shown) -> String {
             };
             format!("a certificate is not for {whom} (extended key usage)")
         }
-        other => format!("it does not lead to certificate {number}: {other}"),
+        other => format!("it does not lead to certificate {number}: {}", chain_failure(&other)),
     }
 }
 

@@ -9,8 +9,7 @@ use crate::material::Inputs;
 use crate::ocsp;
 use crate::ordered;
 use crate::problem::{Place, Problem};
-use crate::server;
-use rustls::ServerConfig;
+use crate::server::{self, Configs};
 use std::sync::Arc;
 use stillgate_config::{ServerSsl, Ssl, SslUse};
 
@@ -19,7 +18,7 @@ use stillgate_config::{ServerSsl, Ssl, SslUse};
 pub(crate) struct Entry {
     pub(crate) ssl: Arc<Ssl>,
     /// Of an entry for clients of our listeners.
-    pub(crate) server: Option<Arc<ServerConfig>>,
+    pub(crate) server: Option<Arc<Configs>>,
     pub(crate) identity: Arc<Identity>,
     /// Of all it was read from.
     pub(crate) digest: Digest,
@@ -106,7 +105,7 @@ fn paths(path: &str, index: usize) -> (String, String) {
     }
 }
 
-type Made = (Arc<Identity>, Option<Arc<ServerConfig>>, Vec<Expiry>);
+type Made = (Arc<Identity>, Option<Arc<Configs>>, Vec<Expiry>);
 
 fn make(
     ssl: &Ssl,
@@ -164,7 +163,7 @@ fn server_config(
     path: &str,
     inputs: &Inputs<'_>,
     loading: &mut Loading<'_>,
-) -> Option<Arc<ServerConfig>> {
+) -> Option<Arc<Configs>> {
     let problems = &mut loading.problems;
     let verifier = match (&ssl.client, &texts.ca) {
         (Some(client), Some(ca)) => {

@@ -4,7 +4,7 @@ use crate::client::{ClientTls, name_of};
 use crate::entry::{Entry, entry};
 use crate::loading::Loading;
 use crate::pem::Files;
-use crate::problem::{Problem, Refused};
+use crate::problem::{Problem, Problems, Refused};
 use crate::server::ServerTls;
 use crate::towards::AllTowards;
 use rustls::ClientConfig;
@@ -65,6 +65,19 @@ pub fn files_of(config: &Config) -> BTreeSet<PathBuf> {
 impl Material {
     /// Loads all of it; the warnings are what its owner should know all the same.
     pub fn load(config: &Config, inputs: &Inputs<'_>) -> Result<(Material, Vec<Problem>), Refused> {
+        let (material, problems) = Material::gather(config, inputs, None);
+        problems.finish().map(|warnings| (material, warnings))
+    }
+
+    /// What has changed of the files of a configuration that is served with `inputs.previous`: what cannot be used any more
+    /// stays as it was, so that it keeps nothing else from being renewed. The problems are those of what stays.
+    pub fn renew(config: &Config, inputs: &Inputs<'_>) -> (Material, Vec<Problem>) {
+        let (material, problems) = Material::gather(config, inputs, inputs.previous);
+        (material, problems.finish().err().map_or(Vec::new(), |refused| refused.errors))
+    }
+
+    /// `stays`: what takes the place of that which cannot be used.
+    fn gather(config: &Config, inputs: &Inputs<'_>, stays: Option<&Material>) -> (Material, Problems) {
         let mut loading = Loading::new(inputs.files, inputs.now);
         let mut material = Material {
             towards: AllTowards::new(inputs.previous.map(|previous| &previous.towards)),
@@ -74,28 +87,36 @@ impl Material {
         for ssl in &config.ssls {
             let path = format!("ssls[{:?}]", ssl.id);
             let known = known.get(ssl.id.as_str()).copied();
-            material.entries.extend(entry(ssl, &path, known, inputs, &mut loading));
+            let made = entry(ssl, &path, known, inputs, &mut loading);
+            material.entries.extend(made.or_else(|| stays.and(known.cloned())));
         }
         let entries = by_id(&material.entries);
         for upstream in &config.upstreams {
             let Some(tls) = &upstream.tls else { continue };
             let path = format!("upstreams[{:?}].tls", upstream.key);
-            let Some(config) = material.towards.of(tls, &path, &entries, inputs, &mut loading) else { continue };
-            let sni = tls.sni.as_deref().and_then(name_of);
             let known = inputs.previous.and_then(|previous| previous.clients.get(&upstream.key));
-            let client = match known.filter(|known| Arc::ptr_eq(&known.config, &config) && known.sni == sni) {
-                Some(known) => known.clone(),
-                None => Arc::new(ClientTls { config, sni }),
+            let client = match material.towards.of(tls, &path, &entries, inputs, &mut loading) {
+                Some(config) => {
+                    let sni = tls.sni.as_deref().and_then(name_of);
+                    match known.filter(|known| Arc::ptr_eq(&known.config, &config) && known.sni == sni) {
+                        Some(known) => known.clone(),
+                        None => Arc::new(ClientTls { config, sni }),
+                    }
+                }
+                None => match stays.and(known) {
+                    Some(known) => known.clone(),
+                    None => continue,
+                },
             };
             material.clients.insert(upstream.key.clone(), client);
         }
         if let Some(acme) = &config.gateway.acme {
             let tls = UpstreamTls { client: None, verify: true, ca: acme.ca.clone(), sni: None };
-            material.acme = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
+            let made = material.towards.of(&tls, "gateway.acme", &HashMap::new(), inputs, &mut loading);
+            material.acme = made.or_else(|| stays.and_then(|stays| stays.acme.clone()));
         }
-        let warnings = loading.problems.finish()?;
         material.server = material.server(inputs.previous);
-        Ok((material, warnings))
+        (material, loading.problems)
     }
 
     /// The ids of the entries of `ssls` and when the first of their certificates ends, in seconds since 1970; none of

@@ -16,6 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{KeyPair, Pem, Ssl, SslUse};
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// What a file with an ordered certificate holds, where it can be used.
@@ -27,6 +28,9 @@ pub struct Ordered {
     pub not_before_seconds: i64,
     /// When the first certificate of its chain ends.
     pub not_after_seconds: i64,
+    /// By which its server knows it (RFC 9773 section 4.1): the contents of its authority key identifier, and of its serial
+    /// number. `None`: it does not say whose key has signed it.
+    pub key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Ordered {
@@ -116,6 +120,14 @@ fn ordered(checked: &Checked) -> Option<Ordered> {
         names: crate::identity::names(&leaf),
         not_before_seconds: leaf.validity().not_before.timestamp(),
         not_after_seconds: checked.expiry.not_after_seconds,
+        key: authority_key(&leaf).map(|authority| (authority, leaf.raw_serial().to_vec())),
+    })
+}
+
+fn authority_key(leaf: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    leaf.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(identifier) => Some(identifier.key_identifier.as_ref()?.0.to_vec()),
+        _ => None,
     })
 }
 

@@ -1,4 +1,4 @@
-//! What clients are shown: one `rustls::ServerConfig` for each entry of `ssls`, found by the name that a client asks for.
+//! What clients are shown: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client asks for.
 
 use crate::entry::Entry;
 use crate::identity::Identity;
@@ -33,9 +33,51 @@ pub struct ServerTls {
     any_asks: bool,
 }
 
+/// Which of the protocols that there are a listener offers (ALPN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// HTTP/2 and HTTP/1.1.
+    Http2,
+    /// HTTP/1.1 alone.
+    Http1,
+    /// None: what is spoken is not ours to say.
+    Nothing,
+}
+
+/// One entry's configuration, once for each [`Offer`]. All else is the same, the keys of session tickets included.
+#[derive(Debug)]
+pub(crate) struct Configs {
+    http2: Arc<ServerConfig>,
+    http1: Arc<ServerConfig>,
+    nothing: Arc<ServerConfig>,
+}
+
+impl Configs {
+    fn new(config: ServerConfig) -> Configs {
+        let offering = |protocols: fn(&[u8]) -> bool| {
+            let mut config = config.clone();
+            config.alpn_protocols.retain(|protocol| protocols(protocol));
+            Arc::new(config)
+        };
+        Configs {
+            http2: offering(|_| true),
+            http1: offering(|protocol| protocol != b"h2"),
+            nothing: offering(|_| false),
+        }
+    }
+
+    fn offering(&self, offer: Offer) -> &Arc<ServerConfig> {
+        match offer {
+            Offer::Http2 => &self.http2,
+            Offer::Http1 => &self.http1,
+            Offer::Nothing => &self.nothing,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Found {
-    config: Arc<ServerConfig>,
+    configs: Arc<Configs>,
     /// Whether clients must have a certificate.
     asks: bool,
 }
@@ -45,8 +87,8 @@ impl ServerTls {
     pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> ServerTls {
         let (mut exact, mut wildcard, mut default, mut any_asks) = (HashMap::new(), HashMap::new(), None, false);
         for entry in entries {
-            let (SslUse::Server(ssl), Some(config)) = (&entry.ssl.usage, &entry.server) else { continue };
-            let found = Found { config: config.clone(), asks: ssl.client.is_some() };
+            let (SslUse::Server(ssl), Some(configs)) = (&entry.ssl.usage, &entry.server) else { continue };
+            let found = Found { configs: configs.clone(), asks: ssl.client.is_some() };
             any_asks |= found.asks;
             for name in &ssl.names {
                 match name.strip_prefix("*.") {
@@ -63,8 +105,8 @@ impl ServerTls {
 
     /// For the name that a client asks for: the entry with that name, else the one with a wildcard in place of its first
     /// label, else the default. `None`: the client is to be refused.
-    pub fn find(&self, server_name: Option<&str>) -> Option<&Arc<ServerConfig>> {
-        self.found(server_name).map(|found| &found.config)
+    pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<&Arc<ServerConfig>> {
+        self.found(server_name).map(|found| found.configs.offering(offer))
     }
 
     /// Whether a request for `host` (a `Host` field, with or without a port) may come over a connection whose client asked
@@ -80,7 +122,7 @@ impl ServerTls {
             _ => host,
         };
         let (came, wanted) = (self.found(server_name), self.found(Some(host)));
-        let is_same = |wanted: &Found| came.is_some_and(|came| Arc::ptr_eq(&came.config, &wanted.config));
+        let is_same = |wanted: &Found| came.is_some_and(|came| Arc::ptr_eq(&came.configs, &wanted.configs));
         wanted.is_none_or(|wanted| !wanted.asks || (has_certificate && is_same(wanted)))
     }
 
@@ -103,7 +145,7 @@ impl ServerTls {
     }
 }
 
-/// One entry's configuration. The keys of its session tickets are its own: a session of one entry cannot be resumed at
+/// One entry's configurations. The keys of its session tickets are its own: a session of one entry cannot be resumed at
 /// another, which may ask for other clients' certificates.
 pub(crate) fn config(
     ssl: &ServerSsl,
@@ -112,7 +154,7 @@ pub(crate) fn config(
     alpn: &[&[u8]],
     place: Place<'_>,
     problems: &mut Problems,
-) -> Option<Arc<ServerConfig>> {
+) -> Option<Arc<Configs>> {
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&versions(ssl.versions));
     let made = builder.and_then(|builder| {
         let verifier = verifier.unwrap_or_else(|| Arc::new(NoClientAuth));
@@ -123,10 +165,10 @@ pub(crate) fn config(
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(Arc::new(config))
+        Ok(Arc::new(Configs::new(config)))
     });
     match made {
-        Ok(config) => Some(config),
+        Ok(configs) => Some(configs),
         Err(error) => {
             problems.error(place, format!("TLS cannot be set up: {error}"), "is the system out of random numbers?");
             None

@@ -170,6 +170,18 @@ impl Balancer {
         ejected < (all * percent / 100).min(all.saturating_sub(1))
     }
 
+    /// Whether what has been at the endpoint since `since_ms`, and can move, is to go elsewhere: the endpoint is gone, or has failed
+    /// since then or been found unhealthy, and another one is better.
+    pub fn is_to_be_left(&self, index: usize, since_ms: u64, now_ms: u64) -> bool {
+        let slot = &self.slots[index];
+        let is_healthy = slot.endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy());
+        // What began when it had failed is what it is tried with.
+        let is_set_aside = !slot.health.usable(now_ms) && slot.health.last_failed_ms > since_ms;
+        let is_better = |&other: &u32| other as usize != index && usable(&self.slots, other, now_ms, &Tried::default());
+        let has_better = || self.tiers.iter().flat_map(|tier| &tier.members).any(is_better);
+        !slot.live || ((!is_healthy || is_set_aside) && has_better())
+    }
+
     /// What the index stands for.
     #[inline]
     pub fn endpoint(&self, index: usize) -> &Endpoint {

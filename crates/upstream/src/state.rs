@@ -192,6 +192,11 @@ impl<C> UpstreamState<C> {
         health.failures > 0 && health.last_failed_ms <= since_ms
     }
 
+    /// Whether what has been at the endpoint for a while is to go elsewhere; see [`Balancer::is_to_be_left`].
+    pub fn is_to_be_left(&self, index: usize, since_ms: u64, now_ms: u64) -> bool {
+        self.balancer.is_to_be_left(index, since_ms, now_ms)
+    }
+
     /// What the index stands for.
     #[inline]
     pub fn endpoint(&self, index: usize) -> &Endpoint {

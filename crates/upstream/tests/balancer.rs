@@ -5,9 +5,10 @@
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use stillgate_config::Balance;
 use stillgate_route::Variable;
-use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, Tried};
+use stillgate_upstream::{Balancer, Endpoint, Failure, Report, SET_ASIDE_FIRST_MS, Tried, Verdict};
 
 const CHASH: Balance = Balance::ConsistentHash(Variable::Uri);
 const ALL: [Balance; 4] = [Balance::RoundRobin, Balance::LeastConn, CHASH, Balance::Ewma];
@@ -306,4 +307,32 @@ proptest! {
             tried.insert(index);
         }
     }
+}
+
+#[test]
+fn what_can_move_leaves_for_what_is_better() {
+    let failed = Report::Failed(Failure::Connect);
+    let mut nodes = weighted(&[1, 1]);
+    let verdict = Arc::new(Verdict::default());
+    nodes[0].verdict = Some(verdict.clone());
+    let mut balancer = Balancer::new(&Balance::RoundRobin, &nodes);
+    assert!(!balancer.is_to_be_left(0, 5, 10), "all is well");
+    balancer.report(0, failed, 10);
+    assert!(balancer.is_to_be_left(0, 5, 10), "it has failed since");
+    assert!(!balancer.is_to_be_left(0, 10, 10), "with this it is tried");
+    assert!(!balancer.is_to_be_left(0, 5, 10 + SET_ASIDE_FIRST_MS), "it may be well again");
+    balancer.report(1, failed, 11);
+    assert!(!balancer.is_to_be_left(0, 5, 11), "the other is no better");
+    let later = 11 + SET_ASIDE_FIRST_MS;
+    verdict.set(false);
+    assert!(balancer.is_to_be_left(0, 5, later), "found unhealthy");
+    balancer.report(1, failed, later);
+    assert!(!balancer.is_to_be_left(0, 5, later), "the other is no better again");
+    verdict.set(true);
+    assert!(!balancer.is_to_be_left(0, 5, later));
+    balancer.on_start(0);
+    balancer.redefine(&Balance::RoundRobin, &nodes[1..]);
+    assert!(balancer.is_to_be_left(0, 5, later), "it is gone");
+    balancer.redefine(&Balance::RoundRobin, &[]);
+    assert!(balancer.is_to_be_left(0, 5, later), "and nobody is better");
 }

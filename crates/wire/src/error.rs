@@ -106,6 +106,8 @@ errors! {
         TlvOverrun => "version 2: a TLV that reaches beyond its end",
         TlvRepeated => "version 2: a TLV that may come once came twice",
         TlsLength => "version 2: a TLS TLV without its fields",
+        ChecksumLength => "version 2: a checksum that is not of 4 bytes",
+        Checksum => "version 2: the checksum (CRC-32C) is wrong",
     }
 }
 

@@ -10,6 +10,7 @@
 
 pub mod checks;
 mod chunked;
+mod crc32c;
 mod error;
 mod fields;
 mod framing;

@@ -8,8 +8,9 @@
 //!             | signature | version command | family transp. | length | addresses | TLVs ...       |
 //! ```
 //!
-//! The checksum TLV (`PP2_TYPE_CRC32C`) is not verified, which the specification leaves to the receiver: TCP has its own.
+//! A checksum (`PP2_TYPE_CRC32C`), which a sender may add, must be right.
 
+use crate::crc32c::crc32c;
 use crate::error::ProxyProtocolError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -25,6 +26,14 @@ const V2_FIXED_BYTES: usize = 16;
 /// Two UNIX socket addresses.
 const UNIX_BYTES: usize = 216;
 
+/// A version 1 header by which the sender speaks for itself, as in a check whether somebody listens.
+pub const V1_LOCAL: &[u8] = b"PROXY UNKNOWN\r\n";
+/// The same of version 2 (`LOCAL`).
+pub const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+/// `PP2_TYPE_CRC32C`
+const TLV_CHECKSUM: u8 = 0x03;
+const CHECKSUM_BYTES: usize = 4;
 /// `PP2_TYPE_AUTHORITY`
 const TLV_AUTHORITY: u8 = 0x02;
 /// `PP2_TYPE_SSL`
@@ -155,9 +164,8 @@ fn parse_v2(bytes: &[u8]) -> Result<Parsed<'_>, ProxyProtocolError> {
     if address_bytes == 0 {
         return Ok(Parsed::Complete { len, addresses: None, tls: None, authority: None });
     }
-    let (addresses, tlvs) = payload.split_at(address_bytes);
-    let (tls, authority) = connection_tlvs(tlvs)?;
-    Ok(Parsed::Complete { len, addresses: v2_addresses(addresses), tls, authority })
+    let (tls, authority) = connection_tlvs(&bytes[..len], V2_FIXED_BYTES + address_bytes)?;
+    Ok(Parsed::Complete { len, addresses: v2_addresses(&payload[..address_bytes]), tls, authority })
 }
 
 /// The addresses of a block that is as long as its family's.
@@ -177,17 +185,32 @@ fn v2_addresses(block: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     Some((source.into(), destination.into()))
 }
 
-/// What the TLVs tell of the client's TLS, and the name it asked for.
-fn connection_tlvs(mut tlvs: &[u8]) -> Result<(Option<ClientTls<'_>>, Option<&[u8]>), ProxyProtocolError> {
-    let (mut tls, mut authority) = (None, None);
+/// What the TLVs of a whole header tell of the client's TLS, and the name it asked for.
+fn connection_tlvs(
+    header: &[u8],
+    addresses_end: usize,
+) -> Result<(Option<ClientTls<'_>>, Option<&[u8]>), ProxyProtocolError> {
+    let (mut tls, mut authority, mut checksum) = (None, None, None);
+    let mut tlvs = &header[addresses_end..];
     while let Some((kind, value)) = next_tlv(&mut tlvs)? {
         match kind {
             TLV_TLS => once(&mut tls, value)?,
             TLV_AUTHORITY => once(&mut authority, value)?,
+            TLV_CHECKSUM => {
+                once(&mut checksum, value)?;
+                check_sum(header, header.len() - tlvs.len() - value.len(), value)?;
+            }
             _ => {}
         }
     }
     Ok((tls.map(client_tls).transpose()?.flatten(), authority))
+}
+
+/// The sum is that of the header with zeros in its own place, which is `at`.
+fn check_sum(header: &[u8], at: usize, value: &[u8]) -> Result<(), ProxyProtocolError> {
+    let expected = u32::from_be_bytes(value.try_into().map_err(|_| ProxyProtocolError::ChecksumLength)?);
+    let sum = crc32c([&header[..at], &[0; CHECKSUM_BYTES], &header[at + CHECKSUM_BYTES..]]);
+    if sum == expected { Ok(()) } else { Err(ProxyProtocolError::Checksum) }
 }
 
 /// Two parties could take one each.

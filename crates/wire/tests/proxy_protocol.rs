@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
-use stillgate_wire::proxy_protocol::{ClientTls, Parsed, V2_BYTES_MAX, parse, write_v1, write_v2};
+use stillgate_wire::proxy_protocol::{ClientTls, Parsed, V1_LOCAL, V2_BYTES_MAX, V2_LOCAL, parse, write_v1, write_v2};
 use stillgate_wire::{ProxyProtocolError as E, checks};
 
 /// HAProxy 2.6 with `send-proxy-v2`, in front of it curl.
@@ -136,6 +136,44 @@ fn tls_of_the_client() {
         let expected = expected.map(|verified| ClientTls { verified, common_name: Some(b"ann") });
         assert_eq!(tls, expected, "client {client:#x}, verify {verify}");
     }
+}
+
+/// A wrong checksum is refused, wherever the difference is, and so is one that is none.
+#[test]
+fn checksums_must_be_right() {
+    for header in [HAPROXY_TLS, HAPROXY_CERTIFICATE] {
+        let good = hex(header);
+        complete(&good, parse_addresses(&good));
+        // Of the bytes behind the lengths and types, which are refused for what they are.
+        for at in (16..28).chain(31..35).chain([40, good.len() - 1]) {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                refused(&bad, E::Checksum);
+            }
+        }
+    }
+    refused(&with_tlvs(&tlv(3, &[0; 4])), E::Checksum);
+    refused(&with_tlvs(&tlv(3, &[0; 3])), E::ChecksumLength);
+    refused(&with_tlvs(&tlv(3, &[])), E::ChecksumLength);
+    refused(&with_tlvs(&tlv(3, &[0; 5])), E::ChecksumLength);
+    let twice = hex(HAPROXY_TLS)[28..35].repeat(2);
+    assert!(matches!(parse(&with_tlvs(&twice)), Err(E::Checksum | E::TlvRepeated)));
+    // What LOCAL has is skipped.
+    complete(&v2(0x20, 0x11, &tlv(3, &[0; 4])), None);
+}
+
+fn parse_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    match parse(bytes) {
+        Ok(Parsed::Complete { addresses, .. }) => addresses,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_speaks_for_its_sender_is_read_as_such() {
+    complete(V1_LOCAL, None);
+    complete(V2_LOCAL, None);
 }
 
 /// Is refused, and so it is with more behind it.

@@ -292,7 +292,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[],
-        "Requests answered 503 because limits.requests of their upstream were in flight.",
+        "Requests answered 503, and TCP connections of stream_routes closed, because limits.requests of their upstream were in flight.",
     ),
     of_process(
         Measure::RequestsQueued,
@@ -309,6 +309,14 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Gauge(Sum),
         &[],
         "Requests that wait in the queue of their upstream now.",
+    ),
+    of_process(
+        Measure::Http2RequestsRefused,
+        "stillgate_http2_requests_refused_total",
+        "",
+        Counter,
+        &[],
+        "Requests of HTTP/2 reset or answered 431 before they were such: malformed, with too large fields, or more at once than a connection may have.",
     ),
     of_process(
         Measure::TlsCertificateExpiry,

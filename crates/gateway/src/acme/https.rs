@@ -8,12 +8,14 @@ use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USE
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::{Peer, handshake_failure};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -23,9 +25,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// For connecting to one address, so that one that nobody answers at leaves time for the next.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// However long the server wants to be left alone.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The largest response. A chain of ten certificates is a tenth of it.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
+const UNREACHED: &str = "can the gateway reach it?";
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (ACME)");
 
 /// How long the server wants to be left alone; what it said last, if anything.
@@ -40,12 +43,31 @@ pub(crate) fn take(retry_after: &RetryAfter) -> Option<Duration> {
 pub(crate) struct Https {
     connector: TlsConnector,
     retry_after: RetryAfter,
+    /// What an answer says of it that says nothing.
+    or_after: Option<Duration>,
 }
+
+/// There is no answer that could be used.
+#[derive(Debug)]
+pub(crate) struct Unusable(String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 impl Https {
     /// With these roots, and telling `retry_after` what the server says beside a refusal.
     pub(crate) fn new(tls: Arc<ClientConfig>, retry_after: RetryAfter) -> Https {
-        Https { connector: TlsConnector::from(tls), retry_after }
+        Https { connector: TlsConnector::from(tls), retry_after, or_after: None }
+    }
+
+    /// Where the server does not say when to ask again, it is as if it had said this.
+    pub(crate) fn or_after(self, after: Duration) -> Https {
+        Https { or_after: Some(after), ..self }
     }
 }
 
@@ -54,15 +76,19 @@ impl HttpClient for Https {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (connector, retry_after) = (self.connector.clone(), self.retry_after.clone());
+        let (connector, retry_after, or_after) = (self.connector.clone(), self.retry_after.clone(), self.or_after);
         Box::pin(async move {
             let at = request.uri().clone();
             let answered = match timeout(REQUEST_TIMEOUT, exchange(&connector, request)).await {
                 Ok(answered) => answered,
-                Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
+                Err(_) => Err(format!("no answer within {} s; {UNREACHED}", REQUEST_TIMEOUT.as_secs())),
             };
             let response = answered.and_then(|response| usable(response, &retry_after));
-            let (parts, body) = response.map_err(|error| Error::Other(format!("{at}: {error}").into()))?.into_parts();
+            let response = response.map_err(|error| Error::Other(Unusable(format!("{at}: {error}")).into()))?;
+            let (mut parts, body) = response.into_parts();
+            if let Some(after) = or_after {
+                parts.headers.entry(RETRY_AFTER).or_insert(after.as_secs().into());
+            }
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
@@ -71,8 +97,9 @@ impl HttpClient for Https {
 async fn exchange(connector: &TlsConnector, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Bytes>, String> {
     let (host, port) = authority(request.uri())?;
     let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server's name"))?;
-    let stream = connect(host, port).await.map_err(|error| format!("cannot connect: {error}"))?;
-    let stream = connector.connect(name, stream).await.map_err(|error| format!("TLS: {error}"))?;
+    let stream = connect(host, port).await.map_err(|error| format!("cannot connect: {error}; {UNREACHED}"))?;
+    let stream = connector.connect(name, stream).await;
+    let stream = stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::AcmeServer)))?;
     let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
     // It ends when the response has been read, or is given up. What went wrong with it the response tells.
@@ -163,7 +190,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     /// What comes of a request to a server that answers `response`, by a client that trusts it or not.
-    async fn answered(response: Vec<u8>, is_trusted: bool) -> Result<usize, String> {
+    async fn fetched(response: Vec<u8>, is_trusted: bool) -> Result<BytesResponse, String> {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
         let mut roots = RootCertStore::empty();
@@ -189,14 +216,33 @@ mod tests {
             let _ = stream.write_all(&response).await;
             let _ = stream.shutdown().await;
         });
-        let https = Https::new(Arc::new(client), RetryAfter::default());
+        let https = Https::new(Arc::new(client), RetryAfter::default()).or_after(Duration::from_secs(77));
         let request = Request::get(format!("https://{address}/dir")).body(BodyWrapper::default()).unwrap();
-        let result = match https.request(request).await {
-            Ok(mut response) => Ok(response.body.into_bytes().await.unwrap().len()),
-            Err(error) => Err(error.to_string()),
-        };
+        let result = https.request(request).await;
         serving.await.unwrap();
-        result
+        result.map_err(|error| {
+            assert!(matches!(&error, Error::Other(error) if error.is::<Unusable>()), "{error:?}");
+            error.to_string()
+        })
+    }
+
+    /// The length of its body.
+    async fn answered(response: Vec<u8>, is_trusted: bool) -> Result<usize, String> {
+        let mut response = fetched(response, is_trusted).await?;
+        Ok(response.body.into_bytes().await.unwrap().len())
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_retry_after_gets_one() {
+        let check = async |head: &str, expected: &str| {
+            let head = format!("HTTP/1.1 {head}Content-Type: application/problem+json\r\nContent-Length: 0\r\n\r\n");
+            let response = fetched(head.into_bytes(), true).await.unwrap();
+            assert_eq!(response.parts.headers[RETRY_AFTER], expected);
+        };
+        check("200 OK\r\n", "77").await;
+        check("200 OK\r\nRetry-After: 5\r\n", "5").await;
+        check("200 OK\r\nRetry-After: soon\r\n", "77").await;
+        check("404 Not Found\r\n", "77").await;
     }
 
     #[tokio::test]
@@ -212,7 +258,10 @@ mod tests {
             assert!(error.starts_with("https://127.0.0.1:") && error.contains(expected), "{error}");
         };
         check(answered(ok(RESPONSE_BYTES_MAX + 1), true).await, "length limit exceeded");
-        check(answered(ok(10), false).await, "TLS: invalid peer certificate");
+        check(
+            answered(ok(10), false).await,
+            "TLS: its certificate leads to no root that is trusted; name its roots in `gateway.acme.ca`",
+        );
         check(answered(b"SSH-2.0-OpenSSH_9.7\r\n".to_vec(), true).await, "invalid HTTP version");
         check(answered(Vec::new(), true).await, "connection closed before message completed");
         check(answered(ok(10)[..45].to_vec(), true).await, "");

@@ -12,12 +12,15 @@
 //! served.
 
 mod https;
+mod issued;
 mod order;
 mod renewing;
 mod schedule;
 mod storage;
+mod suggested;
+mod tries;
 
-pub(crate) use renewing::State;
+pub(crate) use tries::State;
 
 use crate::reading::Candidate;
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! One order: from the account to a certificate with its key, or to what is in the way of it.
 
-use super::https::{self, Https, RetryAfter};
+use super::https::{self, Https, RetryAfter, Unusable};
 use super::storage;
+use super::suggested::{self, Key};
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -17,6 +18,7 @@ use stillgate_config::{Acme, AcmeChallenge, AcmeEab};
 use stillgate_proxy::{Challenges, Live, PlanCell};
 use stillgate_tls::rustls::ClientConfig;
 use tokio::task::spawn_blocking;
+use tracing::debug;
 
 /// What the server gets to check the challenges, and then to issue.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -25,6 +27,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 const ASK_LATER: f32 = 1.3;
 /// Of the server's words in a failure; an answer may be much longer.
 const ERROR_BYTES_MAX: usize = 1024;
+
+/// What is being done while the account is looked at.
+const ACCOUNT: &str = "the account";
+/// The same of what comes next.
+const ORDERING: &str = "ordering";
 
 /// What the key is of that the server gave out for external accounts. Some give it with padding, some with trailing
 /// bits.
@@ -99,10 +106,11 @@ impl Drop for Answering<'_> {
 }
 
 impl Orderer {
-    /// The PEM of a certificate for these names, of those that lead to its root, and of its key.
-    pub(crate) async fn order(&self, names: &[String]) -> Result<String, Failure> {
+    /// The PEM of a certificate for these names, of those that lead to its root, and of its key. `replaces`: the one that it
+    /// takes the place of, for the server's count (RFC 9773 section 5).
+    pub(crate) async fn order(&self, names: &[String], replaces: Option<&Key>) -> Result<String, Failure> {
         let told = RetryAfter::default();
-        let mut failure = match self.ordered(names, &told).await {
+        let mut failure = match self.ordered(names, replaces, &told).await {
             Ok(chain) => return Ok(chain),
             Err(failure) => failure,
         };
@@ -117,11 +125,10 @@ impl Orderer {
         Err(failure)
     }
 
-    async fn ordered(&self, names: &[String], told: &RetryAfter) -> Result<String, Failure> {
+    async fn ordered(&self, names: &[String], replaces: Option<&Key>, told: &RetryAfter) -> Result<String, Failure> {
         let account = self.account(told).await?;
-        let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
-        let order = account.new_order(&NewOrder::new(&identifiers)).await;
-        let mut order = order.map_err(|error| Failure::of("ordering", &error))?;
+        let begun = begun(&account, names, replaces, told).await;
+        let mut order = begun.map_err(|error| Failure::of(ORDERING, &error))?;
         let answering = Answering(&self.plans.challenges);
         self.answer(&mut order, &answering).await?;
         drop(answering);
@@ -206,24 +213,40 @@ impl Orderer {
         Failure { retry_after: error.as_ref().and_then(retry_after), ..failure }
     }
 
+    /// The account of the folder, as it is; `None`: there is none. Where the server does not say when to ask again, it is
+    /// after `or_after`.
+    pub(crate) async fn known_account(&self, or_after: Duration) -> Result<Option<Account>, Failure> {
+        let Some(stored) = self.stored().await? else { return Ok(None) };
+        let https = self.https(&RetryAfter::default()).or_after(or_after);
+        let builder = Account::builder_with_http(Box::new(https));
+        let account = builder.from_credentials(stored.credentials).await;
+        account.map(Some).map_err(|error| Failure::of(ACCOUNT, &error))
+    }
+
+    fn https(&self, told: &RetryAfter) -> Https {
+        Https::new(self.tls.clone(), told.clone())
+    }
+
+    async fn stored(&self) -> Result<Option<Stored>, Failure> {
+        let acme = self.acme.clone();
+        let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(ACCOUNT, error, ""))?;
+        let stored = text.map(|text| serde_json::from_slice::<Stored>(&text)).transpose();
+        stored.map_err(|error| {
+            let what = format!("{}: {error}", self.acme.account_file().display());
+            Failure::new(ACCOUNT, what, "mend it, or remove it to have another account made")
+        })
+    }
+
     /// The account of the folder, or else a new one that is kept there.
     async fn account(&self, told: &RetryAfter) -> Result<Account, Failure> {
-        const DOING: &str = "the account";
-        let https = || Box::new(Https::new(self.tls.clone(), told.clone()));
-        let acme = self.acme.clone();
-        let text = blocking(move || storage::account(&acme)).await.map_err(|error| Failure::new(DOING, error, ""))?;
-        let stored = text.map(|text| serde_json::from_slice::<Stored>(&text)).transpose();
-        let stored = stored.map_err(|error| {
-            let what = format!("{}: {error}", self.acme.account_file().display());
-            Failure::new(DOING, what, "mend it, or remove it to have another account made")
-        })?;
+        let stored = self.stored().await?;
         let contact = self.acme.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let failed = |error: Error| Failure::of(DOING, &error);
+        let failed = |error: Error| Failure::of(ACCOUNT, &error);
         let Some(stored) = stored else {
             let new = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
             let eab = self.acme.eab.as_ref().map(external_account).transpose()?;
-            let builder = Account::builder_with_http(https());
+            let builder = Account::builder_with_http(Box::new(self.https(told)));
             let made = builder.create(&new, self.acme.directory.clone(), eab.as_ref()).await;
             let (account, credentials) = made.map_err(failed)?;
             self.keep(credentials).await?;
@@ -231,10 +254,11 @@ impl Orderer {
         };
         let (email, credentials) = (stored.email, stored.credentials);
         let copy = AccountCredentials::deserialize(serde_json::json!(credentials));
-        let account = Account::builder_with_http(https()).from_credentials(credentials).await.map_err(failed)?;
+        let builder = Account::builder_with_http(Box::new(self.https(told)));
+        let account = builder.from_credentials(credentials).await.map_err(failed)?;
         if email != self.acme.email {
             account.update_contacts(&contact).await.map_err(failed)?;
-            self.keep(copy.map_err(|error| Failure::new(DOING, error, ""))?).await?;
+            self.keep(copy.map_err(|error| Failure::new(ACCOUNT, error, ""))?).await?;
         }
         Ok(account)
     }
@@ -245,6 +269,35 @@ impl Orderer {
         let acme = self.acme.clone();
         let kept = blocking(move || storage::store_account(&acme, text.as_bytes())).await;
         kept.map_err(|error| Failure::new("keeping the account", error, ""))
+    }
+}
+
+/// An order that replaces a certificate, which some servers count less, where this one takes it so: one that does not know of
+/// it, has seen the certificate replaced already, or issued it to another account refuses.
+async fn begun(account: &Account, names: &[String], replaces: Option<&Key>, told: &RetryAfter) -> Result<Order, Error> {
+    let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
+    if let Some(key) = replaces {
+        match account.new_order(&NewOrder::new(&identifiers).replaces(suggested::identifier(key))).await {
+            Err(error) if is_of_replacing(&error) => {
+                debug!("ACME: not as a replacement: {}", Failure::of(ORDERING, &error));
+                // It was about this order.
+                https::take(told);
+            }
+            result => return result,
+        }
+    }
+    account.new_order(&NewOrder::new(&identifiers)).await
+}
+
+/// Whether the order may be taken without `replaces`.
+fn is_of_replacing(error: &Error) -> bool {
+    match error {
+        // These it would refuse once more.
+        Error::Api(_) => !is_of_type(error, "rateLimited") && !is_of_type(error, "accountDoesNotExist"),
+        Error::Unsupported(_) => true,
+        // It was taken as another one, without.
+        Error::Other(error) => !error.is::<Unusable>(),
+        _ => false,
     }
 }
 
@@ -299,7 +352,6 @@ fn hint(error: &Error) -> &'static str {
     let hint = hints.iter().find(|(name, _)| is_of_type(error, name)).map(|(_, hint)| *hint);
     match error {
         Error::Timeout(after) if after.is_some_and(|after| after > Instant::now()) => "the server asks for patience",
-        Error::Other(_) => "can the gateway reach it, and does gateway.acme.ca name its roots?",
         _ => hint.unwrap_or(""),
     }
 }

@@ -1,10 +1,13 @@
 //! The task that keeps certificates: looks at the files, orders the first that is due, waits.
 
+use super::issued::inspect;
 use super::order::{Failure, Orderer, blocking};
 use super::schedule::{self, Reason};
-use super::{Certificate, Wanted, storage};
+use super::storage::{self, Lock};
+use super::suggested::{self, Key, Suggestions};
+use super::tries::{self, Begun, Note, State, Tries, forget_mended};
+use super::{Certificate, Wanted};
 use crate::source::read_bounded;
-use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use stillgate_tls::{FILE_BYTES_MAX, Ordered};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// How often the files are looked at though nothing is due: another gateway may have written them.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -26,33 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(600);
 const LOCKED_WAIT: Duration = Duration::from_secs(10);
 /// For all of one order, so that one server cannot keep the others waiting.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
-/// By how much the issuer's clock may be ahead of ours: a certificate that begins later than that is not waited for.
-const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(3600);
-
-/// How the ordering of one certificate goes, for the status.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct State {
-    /// In a row; 0 after a success.
-    pub(crate) failures: u32,
-    /// Why the last try failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) last_error: Option<String>,
-    /// When it is tried again, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) next_try: Option<String>,
-}
-
-/// What is known of one certificate beside its file.
-#[derive(Default)]
-struct Tries {
-    state: State,
-    /// Nothing is tried before.
-    not_before: Option<Instant>,
-    /// Nor, whatever changes here, before the server allows it.
-    server_not_before: Option<Instant>,
-    /// It was issued, but could not be kept.
-    unsaved: Option<String>,
-}
+/// Where what fails has to do with files.
+const STORAGE: &str = "gateway.acme.storage";
 
 /// Keeps the certificates of one configuration after the other.
 pub(super) struct Renewing {
@@ -61,9 +39,13 @@ pub(super) struct Renewing {
     stored: Arc<Notify>,
     failures: Arc<AtomicU64>,
     tries: HashMap<String, Tries>,
-    /// When each certificate ends, as far as reloads were told.
-    told: HashMap<String, Option<i64>>,
+    suggestions: Suggestions,
+    /// Which certificates there are, as far as reloads were told.
+    told: HashMap<String, Option<Told>>,
 }
+
+/// When a certificate ends, and by which key it is known.
+type Told = (i64, Option<Key>);
 
 impl Renewing {
     pub(super) fn new(
@@ -72,7 +54,8 @@ impl Renewing {
         stored: Arc<Notify>,
         failures: Arc<AtomicU64>,
     ) -> Renewing {
-        Renewing { plans, tell, stored, failures, tries: HashMap::new(), told: HashMap::new() }
+        let (tries, suggestions, told) = (HashMap::new(), Suggestions::default(), HashMap::new());
+        Renewing { plans, tell, stored, failures, tries, suggestions, told }
     }
 
     /// Keeps what is wanted until nobody can want anything any more.
@@ -83,18 +66,27 @@ impl Renewing {
                 Some(now) => self.step(now).await,
                 None => {
                     self.tries.clear();
+                    self.suggestions = Suggestions::default();
                     self.publish();
                     LOOK_EVERY
                 }
             };
             tokio::select! {
                 changed = wanted.changed() => match changed {
-                    Ok(()) => forget_mended(&mut self.tries, now.as_ref(), wanted.borrow().as_ref()),
+                    Ok(()) => self.change(now.as_ref(), wanted.borrow().as_ref()),
                     Err(_) => return,
                 },
                 () = retry.notified() => self.forget_waits(),
                 () = sleep(pause) => {}
             }
+        }
+    }
+
+    fn change(&mut self, before: Option<&Wanted>, after: Option<&Wanted>) {
+        forget_mended(&mut self.tries, before, after);
+        let server = |of: Option<&Wanted>| of.map(|of| of.acme.directory.clone());
+        if server(before) != server(after) {
+            self.suggestions = Suggestions::default();
         }
     }
 
@@ -109,6 +101,7 @@ impl Renewing {
         let is_wanted = |id: &String| wanted.certificates.iter().any(|certificate| certificate.id == *id);
         self.tries.retain(|id, _| is_wanted(id));
         self.told.retain(|id, _| is_wanted(id));
+        self.suggestions.retain(is_wanted);
         let acme = wanted.acme.clone();
         let ids: Vec<String> = wanted.certificates.iter().map(|certificate| certificate.id.clone()).collect();
         let found = blocking(move || Ok(ids.iter().map(|id| look(&acme, id)).collect::<Vec<_>>())).await;
@@ -123,7 +116,16 @@ impl Renewing {
         let mut pause = LOOK_EVERY;
         for (certificate, found) in wanted.certificates.iter().zip(found) {
             self.tell_change(&certificate.id, found.as_ref());
-            match due(found.as_ref(), certificate, &wanted.acme) {
+            let now = Instant::now();
+            match found.as_ref().and_then(|found| self.suggestions.ask_in(&certificate.id, found, now)) {
+                Some(Duration::ZERO) => {
+                    self.ask(wanted, certificate, found.and_then(|found| found.key)).await;
+                    return Duration::ZERO;
+                }
+                Some(left) => pause = pause.min(left),
+                None => {}
+            }
+            match self.due(found.as_ref(), certificate, &wanted.acme) {
                 Err(left) => pause = pause.min(left),
                 Ok(reason) => {
                     let not_before = self.tries.get(&certificate.id).and_then(|tries| tries.not_before);
@@ -141,40 +143,67 @@ impl Renewing {
         pause
     }
 
-    /// The file's notice may not come, from another machine's disk say.
+    /// The file's notice may not come, from another machine's disk say. The first look tells too: the file may have changed
+    /// since it was loaded.
     fn tell_change(&mut self, id: &str, found: Option<&Ordered>) {
-        let end = found.map(|found| found.not_after_seconds);
-        let before = self.told.insert(id.to_owned(), end);
-        if before.is_some_and(|before| before != end) {
+        let is = found.map(told);
+        let before = self.told.insert(id.to_owned(), is.clone());
+        if before != Some(is) {
             self.stored.notify_one();
         }
     }
 
+    async fn ask(&mut self, wanted: &Wanted, certificate: &Certificate, key: Option<Key>) {
+        let Some(key) = key else { return };
+        let (orderer, of) = (self.orderer(wanted), key.clone());
+        let answer = guarded(async move { suggested::ask(&orderer, &of).await }).await;
+        self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random());
+    }
+
     async fn attempt(&mut self, wanted: &Wanted, certificate: &Certificate, reason: Reason) {
         let unsaved = self.tries.entry(certificate.id.clone()).or_default().unsaved.take();
-        let mut issued = unsaved;
-        let result = self.obtain(wanted, certificate, reason, &mut issued).await;
+        let mut attempt = Attempt { begun: None, _lock: None, issued: unsaved };
+        let result = self.obtain(wanted, certificate, reason, &mut attempt).await;
         let tries = self.tries.entry(certificate.id.clone()).or_default();
-        let (id, names) = (&certificate.id, certificate.names.join(", "));
+        let (acme, id, names) = (&wanted.acme, &certificate.id, certificate.names.join(", "));
+        let begun = attempt.begun.take();
+        let has_begun = begun.is_some();
+        begun.into_iter().for_each(Begun::end);
         match result {
             Ok(Obtained::Stored(ordered)) => {
                 let ends = rfc3339(millis(ordered.not_after_seconds));
-                let file = wanted.acme.certificate_file(id).display().to_string();
+                let file = acme.certificate_file(id).display().to_string();
                 info!(ssl = id, names, ends, file, "ACME: certificate stored");
                 let rest = schedule::rest(ordered.not_after_seconds.saturating_sub(now_seconds()));
-                *tries = Tries { not_before: Some(Instant::now() + rest), ..Tries::default() };
-                self.told.insert(certificate.id.clone(), Some(ordered.not_after_seconds));
+                *tries = Tries { not_before: Some(Instant::now() + rest), has_read_note: true, ..Tries::default() };
+                self.told.insert(id.clone(), Some(told(&ordered)));
                 self.stored.notify_one();
+                keep_note(acme, id, None).await;
             }
-            Ok(Obtained::ByAnother) => *tries = Tries::default(),
+            Ok(Obtained::ByAnother) => {
+                *tries = Tries { has_read_note: true, ..Tries::default() };
+                keep_note(acme, id, None).await;
+            }
             Ok(Obtained::Locked) => {
                 tries.not_before = Some(Instant::now() + LOCKED_WAIT);
-                tries.unsaved = issued;
+                tries.unsaved = attempt.issued;
+            }
+            Ok(Obtained::Waits(note, (wait, server))) => {
+                let (failures, wait_seconds) = (note.failures, wait.as_secs());
+                warn!(
+                    ssl = id,
+                    names,
+                    failures,
+                    "ACME: tries before this start failed, the last one so: {}; tried again in {wait_seconds} s, or at once \
+                     after SIGHUP",
+                    note.error
+                );
+                *tries = Tries::failed(failures, note.error, wait, server, now().as_secs());
             }
             Err(failure) => {
                 let failures = tries.state.failures.saturating_add(1);
                 let wait = schedule::wait(failures, failure.retry_after, random());
-                let wait_seconds = wait.as_secs();
+                let (wait_seconds, server) = (wait.as_secs(), failure.retry_after.unwrap_or_default());
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 error!(
                     ssl = id,
@@ -182,58 +211,76 @@ impl Renewing {
                     failures,
                     "ACME: no certificate: {failure}; tried again in {wait_seconds} s, or at once after SIGHUP"
                 );
-                let next_try = rfc3339(now_ms().saturating_add(wait.as_millis() as u64));
-                let now = Instant::now();
-                *tries = Tries {
-                    state: State { failures, last_error: Some(failure.to_string()), next_try: Some(next_try) },
-                    not_before: Some(now + wait),
-                    server_not_before: failure.retry_after.map(|after| now + after),
-                    unsaved: issued,
-                };
+                let (now_seconds, error) = (now().as_secs(), failure.to_string());
+                if has_begun {
+                    let of = tries::digest(acme, certificate);
+                    let note = Note::failed(failures, &of, &error, (wait, server), now_seconds);
+                    keep_note(acme, id, Some(note)).await;
+                }
+                // What failed before the note was looked at does not make it void.
+                let has_read_note = tries.has_read_note;
+                *tries = Tries::failed(failures, error, wait, server, now_seconds);
+                (tries.unsaved, tries.has_read_note) = (attempt.issued, has_read_note);
             }
         }
     }
 
-    /// `issued`: what was issued and is not kept yet.
     async fn obtain(
-        &self,
+        &mut self,
         wanted: &Wanted,
         certificate: &Certificate,
         reason: Reason,
-        issued: &mut Option<String>,
+        attempt: &mut Attempt,
     ) -> Result<Obtained, Failure> {
-        const STORAGE: &str = "gateway.acme.storage";
         let acme = &wanted.acme;
         let on_disk = |error: String| Failure::new(STORAGE, error, "");
         let (settings, id) = (acme.clone(), certificate.id.clone());
         let prepared = blocking(move || {
             storage::prepare(&settings)?;
             let Some(lock) = storage::lock(&settings)? else { return Ok(None) };
+            let note = storage::note(&settings, &id).as_deref().and_then(Note::read);
             storage::has_room(&settings)?;
-            Ok(Some((lock, look(&settings, &id))))
+            Ok(Some((lock, look(&settings, &id), note)))
         });
-        let Some((_lock, found)) = prepared.await.map_err(on_disk)? else { return Ok(Obtained::Locked) };
-        if due(found.as_ref(), certificate, acme).is_err() {
+        let Some((lock, found, note)) = prepared.await.map_err(on_disk)? else { return Ok(Obtained::Locked) };
+        attempt._lock = Some(lock);
+        if self.due(found.as_ref(), certificate, acme).is_err() {
             self.stored.notify_one();
             return Ok(Obtained::ByAnother);
         }
-        let text = match issued.take() {
-            Some(text) => text,
-            None => {
-                let (names, directory) = (certificate.names.join(", "), &acme.directory);
-                info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
-                let orderer = Orderer { acme: acme.clone(), tls: wanted.tls.clone(), plans: self.plans.clone() };
-                let names = certificate.names.clone();
-                guarded(async move { orderer.order(&names).await }).await?
+        if let Some(text) = attempt.issued.clone() {
+            return keep(acme, certificate, text, attempt).await;
+        }
+        let (of, now_seconds) = (tries::digest(acme, certificate), now().as_secs());
+        let tries = self.tries.entry(certificate.id.clone()).or_default();
+        let has_read_note = std::mem::replace(&mut tries.has_read_note, true);
+        if let Some(note) = note.as_ref().filter(|_| !has_read_note) {
+            let left = note.left(&of, now_seconds);
+            if !left.0.is_zero() {
+                return Ok(Obtained::Waits(note.clone(), left));
             }
-        };
-        let kept = issued.insert(text).clone();
-        let ordered = inspect(issued, certificate, now())?;
+            tries.state.failures = note.failures;
+        }
+        let begun = Note::begun(tries.state.failures.saturating_add(1), &of, now_seconds);
         let (settings, id) = (acme.clone(), certificate.id.clone());
-        let stored = blocking(move || storage::store_certificate(&settings, &id, kept.as_bytes())).await;
-        stored.map_err(on_disk)?;
-        *issued = None;
-        Ok(Obtained::Stored(ordered))
+        let begun = blocking(move || Begun::new(settings, id, &begun, note)).await;
+        attempt.begun = Some(begun.map_err(on_disk)?);
+        let (names, directory) = (certificate.names.join(", "), &acme.directory);
+        info!(ssl = certificate.id, names, directory, "ACME: ordering a certificate: {}", reason.words());
+        let is_next = matches!(reason, Reason::EndsSoon | Reason::Suggested);
+        let replaces = found.and_then(|found| found.key).filter(|_| is_next);
+        let (orderer, names) = (self.orderer(wanted), certificate.names.clone());
+        let text = guarded(async move { orderer.order(&names, replaces.as_ref()).await }).await?;
+        keep(acme, certificate, text, attempt).await
+    }
+
+    fn orderer(&self, wanted: &Wanted) -> Orderer {
+        Orderer { acme: wanted.acme.clone(), tls: wanted.tls.clone(), plans: self.plans.clone() }
+    }
+
+    fn due(&self, found: Option<&Ordered>, certificate: &Certificate, acme: &Acme) -> Result<Reason, Duration> {
+        let suggested = found.and_then(|found| self.suggestions.at_seconds(&certificate.id, found));
+        schedule::due(found, &certificate.names, acme.renew_before, suggested, now_seconds())
     }
 
     fn publish(&self) {
@@ -242,20 +289,59 @@ impl Renewing {
     }
 }
 
+/// What a try holds, and gives back in this order where it is given up.
+struct Attempt {
+    begun: Option<Begun>,
+    _lock: Option<Lock>,
+    /// What was issued and is not kept yet.
+    issued: Option<String>,
+}
+
+/// Puts what was issued in its place; it stays in `attempt` where that fails and may go well later.
+async fn keep(
+    acme: &Arc<Acme>,
+    certificate: &Certificate,
+    text: String,
+    attempt: &mut Attempt,
+) -> Result<Obtained, Failure> {
+    attempt.issued = Some(text.clone());
+    let ordered = inspect(&mut attempt.issued, certificate, now())?;
+    let (settings, id) = (acme.clone(), certificate.id.clone());
+    let stored = blocking(move || storage::store_certificate(&settings, &id, text.as_bytes())).await;
+    stored.map_err(|error| Failure::new(STORAGE, error, ""))?;
+    attempt.issued = None;
+    Ok(Obtained::Stored(ordered))
+}
+
+/// For the next start. Where it cannot be written, that only asks the server sooner than it should.
+async fn keep_note(acme: &Arc<Acme>, id: &str, note: Option<Note>) {
+    let (acme, id) = (acme.clone(), id.to_owned());
+    let kept = blocking(move || match note {
+        Some(note) => storage::store_note(&acme, &id, &note.text()),
+        None => storage::remove_note(&acme, &id),
+    });
+    if let Err(error) = kept.await {
+        warn!("ACME: how long nothing is to be tried is not kept for the next start: {error}");
+    }
+}
+
 /// On a task of its own, within the time for it: a panic of what reads the server's answers is a failure like any other. The
 /// task ends with the future.
-async fn guarded(order: impl Future<Output = Result<String, Failure>> + Send + 'static) -> Result<String, Failure> {
+async fn guarded<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<Failure> + Send + 'static,
+{
     const DOING: &str = "ordering";
     let mut task = JoinSet::new();
-    task.spawn(order);
-    match tokio::time::timeout(ORDER_TIMEOUT, task.join_next()).await {
-        Ok(Some(Ok(ordered))) => ordered,
-        Ok(Some(Err(error))) => {
-            Err(Failure::new(DOING, format!("the server's answer led to a bug: {error}"), "report it"))
-        }
-        Ok(None) => Err(Failure::new(DOING, "it was not begun", "report it")),
-        Err(_) => Err(Failure::new(DOING, "the server took too long", "")),
-    }
+    task.spawn(work);
+    let failure = match tokio::time::timeout(ORDER_TIMEOUT, task.join_next()).await {
+        Ok(Some(Ok(done))) => return done,
+        Ok(Some(Err(error))) => Failure::new(DOING, format!("the server's answer led to a bug: {error}"), "report it"),
+        Ok(None) => Failure::new(DOING, "it was not begun", "report it"),
+        Err(_) => Failure::new(DOING, "the server took too long", ""),
+    };
+    Err(failure.into())
 }
 
 /// How a try ended that did not fail.
@@ -265,60 +351,18 @@ enum Obtained {
     ByAnother,
     /// Another gateway orders.
     Locked,
+    /// Tries of a process before this one failed, and it is too soon for another: for so long, of which the server has asked
+    /// for some.
+    Waits(Note, (Duration, Duration)),
+}
+
+fn told(ordered: &Ordered) -> Told {
+    (ordered.not_after_seconds, ordered.key.clone())
 }
 
 /// The certificate in a file; `None`: none that could be used.
 fn look(acme: &Acme, id: &str) -> Option<Ordered> {
     Ordered::read(&read_bounded(&acme.certificate_file(id), FILE_BYTES_MAX).ok()?, now()).ok()
-}
-
-fn due(found: Option<&Ordered>, certificate: &Certificate, acme: &Acme) -> Result<Reason, Duration> {
-    schedule::due(found, &certificate.names, acme.renew_before, now_seconds())
-}
-
-/// What failed may be mended by what has changed. Other entries' changes mend nothing, and would have the server asked again
-/// each time.
-fn forget_mended(tries: &mut HashMap<String, Tries>, before: Option<&Wanted>, after: Option<&Wanted>) {
-    let (Some(before), Some(after)) = (before, after) else { return };
-    if before.acme.directory != after.acme.directory {
-        // Another server: neither the patience that one asked for nor what it has issued is of use with this one.
-        return tries.clear();
-    }
-    let is_set_otherwise = before.acme != after.acme || !Arc::ptr_eq(&before.tls, &after.tls);
-    for (id, tries) in tries {
-        let names = |of: &Wanted| {
-            of.certificates
-                .iter()
-                .find(|certificate| certificate.id == *id)
-                .map(|certificate| certificate.names.clone())
-        };
-        if is_set_otherwise || names(before) != names(after) {
-            tries.not_before = tries.server_not_before;
-        }
-    }
-}
-
-/// What came from the server is looked at before it takes the place of what was there, and forgotten where it is of no use.
-fn inspect(issued: &mut Option<String>, certificate: &Certificate, now: UnixTime) -> Result<Ordered, Failure> {
-    let text = issued.as_deref().unwrap_or_default();
-    let result = usable(text, certificate, now);
-    if result.is_err() {
-        // What the issuer's clock dates ahead will be of use soon, and another one would be no sooner.
-        let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + CLOCK_AHEAD_MAX);
-        if usable(text, certificate, later).is_err() {
-            *issued = None;
-        }
-    }
-    result
-}
-
-fn usable(text: &str, certificate: &Certificate, now: UnixTime) -> Result<Ordered, Failure> {
-    const DOING: &str = "looking at what the server issued";
-    let ordered = Ordered::read(text.as_bytes(), now).map_err(|error| Failure::new(DOING, error, ""))?;
-    match certificate.names.iter().find(|name| !ordered.names.contains(name)) {
-        Some(name) => Err(Failure::new(DOING, format!("it is not for {name}"), "ask the issuer")),
-        None => Ok(ordered),
-    }
 }
 
 fn now() -> UnixTime {
@@ -328,10 +372,6 @@ fn now() -> UnixTime {
 
 fn now_seconds() -> i64 {
     i64::try_from(now().as_secs()).unwrap_or(i64::MAX)
-}
-
-fn now_ms() -> u64 {
-    now().as_secs().saturating_mul(1000)
 }
 
 fn millis(seconds: i64) -> u64 {

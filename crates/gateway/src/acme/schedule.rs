@@ -11,6 +11,12 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(24 * 3600);
 /// By what share a wait may be longer, so that those that failed together do not come back together.
 const JITTER: f64 = 0.25;
 
+/// The youngest certificate that is renewed because its server suggests it, or a third of its lifetime: a server that always
+/// says "now" must not become an order after the other.
+const SUGGESTED_AGE_MIN_SECONDS: i64 = 24 * 3600;
+/// What share of its lifetime is left at least, whatever the server suggests: an order may fail.
+const SUGGESTED_LEFT: i64 = 10;
+
 /// Why a certificate is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -20,28 +26,46 @@ pub(crate) enum Reason {
     OtherNames,
     /// It ends soon.
     EndsSoon,
+    /// The server suggests it.
+    Suggested,
 }
 
-/// Whether there is a reason to order now; else in how long there will be one.
+/// Whether there is a reason to order now; else in how long there will be one. `suggested_seconds`: when its server wants it
+/// to be renewed, if it has said so; where `renew_before` is earlier, that holds.
 pub(crate) fn due(
     found: Option<&Ordered>,
     names: &[String],
     renew_before: Option<Duration>,
+    suggested_seconds: Option<i64>,
     now_seconds: i64,
 ) -> Result<Reason, Duration> {
     let Some(found) = found else { return Ok(Reason::Missing) };
     if !names.iter().all(|name| found.names.contains(name)) {
         return Ok(Reason::OtherNames);
     }
-    let lifetime = found.not_after_seconds.saturating_sub(found.not_before_seconds).max(0);
+    let (begin, end) = (found.not_before_seconds, found.not_after_seconds);
+    let lifetime = end.saturating_sub(begin).max(0);
     let wanted = renew_before.map_or(lifetime / 3, |before| i64::try_from(before.as_secs()).unwrap_or(i64::MAX));
     // A certificate that is renewed as soon as it comes would be renewed for ever.
-    let before = wanted.min(lifetime / 3 * 2);
-    let left = found.not_after_seconds.saturating_sub(before).saturating_sub(now_seconds);
-    match u64::try_from(left) {
+    let own = end.saturating_sub(wanted.min(lifetime / 3 * 2));
+    let suggested = suggested_seconds.map(|at| {
+        let earliest = begin.saturating_add(SUGGESTED_AGE_MIN_SECONDS.min(lifetime / 3));
+        at.max(earliest).min(end.saturating_sub(lifetime / SUGGESTED_LEFT))
+    });
+    let (at, reason) = match suggested {
+        Some(suggested) if renew_before.is_none() || suggested <= own => (suggested, Reason::Suggested),
+        _ => (own, Reason::EndsSoon),
+    };
+    match u64::try_from(at.saturating_sub(now_seconds)) {
         Ok(left @ 1..) => Err(Duration::from_secs(left)),
-        _ => Ok(Reason::EndsSoon),
+        _ => Ok(reason),
     }
+}
+
+/// A moment between these two; `None`: there is none. `random`: from 0 to 1.
+pub(crate) fn draw(start_seconds: i64, end_seconds: i64, random: f64) -> Option<i64> {
+    let length = end_seconds.checked_sub(start_seconds).filter(|length| *length > 0)?;
+    Some(start_seconds.saturating_add((length as f64 * random.clamp(0.0, 1.0)) as i64))
 }
 
 /// How long nothing is ordered after a certificate came that ends in so many seconds: one that is due at once, since
@@ -66,6 +90,7 @@ impl Reason {
             Reason::Missing => "there is none that can be used",
             Reason::OtherNames => "it lacks a name of the configuration",
             Reason::EndsSoon => "it ends soon",
+            Reason::Suggested => "the server suggests it",
         }
     }
 }
@@ -79,12 +104,20 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_before_it_ends_and_not_as_soon_as_it_comes() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let found =
-            Ordered { names: names(&["a", "b"]), not_before_seconds: 1000 * DAY, not_after_seconds: 1090 * DAY };
+        let found = Ordered {
+            names: names(&["a", "b"]),
+            not_before_seconds: 1000 * DAY,
+            not_after_seconds: 1090 * DAY,
+            key: None,
+        };
         let check = |wanted: &[&str], before_days: Option<u64>, day: i64, expected: Result<Reason, i64>| {
             let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
             let expected = expected.map_err(|days| Duration::from_secs((days * DAY) as u64));
-            assert_eq!(due(Some(&found), &names(wanted), before, day * DAY), expected, "{wanted:?} {before:?} {day}");
+            assert_eq!(
+                due(Some(&found), &names(wanted), before, None, day * DAY),
+                expected,
+                "{wanted:?} {before:?} {day}"
+            );
         };
         check(&["a", "b"], None, 1000, Err(60));
         check(&["a"], None, 1059, Err(1));
@@ -96,9 +129,55 @@ mod tests {
         // Longer than it lives.
         check(&["a"], Some(365), 1000, Err(30));
         check(&["a"], Some(365), 1030, Ok(Reason::EndsSoon));
-        assert_eq!(due(None, &names(&["a"]), None, 0), Ok(Reason::Missing));
+        assert_eq!(due(None, &names(&["a"]), None, None, 0), Ok(Reason::Missing));
         let backwards = Ordered { not_before_seconds: i64::MAX, not_after_seconds: i64::MIN, ..found };
-        assert_eq!(due(Some(&backwards), &names(&["a"]), None, 0), Ok(Reason::EndsSoon));
+        assert_eq!(due(Some(&backwards), &names(&["a"]), None, None, 0), Ok(Reason::EndsSoon));
+    }
+
+    #[test]
+    fn what_the_server_suggests_is_done_within_reason() {
+        let ordered = |begin: i64, end: i64| Ordered {
+            names: vec!["a".to_owned()],
+            not_before_seconds: begin,
+            not_after_seconds: end,
+            key: None,
+        };
+        let check = |found: &Ordered, before_days: Option<u64>, suggested: i64, now: i64, expected| {
+            let before = before_days.map(|days| Duration::from_secs(days * DAY as u64));
+            let due = due(Some(found), &["a".to_owned()], before, Some(suggested), now);
+            assert_eq!(due.map_err(|left| left.as_secs() as i64), expected, "{before_days:?} {suggested} {now}");
+        };
+        let long = ordered(1000 * DAY, 1090 * DAY);
+        // Sooner or later than by our own rule, which is at 1060.
+        check(&long, None, 1030 * DAY, 1029 * DAY, Err(DAY));
+        check(&long, None, 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
+        check(&long, None, 1075 * DAY, 1070 * DAY, Err(5 * DAY));
+        check(&long, None, 1075 * DAY, 1076 * DAY, Ok(Reason::Suggested));
+        // The owner's wish holds where it is earlier.
+        check(&long, Some(20), 1075 * DAY, 1069 * DAY, Err(DAY));
+        check(&long, Some(20), 1075 * DAY, 1070 * DAY, Ok(Reason::EndsSoon));
+        check(&long, Some(20), 1030 * DAY, 1030 * DAY, Ok(Reason::Suggested));
+        // Never at once, nor when there is no time left.
+        check(&long, None, i64::MIN, 1000 * DAY, Err(DAY));
+        check(&long, None, i64::MIN, 1001 * DAY, Ok(Reason::Suggested));
+        check(&long, None, i64::MAX, 1080 * DAY, Err(DAY));
+        check(&long, None, i64::MAX, 1081 * DAY, Ok(Reason::Suggested));
+        let short = ordered(0, 30);
+        check(&short, None, 0, 9, Err(1));
+        check(&short, None, 0, 10, Ok(Reason::Suggested));
+        check(&ordered(i64::MAX, i64::MIN), None, 5, 0, Ok(Reason::Suggested));
+    }
+
+    #[test]
+    fn a_moment_is_drawn_from_the_whole_window() {
+        assert_eq!(draw(100, 200, 0.0), Some(100));
+        assert_eq!(draw(100, 200, 0.5), Some(150));
+        assert_eq!(draw(100, 200, 1.0), Some(200));
+        assert_eq!(draw(-200, -100, 0.25), Some(-175));
+        for (start, end) in [(100, 100), (200, 100), (i64::MAX, i64::MIN), (i64::MIN, i64::MAX)] {
+            assert_eq!(draw(start, end, 0.5), None, "{start} {end}");
+        }
+        assert_eq!(draw(0, i64::MAX, 1.0), Some(i64::MAX));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!  STORAGE/SERVER/lock                    locked by the gateway that orders
 //!  STORAGE/SERVER/account.json            the account's URL and key
 //!  STORAGE/SERVER/certificates/ID.pem     a certificate, those that lead to its root, and its key
+//!  STORAGE/SERVER/certificates/ID.failed  what is known of tries that failed since
 //! ```
 
 use crate::source::read_bounded;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use stillgate_config::Acme;
 
 /// Of files and folders: keys are nobody else's.
@@ -23,6 +24,8 @@ const FOLDER_MODE: u32 = 0o700;
 const OTHERS_WRITE: u32 = 0o002;
 /// The largest account file that is read.
 const ACCOUNT_BYTES_MAX: usize = 64 * 1024;
+/// The largest note of failed tries that is read.
+const NOTE_BYTES_MAX: usize = 16 * 1024;
 /// What must fit onto the disk before anything is ordered: more than a certificate with its chain and key.
 const ROOM_BYTES: usize = 64 * 1024;
 
@@ -85,6 +88,29 @@ pub(crate) fn has_room(acme: &Acme) -> Result<(), String> {
 /// Puts a certificate with its key in the place of the one before.
 pub(crate) fn store_certificate(acme: &Acme, id: &str, text: &[u8]) -> Result<(), String> {
     replace(&acme.certificate_file(id), text)
+}
+
+/// What was noted of failed tries; `None`: nothing that could be read.
+pub(crate) fn note(acme: &Acme, id: &str) -> Option<Vec<u8>> {
+    read_bounded(&note_file(acme, id), NOTE_BYTES_MAX).ok().filter(|text| text.len() <= NOTE_BYTES_MAX)
+}
+
+/// Puts a note in the place of the one before.
+pub(crate) fn store_note(acme: &Acme, id: &str, text: &[u8]) -> Result<(), String> {
+    replace(&note_file(acme, id), text)
+}
+
+/// Leaves no note.
+pub(crate) fn remove_note(acme: &Acme, id: &str) -> Result<(), String> {
+    let path = note_file(acme, id);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn note_file(acme: &Acme, id: &str) -> PathBuf {
+    acme.certificate_file(id).with_extension("failed")
 }
 
 /// Puts an account in the place of the one before.
@@ -154,14 +180,14 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::source::Source;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use tempfile::TempDir;
 
-    fn storage() -> (TempDir, Acme) {
+    pub(crate) fn storage() -> (TempDir, Acme) {
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("a/b");
         let text = format!("gateway: {{acme: {{storage: {}, agree_terms: true}}}}\nroutes: []\n", storage.display());
@@ -262,6 +288,29 @@ mod tests {
         let (folder, acme) = storage();
         fs::write(folder.path().join("a"), "").unwrap();
         assert!(prepare(&acme).unwrap_err().contains("cannot make the folder"));
+    }
+
+    #[test]
+    fn a_note_is_small_and_a_file_of_ours() {
+        let (_folder, acme) = storage();
+        prepare(&acme).unwrap();
+        assert_eq!(note(&acme, "shop.v1"), None);
+        store_note(&acme, "shop.v1", b"x").unwrap();
+        assert_eq!(note(&acme, "shop.v1").unwrap(), b"x");
+        let file = acme.certificates().join("shop.v1.failed");
+        assert_eq!(mode(&file), 0o600);
+        // Whatever is in its place.
+        fs::write(&file, vec![b'x'; NOTE_BYTES_MAX + 1]).unwrap();
+        assert_eq!(note(&acme, "shop.v1"), None);
+        fs::remove_file(&file).unwrap();
+        symlink("/dev/zero", &file).unwrap();
+        assert_eq!(note(&acme, "shop.v1"), None);
+        store_note(&acme, "shop.v1", b"y").unwrap();
+        assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
+        remove_note(&acme, "shop.v1").unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(note(&acme, "shop.v1"), None);
+        assert!(remove_note(&acme, "shop.v1").unwrap_err().contains("shop.v1.failed"));
     }
 
     #[test]

@@ -84,6 +84,8 @@ impl Control {
         fleet.hand_over(successor, deadline);
         self.await_workers(true);
         self.certificates.stop();
+        // The successor checks; what is known of the nodes stays as it is.
+        self.checker.stop();
         if let Some(metering) = self.reloader.metering() {
             metering.leave();
         }

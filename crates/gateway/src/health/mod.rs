@@ -115,6 +115,11 @@ impl Checker {
         }
     }
 
+    /// Checks no more. What the workers were told of the endpoints stays.
+    pub(crate) fn stop(&mut self) {
+        self.upstreams.clear();
+    }
+
     /// Waits for the next change. May be cancelled without losing any.
     pub(crate) async fn changed(&mut self) -> Change {
         self.told.recv().await.expect("this holds a sender")
@@ -145,7 +150,11 @@ impl Checker {
     ) -> Checked {
         let rules = rules(definition);
         let (places, mut old) = match before {
-            Some(before) if before.rules() == rules && is_same(before.tls.as_ref(), tls) => {
+            Some(before)
+                if before.rules() == rules
+                    && before.definition.proxy_protocol == definition.proxy_protocol
+                    && is_same(before.tls.as_ref(), tls) =>
+            {
                 (before.places, before.tasks)
             }
             _ => (Arc::new(Semaphore::new(rules.concurrency)), HashMap::new()),
@@ -172,7 +181,7 @@ impl Checker {
         let rules = rules(definition).clone();
         let (records, record) = watch::channel(Record::default());
         let checking = Checking {
-            probe: Probe::new(endpoint, &rules, tls.map(|tls| &**tls)),
+            probe: Probe::new(endpoint, &rules, tls.map(|tls| &**tls), definition.proxy_protocol),
             rules,
             upstream: definition.key.clone(),
             endpoint: endpoint.clone(),

@@ -1,4 +1,5 @@
-//! One check: a connection, and with `type: http` or `https` one GET up to the response's head.
+//! One check: a connection, and with `type: http` or `https` one GET up to the response's head. A node that demands a PROXY header
+//! gets one that says that we speak for ourselves.
 //!
 //! Each check has a connection of its own, since whether one can be made is what it is about; the response's body is not
 //! read. What it comes to is the business of `judge`.
@@ -9,10 +10,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{ActiveCheck, CheckType};
-use stillgate_tls::ClientTls;
+use stillgate_config::{ActiveCheck, CheckType, ProxyProtocol};
 use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::{ClientTls, Peer, handshake_failure};
 use stillgate_upstream::Endpoint;
+use stillgate_wire::proxy_protocol::{V1_LOCAL, V2_LOCAL};
 use stillgate_wire::{HeadLimits, Method, Progress, ResponseHead};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +29,8 @@ const INTERIMS_MAX: usize = 10;
 /// How one endpoint is checked.
 pub(crate) struct Probe {
     address: SocketAddr,
+    /// What the node is sent first.
+    preface: &'static [u8],
     /// `None`: connecting is enough.
     request: Option<String>,
     /// `None`: there is none.
@@ -35,8 +39,19 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// `tls`: the upstream's, for checks of that type.
-    pub(crate) fn new(endpoint: &Endpoint, rules: &ActiveCheck, tls: Option<&ClientTls>) -> Probe {
+    /// `tls`: the upstream's, for checks of that type. `proxy_protocol`: what connections of clients to the node begin with; another
+    /// port speaks for itself, as with HAProxy.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        rules: &ActiveCheck,
+        tls: Option<&ClientTls>,
+        proxy_protocol: Option<ProxyProtocol>,
+    ) -> Probe {
+        let preface: &[u8] = match proxy_protocol.filter(|_| rules.port.is_none()) {
+            None => b"",
+            Some(ProxyProtocol::V1) => V1_LOCAL,
+            Some(ProxyProtocol::V2) => V2_LOCAL,
+        };
         let address = SocketAddr::new(endpoint.address.ip(), rules.port.unwrap_or(endpoint.address.port()));
         let host = rules.host.as_deref().unwrap_or(&endpoint.host);
         let tls = tls.filter(|_| rules.r#type == CheckType::Https).map(|tls| {
@@ -45,7 +60,7 @@ impl Probe {
             (TlsConnector::from(Arc::new(config)), tls.server_name(host, &endpoint.host))
         });
         let request = (rules.r#type != CheckType::Tcp).then(|| request(host, rules));
-        Probe { address, request, tls, timeout: rules.timeout }
+        Probe { address, preface, request, tls, timeout: rules.timeout }
     }
 
     /// Makes the check.
@@ -59,11 +74,14 @@ impl Probe {
             Err(error) if is_local(&error) => return Outcome::NotMade(error.to_string()),
             Err(error) => return Outcome::Broken(error.to_string()),
         };
+        if let Err(error) = stream.write_all(self.preface).await {
+            return Outcome::Broken(error.to_string());
+        }
         let Some(request) = &self.request else { return Outcome::Connected };
         let answer = match &self.tls {
             Some((connector, name)) => match connector.connect(name.clone(), stream).await {
                 Ok(mut stream) => ask(&mut stream, request).await,
-                Err(error) => Err(io::Error::other(format!("TLS: {error}"))),
+                Err(error) => Err(io::Error::other(format!("TLS: {}", handshake_failure(&error, Peer::Node)))),
             },
             None => ask(&mut stream, request).await,
         };
@@ -117,7 +135,7 @@ fn is_local(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::sync::mpsc;
 
@@ -136,7 +154,7 @@ mod tests {
     /// What comes of a check of a server that answers `response` and keeps the connection.
     async fn answered(response: &'static [u8], keys: &str) -> Outcome {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), None);
+        let probe = Probe::new(&endpoint(listener.local_addr().unwrap()), &rules(keys), None, None);
         let (end, ended) = mpsc::sync_channel::<()>(1);
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -178,20 +196,40 @@ mod tests {
         let address = listener.local_addr().unwrap();
         drop(listener);
         for keys in ["", "type: tcp"] {
-            assert!(matches!(Probe::new(&endpoint(address), &rules(keys), None).run().await, Outcome::Broken(_)));
+            assert!(matches!(Probe::new(&endpoint(address), &rules(keys), None, None).run().await, Outcome::Broken(_)));
+        }
+    }
+
+    /// A node that demands a PROXY header is told that we speak for ourselves; another port of it is not one of its listeners.
+    #[tokio::test]
+    async fn a_header_comes_first_where_clients_have_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let to_port = format!("type: tcp, port: {}", address.port());
+        for (keys, version, expected) in [
+            ("type: tcp", None, &b""[..]),
+            ("type: tcp", Some(ProxyProtocol::V1), b"PROXY UNKNOWN\r\n"),
+            ("type: tcp", Some(ProxyProtocol::V2), b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
+            (&to_port, Some(ProxyProtocol::V2), b""),
+        ] {
+            let outcome = Probe::new(&endpoint(address), &rules(keys), None, version).run().await;
+            assert_eq!(outcome, Outcome::Connected);
+            let (mut stream, mut got) = (listener.accept().unwrap().0, Vec::new());
+            stream.read_to_end(&mut got).unwrap();
+            assert_eq!(got, expected, "{keys}");
         }
     }
 
     #[test]
     fn what_is_asked() {
         let address = SocketAddr::from(([10, 0, 0, 1], 81));
-        let probe = Probe::new(&endpoint(address), &rules(""), None);
+        let probe = Probe::new(&endpoint(address), &rules(""), None, None);
         let version = env!("CARGO_PKG_VERSION");
         let agent = format!("User-Agent: stillgate/{version} (health check)\r\n");
         let expected = format!("GET / HTTP/1.1\r\nHost: node.test:81\r\nConnection: close\r\n{agent}\r\n");
         assert_eq!((probe.address, probe.request), (address, Some(expected)));
         let keys = "host: a.test, port: 82, http_path: /h?x=1, req_headers: [\"user-agent: me\", \"X-Key:  1 \"]";
-        let probe = Probe::new(&endpoint(address), &rules(keys), None);
+        let probe = Probe::new(&endpoint(address), &rules(keys), None, None);
         let expected = "GET /h?x=1 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\nuser-agent: me\r\nX-Key: 1\r\n\r\n";
         assert_eq!((probe.address.port(), probe.request.as_deref()), (82, Some(expected)));
     }

@@ -19,8 +19,11 @@ use tracing::warn;
 /// Bytes of a datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 192 * 1024;
 const _: () = assert!(PARCEL_BYTES_MAX <= DATAGRAM_BYTES_MAX);
-/// What is asked for to send one, of which the system makes the double; more would only be a longer queue.
-const SEND_BUFFER_BYTES: usize = DATAGRAM_BYTES_MAX / 2 + 4096;
+/// Bytes that may wait to be received, in what the system counts of them: of small datagrams about a third. Tunnels among them
+/// stand still, so they are few.
+const WAITING_BYTES_MAX: usize = 16 * 1024;
+/// The same while a datagram is sent that does not fit.
+const LARGE_WAITING_BYTES_MAX: usize = DATAGRAM_BYTES_MAX + 8192;
 /// Descriptors beside one: what the system takes.
 pub(crate) const DESCRIPTORS_MAX: usize = 253;
 /// How long sending waits where too many descriptors are on their way, or there is no memory for it.
@@ -60,8 +63,9 @@ impl Channel {
     /// Both ends.
     pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES)?;
-        Ok((Channel::of(ours), theirs))
+        let ours = Channel::of(ours);
+        ours.limit_waiting(WAITING_BYTES_MAX)?;
+        Ok((ours, theirs))
     }
 
     /// The other process's end.
@@ -82,8 +86,23 @@ impl Channel {
         Ok(set_socket_timeout(&self.end, Timeout::Send, patience)?)
     }
 
+    /// The system makes the double of what is asked for.
+    fn limit_waiting(&self, bytes: usize) -> io::Result<()> {
+        Ok(set_socket_send_buffer_size(&self.end, bytes / 2)?)
+    }
+
     /// Waits until there is room.
     pub(crate) fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.len() <= WAITING_BYTES_MAX / 2 {
+            return self.send_within(bytes, descriptors);
+        }
+        self.limit_waiting(LARGE_WAITING_BYTES_MAX)?;
+        let sent = self.send_within(bytes, descriptors);
+        self.limit_waiting(WAITING_BYTES_MAX)?;
+        sent
+    }
+
+    fn send_within(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let end = self.patience.get().map(|patience| Instant::now() + patience);
         loop {
@@ -233,6 +252,19 @@ mod tests {
         a.send(&large, &[]).unwrap();
         assert!(b.receive(None).unwrap().unwrap().bytes == large);
         assert!(a.send(b"x", &vec![file.as_fd(); DESCRIPTORS_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn few_wait_and_a_large_one_fits_all_the_same() {
+        let (a, b) = pair();
+        a.set_patience(Some(Duration::from_millis(20))).unwrap();
+        for _ in 0..2 {
+            let sent = (0..1000).take_while(|_| a.send(&[1; 800], &[]).is_ok()).count();
+            assert!((2..=16).contains(&sent), "{sent}");
+            (0..sent).for_each(|_| assert_eq!(b.receive(None).unwrap().unwrap().bytes.len(), 800));
+            a.send(&vec![2; DATAGRAM_BYTES_MAX], &[]).unwrap();
+            assert_eq!(b.receive(None).unwrap().unwrap().bytes.len(), DATAGRAM_BYTES_MAX);
+        }
     }
 
     /// In a process of its own, since the others of this one need descriptors.

@@ -71,6 +71,8 @@ pub(crate) struct Launcher {
     orders: SyncSender<Order>,
     progress: mpsc::Receiver<Progress>,
     starting: Arc<Starting>,
+    /// Since the last order it has been said that the thread is gone.
+    is_loss_told: bool,
 }
 
 /// A process that has been started and does not serve yet, as both threads see it.
@@ -114,14 +116,14 @@ impl Launcher {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let serve = move || serve(&program, &runtime, &ordered, &news, &seen);
         thread::Builder::new().name("upgrade".to_owned()).spawn(serve)?;
-        Ok(Launcher { orders, progress, starting })
+        Ok(Launcher { orders, progress, starting, is_loss_told: false })
     }
 
     /// Has the thread do something, for which it waits at most one step of its work.
-    pub(crate) fn order(&self, order: Order) {
-        // The thread ends with us, or by a panic that its own line in the log describes.
+    pub(crate) fn order(&mut self, order: Order) {
+        // The thread ends with us, or by a panic that its own line in the log describes. Who orders waits for an answer.
         if self.orders.send(order).is_err() {
-            warn!("upgrade: its thread has ended, which is a bug");
+            self.is_loss_told = false;
         }
     }
 
@@ -135,7 +137,11 @@ impl Launcher {
     pub(crate) async fn progress(&mut self) -> Progress {
         match self.progress.recv().await {
             Some(progress) => progress,
-            None => std::future::pending().await,
+            None if self.is_loss_told => std::future::pending().await,
+            None => {
+                self.is_loss_told = true;
+                Progress::Failed("the upgrade's thread has ended, which is a bug".to_owned())
+            }
         }
     }
 }
@@ -390,6 +396,18 @@ mod tests {
                 .expect_err("no file")
                 .contains("/nowhere/stillgate")
         );
+    }
+
+    #[tokio::test]
+    async fn who_has_given_an_order_hears_that_the_thread_is_gone() {
+        let (orders, progress) = (sync_channel(1).0, mpsc::channel(1).1);
+        let mut launcher = Launcher { orders, progress, starting: Arc::default(), is_loss_told: false };
+        for _ in 0..2 {
+            let told = launcher.progress().await;
+            assert!(matches!(&told, Progress::Failed(reason) if reason.contains("thread has ended")), "{told:?}");
+            timeout(Duration::ZERO, launcher.progress()).await.expect_err("it is said once");
+            launcher.order(Order::Launch(Vec::new()));
+        }
     }
 
     /// What comes of handing connections over to a shell script.

@@ -158,9 +158,14 @@ impl Predecessor {
         matches!(self.phase, Phase::Launching(_))
     }
 
+    /// Whether it is open who serves on.
+    pub(crate) fn is_deciding(&self) -> bool {
+        matches!(self.phase, Phase::Launching(_) | Phase::Leaving { .. } | Phase::Going { .. })
+    }
+
     /// There is none after all.
     pub(crate) fn failed(&mut self) {
-        if matches!(self.phase, Phase::Launching(_) | Phase::Going { .. }) {
+        if self.is_deciding() {
             self.phase = Phase::Alone;
         }
     }

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, ReservedPort, Setup, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, PATIENCE, ReservedPort, Setup, eventually, scrape};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -69,10 +69,7 @@ impl Streams {
     }
 
     pub(crate) fn start(&self) -> Gateway {
-        let gateway = Gateway::start(STILLGATE, &self.setup());
-        // The listeners of HTTP are there first.
-        eventually("all listeners", || gateway.log().contains("\"serving\""));
-        gateway
+        Gateway::start(STILLGATE, &self.setup())
     }
 
     /// Where streams go, of TCP and of UDP.
@@ -92,16 +89,14 @@ impl Streams {
     /// Waits for a line of the metrics.
     #[track_caller]
     pub(crate) fn await_metric(&self, line: &str) {
-        let mut last = String::new();
-        let mut is_there = || {
-            last = self.metrics();
-            last.lines().any(|have| have == line)
-        };
         let since = Instant::now();
-        while !is_there() && since.elapsed() < Duration::from_secs(10) {
-            std::thread::yield_now();
+        loop {
+            let metrics = self.metrics();
+            if metrics.lines().any(|have| have == line) {
+                return;
+            }
+            assert!(since.elapsed() < PATIENCE, "{line}\nis not in\n{}", only_streams(&metrics));
         }
-        assert!(is_there(), "{line}\nis not in\n{}", only_streams(&last));
     }
 }
 

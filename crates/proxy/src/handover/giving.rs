@@ -15,12 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Connections that may wait for the thread that sends them, of all workers. A tunnel stands still while it waits.
-pub const OUTBOX: usize = 128;
-/// Tasks woken before the event loop turns again.
-const WOKEN_AT_ONCE: usize = 16;
+pub const OUTBOX: usize = 16;
+/// Connections that a worker gives away together, and the time from one such few to the next: giving takes CPU in both processes
+/// which those who are served meanwhile need.
+const GIVEN_AT_ONCE: usize = 8;
+const GIVE_EVERY: Duration = Duration::from_millis(1);
 /// A worker that is to end gets this long to give away what it can.
 pub(crate) const GIVING_MS: u64 = 10_000;
 /// How long a worker waits for room in the outbox, and between two passes over its connections.
@@ -45,8 +47,13 @@ pub(crate) struct Giving {
     successor: Arc<Successor>,
     /// This process is to end soon: who is told something is told that its connection ends.
     pub(crate) is_hurried: bool,
+    /// When this process may end, whatever it has still.
+    deadline_ms: u64,
     /// Where the present pass over the timers is; `None`: between two.
     cursor: Cell<Option<Cursor>>,
+    /// When the next may be given, and how many of those before may be still.
+    due: Cell<Instant>,
+    allowance: Cell<usize>,
     /// Whether another pass may find something: one was given in this pass, or found no room.
     is_worth_a_pass: Cell<bool>,
     /// The last pass was not worth another, and those whom it has woken have had time to run.
@@ -54,11 +61,14 @@ pub(crate) struct Giving {
 }
 
 impl Giving {
-    pub(crate) fn new(successor: Arc<Successor>, is_hurried: bool) -> Giving {
+    pub(crate) fn new(successor: Arc<Successor>, is_hurried: bool, deadline_ms: u64) -> Giving {
         Giving {
             successor,
             is_hurried,
+            deadline_ms,
             cursor: Cell::new(None),
+            due: Cell::new(Instant::now()),
+            allowance: Cell::new(0),
             is_worth_a_pass: Cell::new(true),
             is_settled: Cell::new(false),
         }
@@ -86,14 +96,34 @@ impl Giving {
         self.is_settled.get() && !self.is_worth_a_pass.get() || self.successor.outbox.is_closed()
     }
 
+    /// Whether one more may be given now; else another pass comes back to it.
+    fn has_room(&self) -> bool {
+        let has_room = self.allowance.get() > 0 && self.successor.outbox.capacity() > 0;
+        if !has_room {
+            self.is_worth_a_pass.set(true);
+        }
+        has_room
+    }
+
     /// Sends what `pack` makes, if there is room for it.
-    pub(crate) fn send(&self, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
+    pub(crate) fn send(&self, worker: &Worker, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
+        if !self.has_room() {
+            return false;
+        }
         self.is_worth_a_pass.set(true);
         let Ok(room) = self.successor.outbox.try_reserve() else { return false };
-        // Without a descriptor for it, it stays until there is one.
-        let Ok(parcel) = pack() else { return false };
-        room.send(parcel);
-        true
+        match pack() {
+            Ok(parcel) => {
+                room.send(parcel);
+                self.allowance.set(self.allowance.get() - 1);
+                true
+            }
+            // Without a descriptor for it, it stays until there is one.
+            Err(error) => {
+                worker.troubles.note_kept(error);
+                false
+            }
+        }
     }
 
     /// Wakes the next few, as soon as there is room for them. Can be dropped at any time.
@@ -112,11 +142,17 @@ impl Giving {
             self.cursor.set(Some(Cursor::default()));
             return;
         };
-        while self.successor.outbox.capacity() < WOKEN_AT_ONCE && !self.successor.outbox.is_closed() {
+        match self.is_hurried || worker.clock.now_ms() >= self.deadline_ms {
+            // Those who were woken before give themselves up now.
+            true => yield_now().await,
+            false => sleep_until(self.due.get()).await,
+        }
+        while self.successor.outbox.capacity() < GIVEN_AT_ONCE && !self.successor.outbox.is_closed() {
             sleep(ROOM_WAIT).await;
         }
-        self.cursor.set(worker.clock.wake_some(from, WOKEN_AT_ONCE));
-        yield_now().await;
+        self.allowance.set(GIVEN_AT_ONCE);
+        self.cursor.set(worker.clock.wake_some(from, GIVEN_AT_ONCE));
+        self.due.set(Instant::now() + GIVE_EVERY);
     }
 }
 
@@ -128,7 +164,7 @@ pub(crate) fn give_idle(worker: &Worker, client: &Client) -> bool {
     }
     let Some(giving) = worker.giving() else { return false };
     giving.takes(worker, client)
-        && giving.send(|| {
+        && giving.send(worker, || {
             let state = State::Connection(ConnectionState::of(worker, client));
             Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
         })
@@ -140,6 +176,7 @@ impl ConnectionState {
             peer: client.peer,
             local: client.local,
             listener: worker.addresses[client.listener],
+            is_https: client.is_https,
             is_new: client.is_new,
             quiet_ms: worker.clock.now_ms().saturating_sub(client.quiet_since_ms),
         }

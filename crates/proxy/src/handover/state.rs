@@ -17,6 +17,9 @@ pub const PARCEL_BYTES_MAX: usize = HEAD_BYTES_MAX + 2 * BUFFER_BYTES + STATE_BY
 /// Of its line of JSON. Where a route's key is longer than fits, its tunnels cannot be handed over.
 const STATE_BYTES_MAX: usize = 32 * 1024;
 
+/// Of what is counted, in bytes or units of time, in what another process says: added up it does not overflow.
+pub(crate) const COUNT_MAX: u64 = u64::MAX / 4;
+
 /// A connection on its way to another process.
 #[derive(Debug)]
 pub struct Parcel {
@@ -45,6 +48,9 @@ pub struct ConnectionState {
     pub(crate) local: SocketAddr,
     /// Where the listener is that has accepted it.
     pub(crate) listener: SocketAddr,
+    /// A balancer in front of us took the client's TLS.
+    #[serde(default)]
+    pub(crate) is_https: bool,
     /// Nothing has been served on it.
     pub(crate) is_new: bool,
     /// Since when it waits.
@@ -156,10 +162,10 @@ impl Parcel {
         datagram
     }
 
-    /// Of a datagram and what came beside it.
+    /// Of a datagram and what came beside it. Numbers beyond [`COUNT_MAX`] are taken for it.
     pub fn decode(datagram: &[u8], sockets: Vec<OwnedFd>) -> Result<Parcel, Damaged> {
         let end = datagram.iter().position(|byte| *byte == b'\n').ok_or_else(|| Damaged("it has no end".to_owned()))?;
-        let state: State = serde_json::from_slice(&datagram[..end]).map_err(|error| Damaged(error.to_string()))?;
+        let mut state: State = serde_json::from_slice(&datagram[..end]).map_err(|error| Damaged(error.to_string()))?;
         let bytes = datagram[end + 1..].to_vec();
         if sockets.len() != state.sockets() {
             return Err(Damaged(format!("it came with {} sockets", sockets.len())));
@@ -167,6 +173,7 @@ impl Parcel {
         if state.bytes() != Some(bytes.len()) {
             return Err(Damaged(format!("it came with {} bytes", bytes.len())));
         }
+        state.clamp();
         Ok(Parcel { state, bytes, sockets })
     }
 }
@@ -176,6 +183,25 @@ impl State {
         match self {
             State::Connection(_) => 1,
             State::Tunnel(_) => 2,
+        }
+    }
+
+    fn clamp(&mut self) {
+        let clamp = |count: &mut u64| *count = COUNT_MAX.min(*count);
+        let State::Tunnel(tunnel) = self else { return };
+        let Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = &mut tunnel.bounds;
+        [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms].into_iter().for_each(clamp);
+        [&mut tunnel.up.read, &mut tunnel.up.written, &mut tunnel.down.read, &mut tunnel.down.written]
+            .into_iter()
+            .for_each(clamp);
+        match &mut tunnel.origin {
+            OriginState::Request(RequestState { head_bytes, upstream_us, .. }) => {
+                clamp(head_bytes);
+                upstream_us.iter_mut().for_each(clamp);
+            }
+            OriginState::Session(SessionState { connect_us, .. }) => {
+                connect_us.iter_mut().for_each(clamp);
+            }
         }
     }
 

@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-/// Connections that may wait for a worker.
-pub const INBOX: usize = 64;
+/// Connections that may wait for a worker. A tunnel stands still while it waits.
+pub const INBOX: usize = 8;
 
 /// A parcel for a worker, with what the new configuration says of it.
 pub(crate) struct Arrival {
@@ -123,7 +123,7 @@ impl ConnectionState {
         }
         let quiet_since_ms = worker.clock.now_ms().saturating_sub(self.quiet_ms);
         let mut client = match is_http {
-            true => Client::new(stream, None, self.peer, self.local, listener, quiet_since_ms),
+            true => Client::new(stream, self.peer, self.local, listener, self.is_https, quiet_since_ms),
             // Nothing of it is forwarded in lines.
             false => Client::with_facts(stream, self.peer, self.local, listener, [].into(), None, quiet_since_ms),
         };

@@ -1,5 +1,6 @@
 //! Parcels: what goes in comes out, and what is no parcel is refused.
 
+use super::state::COUNT_MAX;
 use super::*;
 use crate::buffer::BUFFER_BYTES;
 use crate::tunnel::Bounds;
@@ -17,43 +18,58 @@ fn address() -> impl Strategy<Value = SocketAddr> {
     (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
 }
 
-fn direction() -> impl Strategy<Value = DirectionState> {
+/// `max`: of what is counted.
+fn direction(max: u64) -> impl Strategy<Value = DirectionState> {
     let ends = prop_oneof![Just(Ends::Open), Just(Ends::Untold), Just(Ends::Told)];
     let held = prop_oneof![Just(0), 0..200usize, Just(BUFFER_BYTES)];
-    (held, ends, any::<u64>(), any::<u64>(), any::<u64>())
-        .prop_map(|(held, ends, read, written, quiet_ms)| DirectionState { held, ends, read, written, quiet_ms })
+    (held, ends, 0..=max, 0..=max, any::<u64>()).prop_map(|(held, ends, read, written, quiet_ms)| DirectionState {
+        held,
+        ends,
+        read,
+        written,
+        quiet_ms,
+    })
 }
 
 fn connection() -> impl Strategy<Value = ConnectionState> {
     (address(), address(), address(), any::<bool>(), any::<u64>()).prop_map(
-        |(peer, local, listener, is_new, quiet_ms)| ConnectionState { peer, local, listener, is_new, quiet_ms },
+        |(peer, local, listener, is_new, quiet_ms)| ConnectionState {
+            peer,
+            local,
+            listener,
+            is_https: !is_new,
+            is_new,
+            quiet_ms,
+        },
     )
 }
 
 prop_compose! {
-    fn request()(
+    fn request(max: u64)(
         head in prop_oneof![0..500usize, Just(HEAD_BYTES_MAX)],
         path: Option<usize>,
         status: u16,
-        head_bytes: u64,
-        times: [Option<u64>; 3],
+        head_bytes in 0..=max,
+        upstream_us in prop::option::of(0..=max),
+        times: [Option<u64>; 2],
     ) -> OriginState {
-        let [upstream_us, started_us, node_since_us] = times;
+        let [started_us, node_since_us] = times;
         OriginState::Request(RequestState { head, path, status, head_bytes, upstream_us, started_us, node_since_us })
     }
 }
 
 prop_compose! {
-    fn tunnel()(
+    fn tunnel(max: u64)(
         connection in connection(),
         address: IpAddr,
-        origin in prop_oneof![request(), session()],
+        origin in prop_oneof![request(max), session(max)],
         (route, node_host) in (".{0,40}", ".{0,40}"),
         node in address(),
         policy in prop::option::of(prop_oneof![Just(PolicyState::Drain), Just(PolicyState::Close)]),
         revoked_ms: Option<u64>,
-        [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms, age_ms]: [u64; 6],
-        (up, down) in (direction(), direction()),
+        [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms] in [0..=max, 0..=max, 0..=max, 0..=max, 0..=max],
+        age_ms: u64,
+        (up, down) in (direction(max), direction(max)),
     ) -> TunnelState {
         let bounds = Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms };
         TunnelState { connection, address, origin, route, node, node_host, policy, revoked_ms, bounds, age_ms, up, down }
@@ -61,18 +77,18 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn session()(
+    fn session(max: u64)(
         status: u16,
         server_name in prop::option::of(".{0,40}"),
-        connect_us: Option<u64>,
+        connect_us in prop::option::of(0..=max),
         started_us: u64,
     ) -> OriginState {
         OriginState::Session(SessionState { status, server_name, connect_us, started_us })
     }
 }
 
-fn state() -> impl Strategy<Value = State> {
-    prop_oneof![connection().prop_map(State::Connection), tunnel().prop_map(|state| State::Tunnel(Box::new(state)))]
+fn state(max: u64) -> impl Strategy<Value = State> {
+    prop_oneof![connection().prop_map(State::Connection), tunnel(max).prop_map(|state| State::Tunnel(Box::new(state)))]
 }
 
 /// As many bytes as the state asks for, and sockets.
@@ -94,7 +110,7 @@ fn parcel(state: State) -> Parcel {
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(state in state()) {
+    fn what_goes_in_comes_out(state in state(COUNT_MAX)) {
         let packed = parcel(state);
         let datagram = packed.encode();
         let found = Parcel::decode(&datagram, sockets(packed.sockets.len())).unwrap();
@@ -102,9 +118,30 @@ proptest! {
         prop_assert!(found.bytes == packed.bytes);
     }
 
+    /// What is done with them: bounds are added to the present, counts to each other.
+    #[test]
+    fn counts_can_be_added_up(tunnel in tunnel(u64::MAX)) {
+        let packed = parcel(State::Tunnel(Box::new(tunnel)));
+        let Parcel { state: State::Tunnel(found), .. } = Parcel::decode(&packed.encode(), sockets(2)).unwrap() else {
+            panic!("it was a tunnel");
+        };
+        let Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = found.bounds;
+        for bound in [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms] {
+            let now_ms = 100 * 366 * 24 * 3600 * 1000;
+            prop_assert!(bound.checked_add(now_ms).is_some());
+        }
+        let (head_bytes, took_us) = match &found.origin {
+            OriginState::Request(request) => (request.head_bytes, request.upstream_us),
+            OriginState::Session(session) => (0, session.connect_us),
+        };
+        let bytes = [found.up.read, found.down.written, head_bytes];
+        prop_assert!(bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)).is_some());
+        prop_assert!(took_us.is_none_or(|us| us.checked_add(COUNT_MAX).is_some()));
+    }
+
     /// Whatever a datagram is, it is a parcel or refused.
     #[test]
-    fn damage_is_refused_or_harmless(state in state(), at: prop::sample::Index, with: u8, cut: prop::sample::Index, count in 0..4usize) {
+    fn damage_is_refused_or_harmless(state in state(u64::MAX), at: prop::sample::Index, with: u8, cut: prop::sample::Index, count in 0..4usize) {
         let mut datagram = parcel(state).encode();
         let at = at.index(datagram.len());
         datagram[at] = with;
@@ -121,7 +158,8 @@ proptest! {
 
 fn example() -> Parcel {
     let any: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let connection = ConnectionState { peer: any, local: any, listener: any, is_new: true, quiet_ms: 7 };
+    let connection =
+        ConnectionState { peer: any, local: any, listener: any, is_https: true, is_new: true, quiet_ms: 7 };
     let flow = |held| DirectionState { held, ends: Ends::Open, read: 3, written: 2, quiet_ms: 1 };
     let request = RequestState {
         head: 4,

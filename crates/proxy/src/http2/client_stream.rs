@@ -22,6 +22,8 @@ pub(super) struct Shared {
     pub(super) live: Cell<u32>,
     /// Requests that the client has reset while they were served.
     pub(super) resets: Cell<u32>,
+    /// Requests that were none after all.
+    pub(super) malformed: Cell<u32>,
     /// Woken when the last request is served: the connection is idle then.
     pub(super) driver: RefCell<Option<Waker>>,
     scratch: RefCell<Scratch>,
@@ -110,6 +112,7 @@ impl ClientStream {
         head.clear();
         if request::write_head(head, request, self.incoming.is_chunked()).is_err() {
             self.reset(Reason::PROTOCOL_ERROR);
+            shared.malformed.set(shared.malformed.get() + 1);
             return Err(malformed("host and :authority differ"));
         }
         self.incoming.put_head(head, space);

@@ -30,13 +30,14 @@ struct Origin {
     listener: usize,
     forwarded: Rc<[u8]>,
     tls: Option<Rc<TlsFacts>>,
+    is_https: bool,
 }
 
 /// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was read of it already.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) {
-    let Client { stream, timer, peer, local, listener, forwarded, tls, .. } = client;
-    let origin =
-        Origin { peer: *peer, local: *local, listener: *listener, forwarded: forwarded.clone(), tls: tls.clone() };
+    let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
+    let (forwarded, tls) = (forwarded.clone(), tls.clone());
+    let origin = Origin { peer: *peer, local: *local, listener: *listener, forwarded, tls, is_https: *is_https };
     let transport = Transport::new(stream, early, Watch::of_client(), &worker.buffers, &worker.clock);
     let Some(connection) = shake_hands(worker, timer, &transport).await else { return };
     let now_ms = worker.clock.now_ms();
@@ -52,6 +53,8 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         stuck: Progress { since_ms: now_ms, written: 0 },
         parting_since_ms: None,
         resets: Rate::default(),
+        accepted: 0,
+        refused: 0,
     };
     poll_fn(|cx| driver.poll(cx)).await;
 }
@@ -113,6 +116,9 @@ struct Driver<'w, 't, 'a> {
     /// When the client was told that the connection ends; what is in flight is served to its end.
     parting_since_ms: Option<u64>,
     resets: Rate,
+    /// Streams that are requests, and those that `h2` has refused to make such.
+    accepted: u64,
+    refused: u64,
 }
 
 impl Driver<'_, '_, '_> {
@@ -127,10 +133,16 @@ impl Driver<'_, '_, '_> {
             loop {
                 match self.connection.poll_accept(cx) {
                     Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond),
-                    Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                    Poll::Ready(last) => {
+                        // A fault that ends the connection is one request's. Of others that came with its end nobody knows.
+                        let is_fault = matches!(&last, Some(Err(error)) if error.is_library());
+                        self.count_refused(u64::from(is_fault));
+                        return Poll::Ready(());
+                    }
                     Poll::Pending => break,
                 }
             }
+            self.count_refused(u64::MAX);
             let flushed = self.transport.poll_flush(cx);
             if matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
@@ -156,17 +168,34 @@ impl Driver<'_, '_, '_> {
         }
     }
 
+    /// Counts requests that `h2` has refused by itself: it tells neither which nor why. They are in no access log, as nothing
+    /// is known of them.
+    fn count_refused(&mut self, most: u64) {
+        // What comes while we part is not looked at, and no fault.
+        let opened = self.transport.opened().filter(|_| self.parting_since_ms.is_none()).unwrap_or(0);
+        let by_h2 = opened.saturating_sub(self.accepted + self.refused).min(most);
+        self.refused += by_h2;
+        let count = by_h2 + u64::from(self.shared.malformed.take());
+        if count > 0 {
+            self.worker.counters.http2_requests_refused.add(count);
+            let why = "malformed, with too large fields, or more at once than a connection may have";
+            self.worker.troubles.note_streams(self.origin.peer, count, why);
+        }
+    }
+
     fn begin(&mut self, request: http::Request<RecvStream>, mut respond: h2::server::SendResponse<Bytes>) {
+        self.accepted += 1;
         if !self.worker.has_room() {
             self.worker.counters.streams_refused.add(1);
             let why = "the worker has as many as gateway.limits.connections_per_worker allows";
-            self.worker.troubles.note_stream(self.origin.peer, why);
+            self.worker.troubles.note_streams(self.origin.peer, 1, why);
             return respond.send_reset(Reason::REFUSED_STREAM);
         }
-        let Origin { peer, local, listener, forwarded, tls } = &self.origin;
+        let Origin { peer, local, listener, forwarded, tls, is_https } = &self.origin;
         let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
         let now_ms = self.worker.clock.now_ms();
         let mut client = Client::with_facts(stream, *peer, *local, *listener, forwarded.clone(), tls.clone(), now_ms);
+        client.is_https = *is_https;
         let listener = *listener;
         let counts = &self.worker.listeners[listener];
         self.busy.get_or_insert_with(|| (Busy::new(counts), Active::new(counts)));

@@ -22,7 +22,9 @@ pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
 
 /// Where in the frames of one direction we are.
 #[derive(Debug, Default)]
@@ -32,6 +34,21 @@ pub(super) struct Frames {
     have: usize,
     /// Bytes until the next header.
     skip: usize,
+    /// The stream opened last, and how far its head is.
+    opened: u32,
+    head: Head,
+}
+
+/// How far the head is that opens a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Head {
+    /// None is under way.
+    #[default]
+    No,
+    /// It goes on in another frame.
+    Begun,
+    /// It ends with the present frame.
+    Ending,
 }
 
 impl Frames {
@@ -47,6 +64,10 @@ impl Frames {
             let skip = self.skip.min(bytes.len());
             self.skip -= skip;
             bytes = &bytes[skip..];
+            if self.skip == 0 && self.head == Head::Ending {
+                self.head = Head::No;
+                walked.opened += 1;
+            }
             if bytes.is_empty() {
                 return walked;
             }
@@ -56,14 +77,27 @@ impl Frames {
             bytes = &bytes[take..];
             if self.have == HEADER_BYTES {
                 self.have = 0;
-                let [a, b, c, kind, flags, ..] = self.header;
+                let [a, b, c, kind, flags, stream @ ..] = self.header;
                 self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
                 match kind {
                     DATA if self.skip > 0 || flags & END_STREAM != 0 => walked.moves = true,
                     HEADERS => walked.moves = true,
                     _ => walked.fruitless += 1,
                 }
+                // Without the reserved bit.
+                self.follow_head(kind, flags, u32::from_be_bytes(stream) & 0x7fff_ffff);
             }
+        }
+    }
+
+    /// The numbers of streams only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
+    fn follow_head(&mut self, kind: u8, flags: u8, stream: u32) {
+        let is_new = kind == HEADERS && stream > self.opened;
+        if is_new {
+            self.opened = stream;
+        }
+        if is_new || (kind == CONTINUATION && self.head == Head::Begun) {
+            self.head = if flags & END_HEADERS != 0 { Head::Ending } else { Head::Begun };
         }
     }
 }
@@ -73,6 +107,8 @@ impl Frames {
 pub(super) struct Walked {
     moves: bool,
     fruitless: u32,
+    /// Heads of new streams that are whole.
+    opened: u64,
 }
 
 /// Counts what comes too often, within a second.
@@ -103,6 +139,8 @@ pub(super) struct Watch {
     received: Frames,
     sent: Frames,
     fruitless: Rate,
+    /// Streams that the peer has opened, with a whole head.
+    pub(super) opened: u64,
     /// The peer sends what moves nothing, too often.
     pub(super) is_flooded: bool,
 }
@@ -113,6 +151,7 @@ impl Watch {
             received: Frames::after_preface(),
             sent: Frames::default(),
             fruitless: Rate::default(),
+            opened: 0,
             is_flooded: false,
         }
     }
@@ -123,6 +162,7 @@ impl Watch {
 
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
         let walked = self.received.walk(bytes);
+        self.opened += walked.opened;
         if walked.moves {
             self.fruitless.clear();
         }
@@ -147,9 +187,15 @@ mod tests {
         bytes
     }
 
+    fn of_stream(stream: u8) -> Vec<u8> {
+        let mut head = frame(HEADERS, END_HEADERS, 3);
+        head[HEADER_BYTES - 1] = stream;
+        head
+    }
+
     #[test]
     fn any_split_walks_alike() {
-        let check = |frames: &[Vec<u8>], moves: bool, fruitless: u32| {
+        let check = |frames: &[Vec<u8>], moves: bool, fruitless: u32, opened: u64| {
             let bytes = frames.concat();
             for step in 1..=bytes.len() {
                 let mut walker = Frames::default();
@@ -158,14 +204,19 @@ mod tests {
                     let walked = walker.walk(piece);
                     seen.moves |= walked.moves;
                     seen.fruitless += walked.fruitless;
+                    seen.opened += walked.opened;
                 }
-                assert_eq!(seen, Walked { moves, fruitless }, "by {step}");
+                assert_eq!(seen, Walked { moves, fruitless, opened }, "by {step}");
             }
         };
-        check(&[frame(6, 0, 8), frame(4, 0, 0), frame(8, 0, 4), frame(0, 0, 0)], false, 4);
-        check(&[frame(6, 0, 8), frame(1, 4, 300)], true, 1);
-        check(&[frame(0, 0, 5)], true, 0);
-        check(&[frame(0, END_STREAM, 0), frame(9, 4, 3)], true, 1);
+        check(&[frame(6, 0, 8), frame(4, 0, 0), frame(8, 0, 4), frame(0, 0, 0)], false, 4, 0);
+        check(&[frame(6, 0, 8), frame(1, END_HEADERS, 300)], true, 1, 1);
+        check(&[frame(0, 0, 5)], true, 0, 0);
+        check(&[frame(0, END_STREAM, 0), frame(9, END_HEADERS, 3)], true, 1, 0);
+        // In several frames, and never to its end.
+        check(&[frame(1, 0, 5), frame(9, 0, 0), frame(9, END_HEADERS, 0), frame(6, 0, 8)], true, 3, 1);
+        check(&[frame(1, 0, 5), frame(9, 0, 3)], true, 1, 0);
+        check(&[of_stream(1), frame(0, 0, 5), of_stream(1), of_stream(3), of_stream(9), of_stream(5)], true, 0, 3);
     }
 
     #[test]

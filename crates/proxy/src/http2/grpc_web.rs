@@ -9,8 +9,14 @@ use std::io;
 
 /// What a frame of a body begins with that holds trailers, and not a message.
 const TRAILERS_FLAG: u8 = 0x80;
+/// The field that says how a call has ended.
+pub(super) const STATUS: &str = "grpc-status";
 /// Bytes of base64 that are decoded at once.
 const QUANTUM: usize = 4;
+
+/// The status of a call whose node gives none: `UNKNOWN`, as clients of gRPC conclude for themselves.
+const STATUS_UNKNOWN: HeaderValue = HeaderValue::from_static("2");
+const NO_STATUS: HeaderValue = HeaderValue::from_static("the node's response has no grpc-status");
 
 /// Makes the fields of a call of gRPC-Web those of one of gRPC.
 pub(super) fn edit_request(fields: &mut HeaderMap) {
@@ -37,10 +43,16 @@ fn with_suffix(media_type: &[u8], suffix: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(&[media_type, suffix].concat()).expect("a part of a value is one")
 }
 
-/// What follows the last message of a body.
-pub(super) fn trailers_frame(trailers: &HeaderMap) -> Vec<u8> {
+/// What follows the last message of a body. A client of gRPC-Web may take one without a status for a good one, and so what broke off
+/// for what is whole; it is given one unless the head had it.
+pub(super) fn trailers_frame(trailers: Option<HeaderMap>, has_status: bool) -> Vec<u8> {
+    let mut trailers = trailers.unwrap_or_default();
+    if !has_status && !trailers.contains_key(STATUS) {
+        trailers.insert(STATUS, STATUS_UNKNOWN);
+        trailers.insert("grpc-message", NO_STATUS);
+    }
     let mut frame = vec![TRAILERS_FLAG, 0, 0, 0, 0];
-    super::incoming::push_fields(&mut frame, trailers, |_| true);
+    super::incoming::push_fields(&mut frame, &trailers, |_| true);
     // A section of fields is far below 4 GiB: see `field_section_bytes_max`.
     let length = (frame.len() - 5) as u32;
     frame[1..5].copy_from_slice(&length.to_be_bytes());
@@ -204,7 +216,18 @@ mod tests {
         trailers.append("Grpc-Status", HeaderValue::from_static("0"));
         trailers.append("x-a", HeaderValue::from_static("1"));
         trailers.append("x-a", HeaderValue::from_static("2"));
-        assert_eq!(trailers_frame(&trailers), b"\x80\0\0\0\x20grpc-status: 0\r\nx-a: 1\r\nx-a: 2\r\n");
-        assert_eq!(trailers_frame(&HeaderMap::new()), b"\x80\0\0\0\0");
+        let frame = trailers_frame(Some(trailers), false);
+        assert_eq!(frame, b"\x80\0\0\0\x20grpc-status: 0\r\nx-a: 1\r\nx-a: 2\r\n");
+        assert_eq!(trailers_frame(None, true), b"\x80\0\0\0\0");
+    }
+
+    #[test]
+    fn a_call_has_a_status() {
+        let other = HeaderMap::from_iter([(header::HeaderName::from_static("x-a"), HeaderValue::from_static("1"))]);
+        for (trailers, first) in [(None, ""), (Some(HeaderMap::new()), ""), (Some(other), "x-a: 1\r\n")] {
+            let text = format!("{first}grpc-status: 2\r\ngrpc-message: the node's response has no grpc-status\r\n");
+            let expected = [&[0x80, 0, 0, 0, text.len() as u8], text.as_bytes()].concat();
+            assert_eq!(trailers_frame(trailers, false), expected);
+        }
     }
 }

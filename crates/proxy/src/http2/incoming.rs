@@ -31,8 +31,9 @@ pub(super) struct Incoming {
     is_chunked: bool,
     /// The end of a chunk is to be written behind `data`.
     in_chunk: bool,
-    /// The response to a call of gRPC-Web.
+    /// The response to a call of gRPC-Web, and whether its head tells the call's status.
     web: Option<Web>,
+    has_status: bool,
     state: State,
 }
 
@@ -47,13 +48,14 @@ impl Incoming {
             is_chunked,
             in_chunk: false,
             web: None,
+            has_status: false,
             state: State::Data,
         }
     }
 
     /// The same of a response of gRPC that becomes one of gRPC-Web.
-    pub(super) fn bridged(self, web: Web) -> Incoming {
-        Incoming { web: Some(web), ..self }
+    pub(super) fn bridged(self, web: Web, has_status: bool) -> Incoming {
+        Incoming { web: Some(web), has_status, ..self }
     }
 
     /// Puts the head before everything else; most of the time it goes to the engine at once.
@@ -153,18 +155,19 @@ impl Incoming {
         let trailers = ready!(self.body.poll_trailers(cx))?;
         // HTTP/1.1 has a place for trailers only where a body is chunked.
         if self.is_chunked {
-            match (self.web, &trailers) {
-                (Some(web), Some(trailers)) => {
-                    let frame = grpc_web::trailers_frame(trailers);
+            match (self.web, trailers) {
+                // One that tells its status in its head, and has nothing to add, ends without a frame.
+                (Some(web), trailers) if trailers.is_some() || !self.has_status => {
+                    let frame = grpc_web::trailers_frame(trailers, self.has_status);
                     match web.wants_text {
                         true => self.push_chunk(grpc_web::encode(&frame).as_bytes()),
                         false => self.push_chunk(&frame),
                     }
                     self.staged.extend_from_slice(b"0\r\n");
                 }
-                (None, Some(trailers)) => {
+                (_, Some(trailers)) => {
                     self.staged.extend_from_slice(b"0\r\n");
-                    push_fields(&mut self.staged, trailers, |_| true);
+                    push_fields(&mut self.staged, &trailers, |_| true);
                 }
                 (_, None) => self.staged.extend_from_slice(b"0\r\n"),
             }

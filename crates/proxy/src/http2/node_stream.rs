@@ -129,7 +129,7 @@ impl NodeStream {
         }
         let mut incoming = Incoming::new(body, kind == response::Body::Chunked);
         if let Some(web) = web {
-            incoming = incoming.bridged(web);
+            incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));
         }
         let head = &mut self.shared.scratch.borrow_mut().response;
         head.clear();

@@ -31,6 +31,8 @@ struct Inner<'a> {
     sent: usize,
     written: u64,
     watch: Watch,
+    /// `h2` waits for room to write, and looks at nothing that has come until there is.
+    is_held_up: bool,
     has_read: bool,
     /// Of a node: what it seems to speak instead.
     mistaken: Option<Mistaken>,
@@ -45,8 +47,9 @@ impl<'a> Transport<'a> {
         clock: &'a Clock,
     ) -> Transport<'a> {
         let output = Vec::new();
-        let (has_read, mistaken) = (false, None);
-        let inner = Inner { stream, buffers, clock, early, output, sent: 0, written: 0, watch, has_read, mistaken };
+        let (sent, written, is_held_up, has_read, mistaken) = (0, 0, false, false, None);
+        let inner =
+            Inner { stream, buffers, clock, early, output, sent, written, watch, is_held_up, has_read, mistaken };
         Transport { inner: RefCell::new(inner) }
     }
 
@@ -63,6 +66,12 @@ impl<'a> Transport<'a> {
     /// Bytes that the kernel has taken so far.
     pub(super) fn written(&self) -> u64 {
         self.inner.borrow().written
+    }
+
+    /// Streams that a client has opened, all of which `h2` has looked at where it has nothing more to do; `None`: it may not have.
+    pub(super) fn opened(&self) -> Option<u64> {
+        let inner = self.inner.borrow();
+        (!inner.is_held_up).then_some(inner.watch.opened)
     }
 
     /// What a node seems to speak instead of HTTP/2.
@@ -139,8 +148,11 @@ impl AsyncRead for Io<'_, '_> {
 impl AsyncWrite for Io<'_, '_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.inner.borrow_mut();
+        inner.is_held_up = false;
         if inner.output.len() - inner.sent >= OUTPUT_BYTES_MAX {
-            ready!(inner.poll_drain(cx))?;
+            let drained = inner.poll_drain(cx);
+            inner.is_held_up = drained.is_pending();
+            ready!(drained)?;
         }
         if inner.sent > 0 {
             inner.output.drain(..inner.sent);
@@ -163,5 +175,48 @@ impl AsyncWrite for Io<'_, '_> {
         let inner = &mut *self.0.inner.borrow_mut();
         ready!(inner.poll_flush(cx))?;
         inner.stream.poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use socket2::SockRef;
+    use std::future::poll_fn;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn what_was_held_up_goes_on_as_soon_as_there_is_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (socket, _) = listener.accept().await.unwrap();
+            // So that the kernel takes little at a time.
+            SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
+            SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
+            let (mut stream, buffers, clock) = (Stream::Plain(socket), Buffers::default(), Clock::new());
+            let transport = Transport::new(&mut stream, &[], Watch::of_client(), &buffers, &clock);
+            let bytes = [0; OUTPUT_BYTES_MAX];
+            let write = |cx: &mut Context<'_>| Pin::new(&mut transport.io()).poll_write(cx, &bytes);
+            poll_fn(|cx| {
+                while write(cx).is_ready() {}
+                Poll::Ready(())
+            })
+            .await;
+            assert_eq!(transport.opened(), None, "the peer reads nothing");
+            let mut read = [0; 4096];
+            poll_fn(|cx| {
+                while transport.poll_flush(cx)?.is_pending() {
+                    ready!(Pin::new(&mut peer).poll_read(cx, &mut ReadBuf::new(&mut read)))?;
+                }
+                Poll::Ready(io::Result::Ok(()))
+            })
+            .await
+            .unwrap();
+            assert_eq!(transport.opened(), None, "nothing was written to it since");
+            assert!(poll_fn(|cx| Poll::Ready(write(cx))).await.is_ready());
+            assert_eq!(transport.opened(), Some(0));
+        });
     }
 }

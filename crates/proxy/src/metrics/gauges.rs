@@ -73,7 +73,7 @@ impl Drop for Active<'_> {
 }
 
 impl Recorder {
-    /// Begins the next epoch, and tells how many connections there are: where that has changed, or if it is `due`, lest
+    /// Begins the next epoch, and tells how many connections there are: where that has changed, or if it is `due` (once a second), lest
     /// their series be taken for idle.
     pub(crate) fn tick(
         &mut self,

@@ -48,7 +48,7 @@ impl Bench {
         let peer = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         peer.set_nodelay(true).unwrap();
-        let client = Client::new(Stream::Plain(stream), None, address, address, 0, 0);
+        let client = Client::new(Stream::Plain(stream), address, address, 0, false, 0);
         let recorder = Recorder::new(registry.writer().unwrap());
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }

@@ -161,6 +161,10 @@ fn server_name(hello: &[u8]) -> Result<Option<Box<str>>, NoHello> {
 fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
     let mut content = Reader(content);
     let mut names = Reader(content.block(2)?);
+    // RFC 6066 section 3: there is at least one.
+    if names.0.is_empty() {
+        return Err(NoHello::Malformed);
+    }
     let mut found = None;
     while !names.0.is_empty() {
         let kind = names.take(1)?[0];
@@ -168,12 +172,13 @@ fn host_name(content: &[u8]) -> Result<Option<Box<str>>, NoHello> {
         if kind != NAME_TYPE_HOST {
             continue;
         }
-        let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic);
-        if !is_name || found.is_some() {
+        let is_name = name.len() <= NAME_BYTES_MAX && name.iter().all(u8::is_ascii_graphic);
+        let name = str::from_utf8(name).map_err(|_| NoHello::Malformed)?;
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if !is_name || name.is_empty() || found.is_some() {
             return Err(NoHello::Malformed);
         }
-        let name = str::from_utf8(name).map_err(|_| NoHello::Malformed)?;
-        found = Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into());
+        found = Some(name.to_ascii_lowercase().into());
     }
     if content.0.is_empty() { Ok(found) } else { Err(NoHello::Malformed) }
 }
@@ -257,6 +262,17 @@ mod tests {
         assert_eq!(parse(&records(&hello(Some(&other)), 999)), complete(None));
     }
 
+    /// RFC 8701: what nobody knows yet is passed over, wherever it stands.
+    #[test]
+    fn what_is_not_known_is_passed_over() {
+        let grease = |kind: u8, content: &[u8]| [&[kind, kind][..], &block(2, content)].concat();
+        let extensions = [grease(0x0a, b""), host(b"a.test"), grease(0xfa, b"\0")].concat();
+        assert_eq!(parse(&records(&hello(Some(&extensions)), 999)), complete(Some("a.test")));
+        // A name of another kind is no second host.
+        let names = [&[9][..], &block(2, b"x"), &[0], &block(2, b"a.test"), &[9], &block(2, b"")].concat();
+        assert_eq!(parse(&records(&hello(Some(&server_names(&names))), 999)), complete(Some("a.test")));
+    }
+
     #[test]
     fn a_hello_may_be_long_and_not_too_long() {
         let long_one = |bytes: usize| {
@@ -288,11 +304,14 @@ mod tests {
         check(&[21, 3, 1, 0, 2, 1, 0], NoHello::NotTls);
         check(&records(&[1, 0xff, 0xff, 0xff], 99), NoHello::TooLong);
         check(&records(&[1, 0, 0, 0], 99), NoHello::Malformed);
-        for name in [&b""[..], b"a b", b"\xff", b"a\0b", &[b'a'; 256]] {
+        for name in [&b""[..], b".", b"a b", b"\xff", b"a\0b", &[b'a'; 256]] {
             check(&records(&hello(Some(&host(name))), 999), NoHello::Malformed);
         }
         let twice = [host(b"a.test"), host(b"b.test")].concat();
         check(&records(&hello(Some(&twice)), 999), NoHello::Malformed);
+        // No name at all, not even of another kind.
+        check(&records(&hello(Some(&server_names(b""))), 999), NoHello::Malformed);
+        check(&records(&hello(Some(&[0, 0, 0, 0])), 999), NoHello::Malformed);
         let two = [&[0][..], &block(2, b"a.test"), &[0], &block(2, b"b.test")].concat();
         check(&records(&hello(Some(&server_names(&two))), 999), NoHello::Malformed);
     }

@@ -5,9 +5,10 @@
 //!  UDP  datagram ─▶ session of its sender ──────── none yet: route ─▶ node ────────────────────────────▶ one record
 //! ```
 //!
-//! What follows is bytes, and the business of `tunnel`, or datagrams, and that of `udp`.
+//! What follows is bytes, and the business of `tunnel`, or datagrams, and that of `udp` and `link`.
 
 mod client_hello;
+mod link;
 mod nodes;
 mod session;
 mod tcp;

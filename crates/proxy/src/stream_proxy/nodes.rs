@@ -5,7 +5,7 @@ use super::session::{Ends, Session, StreamVars};
 use crate::health;
 use crate::snapshot::WorkerUpstream;
 use crate::worker::Worker;
-use stillgate_config::Balance;
+use stillgate_config::{Balance, Protocol};
 use stillgate_route::Lookup;
 use stillgate_upstream::{Attempt, Decision, Failure, Report, Tried, decide};
 
@@ -32,7 +32,8 @@ impl<'a> Choice<'a> {
     ) -> Result<Choice<'a>, u16> {
         let definition = &upstream.definition.definition;
         if !upstream.state.borrow().has_place() {
-            worker.counters.requests_shed.add(1);
+            // Of datagrams each is counted as dropped.
+            worker.counters.requests_shed.add(u64::from(session.protocol != Protocol::Udp));
             return Err(STATUS_UNAVAILABLE);
         }
         let key = match &definition.balance {

@@ -8,7 +8,7 @@ use crate::accept::Open;
 use crate::buffer::Buffer;
 use crate::client::Client;
 use crate::clock::Timer;
-use crate::handshake::{self, Offer};
+use crate::handshake;
 use crate::health;
 use crate::node::{self, Destination};
 use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, millis};
@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 use stillgate_config::{Protocol, ProxyProtocol, StreamListener};
+use stillgate_tls::Offer;
 use stillgate_upstream::Report;
 use stillgate_wire::proxy_protocol::{write_v1, write_v2};
 use tokio::io::AsyncReadExt;
@@ -68,9 +69,9 @@ impl Accepted {
         // What a PROXY header says it was in front of us is for nodes and logs: routes know our own addresses.
         let at = self.local;
         if proxy_protocol
-            && let Some((source, destination)) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?
+            && let Some(named) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?.endpoints
         {
-            (self.peer, self.local) = (source, destination);
+            (self.peer, self.local) = named;
         }
         let Accepted { mut stream, peer, local, listener } = self;
         let mut early = None;

@@ -4,6 +4,7 @@
 //! connected to its node, so the kernel tells whose answers come, and that the node is gone. The kernel also keeps a client at one
 //! worker's socket, as long as there are as many. What cannot be passed on at once is dropped and counted: that is UDP.
 
+use super::link::{Link, is_refused, socket_to};
 use super::nodes::Choice;
 use super::session::{Ends, Session};
 use super::{STATUS_NODE_FAILED, STATUS_SERVED};
@@ -18,10 +19,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use stillgate_config::Protocol;
 use stillgate_upstream::{Failure, Report};
@@ -35,9 +36,8 @@ const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 const DATAGRAMS_AT_ONCE: usize = 32;
 /// Between two records of datagrams that get no session, of one socket.
 const REFUSAL_EVERY_MS: u64 = 1_000;
-/// How long what a node is sent must not have been refused for it to be as good as any again, should it not answer. Longer than it
-/// takes to find that a machine is gone from our own network (three seconds, RFC 4861 section 10).
-const TRIAL_MS: u64 = 5_000;
+/// Room for so many sessions is kept, whatever their number.
+const SESSIONS_KEPT: usize = 64;
 /// How long receiving rests after it failed.
 const RECEIVE_REST: Duration = Duration::from_millis(100);
 
@@ -54,24 +54,13 @@ struct Listening {
     buffer: RefCell<Box<[u8]>>,
 }
 
-/// A session's way to its node, and what has gone over it.
-struct Link {
-    socket: UdpSocket,
-    upstream: Rc<WorkerUpstream>,
-    slot: usize,
-    began_ms: u64,
-    /// From the client, and to it.
-    received: Cell<u64>,
-    sent: Cell<u64>,
-    moved_ms: Cell<u64>,
-    has_failed: Cell<bool>,
-    /// The session's task.
-    waker: RefCell<Option<Waker>>,
-}
-
 /// Receives from one socket until the worker ends.
 pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket) {
-    let Ok(local) = socket.local_addr() else { return };
+    let local = match socket.local_addr() {
+        Ok(local) => local,
+        // Which would be the kernel's fault: routes ask for it.
+        Err(error) => return tracing::error!(%error, "a listener of UDP does not tell its address, and is not served"),
+    };
     let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
     let (sessions, next_refusal_ms) = (RefCell::default(), Cell::new(0));
     let listening = Rc::new(Listening { worker, socket, local, sessions, next_refusal_ms, buffer });
@@ -101,15 +90,20 @@ impl Listening {
     /// From a client to its node.
     fn pass_on(self: &Rc<Self>, client: SocketAddr, datagram: &[u8]) {
         let known = self.sessions.borrow().get(&client).cloned();
-        if let Some(link) = known {
-            match link.send(datagram, self.worker.clock.now_ms()) {
-                Ok(()) => return link.vouch(&self.worker),
-                Err(error) if is_refused(&error) => link.fail(&self.worker),
-                Err(_) => return self.drop_one(),
+        if let Some(link) = &known {
+            // Where we are ending there would be no other session.
+            if !self.worker.draining.get() && link.is_to_be_left(&self.worker) {
+                link.end();
+            } else {
+                match link.send(datagram, self.worker.clock.now_ms()) {
+                    Ok(()) => return link.vouch(&self.worker),
+                    Err(error) if is_refused(&error) => link.fail(&self.worker),
+                    Err(_) => return self.drop_one(),
+                }
             }
         }
         // A client's first, or the first after its node has gone: that one is not to be lost.
-        match self.open(client) {
+        match self.open(client, known.is_some()) {
             Some(link) if link.send(datagram, self.worker.clock.now_ms()).is_ok() => {}
             _ => self.drop_one(),
         }
@@ -119,8 +113,9 @@ impl Listening {
         self.worker.counters.udp_datagrams_dropped.add(1);
     }
 
-    /// A session with a client, where there is a route and a node for it and room.
-    fn open(self: &Rc<Self>, client: SocketAddr) -> Option<Rc<Link>> {
+    /// A session with a client, where there is a route and a node for it and room. One that takes the place of another has that
+    /// one's, which counts until its task has run.
+    fn open(self: &Rc<Self>, client: SocketAddr, is_replacing: bool) -> Option<Rc<Link>> {
         let worker = &self.worker;
         let snapshot = worker.snapshot();
         let settings = &snapshot.plan.settings;
@@ -129,12 +124,12 @@ impl Listening {
         }
         let asked = Asked { client: client.ip(), local: self.local, server_name: None };
         let Some(found) = snapshot.plan.stream_routes.find(Protocol::Udp, &asked) else {
-            worker.troubles.note_connection(client, format!("no stream route takes datagrams to {}", self.local));
+            worker.troubles.note_datagram(client, format!("no stream route takes datagrams to {}", self.local));
             return None;
         };
-        if worker.counters.udp_sessions_open.get() >= settings.udp_sessions_max as u64 {
+        if !is_replacing && worker.counters.udp_sessions_open.get() >= settings.udp_sessions_max as u64 {
             let message = "there are gateway.stream_proxy.udp_sessions_per_worker sessions already".to_owned();
-            worker.troubles.note_connection(client, message);
+            worker.troubles.note_datagram(client, message);
             return None;
         }
         let upstream = snapshot.upstreams.get(found.route.upstream).expect("a route's upstream is in its Plan").clone();
@@ -142,7 +137,7 @@ impl Listening {
         session.route = Some(found.route.clone());
         let ends = Ends { peer: client, local: self.local, tls: None };
         let link = match connect(worker, &upstream, &mut session, ends) {
-            Ok((socket, slot)) => Rc::new(Link::new(socket, upstream, slot, worker.clock.now_ms())),
+            Ok((socket, slot)) => Rc::new(Link::new(socket, upstream, slot, worker)),
             Err(status) => {
                 session.status = status;
                 self.record_refusal(&session, ends);
@@ -185,68 +180,6 @@ fn connect(
                 let is_local = crate::node::is_local(&error);
                 choice.failed(session, slot, Failure::Connect, is_local, &error.to_string())?;
             }
-        }
-    }
-}
-
-fn socket_to(node: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match node {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = std::net::UdpSocket::bind(any)?;
-    socket.connect(node)?;
-    socket.set_nonblocking(true)?;
-    UdpSocket::from_std(socket)
-}
-
-/// Whether the node's machine has said that nobody listens there.
-fn is_refused(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
-    )
-}
-
-impl Link {
-    fn new(socket: UdpSocket, upstream: Rc<WorkerUpstream>, slot: usize, now_ms: u64) -> Link {
-        Link {
-            socket,
-            upstream,
-            slot,
-            began_ms: now_ms,
-            received: Cell::new(0),
-            sent: Cell::new(0),
-            moved_ms: Cell::new(now_ms),
-            has_failed: Cell::new(false),
-            waker: RefCell::default(),
-        }
-    }
-
-    /// Not through the event loop, which does not know yet whether a new socket takes anything.
-    fn send(&self, datagram: &[u8], now_ms: u64) -> io::Result<()> {
-        SockRef::from(&self.socket).send(datagram)?;
-        self.received.set(self.received.get() + datagram.len() as u64);
-        self.moved_ms.set(now_ms);
-        Ok(())
-    }
-
-    /// A node that failed and answers nothing, as one that takes logs, is there again where it has refused nobody for long enough.
-    fn vouch(&self, worker: &Worker) {
-        let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
-        if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
-            health::report(worker, &self.upstream, self.slot, Report::Connected, String::new);
-        }
-    }
-
-    /// The node is not there: the session is over.
-    fn fail(&self, worker: &Worker) {
-        if !self.has_failed.replace(true) {
-            let why = || "nobody listens there (ICMP)".to_owned();
-            health::report(worker, &self.upstream, self.slot, Report::Failed(Failure::Connect), why);
-        }
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
         }
     }
 }
@@ -305,17 +238,17 @@ impl Running {
             }
         })
         .await;
-        if !self.link.has_failed.get() {
+        if !self.link.has_failed() {
             self.link.vouch(&self.listening.worker);
         }
     }
 
-    /// From the node to the client; ready when the node has failed.
+    /// From the node to the client; ready when the session is over.
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Listening { worker, socket, buffer, .. } = &*self.listening;
         let (link, mut buffer) = (&self.link, buffer.borrow_mut());
         for _ in 0..DATAGRAMS_AT_ONCE {
-            if link.has_failed.get() {
+            if link.is_over() {
                 return Poll::Ready(());
             }
             let mut space = ReadBuf::new(&mut buffer);
@@ -376,9 +309,10 @@ impl Drop for Running {
             leaving.end(&worker.watches);
         }
         let mut sessions = self.listening.sessions.borrow_mut();
-        // Where its node had failed, another session may have taken its place.
+        // Where it has left its node, another session may have taken its place.
         if sessions.get(&self.client).is_some_and(|present| Rc::ptr_eq(present, link)) {
             sessions.remove(&self.client);
+            give_room_back(&mut sessions);
         }
         drop(sessions);
         // It keeps the task's memory.
@@ -386,9 +320,40 @@ impl Drop for Running {
         // After a bug nobody knows what there would be to tell.
         if !std::thread::panicking() {
             self.session.status =
-                if link.has_failed.get() && !self.has_answered { STATUS_NODE_FAILED } else { STATUS_SERVED };
+                if link.has_failed() && !self.has_answered { STATUS_NODE_FAILED } else { STATUS_SERVED };
             let ends = Ends { peer: self.client, local: self.listening.local, tls: None };
             self.session.record(worker, ends, link.received.get(), link.sent.get());
         }
+    }
+}
+
+/// Of a table that is nearly empty: one burst of clients must not cost its memory for good.
+fn give_room_back<T>(sessions: &mut HashMap<SocketAddr, T>) {
+    if sessions.len() < sessions.capacity() / 4 {
+        sessions.shrink_to((2 * sessions.len()).max(SESSIONS_KEPT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_sessions_leaves_no_memory_behind() {
+        const BURST: u16 = 20_000;
+        let client = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let mut sessions: HashMap<_, _> = (0..BURST).map(|port| (client(port), ())).collect();
+        let most = sessions.capacity();
+        let mut moves = 0;
+        for port in 10..BURST {
+            let before = sessions.capacity();
+            sessions.remove(&client(port));
+            give_room_back(&mut sessions);
+            // What a removed one leaves behind may count as taken.
+            moves += usize::from(sessions.capacity() + 1 < before);
+        }
+        assert_eq!(sessions.len(), 10);
+        assert!(sessions.capacity() <= 4 * SESSIONS_KEPT && most >= usize::from(BURST), "{}", sessions.capacity());
+        assert!(moves < 20, "moved {moves} times");
     }
 }

@@ -36,7 +36,7 @@ impl Tunnel {
         let may_go = giving.takes(&self.open.worker, &self.client)
             && matches!(self.switched.node, Stream::Plain(_))
             && self.switched.origin.route_key().is_some_and(|key| giving.takes_route(&key));
-        self.is_given = may_go && giving.send(|| self.pack());
+        self.is_given = may_go && giving.send(&self.open.worker, || self.pack());
         self.is_given
     }
 

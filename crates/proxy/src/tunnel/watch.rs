@@ -26,7 +26,7 @@ pub(super) struct Watch {
 
 impl Watches {
     /// Wakes the tunnels whose lease was revoked, where there is a Plan that revoked some.
-    pub(crate) fn tick(&self, revocations: u64) {
+    pub(crate) fn look(&self, revocations: u64) {
         if self.seen.replace(revocations) == revocations {
             return;
         }
@@ -98,11 +98,11 @@ mod tests {
         for revoked in [0, 1, 3] {
             leases[revoked].revoke();
         }
-        watches.tick(0);
+        watches.look(0);
         assert_eq!(seen(), [0; 5], "no Plan has revoked any");
-        watches.tick(1);
+        watches.look(1);
         assert_eq!(seen(), [1, 0, 0, 1, 0]);
-        watches.tick(1);
+        watches.look(1);
         assert_eq!(seen(), [1, 0, 0, 1, 0]);
         [0, 2, 3].iter().for_each(|at| watches.remove(&places[*at]));
         assert!(watches.list.borrow().is_empty());

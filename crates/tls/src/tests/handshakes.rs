@@ -1,6 +1,7 @@
 //! Who is shown what, and who is let in.
 
 use super::*;
+use crate::Offer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::CertificateDer;
 use rustls::{DigitallySignedStruct, HandshakeKind, ProtocolVersion, SignatureScheme};
@@ -75,9 +76,27 @@ fn names_are_found_whatever_they_look_like() {
         ("a.example.com.evil", false),
         ("\u{e4}.example.com", true),
     ] {
-        assert_eq!(server.find(Some(name)).is_some(), found, "{name:?}");
+        assert_eq!(server.find(Some(name), Offer::Http2).is_some(), found, "{name:?}");
     }
-    assert!(server.find(None).is_none());
+    assert!(server.find(None, Offer::Http2).is_none());
+}
+
+/// What differs between listeners is made once for each entry, not for each connection, and shares what tickets are sealed with.
+#[test]
+fn each_offer_is_made_once() {
+    let (memory, _) = servers(&[("a", &["a.example.com"])]);
+    let config = config("{id: a, cert: a.pem, key: a.key, snis: [a.example.com]}");
+    let alpn: &[&[u8]] = &[b"h2", b"http/1.1"];
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS));
+    let inputs = Inputs { files: &memory, previous: None, now, alpn, upstream_alpn: &[] };
+    let server = Material::load(&config, &inputs).unwrap().0.server.unwrap();
+    let find = |offer| server.find(Some("a.example.com"), offer).unwrap();
+    for (offer, protocols) in [(Offer::Http2, alpn), (Offer::Http1, &alpn[1..]), (Offer::Nothing, &alpn[2..])] {
+        let config = find(offer);
+        assert!(Arc::ptr_eq(config, find(offer)));
+        assert_eq!(config.alpn_protocols, protocols);
+        assert!(Arc::ptr_eq(&config.ticketer, &find(Offer::Http2).ticketer));
+    }
 }
 
 #[test]

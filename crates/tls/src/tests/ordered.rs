@@ -5,7 +5,7 @@ use crate::Ordered;
 use rcgen::date_time_ymd;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Extension};
 
 const FILE: &str = "s/acme-v02.api.letsencrypt.org-5e76d31517ecd664/certificates/a.pem";
 const NAME: &str = "a.example.com";
@@ -153,6 +153,18 @@ fn what_was_ordered_is_read() {
     assert_eq!(read.names, ["a.example.com", "b.example.com"]);
     assert_eq!(read.not_before_seconds, 1_777_593_600);
     assert_eq!(read.not_after_seconds - read.not_before_seconds, 92 * 24 * 3600);
+    assert_eq!(read.key, None);
+    wanted.use_authority_key_identifier_extension = true;
+    wanted.serial_number = Some(vec![0x81, 2].into());
+    let (authority, serial) = Ordered::read(joined(issue(&wanted, &ca)).as_bytes(), now).unwrap().key.unwrap();
+    // As it stands in the certificate: a positive number.
+    assert_eq!(serial, [0, 0x81, 2]);
+    let (_, root) = X509Certificate::from_der(ca.der()).unwrap();
+    let is_of_root = |extension: &X509Extension<'_>| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(identifier) => identifier.0 == authority,
+        _ => false,
+    };
+    assert!(root.iter_extensions().any(is_of_root));
     let error = Ordered::read(b"<html>", now).unwrap_err();
     assert!(error.contains("no certificate is in it"), "{error}");
     let late = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS + 366 * 24 * 3600));

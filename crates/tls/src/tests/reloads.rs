@@ -187,3 +187,49 @@ fn the_files_of_a_configuration() {
         ["/roots.pem", "a.der", "a.key", "a.pem", "b.key", "b.pem", "c.key", "c.pem", "ca.pem", "u.key", "u.pem"];
     assert_eq!(files, expected.map(PathBuf::from));
 }
+
+#[test]
+fn what_cannot_be_used_any_more_keeps_nothing_else_from_being_renewed() {
+    let (mut memory, ca) = both();
+    memory.put_pair("node", issue(&client_params("gateway"), &ca));
+    let text = format!(
+        "gateway: {{listeners: [{{address: \"127.0.0.1:9443\", tls: true}}]}}\nssls: [{A}, {B}]\nupstreams:\n  \
+         - {{id: x, scheme: https, nodes: {{\"127.0.0.1:1\": 1}}, tls: {{ca: ca.pem}}}}\n  \
+         - {{id: y, scheme: https, nodes: {{\"127.0.0.1:1\": 1}}, tls: {{ca: ca.pem, client_cert: node.pem, client_key: \
+         node.key}}}}\nroutes: []\n"
+    );
+    let config = stillgate_config::load(text, &|_| None).unwrap_or_else(|errors| panic!("{errors}")).config;
+    let renew = |memory: &Memory, previous: &Material| {
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW_SECONDS));
+        let alpn: &[&[u8]] = &[b"http/1.1"];
+        let inputs = Inputs { files: memory, previous: Some(previous), now, alpn, upstream_alpn: alpn };
+        let (material, problems) = Material::renew(&config, &inputs);
+        (material, problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    };
+    let serial = |material: &Material, name: &str| {
+        let shown = shake(material, client(&memory, "verify: false"), name).unwrap();
+        shown.client.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = memory.good(&config);
+    let (unchanged, problems) = renew(&memory, &first);
+    assert!(unchanged.is_same(&first) && problems.is_empty(), "{problems}");
+    let mut after = memory.clone();
+    after.put("b.key", "nothing");
+    after.files.remove(Path::new("node.key"));
+    let (broken, problems) = renew(&after, &first);
+    assert!(broken.is_same(&first));
+    assert!(problems.contains("ssls[\"b\"].key: b.key: ") && problems.contains("client_key: node.key: "), "{problems}");
+    // All of them are gone, and one is renewed.
+    after.files.clear();
+    after.put_pair("a", issue(&params(&["a.example.com"]), &ca));
+    let (renewed, problems) = renew(&after, &first);
+    assert!(problems.contains("ca.pem: cannot be read"), "{problems}");
+    assert!(!renewed.is_same(&first));
+    assert_ne!(serial(&renewed, "a.example.com"), serial(&first, "a.example.com"));
+    assert_eq!(serial(&renewed, "b.example.com"), serial(&first, "b.example.com"));
+    assert_eq!(renewed.clients.len(), 2);
+    // What stayed is what there was when everything is mended.
+    assert!(after.load_at(&config, Some(&renewed), NOW_SECONDS).is_err());
+    let mended = again(&memory, &config, &renewed);
+    assert_eq!(serial(&mended, "b.example.com"), serial(&first, "b.example.com"));
+}

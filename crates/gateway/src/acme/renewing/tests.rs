@@ -1,12 +1,15 @@
-//! What failures, changes and unusable certificates come to.
+//! What failures and changes come to.
 
+use super::super::tries::{Tries, forget_mended};
 use super::*;
+use crate::source::Source;
 use bytes::Bytes;
 use hyper::Request;
 use instant_acme::{Account, BodyWrapper, BytesResponse, Error, HttpClient, NewAccount};
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use std::fs;
 use std::pin::Pin;
 use stillgate_config::{AcmeChallenge, AcmeEab, HmacKey};
+use stillgate_proxy::Plan;
 use stillgate_tls::rustls::crypto::aws_lc_rs::default_provider;
 use stillgate_tls::rustls::{ClientConfig, RootCertStore};
 
@@ -33,8 +36,8 @@ async fn a_panic_is_a_failure_like_any_other() {
     });
     let told = ordered.await.unwrap_err().to_string();
     assert!(told.starts_with("ordering: the server's answer led to a bug: ") && told.contains("panic"), "{told}");
-    assert_eq!(guarded(async { Ok("text".to_owned()) }).await.unwrap(), "text");
-    assert_eq!(guarded(async { Err(Failure::new("a", "b", "")) }).await.unwrap_err().to_string(), "a: b");
+    assert_eq!(guarded(async { Ok::<_, Failure>("text".to_owned()) }).await.unwrap(), "text");
+    assert_eq!(guarded(async { Err::<String, _>(Failure::new("a", "b", "")) }).await.unwrap_err().to_string(), "a: b");
 }
 
 fn certificate(id: &str, names: &[&str]) -> Certificate {
@@ -97,26 +100,57 @@ fn a_change_has_that_tried_again_which_it_may_mend() {
     check(Some(&with(|acme| acme.directory.push('2'))), [None, None]);
 }
 
-#[test]
-fn what_was_issued_is_forgotten_only_where_it_is_of_no_use() {
-    // It begins in 2026-05-01.
-    const BEGIN_SECONDS: u64 = 1_777_593_600;
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
-    (params.not_before, params.not_after) = (date_time_ymd(2026, 5, 1), date_time_ymd(2026, 8, 1));
-    let good = format!("{}\n{}", params.self_signed(&key).unwrap().pem(), key.serialize_pem());
-    let check = |text: &str, name: &str, now_seconds: u64, expected: Option<&str>, is_kept: bool| {
-        let mut issued = Some(text.to_owned());
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(now_seconds));
-        let told = inspect(&mut issued, &certificate("a", &[name]), now).map_err(|failure| failure.to_string());
-        assert_eq!(told.is_ok(), expected.is_none(), "{told:?}");
-        assert!(told.err().unwrap_or_default().contains(expected.unwrap_or_default()));
-        assert_eq!(issued.is_some(), is_kept, "{expected:?}");
+/// Orders nothing by itself.
+fn renewing(stored: &Arc<Notify>) -> Renewing {
+    let text = "routes: []\n";
+    let config = &Source::Text(text.to_owned()).parse(text.as_bytes()).unwrap().config;
+    let plan = Plan::build(1, config, &HashMap::new(), None, None, None).unwrap();
+    let plans = Arc::new(PlanCell::new(Arc::new(plan)));
+    Renewing::new(plans, watch::channel(BTreeMap::new()).0, stored.clone(), Arc::default())
+}
+
+#[tokio::test]
+async fn what_fails_here_at_the_start_does_not_make_a_note_void() {
+    let (_folder, mut acme) = storage::tests::storage();
+    // Nobody listens there.
+    acme.directory = "https://127.0.0.1:1/dir".to_owned();
+    storage::prepare(&acme).unwrap();
+    let (lock, shop) = (acme.folder().join("lock"), certificate("shop", &["shop.example"]));
+    let waits = (Duration::from_secs(60), Duration::ZERO);
+    let note = Note::failed(3, &tries::digest(&acme, &shop), "no", waits, now().as_secs());
+    storage::store_note(&acme, "shop", &note.text()).unwrap();
+    let wanted = Wanted { acme: Arc::new(acme), tls: tls(), certificates: vec![shop.clone()] };
+    let mut renewing = renewing(&Arc::default());
+    fs::create_dir(&lock).unwrap();
+    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    let state = renewing.tries["shop"].state.clone();
+    assert!(state.failures == 1 && state.last_error.as_ref().unwrap().contains("lock"), "{state:?}");
+    fs::remove_dir(&lock).unwrap();
+    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    let state = renewing.tries["shop"].state.clone();
+    assert_eq!((state.failures, state.last_error.as_deref()), (3, Some("no")));
+    // Once is enough: now somebody does not want to wait.
+    renewing.attempt(&wanted, &shop, Reason::Suggested).await;
+    let state = renewing.tries["shop"].state.clone();
+    let error = state.last_error.unwrap();
+    assert!(
+        state.failures == 4 && error.ends_with("Connection refused (os error 111); can the gateway reach it?"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn every_other_certificate_is_told_and_the_first_look_too() {
+    let stored = Arc::<Notify>::default();
+    let mut renewing = renewing(&stored);
+    let of = |end: i64, serial: u8| {
+        let key = Some((vec![1], vec![serial]));
+        Some(Ordered { names: Vec::new(), not_before_seconds: 0, not_after_seconds: end, key })
     };
-    check(&good, "a.example", BEGIN_SECONDS, None, true);
-    check(&good, "a.example", BEGIN_SECONDS - 60, Some("not valid before"), true);
-    check(&good, "a.example", BEGIN_SECONDS - 3601, Some("not valid before"), false);
-    check(&good, "a.example", BEGIN_SECONDS + 366 * 24 * 3600, Some("expired"), false);
-    check(&good, "b.example", BEGIN_SECONDS, Some("it is not for b.example"), false);
-    check("<html>", "a.example", BEGIN_SECONDS, Some("looking at what the server issued"), false);
+    let looks = [(None, true), (None, false), (of(9, 1), true), (of(9, 1), false), (of(9, 2), true), (of(8, 2), true)];
+    for (found, is_told) in looks {
+        renewing.tell_change("shop", found.as_ref());
+        let told = tokio::time::timeout(Duration::ZERO, stored.notified()).await;
+        assert_eq!(told.is_ok(), is_told, "{found:?}");
+    }
 }

@@ -1,0 +1,130 @@
+//! A UDP session's way to its node: a socket of its own, and what has gone over it.
+
+use crate::health;
+use crate::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use socket2::SockRef;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::task::Waker;
+use stillgate_upstream::{Failure, Report};
+use tokio::net::UdpSocket;
+
+/// How long what a node is sent must not have been refused for it to be as good as any again, should it not answer. Longer than it
+/// takes to find that a machine is gone from our own network (three seconds, RFC 4861 section 10).
+const TRIAL_MS: u64 = 5_000;
+
+/// A session's way to its node, and what has gone over it.
+pub(super) struct Link {
+    pub(super) socket: UdpSocket,
+    pub(super) upstream: Rc<WorkerUpstream>,
+    pub(super) slot: usize,
+    /// The snapshot in which its node was last looked for.
+    version: Cell<u64>,
+    began_ms: u64,
+    /// From the client, and to it.
+    pub(super) received: Cell<u64>,
+    pub(super) sent: Cell<u64>,
+    pub(super) moved_ms: Cell<u64>,
+    /// Nothing more is to go over it.
+    is_over: Cell<bool>,
+    /// Its node refuses what is sent to it.
+    has_failed: Cell<bool>,
+    /// The session's task.
+    pub(super) waker: RefCell<Option<Waker>>,
+}
+
+impl Link {
+    pub(super) fn new(socket: UdpSocket, upstream: Rc<WorkerUpstream>, slot: usize, worker: &Worker) -> Link {
+        let now_ms = worker.clock.now_ms();
+        Link {
+            socket,
+            upstream,
+            slot,
+            version: Cell::new(worker.snapshot().version),
+            began_ms: now_ms,
+            received: Cell::new(0),
+            sent: Cell::new(0),
+            moved_ms: Cell::new(now_ms),
+            is_over: Cell::new(false),
+            has_failed: Cell::new(false),
+            waker: RefCell::default(),
+        }
+    }
+
+    /// Not through the event loop, which does not know yet whether a new socket takes anything.
+    pub(super) fn send(&self, datagram: &[u8], now_ms: u64) -> io::Result<()> {
+        SockRef::from(&self.socket).send(datagram)?;
+        self.received.set(self.received.get() + datagram.len() as u64);
+        self.moved_ms.set(now_ms);
+        Ok(())
+    }
+
+    /// Whether its client is to get another session: this one is over, or no stream route leads to its node any more, or the node
+    /// has failed since or been found unhealthy, and another one is better.
+    pub(super) fn is_to_be_left(&self, worker: &Worker) -> bool {
+        if self.is_over.get() {
+            return true;
+        }
+        let snapshot = worker.snapshot();
+        if self.version.replace(snapshot.version) != snapshot.version && !snapshot.has_streams_to(&self.upstream) {
+            return true;
+        }
+        self.upstream.state.borrow().is_to_be_left(self.slot, self.began_ms, worker.clock.now_ms())
+    }
+
+    /// A node that failed and answers nothing, as one that takes logs, is there again where it has refused nobody for long enough.
+    pub(super) fn vouch(&self, worker: &Worker) {
+        let is_long = worker.clock.now_ms() >= self.began_ms + TRIAL_MS;
+        if is_long && self.upstream.state.borrow().is_doubted_since(self.slot, self.began_ms) {
+            health::report(worker, &self.upstream, self.slot, Report::Connected, String::new);
+        }
+    }
+
+    /// The node is not there: the session is over.
+    pub(super) fn fail(&self, worker: &Worker) {
+        if !self.has_failed.replace(true) {
+            let why = || "nobody listens there (ICMP)".to_owned();
+            health::report(worker, &self.upstream, self.slot, Report::Failed(Failure::Connect), why);
+        }
+        self.end();
+    }
+
+    /// The session is over.
+    pub(super) fn end(&self) {
+        self.is_over.set(true);
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+}
+
+/// A socket that speaks to this node only.
+pub(super) fn socket_to(node: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match node {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = std::net::UdpSocket::bind(any)?;
+    socket.connect(node)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+/// Whether the node's machine has said that nobody listens there.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
+    )
+}

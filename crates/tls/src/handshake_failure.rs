@@ -1,0 +1,365 @@
+//! What a failed handshake means, in words, and what to do about it: one table for nodes, clients and the ACME server.
+//!
+//! `rustls` shows what it has no words for as a value in Rust (`CaUsedAsEndEntity`), and dates as seconds since 1970.
+
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
+use std::io;
+use x509_parser::time::ASN1Time;
+
+/// Names of a certificate that are told; it may have any number.
+const NAMES_MAX: usize = 5;
+/// Of one of them. A name is somebody else's text.
+const NAME_CHARS_MAX: usize = 253;
+
+/// With whom a handshake failed: who can mend it, and by which key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A node of an upstream.
+    Node,
+    /// A client of a listener.
+    Client,
+    /// The server of `gateway.acme`.
+    AcmeServer,
+}
+
+/// Why a handshake with this peer failed and what to do about it, on one line.
+pub fn handshake_failure(error: &io::Error, with: Peer) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+    let (what, remedy) = match cause {
+        Some(Error::InvalidCertificate(error)) => certificate_failure(error, with),
+        Some(Error::AlertReceived(alert)) => alert_received(*alert, with),
+        Some(other) => protocol_failure(other, with),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            ("it closed the connection within the handshake".to_owned(), not_tls(with))
+        }
+        None => (error.to_string(), ""),
+    };
+    let separator = if remedy.is_empty() { "" } else { "; " };
+    format!("{what}{separator}{remedy}").replace(char::is_control, "\u{fffd}")
+}
+
+/// What is wrong with the peer's certificate.
+fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'static str) {
+    use CertificateError as E;
+    const CLOCK: &str = "is this machine's clock right?";
+    let renew = match with {
+        Peer::Node => "renew the node's certificate, if this machine's clock is right",
+        Peer::Client => "the client has to renew it, if this machine's clock is right",
+        Peer::AcmeServer => "its operator has to renew it, if this machine's clock is right",
+    };
+    let reissue = match with {
+        Peer::Node => "have another issued for the node, or set `tls.verify: false`",
+        Peer::Client => "the client needs another one",
+        Peer::AcmeServer => "its operator needs another one",
+    };
+    match error {
+        E::Expired => ("its certificate has expired".to_owned(), renew),
+        E::ExpiredContext { not_after, .. } => (format!("its certificate expired on {}", date(*not_after)), renew),
+        E::NotValidYet => ("its certificate is not valid yet".to_owned(), CLOCK),
+        E::NotValidYetContext { not_before, .. } => {
+            (format!("its certificate is not valid yet, but from {} on", date(*not_before)), CLOCK)
+        }
+        E::UnknownIssuer => ("its certificate leads to no root that is trusted".to_owned(), roots(with)),
+        // Of a root that only has the name of the right one.
+        E::BadSignature => {
+            ("its certificate was not signed by the root whose name it has as issuer".to_owned(), roots(with))
+        }
+        E::NotValidForName => ("its certificate is for another name".to_owned(), name(with)),
+        E::NotValidForNameContext { expected, presented } => {
+            let certified = match presented.len() {
+                0 => "for no name at all (subjectAltName)".to_owned(),
+                number => {
+                    let cut = |name: &String| name.chars().take(NAME_CHARS_MAX).collect::<String>();
+                    let told: Vec<_> = presented.iter().take(NAMES_MAX).map(cut).collect();
+                    let more = if number > NAMES_MAX { ", …" } else { "" };
+                    format!("for {}{more}", told.join(", "))
+                }
+            };
+            (format!("its certificate is not for \"{}\", but {certified}", expected.to_str()), name(with))
+        }
+        E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+            let whom = if with == Peer::Client { "clients" } else { "servers" };
+            (format!("its certificate is not for {whom} (extended key usage)"), reissue)
+        }
+        E::Revoked => ("its certificate has been revoked".to_owned(), reissue),
+        E::BadEncoding => ("its certificate cannot be read".to_owned(), reissue),
+        E::UnhandledCriticalExtension => (chain_failure(&webpki::Error::UnsupportedCriticalExtension), reissue),
+        E::UnsupportedSignatureAlgorithmContext { .. } | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            ("its certificate is signed in a way that is not supported, such as with SHA-1".to_owned(), reissue)
+        }
+        E::Other(other) => match other.0.downcast_ref::<webpki::Error>() {
+            Some(error) => (chain_failure(error), reissue),
+            None => (format!("its certificate cannot be used: {}", other.0), reissue),
+        },
+        other => (format!("its certificate cannot be used: {other}"), reissue),
+    }
+}
+
+/// What is wrong with a chain of certificates that `rustls` has no error of its own for.
+pub(crate) fn chain_failure(error: &webpki::Error) -> String {
+    use webpki::Error as E;
+    let words = match error {
+        E::CaUsedAsEndEntity => "its certificate is an issuer's (CA:TRUE), which is to sign others only",
+        E::EndEntityUsedAsCa => "a certificate that is no issuer's (CA:FALSE) has signed another",
+        E::PathLenConstraintViolated => "an issuer has more issuers below it than it may have",
+        E::NameConstraintViolation => "an issuer may not issue certificates for these names",
+        E::MaximumPathDepthExceeded => "its chain is too long",
+        E::MaximumSignatureChecksExceeded
+        | E::MaximumPathBuildCallsExceeded
+        | E::MaximumNameConstraintComparisonsExceeded => "its chain takes too much work to look at",
+        E::UnsupportedCertVersion => "its certificate, or an issuer's, is none of X.509 version 3",
+        E::ExtensionValueInvalid | E::MalformedExtensions => "its certificate, or an issuer's, has a broken extension",
+        E::UnsupportedCriticalExtension => {
+            "its certificate, or an issuer's, has a critical extension that is not understood here"
+        }
+        E::InvalidSerialNumber => "its certificate, or an issuer's, has a broken serial number",
+        E::EmptyEkuExtension => "its certificate, or an issuer's, is for nothing (extended key usage)",
+        other => return format!("its certificates cannot be used: {other}"),
+    };
+    words.to_owned()
+}
+
+/// What the peer says of us.
+fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str) {
+    use AlertDescription as A;
+    let ours = match with {
+        Peer::Node => "look at `tls.client_cert`, and at what the node says in its log",
+        Peer::Client => "it trusts other roots, or has another name for the gateway",
+        Peer::AcmeServer => "look at what stands between: a proxy that ends TLS wants something of its own",
+    };
+    let (what, remedy) = match alert {
+        A::UnknownCA => ("it does not know the issuer of the certificate it was shown", ours),
+        A::BadCertificate | A::CertificateUnknown | A::UnsupportedCertificate | A::AccessDenied => {
+            ("it does not take the certificate it was shown", ours)
+        }
+        A::CertificateExpired => ("it says that the certificate it was shown has expired", ours),
+        A::CertificateRevoked => ("it says that the certificate it was shown has been revoked", ours),
+        A::CertificateRequired => ("it wants to be shown a certificate", ours),
+        A::UnrecognisedName => ("it has no certificate for the name it was asked for", name(with)),
+        A::HandshakeFailure | A::InsufficientSecurity => {
+            ("it refuses the handshake: nothing in common, or it misses a certificate", ours)
+        }
+        A::ProtocolVersion => ("it speaks neither TLS 1.2 nor 1.3", versions(with)),
+        A::NoApplicationProtocol => ("it speaks none of the protocols that it was offered (ALPN)", ""),
+        other => return (format!("it ended the handshake: {}", other.as_str().unwrap_or("for an unknown reason")), ""),
+    };
+    (what.to_owned(), remedy)
+}
+
+fn protocol_failure(error: &Error, with: Peer) -> (String, &'static str) {
+    use PeerIncompatible as P;
+    match error {
+        Error::InvalidMessage(_) => ("what it sent is no TLS".to_owned(), not_tls(with)),
+        Error::NoCertificatesPresented => (
+            "it showed no certificate".to_owned(),
+            match with {
+                Peer::Client => "it needs one that the entry's `client.ca` has issued",
+                _ => "",
+            },
+        ),
+        Error::PeerIncompatible(
+            P::ServerDoesNotSupportTls12Or13
+            | P::ServerTlsVersionIsDisabledByOurConfig
+            | P::Tls12NotOffered
+            | P::Tls12NotOfferedOrEnabled
+            | P::SupportedVersionsExtensionRequired,
+        ) => ("it speaks no version of TLS that is allowed here".to_owned(), versions(with)),
+        Error::PeerIncompatible(
+            P::NoCipherSuitesInCommon
+            | P::NoKxGroupsInCommon
+            | P::NoSignatureSchemesInCommon
+            | P::NamedGroupsExtensionRequired,
+        ) => ("it has no cipher, group or kind of signature in common with the gateway".to_owned(), versions(with)),
+        Error::NoApplicationProtocol => ("it speaks none of the protocols that are offered (ALPN)".to_owned(), ""),
+        other => (other.to_string(), ""),
+    }
+}
+
+fn roots(with: Peer) -> &'static str {
+    match with {
+        Peer::Node => "name the roots of its certificate in `tls.ca`, or set `tls.verify: false`",
+        Peer::Client => {
+            "it needs one that the entry's `client.ca` has issued, over at most `client.depth` others, and must send those"
+        }
+        Peer::AcmeServer => "name its roots in `gateway.acme.ca`; where something in between ends TLS, that one's",
+    }
+}
+
+fn name(with: Peer) -> &'static str {
+    match with {
+        Peer::Node => "name the one it has a certificate of in `tls.sni`",
+        Peer::Client => "",
+        Peer::AcmeServer => "write the name that it has a certificate of in `gateway.acme.directory`",
+    }
+}
+
+fn not_tls(with: Peer) -> &'static str {
+    match with {
+        Peer::Node => "if it does not speak TLS write `scheme: http`",
+        Peer::Client => "does it speak TLS?",
+        Peer::AcmeServer => "is the port in `gateway.acme.directory` right?",
+    }
+}
+
+fn versions(with: Peer) -> &'static str {
+    match with {
+        Peer::Node => "have the node offer TLS 1.2 or 1.3",
+        Peer::Client => "it is too old, or the entry's `ssl_protocols` are too narrow",
+        Peer::AcmeServer => "",
+    }
+}
+
+/// In UTC.
+fn date(time: UnixTime) -> String {
+    let date = i64::try_from(time.as_secs()).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
+    date.map_or_else(|| "a date of no calendar".to_owned(), |date| date.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::ServerName;
+    use rustls::{InvalidMessage, OtherError};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn told(error: Error, with: Peer) -> String {
+        handshake_failure(&io::Error::new(io::ErrorKind::InvalidData, error), with)
+    }
+
+    #[test]
+    fn each_failure_says_what_to_do_and_to_whom() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let (time, of) =
+            (at(1_780_315_200), |error: webpki::Error| CertificateError::Other(OtherError(Arc::new(error))));
+        let expired = CertificateError::ExpiredContext { time, not_after: at(1_577_836_800) };
+        let early = CertificateError::NotValidYetContext { time, not_before: at(4_102_444_800) };
+        let cases: [(Error, [&str; 3]); 14] = [
+            (
+                expired.into(),
+                [
+                    "its certificate expired on Jan  1 00:00:00 2020 +00:00; renew the node's certificate, if",
+                    "its certificate expired on Jan  1 00:00:00 2020 +00:00; the client has to renew it",
+                    "its certificate expired on Jan  1 00:00:00 2020 +00:00; its operator has to renew it",
+                ],
+            ),
+            (
+                early.into(),
+                ["not valid yet, but from Jan  1 00:00:00 2100 +00:00 on; is this machine's clock right?"; 3],
+            ),
+            (
+                CertificateError::UnknownIssuer.into(),
+                [
+                    "leads to no root that is trusted; name the roots of its certificate in `tls.ca`, or set",
+                    "leads to no root that is trusted; it needs one that the entry's `client.ca` has issued",
+                    "leads to no root that is trusted; name its roots in `gateway.acme.ca`",
+                ],
+            ),
+            (CertificateError::BadSignature.into(), ["`tls.ca`", "`client.ca`", "`gateway.acme.ca`"]),
+            (CertificateError::NotValidForName.into(), ["`tls.sni`", "for another name", "`gateway.acme.directory`"]),
+            (
+                CertificateError::Revoked.into(),
+                ["has been revoked; have another", "has been revoked; the client", "has been revoked; its"],
+            ),
+            (
+                of(webpki::Error::CaUsedAsEndEntity).into(),
+                [
+                    "its certificate is an issuer's (CA:TRUE), which is to sign others only; have another issued for the node",
+                    "(CA:TRUE), which is to sign others only; the client needs another one",
+                    "(CA:TRUE), which is to sign others only; its operator",
+                ],
+            ),
+            (of(webpki::Error::EndEntityUsedAsCa).into(), ["no issuer's (CA:FALSE) has signed another"; 3]),
+            (
+                CertificateError::InvalidPurpose.into(),
+                [
+                    "not for servers (extended key usage)",
+                    "not for clients (extended key usage)",
+                    "not for servers (extended key usage)",
+                ],
+            ),
+            (
+                Error::InvalidMessage(InvalidMessage::InvalidContentType),
+                ["`scheme: http`", "does it speak TLS?", "`gateway.acme.directory`"],
+            ),
+            (
+                Error::AlertReceived(AlertDescription::CertificateRequired),
+                ["`tls.client_cert`", "it wants", "what stands between"],
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnrecognisedName),
+                ["`tls.sni`", "no certificate for the name", "`gateway.acme.directory`"],
+            ),
+            (Error::NoCertificatesPresented, ["it showed no certificate", "`client.ca`", "it showed no certificate"]),
+            (PeerIncompatible::Tls12NotOffered.into(), ["TLS 1.2 or 1.3", "`ssl_protocols`", "no version of TLS"]),
+        ];
+        for (error, expected) in cases {
+            for (with, expected) in [Peer::Node, Peer::Client, Peer::AcmeServer].into_iter().zip(expected) {
+                let told = told(error.clone(), with);
+                assert!(told.contains(expected), "{with:?}: {told}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_certificate_says_is_cut_and_keeps_to_its_line() {
+        let expected = ServerName::try_from("shop.example.com").unwrap();
+        let of = |presented: Vec<String>| {
+            let error = CertificateError::NotValidForNameContext { expected: expected.clone(), presented };
+            told(error.into(), Peer::Node)
+        };
+        let told = of(vec!["a.test\n\u{1b}[2J".to_owned()]);
+        assert_eq!(
+            told,
+            "its certificate is not for \"shop.example.com\", but for a.test\u{fffd}\u{fffd}[2J; name the one it has a \
+             certificate of in `tls.sni`"
+        );
+        assert!(of(Vec::new()).contains("but for no name at all"));
+        let told = of(vec!["x".repeat(10_000); 1000]);
+        assert!(told.len() < 2000 && told.contains(", …; name"), "{told}");
+    }
+
+    #[test]
+    fn no_error_is_shown_as_a_value_in_rust() {
+        use webpki::Error as E;
+        let all = [
+            E::CaUsedAsEndEntity,
+            E::EndEntityUsedAsCa,
+            E::PathLenConstraintViolated,
+            E::NameConstraintViolation,
+            E::MaximumPathDepthExceeded,
+            E::MaximumSignatureChecksExceeded,
+            E::MaximumPathBuildCallsExceeded,
+            E::MaximumNameConstraintComparisonsExceeded,
+            E::UnsupportedCertVersion,
+            E::UnsupportedCriticalExtension,
+            E::ExtensionValueInvalid,
+            E::MalformedExtensions,
+            E::InvalidSerialNumber,
+            E::EmptyEkuExtension,
+        ];
+        for error in all {
+            let value = format!("{error:?}");
+            let told = told(CertificateError::Other(OtherError(Arc::new(error))).into(), Peer::Node);
+            assert!(!told.contains(&value) && !told.contains("OtherError"), "{told}");
+        }
+        let strange = OtherError(Arc::new(io::Error::other("odd")));
+        assert!(
+            told(CertificateError::Other(strange).into(), Peer::Client)
+                .contains("its certificate cannot be used: odd; ")
+        );
+    }
+
+    #[test]
+    fn what_is_no_error_of_tls_is_told_as_it_is() {
+        let broken = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(handshake_failure(&broken, Peer::Node), "connection reset");
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
+        let told = handshake_failure(&ended, Peer::Node);
+        assert_eq!(
+            told,
+            "it closed the connection within the handshake; if it does not speak TLS write `scheme: http`"
+        );
+    }
+}
