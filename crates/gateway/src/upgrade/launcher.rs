@@ -29,6 +29,8 @@ use tracing::{info, warn};
 /// How long one that says no more has to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 const END_POLL: Duration = Duration::from_millis(10);
+/// How long one that serves has to say that it goes on alone.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks whether the new process is there, while nothing is sent.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// News for the control thread that may wait.
@@ -182,15 +184,16 @@ fn serve(
 
 /// Has the new process serve alone. An error: it is gone, and this one has changed nothing that cannot be undone.
 fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
-    let sent = Message::Go {}.send_with(channel, &[]);
-    match sent {
-        Ok(()) => Ok(()),
-        Err(error) => {
-            let status = ending(child).map_or_else(|| error.to_string(), |status| status.to_string());
-            end(child);
-            Err(format!("the new process was ready, and is gone ({status}); its own lines say why"))
-        }
-    }
+    let answer = Message::Go {}.send_with(channel, &[]).and_then(|()| Message::receive(channel, Some(ANSWER_TIMEOUT)));
+    let answer = match answer {
+        Ok(Some((Message::Going {}, _))) => return Ok(()),
+        Ok(Some((other, _))) => format!("it says {other:?}"),
+        Ok(None) => "it says no more".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let status = ending(child).map_or(answer, |status| status.to_string());
+    end(child);
+    Err(format!("the new process was ready, and is gone ({status}); its own lines say why"))
 }
 
 /// Ends a process that serves already, and finishes what it has.

@@ -39,8 +39,10 @@ pub(crate) enum Message {
     Has { routes: Vec<String> },
     /// New to old: it serves. Listeners that it has taken, and which of them do as they did.
     Ready { listening: Vec<Place>, alike: Vec<Place> },
-    /// Old to new: it accepts and exposes no more. What follows are parcels.
+    /// Old to new: it exposes no more, and accepts none from the answer on. What follows are parcels.
     Go {},
+    /// New to old: it serves alone from here on.
+    Going {},
 }
 
 /// Whose socket it is.

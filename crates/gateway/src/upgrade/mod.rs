@@ -5,13 +5,13 @@
 //!  starts the binary, its end of a socket pair ──▶ standard input
 //!  Hello, Sockets…, Metrics…, Routes…, End ──────▶ reads and checks the configuration, starts on the sockets
 //!                        ◀──── Has…, Ready ──── takes new connections from here on
-//!  exposes no more ── Go ────────────────────────▶ exposes
-//!  accepts no more
+//!  exposes no more ── Go ────────────────────────▶
+//!  accepts no more       ◀──── Going ───────────── exposes
 //!  parcels (stillgate_proxy::handover) ──────────▶ workers
 //!  ends when it holds nothing any more
 //! ```
 //!
-//! Until `Go` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on.
+//! Until `Going` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on.
 
 mod channel;
 mod command;

@@ -92,7 +92,11 @@ fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox
     let (listening, alike) = (verdict.listening.clone(), verdict.alike.clone());
     Message::Ready { listening, alike }.send_with(channel, &[])?;
     let mut has_gone = match Message::receive(channel, Some(WORD_TIMEOUT)) {
-        Ok(Some((Message::Go {}, _))) => true,
+        Ok(Some((Message::Go {}, _))) => {
+            // Whether anybody is left to hear it makes no difference here.
+            let _ = Message::Going {}.send_with(channel, &[]);
+            true
+        }
         other => {
             warn!(?other, "upgrade: the former process has not said that it is done; going on without it");
             false
@@ -128,7 +132,10 @@ fn next_parcel(channel: &Channel, has_gone: &mut bool) -> io::Result<Option<Data
     };
     let is_late = |datagram| matches!(Message::decode(datagram), Ok(Message::Go {}));
     match !std::mem::replace(has_gone, true) && datagram.as_ref().is_some_and(is_late) {
-        true => channel.receive(None),
+        true => {
+            let _ = Message::Going {}.send_with(channel, &[]);
+            channel.receive(None)
+        }
         false => Ok(datagram),
     }
 }
