@@ -137,10 +137,6 @@ impl Control {
         checker.follow(&reloader.served().plan);
         let mut certificates = Renewals::start(reloader.plans().clone());
         certificates.follow(&reloader.candidate());
-        if watch.is_some() {
-            // The file was read before it was watched, and may have changed in between.
-            reloader.request(false);
-        }
         Control {
             signals,
             watch,
