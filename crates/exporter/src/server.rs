@@ -118,6 +118,8 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Sour
             .serve_connection(TokioIo::new(stream), service)
     );
     let ended = tokio::select! {
+        // What has come is read before it is said that nothing has.
+        biased;
         ended = connection.as_mut() => Some(ended),
         () = tokio::time::sleep(CONNECTION_AGE_MAX) => None,
         () = async {

@@ -48,6 +48,10 @@ const WAITED_MAX: Duration = Duration::from_millis(200);
 
 /// Runs the runtime's tasks until `ended` says so or is dropped.
 pub(crate) fn run(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>) {
+    take_turns(runtime, source, ended, TAKE_TIMEOUT);
+}
+
+fn take_turns(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bool>, take_timeout: Duration) {
     // It is refused only where the process is niced more than that already.
     let _ = rustix::process::setpriority_process(None, NICE);
     let is_offered = AtomicBool::new(false);
@@ -61,7 +65,7 @@ pub(crate) fn run(runtime: &Runtime, source: &Source, ended: &watch::Receiver<bo
             // What it would have listened to is gone with it, so no offer is ever taken.
             debug!(%error, "exporter: no idle thread");
         }
-        NicedTurns { is_offered: &is_offered, offer, given_back }.run(runtime, source, ended);
+        NicedTurns { is_offered: &is_offered, offer, given_back, take_timeout }.run(runtime, source, ended);
     });
 }
 
@@ -71,6 +75,7 @@ struct NicedTurns<'a> {
     is_offered: &'a AtomicBool,
     offer: SyncSender<()>,
     given_back: Receiver<End>,
+    take_timeout: Duration,
 }
 
 /// The idle thread's ends.
@@ -115,7 +120,7 @@ impl NicedTurns<'_> {
             Ok(()) | Err(TrySendError::Full(())) => {}
             Err(TrySendError::Disconnected(())) => return false,
         }
-        let end = match self.given_back.recv_timeout(TAKE_TIMEOUT) {
+        let end = match self.given_back.recv_timeout(self.take_timeout) {
             Ok(end) => Ok(end),
             Err(RecvTimeoutError::Timeout) if self.is_offered.swap(false, Ordering::AcqRel) => return false,
             // It was taken, or there is nobody who could.
@@ -176,7 +181,9 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use stillgate_metrics::{Collector, CollectorOptions};
-    use stillgate_testkit::eventually;
+    use stillgate_testkit::{eventually, eventually_within};
+
+    const TEST_PATIENCE: Duration = Duration::from_secs(120);
 
     #[test]
     fn the_threads_take_turns() {
@@ -192,15 +199,15 @@ mod tests {
         });
         let its_source = source.clone();
         let niced = thread::Builder::new().name("niced".to_owned());
-        let niced = niced.spawn(move || run(&runtime, &its_source, &ended)).unwrap();
+        let niced = niced.spawn(move || take_turns(&runtime, &its_source, &ended, TEST_PATIENCE)).unwrap();
         let is_run_by = |name: &str| told.borrow().as_deref() == Some(name);
         eventually("the niced thread to rest on it", || is_run_by("niced"));
-        // A machine that is busy with other tests may not let it at the first time.
-        eventually("the idle thread to work", || {
+        // Beside other tests it may wait for a core for some time, and for the next one.
+        eventually_within(TEST_PATIENCE, "the idle thread to work", || {
             source.work.notify_one();
             is_run_by("exporter-idle")
         });
-        eventually("the niced thread to rest on it again", || is_run_by("niced"));
+        eventually_within(TEST_PATIENCE, "the niced thread to rest on it again", || is_run_by("niced"));
         end.send_replace(true);
         niced.join().unwrap();
     }

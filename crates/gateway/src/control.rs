@@ -27,8 +27,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval};
 use tracing::{error, info, warn};
 
-/// What the access log gets to be written out in, after the last request.
-const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(2);
+/// What the access log gets to be written out in, after the last request: for a disk or a reader that is slow, and for its thread to
+/// get a core.
+const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the workers are looked after and the metrics told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -290,11 +291,7 @@ impl Control {
         }
         self.certificates.stop();
         let deadline = self.reloader.gateway().timeouts.drain;
-        info!(
-            in_flight = self.tally.read().requests_in_flight,
-            deadline_seconds = deadline.as_secs_f64(),
-            "{signal}: finishing what is in flight"
-        );
+        let in_flight = self.tally.read().requests_in_flight;
         self.predecessor.abandon();
         match &mut self.workers {
             Workers::Serving(fleet) => fleet.drain(deadline),
@@ -305,6 +302,8 @@ impl Control {
             }
         }
         self.await_workers(false);
+        // Said when it is so: from here on answers say that the connection ends.
+        info!(in_flight, deadline_seconds = deadline.as_secs_f64(), "{signal}: finishing what is in flight");
         ControlFlow::Continue(())
     }
 

@@ -18,7 +18,7 @@ use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
 use crate::tls_material;
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
-use crate::watch::FileWatch;
+use crate::watch::{FileWatch, Stamp};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -125,6 +125,7 @@ pub(crate) fn exit_code(result: Result<(), RunError>) -> u8 {
 pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
     // Before all else: later there may be another file at its path.
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
+    let stamp = source.file().map(Stamp::of);
     let text = Text::new(source.read().map_err(RunError::Read)?);
     let mut reader = Reader::default();
     let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
@@ -140,7 +141,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         .build()
         .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
     let result = runtime.block_on(async {
-        let control = start(source, reader, loaded, logging, (program, takeover), announce).await?;
+        let control = start((source, stamp), reader, loaded, logging, (program, takeover), announce).await?;
         control.run().await.map_err(RunError::Ended)
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
@@ -149,7 +150,7 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
 }
 
 async fn start(
-    source: Source,
+    (source, stamp): (Source, Option<Stamp>),
     reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
@@ -168,8 +169,8 @@ async fn start(
         "starting"
     );
     acme::prepare(config);
-    // Watched from before it is used: a change during the start is seen after it.
-    let mut watch = source.file().map(FileWatch::start);
+    // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
+    let mut watch = source.file().zip(stamp).map(|(file, stamp)| FileWatch::start(file, stamp));
     if let Some(watch) = &mut watch {
         watch.set_others(&tls_material::files(config));
     }

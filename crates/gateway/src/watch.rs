@@ -36,6 +36,18 @@ pub(crate) struct FileWatch {
     due: Option<Instant>,
 }
 
+/// Which file has a name, and when it was written last; another one tells of a change that nobody watched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Stamp(Option<(u64, u64, u64, i64, i64)>);
+
+impl Stamp {
+    /// As it is now. To be taken before the file is read.
+    pub(crate) fn of(file: &Path) -> Stamp {
+        let metadata = file.metadata();
+        Stamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec())))
+    }
+}
+
 /// Device and inode of a folder: another may have taken its name. `None`: there is no such folder.
 type Identity = Option<(u64, u64)>;
 
@@ -49,8 +61,9 @@ enum Names {
 }
 
 impl FileWatch {
-    /// Begins to watch. Where that fails the log says so, and no notice ever comes.
-    pub(crate) fn start(file: &Path) -> FileWatch {
+    /// Begins to watch a file that was read when it had that stamp. Where watching fails the log says so, and no notice ever
+    /// comes.
+    pub(crate) fn start(file: &Path, read: Stamp) -> FileWatch {
         let (touched, names) = (Arc::new(Notify::new()), Arc::new(Mutex::new(BTreeMap::new())));
         let watcher = notify::recommended_watcher({
             let (touched, names) = (touched.clone(), names.clone());
@@ -76,6 +89,9 @@ impl FileWatch {
             ),
         }
         watch.watch_folders();
+        if Stamp::of(&watch.file) != read {
+            watch.touched.notify_one();
+        }
         watch
     }
 
@@ -229,7 +245,7 @@ mod tests {
         let file = folder.path().join("stillgate.yaml");
         let beside = folder.path().join("new");
         fs::write(&file, "1").expect("write");
-        let mut watch = FileWatch::start(&file);
+        let mut watch = FileWatch::start(&file, Stamp::of(&file));
         notices(&mut watch, || fs::write(&file, "2").expect("in place")).await;
         notices(&mut watch, || {
             fs::write(&beside, "3").expect("write");
@@ -238,6 +254,29 @@ mod tests {
         .await;
         notices(&mut watch, || fs::remove_file(&file).expect("remove")).await;
         notices(&mut watch, || fs::write(&file, "4").expect("again")).await;
+    }
+
+    #[tokio::test]
+    async fn a_change_before_it_is_watched_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, beside) = (folder.path().join("stillgate.yaml"), folder.path().join("new"));
+        let check = async |change: &dyn Fn(), expected: bool| {
+            fs::write(&file, "1").expect("write");
+            let read = Stamp::of(&file);
+            change();
+            let mut watch = FileWatch::start(&file, read);
+            let patience = if expected { Duration::from_secs(20) } else { 4 * SETTLE };
+            let is_noticed = tokio::time::timeout(patience, watch.changed()).await.is_ok();
+            assert_eq!(is_noticed, expected);
+        };
+        check(&|| {}, false).await;
+        check(&|| fs::write(&file, "12").expect("in place"), true).await;
+        check(&|| fs::remove_file(&file).expect("remove"), true).await;
+        let rename = || {
+            fs::write(&beside, "1").expect("write");
+            fs::rename(&beside, &file).expect("rename over it");
+        };
+        check(&rename, true).await;
     }
 
     #[tokio::test]
@@ -250,7 +289,7 @@ mod tests {
         }
         symlink("..v1", at("..data")).expect("link");
         symlink("..data/stillgate.yaml", at("stillgate.yaml")).expect("link");
-        let mut watch = FileWatch::start(&at("stillgate.yaml"));
+        let mut watch = FileWatch::start(&at("stillgate.yaml"), Stamp::of(&at("stillgate.yaml")));
         notices(&mut watch, || {
             symlink("..v2", at("..tmp")).expect("link");
             fs::rename(at("..tmp"), at("..data")).expect("swap");
@@ -269,7 +308,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("x.yaml"), "1").expect("write");
         symlink("x.yaml", at("stillgate.yaml")).expect("link");
-        let mut watch = FileWatch::start(&at("stillgate.yaml"));
+        let mut watch = FileWatch::start(&at("stillgate.yaml"), Stamp::of(&at("stillgate.yaml")));
         notices(&mut watch, || fs::write(at("x.yaml"), "2").expect("in place")).await;
         notices(&mut watch, || {
             fs::write(at("new"), "3").expect("write");
@@ -287,7 +326,7 @@ mod tests {
             fs::write(at(folder).join("stillgate.yaml"), folder).expect("write");
         }
         let file = at("k").join("stillgate.yaml");
-        let mut watch = FileWatch::start(&file);
+        let mut watch = FileWatch::start(&file, Stamp::of(&file));
         fs::rename(at("k"), at("old")).expect("move away");
         fs::rename(at("new"), at("k")).expect("swap");
         // What SIGHUP does.
@@ -307,7 +346,7 @@ mod tests {
         fs::write(&beside, "1").expect("write");
         fs::write(target.join("a.pem"), "1").expect("write");
         symlink(target.join("a.pem"), &linked).expect("link");
-        let mut watch = FileWatch::start(&file);
+        let mut watch = FileWatch::start(&file, Stamp::of(&file));
         watch.set_others(&[beside.clone(), linked.clone(), elsewhere.path().join("missing.pem")].into());
         notices(&mut watch, || fs::write(&beside, "2").expect("in place")).await;
         notices(&mut watch, || fs::write(target.join("a.pem"), "2").expect("in place")).await;

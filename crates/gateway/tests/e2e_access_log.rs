@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::process::Command;
-use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
+use stillgate_testkit::{END_PATIENCE, Gateway, Setup, Upstream, eventually};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -64,7 +64,7 @@ fn refusals_are_logged_too() {
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost : h\r\n\r\n");
     client.expect_response("GET");
-    eventually("three lines", || log_of(&gateway).lines().count() == 3);
+    eventually("three whole lines", || log_of(&gateway).matches('\n').count() == 3);
     let lines: Vec<serde_json::Value> =
         log_of(&gateway).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let statuses: Vec<_> = lines.iter().map(|line| line["status"].as_u64()).collect();
@@ -120,5 +120,5 @@ fn a_stalled_pipe_drops_lines_and_slows_nobody() {
     eventually("lines to be dropped", || gateway.status()["access_log"]["dropped_lines"].as_u64() > Some(0));
     // And a gateway whose log stands still can still end.
     gateway.signal("TERM");
-    assert!(gateway.wait().success());
+    assert!(gateway.wait_within(END_PATIENCE).success());
 }

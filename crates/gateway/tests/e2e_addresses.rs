@@ -1,7 +1,8 @@
 //! Addresses that are not plain IPv4: listeners and nodes on IPv6, nodes by name.
 
+use socket2::{Domain, Socket, Type};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use stillgate_testkit::{Connection, Gateway, Setup, Upstream};
+use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -75,11 +76,15 @@ fn a_forwarded_address_may_have_a_port() {
 #[test]
 fn a_listener_on_ipv6_names_its_clients() {
     let upstream = Upstream::bind();
-    let port = stillgate_testkit::ReservedPort::new();
-    let six = SocketAddr::from((Ipv6Addr::LOCALHOST, port.addr().port()));
+    // A port that nobody else is given, as the socket has it; the gateway may listen there all the same.
+    let holder = Socket::new(Domain::IPV6, Type::STREAM, None).expect("open a socket");
+    holder.set_reuse_address(true).expect("SO_REUSEADDR");
+    holder.set_reuse_port(true).expect("SO_REUSEPORT");
+    holder.bind(&SocketAddr::from((Ipv6Addr::LOCALHOST, 0)).into()).expect("bind to any IPv6 loopback port");
+    let six = holder.local_addr().expect("its address").as_socket().expect("an IP address");
     let setup = Setup::to(upstream.addr());
     let gateway = Gateway::start(STILLGATE, &setup.with_listener(six));
-    let mut client = stillgate_testkit::Client::connect(six);
+    let mut client = Client::connect(six);
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let request = upstream.accept().expect_request();
     assert_eq!(request.head.get("x-forwarded-for"), Some("::1"));

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use stillgate_testkit::{Gateway, Process, Setup, Upstream, eventually};
+use stillgate_testkit::{END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
@@ -222,7 +222,7 @@ fn a_start_with_an_expired_certificate_is_refused() {
     let mut command = std::process::Command::new(STILLGATE);
     command.arg("run").arg("--config").arg(&config);
     let mut process = Process::spawn("stillgate", &mut command, &files.path().join("log"));
-    assert_eq!(process.wait().code(), Some(1));
+    assert_eq!(process.wait_within(END_PATIENCE).code(), Some(1));
     let log = process.log();
     assert!(log.contains("shop.pem: certificate 1 expired on Jan  1 00:00:00 2020"), "{log}");
 }

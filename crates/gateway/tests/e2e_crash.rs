@@ -109,12 +109,12 @@ fn kill_9_loses_no_total() {
         let told = look(ACCEPT_TEXT);
         let answered = answered.load(Relaxed) as f64;
         println!("{kills} kills, {answered} requests answered, {told} told of");
-        // A request is recorded once its response is out: a kill may come in between.
-        let in_between = (kills * CLIENTS) as f64;
+        // A request is recorded once its response is out: a kill may come in between, and so may the last look.
+        let in_between = ((kills + 1) * CLIENTS) as f64;
         assert!(told + in_between >= answered, "{answered} requests were answered, {told} are told of");
     });
-    let files = std::fs::read_dir(&shared).unwrap().count();
-    assert!(files < 20, "segments of the dead are folded; there are {files} files");
+    // By a thread that gets what time others leave.
+    eventually("segments of the dead to be folded", || std::fs::read_dir(&shared).unwrap().count() < 20);
 }
 
 /// Ends the load when it is dropped.

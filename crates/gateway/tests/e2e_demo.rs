@@ -1,7 +1,7 @@
 //! `stillgate demo`: what it prints works when it is typed.
 
 use std::process::Command;
-use stillgate_testkit::{Process, eventually, require_tool};
+use stillgate_testkit::{END_PATIENCE, Process, eventually, require_tool};
 
 #[test]
 fn the_printed_curl_lines_work() {
@@ -10,12 +10,13 @@ fn the_printed_curl_lines_work() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stillgate"));
     let mut demo = Process::spawn("stillgate demo", command.arg("demo"), &folder.path().join("log"));
     let mut lines = Vec::new();
-    eventually("curl lines to be printed", || {
+    eventually("all lines to be printed", || {
         assert!(demo.ended().is_none(), "the demo ended");
         let log = demo.log();
         lines = log.lines().filter_map(|line| Some(line[line.find("curl ")?..].to_owned())).collect();
-        lines.len() >= 4
+        log.contains("Ctrl-C ends it.\n")
     });
+    assert!(lines.len() >= 4, "{lines:?}");
     for line in &lines {
         let output = Command::new("sh").args(["-c", line]).output().expect("run sh");
         let shown = String::from_utf8_lossy(&output.stdout);
@@ -24,5 +25,5 @@ fn the_printed_curl_lines_work() {
         assert!(!shown.contains("error_msg"), "{line}: {shown}");
     }
     demo.signal("INT");
-    assert!(demo.wait().success(), "Ctrl-C ends it cleanly");
+    assert!(demo.wait_within(END_PATIENCE).success(), "Ctrl-C ends it cleanly");
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_metrics::{Family, Kind, Options, Process as Writing, Registry, Writer};
-use stillgate_testkit::{ACCEPT_TEXT, Process, ReservedPort, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -66,7 +66,7 @@ fn it_waits_for_a_gateway_and_outlives_it() {
     assert!(scrape(addr, "/metrics", ACCEPT_TEXT, false).text().contains("requests_total 5\n"));
 
     exporter.signal("TERM");
-    assert!(exporter.wait().success());
+    assert!(exporter.wait_within(END_PATIENCE).success());
     assert!(exporter.log().contains("SIGTERM"), "{}", exporter.log());
 }
 

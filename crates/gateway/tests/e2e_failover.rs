@@ -2,12 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, PATIENCE, Setup, Upstream, eventually};
+use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// A timeout in a test of timeouts.
 const SHORT: &str = "timeout: {connect: 0.2, send: 0.2, read: 0.2}";
+/// The same of connecting only: who is connected to may be held up by the machine.
+const SHORT_CONNECT: &str = "timeout: {connect: 0.2, send: 60, read: 60}";
+/// The same of silence only: a connection and a request must come first.
+const SHORT_READ: &str = "timeout: {connect: 60, send: 60, read: 0.2}";
 
 #[test]
 fn a_node_that_refuses_is_passed_over() {
@@ -59,15 +63,15 @@ fn a_node_that_closes_is_passed_over_for_idempotent_requests_only() {
 #[test]
 fn a_node_that_hangs_is_answered_504() {
     let upstream = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).upstream(SHORT));
+    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).upstream(SHORT_READ));
     let started = Instant::now();
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut node = upstream.accept();
     node.expect_request();
     assert_eq!(client.expect_response("GET").head.status(), 504);
+    // The client would not wait for the minute that holds where nothing is said.
     assert!(started.elapsed() > Duration::from_millis(150), "too early");
-    assert!(started.elapsed() < PATIENCE / 2, "too late");
     eventually("the upstream connection to be closed", || node.is_closed());
 }
 
@@ -81,7 +85,7 @@ fn a_node_that_never_accepts_is_answered_504() {
 #[test]
 fn a_node_that_never_accepts_is_passed_over() {
     let (stalled, alive) = (StalledNode::new(), Upstream::echo());
-    let setup = Setup::to_tiers(&[stalled.addr, alive.addr()]).upstream(SHORT);
+    let setup = Setup::to_tiers(&[stalled.addr, alive.addr()]).upstream(SHORT_CONNECT);
     let gateway = Gateway::start(STILLGATE, &setup);
     assert_eq!(gateway.client().request("POST", "/?echo", b"x").body, b"x");
 }
@@ -98,7 +102,9 @@ fn retry_timeout_ends_the_tries() {
 #[test]
 fn a_response_that_stalls_is_cut() {
     let upstream = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).upstream(SHORT));
+    // Longer than the machine may hold up this thread before it has answered.
+    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 60, send: 60, read: 5}");
+    let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut node = upstream.accept();
@@ -115,11 +121,11 @@ fn a_response_that_trickles_is_not_cut() {
         connection.expect_request();
         connection.send("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n");
         for _ in 0..8 {
-            pass(Duration::from_millis(100));
+            pass(Duration::from_secs(1));
             connection.send("x");
         }
     });
-    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 1, send: 1, read: 0.4}");
+    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 60, send: 60, read: 5}");
     let gateway = Gateway::start(STILLGATE, &setup);
     assert_eq!(gateway.get("/").body, b"xxxxxxxx");
 }

@@ -9,9 +9,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, Nginx, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, Connection, Gateway, Nginx, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+
+/// A node that is to answer within it may be held up by the machine for almost as long.
+const PER_TRY_SECONDS: u64 = 4;
 
 /// A node whose status a test changes; checks ask for `/healthz`.
 struct Node {
@@ -66,15 +71,20 @@ fn setup(nodes: &[SocketAddr], keys: &str) -> Setup {
     ))
 }
 
-const ACTIVE: &str = "checks: {active: {http_path: /healthz, \
+/// No check fails only because the machine holds somebody up.
+const ACTIVE: &str = "checks: {active: {http_path: /healthz, timeout: 60, \
     healthy: {interval: 0.1, successes: 2}, unhealthy: {interval: 0.1, http_failures: 2}}}";
 
 /// What `GET /v1/upstreams` says of the node of the one upstream.
+#[track_caller]
 fn shown(gateway: &Gateway, node: SocketAddr) -> Value {
-    let response = Client::connect(gateway.admin_addr()).get("/v1/upstreams");
-    assert_eq!(response.head.status(), 200, "{response:?}");
-    let shown: Value = serde_json::from_slice(&response.body).expect("JSON");
-    assert_eq!(shown["silent_workers"], serde_json::json!([]));
+    let mut shown = Value::Null;
+    eventually("all workers to answer in time", || {
+        let response = Client::connect(gateway.admin_addr()).get("/v1/upstreams");
+        assert_eq!(response.head.status(), 200, "{response:?}");
+        shown = serde_json::from_slice(&response.body).expect("JSON");
+        shown["silent_workers"] == serde_json::json!([])
+    });
     assert_eq!(shown["upstreams"][0]["id"], "u");
     let endpoints = shown["upstreams"][0]["endpoints"].as_array().expect("a list").clone();
     let found = endpoints.into_iter().find(|endpoint| endpoint["address"] == node.to_string());
@@ -105,8 +115,10 @@ fn a_node_that_fails_active_checks_gets_no_requests_until_it_recovers() {
         text.lines().find(of_node).and_then(|line| line.split_whitespace().last()).map(str::to_owned)
     };
     assert_eq!(shown(&gateway, nodes[0].addr())["state"], "healthy");
-    eventually("both to be checked", || nodes.iter().all(|node| node.checks() > 0));
-    assert_eq!(status(nodes[0].addr()).as_deref(), Some("1"));
+    eventually("both to be checked", || {
+        nodes.iter().all(|node| shown(&gateway, node.addr())["active_checks"]["checks"].as_u64() > Some(0))
+    });
+    eventually("the metrics to tell", || status(nodes[0].addr()).as_deref() == Some("1"));
 
     nodes[0].set_well(false);
     await_state(&gateway, nodes[0].addr(), "unhealthy");
@@ -202,7 +214,7 @@ fn when_all_nodes_are_unhealthy_requests_are_tried_all_the_same() {
 #[test]
 fn tcp_checks_find_who_does_not_listen() {
     let (mut down, up) = (Upstream::refusing(), Upstream::echo());
-    let keys = "checks: {active: {type: tcp, healthy: {interval: 0.1}, unhealthy: {interval: 0.1}}}";
+    let keys = "checks: {active: {type: tcp, timeout: 60, healthy: {interval: 0.1}, unhealthy: {interval: 0.1}}}";
     let gateway = Gateway::start(STILLGATE, &setup(&[down.addr(), up.addr()], keys));
     await_state(&gateway, down.addr(), "unhealthy");
     let node = shown(&gateway, down.addr());
@@ -229,7 +241,7 @@ fn https_checks_use_the_upstreams_tls() {
     let (good, bad) = (node(&authority), node(&stranger));
     let keys = format!(
         "scheme: https, tls: {{ca: \"{}\"}}, checks: {{active: {{type: https, host: node.test, http_path: /healthz, \
-         timeout: 5, healthy: {{interval: 0.1}}, unhealthy: {{interval: 0.1}}}}}}",
+         timeout: 60, healthy: {{interval: 0.1}}, unhealthy: {{interval: 0.1}}}}}}",
         authority.path("ca.pem")
     );
     let gateway = Gateway::start(STILLGATE, &setup(&[good.addr(), bad.addr()], &keys));
@@ -253,13 +265,24 @@ fn a_node_that_answers_500_is_ejected_and_comes_back() {
     let gateway = Gateway::start(STILLGATE, &setup(&[nodes[0].addr(), nodes[1].addr()], PASSIVE));
     let mut client = gateway.client();
     nodes[0].set_well(false);
-    let failed = (0..20).filter(|_| client.get("/").head.status() == 500).count();
-    assert_eq!((failed, nodes[0].requests()), (3, 3), "three failures in a row open the circuit");
-    let node = shown(&gateway, nodes[0].addr());
+    let began = Instant::now();
+    let mut failed = |requests: usize| (0..requests).filter(|_| client.get("/").head.status() == 500).count();
+    assert_eq!(failed(6), 3, "they take turns");
+    // Three failures in a row open the circuit. Where a second has passed, one request is let through and opens it again.
+    let probes = failed(14);
+    assert!(probes as u64 <= began.elapsed().as_secs(), "{probes} more within {:?}", began.elapsed());
+    assert_eq!(nodes[0].requests(), 3 + probes);
+    let mut node = Value::Null;
+    eventually("the circuit to be shown open", || {
+        client.get("/");
+        node = shown(&gateway, nodes[0].addr());
+        node["set_aside"][0]["circuit"] == "open"
+    });
     assert_eq!((&node["state"], &node["active_checks"]), (&Value::from("set_aside"), &Value::Null));
     let set_aside = &node["set_aside"][0];
-    assert_eq!((&set_aside["worker"], &set_aside["circuit"]), (&Value::from(0), &Value::from("open")), "{node}");
-    assert!(set_aside["for_ms"].as_u64().is_some_and(|ms| (1..=1_000).contains(&ms)), "{node}");
+    assert_eq!(set_aside["worker"], 0, "{node}");
+    let longest_ms = 1_000 << (set_aside["periods"].as_u64().expect("a number") - 1);
+    assert!(set_aside["for_ms"].as_u64().is_some_and(|ms| (1..=longest_ms).contains(&ms)), "{node}");
     nodes[0].set_well(true);
     eventually("it to be asked again", || {
         assert_eq!(client.get("/").head.status(), 200);
@@ -286,18 +309,24 @@ fn no_more_nodes_are_ejected_than_allowed() {
 
 #[test]
 fn one_of_three_nodes_killed_under_load_fails_no_request() {
-    let mut nodes = [Upstream::echo(), Upstream::echo(), Upstream::echo()];
+    // In one piece each: of a response whose head has been passed on the rest may be cut.
+    let serve = |connection: &mut Connection| {
+        let response = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", &[b'x'; 100][..]].concat();
+        while connection.read_request().is_ok() && connection.try_send(&response).is_ok() {}
+    };
+    let mut nodes = [Upstream::serve(serve), Upstream::serve(serve), Upstream::serve(serve)];
     let addresses = nodes.each_ref().map(Upstream::addr);
     let keys = "checks: {active: {type: tcp, unhealthy: {interval: 0.1}, healthy: {interval: 0.1}}, passive: {}}";
     let gateway = Gateway::start(STILLGATE, &setup(&addresses, keys).gateway("workers: 2"));
     let (addr, stop) = (gateway.addr(), AtomicBool::new(false));
     let served = AtomicUsize::new(0);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut client = Client::connect(addr);
                 while !stop.load(Ordering::SeqCst) {
-                    assert_eq!(client.get("/?size=100").head.status(), 200);
+                    assert_eq!(client.get("/").head.status(), 200);
                     served.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -311,11 +340,19 @@ fn one_of_three_nodes_killed_under_load_fails_no_request() {
         served_more(400);
         await_state(&gateway, addresses[1], "unhealthy");
         served_more(200);
-        nodes[1].start_echo();
+        nodes[1].start(serve);
         await_state(&gateway, addresses[1], "healthy");
         served_more(200);
-        stop.store(true, Ordering::SeqCst);
     });
+}
+
+/// Ends the load when it is dropped, by a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 #[test]
@@ -370,23 +407,28 @@ fn more_requests_than_an_upstream_may_have_are_answered_503_at_once() {
 fn a_try_ends_after_per_try_and_the_next_node_is_asked() {
     let hanging = Upstream::bind();
     let alive = Upstream::echo();
-    let setup = Setup::to_tiers(&[hanging.addr(), alive.addr()]).upstream("timeout: {per_try: 0.2}");
+    let setup =
+        Setup::to_tiers(&[hanging.addr(), alive.addr()]).upstream(&format!("timeout: {{per_try: {PER_TRY_SECONDS}}}"));
     let gateway = Gateway::start(STILLGATE, &setup);
     let began = Instant::now();
-    assert_eq!(gateway.get("/").head.status(), 200);
-    assert!(began.elapsed() > Duration::from_millis(150), "too early");
-    // It is no bound on the response's body, nor on a client that sends its request slowly.
-    let body = gateway.get("/?size=4&piece=1&delay=0").body;
-    assert_eq!(body.len(), 4);
-    let alone = Gateway::start(STILLGATE, &Setup::to(alive.addr()).upstream("timeout: {per_try: 0.2}"));
-    let mut client = alone.client();
+    assert_eq!(gateway.get("/?size=4&piece=1").body.len(), 4);
+    // But for a tick of the gateway's clock.
+    assert!(began.elapsed() > Duration::from_secs(PER_TRY_SECONDS) - Duration::from_millis(100), "too early");
+    let alone = Gateway::start(STILLGATE, &Setup::to(hanging.addr()).upstream("timeout: {per_try: 0.2}\nretries: 0"));
+    assert_eq!(alone.get("/").head.status(), 504);
+}
+
+#[test]
+fn a_client_that_sends_its_request_slowly_may_take_longer_than_per_try() {
+    let alive = Upstream::echo();
+    let setup = Setup::to(alive.addr()).upstream(&format!("timeout: {{per_try: {PER_TRY_SECONDS}}}"));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let mut client = gateway.client();
     client.send("POST /?echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\na");
-    let until = Instant::now() + Duration::from_millis(600);
+    let until = Instant::now() + Duration::from_secs(PER_TRY_SECONDS + 1);
     while Instant::now() < until {
         std::thread::park_timeout(Duration::from_millis(50));
     }
     client.send("b");
     assert_eq!(client.expect_response("POST").body, b"ab");
-    let alone = Gateway::start(STILLGATE, &Setup::to(hanging.addr()).upstream("timeout: {per_try: 0.2}\nretries: 0"));
-    assert_eq!(alone.get("/").head.status(), 504);
 }

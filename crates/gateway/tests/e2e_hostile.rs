@@ -35,7 +35,12 @@ fn requests(how: Delivery) {
         if let Err(why) = refused(&gateway, case, how) {
             failures.push(format!("{} ({how:?}): {why}", case.name));
         }
-        let after = (upstream.connections(), upstream.requests());
+        let ours = usize::from(case.says("body"));
+        if ours > 0 {
+            // The gateway may have connected: what waits to be accepted is so before this, not while another case is on.
+            Client::connect(upstream.addr()).get("/ours");
+        }
+        let after = (upstream.connections(), upstream.requests() - ours);
         if after.1 != before.1 || (!case.says("body") && after != before) {
             failures.push(format!("{} ({how:?}): reached the upstream: {:?}", case.name, upstream.seen().last()));
         }

@@ -73,7 +73,8 @@ fn end<S: Carrier>(peer: &mut Http2<S>, stream: u32, act: Act) {
             socket.set_linger(Some(std::time::Duration::ZERO)).expect("SO_LINGER");
         }
         // The other direction too, when it is dropped.
-        Act::GoAwayWith(_) | Act::Fin => peer.stream().socket().shutdown(Shutdown::Write).expect("a FIN"),
+        // Where the gateway has closed it for the GOAWAY already there is nothing to shut down.
+        Act::GoAwayWith(_) | Act::Fin => _ = peer.stream().socket().shutdown(Shutdown::Write),
     }
 }
 

@@ -79,7 +79,7 @@ fn what_is_against_the_rules_of_a_connection_ends_it() {
 
 #[test]
 fn floods_end_the_connection() {
-    Bench::new(", timeout: {read: 5s}").check(
+    Bench::new(", timeout: {read: 15s}").check(
         true,
         &[
             ("PING", &[BadGateway], |peer, _| {
@@ -145,7 +145,7 @@ fn head(peer: &mut Http2, stream: u32, fields: &[(&str, &str)]) {
 /// Each of these is one stream's fault.
 #[test]
 fn malformed_heads_fail_their_request() {
-    Bench::new(", timeout: {read: 2s}").check(
+    Bench::new(", timeout: {read: 15s}").check(
         false,
         &[
             ("DATA before HEADERS", &[BadGateway], |peer, stream| peer.send(kind::DATA, END_STREAM, stream, b"abc")),

@@ -36,7 +36,7 @@ fn all_combinations_pass_bodies() {
             let chunked = if version == "--http1.1" { "Transfer-Encoding: chunked" } else { "Content-Length:" };
             for more in [&[][..], &["-H", chunked], &["-H", "Expect: 100-continue"]] {
                 let url = format!("http://{}{target}", outer.addr());
-                let common = ["-sS", "--max-time", "20", "--noproxy", "*", version, "-T", &path, "-o", &back, &url];
+                let common = ["-sS", "--max-time", "120", "--noproxy", "*", version, "-T", &path, "-o", &back, &url];
                 let output = run_tool("curl", "curl", &[&common[..], more].concat());
                 assert!(output.status.success(), "{version} {target}: {}", String::from_utf8_lossy(&output.stderr));
                 assert_eq!(sha256(&std::fs::read(&back).expect("what came back")), sha256(&body), "{version} {target}");
@@ -249,7 +249,11 @@ fn a_node_that_looks_at_no_request_fails_it() {
 #[test]
 fn a_connection_on_which_a_node_was_silent_takes_no_further_request() {
     let node = Upstream::bind();
-    let setup = Setup::to(node.addr()).upstream("http2: true\ntimeout: {read: 300ms}\nretries: 0");
+    let setup = Setup::resources(format!(
+        "upstreams: [{{id: u, http2: true, retries: 0, nodes: {{\"{}\": 1}}}}]\nroutes:\n  \
+         - {{id: first, uri: /first, upstream_id: u, timeout: {{read: 300ms}}}}\n  - {{id: second, uri: /second, upstream_id: u}}\n",
+        node.addr()
+    ));
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client().into_connection();
     client.send("GET /first HTTP/1.1\r\nHost: h\r\n\r\n");

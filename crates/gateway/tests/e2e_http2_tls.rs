@@ -23,7 +23,7 @@ fn curl(gateway: &Gateway, authority: &Authority, arguments: &[&str]) -> String 
     let port = gateway.addr().port();
     let (ca, at) = (authority.path("ca.pem"), format!("shop.example.com:{port}:127.0.0.1"));
     let url = format!("https://shop.example.com:{port}/?echo");
-    let common = ["-sS", "--max-time", "20", "--noproxy", "*", "--cacert", &ca, "--resolve", &at, "-d", "data", &url];
+    let common = ["-sS", "--max-time", "120", "--noproxy", "*", "--cacert", &ca, "--resolve", &at, "-d", "data", &url];
     let output = run_tool("curl", "curl", &[&common[..], arguments].concat());
     assert!(output.status.success(), "curl: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -160,7 +160,7 @@ fn a_bad_file_changes_nothing_and_is_told() {
         gateway.reload(&Setup::to(upstream.addr()));
         eventually("the error to go", || gateway.status()["config"]["last_error"].is_null());
     }
-    assert!(gateway.log().contains("nowhere"), "the log tells too");
+    eventually("the log to tell too", || gateway.log().contains("nowhere"));
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn a_storm_of_reloads_fails_no_request() {
             gateway.write_config_text(&yaml);
             eventually("a tenth of a second to pass", || since.elapsed() > Duration::from_millis(100));
         }
+        eventually("some requests to be served", || served.load(Ordering::Relaxed) > 100);
         over.store(true, Ordering::Relaxed);
     });
     gateway.reload(&Setup::to(upstream.addr()).gateway("workers: 2"));
-    assert!(served.load(Ordering::Relaxed) > 100);
     gateway.assert_healthy();
 }
 
@@ -228,20 +228,29 @@ fn the_health_page_tells_of_the_drain() {
 /// Requests that were sent before the end are answered, those of a pipeline too, on every worker.
 #[test]
 fn sigterm_under_load_fails_no_request_that_was_begun() {
+    const CLIENTS: usize = 8;
     let upstream = Upstream::echo();
     let mut gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()).gateway("workers: 2"));
     let addr = gateway.addr();
-    let begun = AtomicUsize::new(0);
+    // A connection that nobody has taken yet when the listeners close is reset; so all of them are in use before.
+    let (taken, served) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..CLIENTS {
             scope.spawn(|| {
                 let mut client = Client::connect(addr);
+                assert_eq!(client.get("/").head.status(), 200);
+                taken.fetch_add(1, Ordering::SeqCst);
                 loop {
-                    client.send("GET /?delay=20&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n");
-                    begun.fetch_add(1, Ordering::SeqCst);
+                    if client.try_send("GET /?delay=20&size=1000 HTTP/1.1\r\nHost: a\r\n\r\n").is_err() {
+                        // Closed between two requests.
+                        return;
+                    }
                     match client.read_response("GET") {
                         Ok(response) if response.head.connection_has("close") => return client.expect_close(),
-                        Ok(response) => assert_eq!(response.head.status(), 200),
+                        Ok(response) => {
+                            assert_eq!(response.head.status(), 200);
+                            served.fetch_add(1, Ordering::SeqCst);
+                        }
                         // Closed between two requests, before this one was looked at.
                         Err(Broken::Closed | Broken::Reset(_)) => return,
                         Err(broken) => panic!("{broken:?}"),
@@ -249,7 +258,9 @@ fn sigterm_under_load_fails_no_request_that_was_begun() {
                 }
             });
         }
-        eventually("some requests to be under way", || begun.load(Ordering::SeqCst) > 50);
+        eventually("all connections to be in use, and requests under way", || {
+            taken.load(Ordering::SeqCst) == CLIENTS && served.load(Ordering::SeqCst) > 50
+        });
         gateway.signal("TERM");
     });
     assert!(gateway.wait().success());

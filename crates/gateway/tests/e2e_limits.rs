@@ -71,14 +71,15 @@ fn a_slow_body_is_answered_408() {
 #[test]
 fn an_unmet_expectation_does_not_use_up_the_bodys_time() {
     let upstream = Upstream::bind();
-    let setup = Setup::to(upstream.addr()).gateway("timeouts: {body: 200ms}");
+    // Longer than this test may stand still between the interim response and the body.
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {body: 4s}");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
     let mut node = upstream.accept();
     node.read_head().expect("the head goes ahead");
     let since = Instant::now();
-    eventually("the body's time to be over", || since.elapsed() > Duration::from_millis(600));
+    eventually("the body's time to be over", || since.elapsed() > Duration::from_millis(4_500));
     node.send("HTTP/1.1 100 Continue\r\n\r\n");
     assert_eq!(client.read_head().expect("an interim response").status(), 100);
     client.send("abc");
@@ -91,7 +92,7 @@ fn an_unmet_expectation_does_not_use_up_the_bodys_time() {
 #[test]
 fn an_expectation_never_met_is_answered_504() {
     let upstream = Upstream::bind();
-    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 1, send: 1, read: 0.2}");
+    let setup = Setup::to(upstream.addr()).upstream("timeout: {connect: 20, send: 20, read: 0.2}");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
@@ -105,7 +106,8 @@ fn an_expectation_never_met_is_answered_504() {
 #[test]
 fn an_idle_client_is_closed_without_a_word() {
     let upstream = Upstream::echo();
-    let setup = Setup::to(upstream.addr()).gateway("timeouts: {keepalive: 200ms}");
+    // It holds for the first request too, so it is longer than a client may stand still before that.
+    let setup = Setup::to(upstream.addr()).gateway("timeouts: {keepalive: 5s}");
     let gateway = Gateway::start(STILLGATE, &setup);
     let mut used = gateway.client();
     used.get("/");
@@ -146,7 +148,7 @@ fn connections_beyond_the_limit_are_refused_clearly() {
     assert_eq!(response.head.status(), 503);
     assert!(response.head.connection_has("close"));
     third.expect_close();
-    assert_eq!(gateway.status()["connections"]["refused"], 1);
+    eventually("the refusal to be counted", || gateway.status()["connections"]["refused"] == 1);
     for client in &mut clients {
         assert_eq!(client.get("/").head.status(), 200, "the first ones go on");
     }
@@ -165,8 +167,9 @@ fn idle_connections_cost_little_and_go_without_a_trace() {
     let gateway = Gateway::start(STILLGATE, &Setup::to(upstream.addr()));
     gateway.get("/");
     let warm_up: Vec<Client> = (0..IDLE).map(|_| gateway.client()).collect();
-    drop(warm_up);
     let open = || gateway.status()["connections"]["open"].as_u64();
+    eventually("the first clients to be there", || open() >= Some(IDLE as u64));
+    drop(warm_up);
     eventually("the first clients to be gone", || open() == Some(0));
     let (rss, fds) = (gateway.rss(), gateway.fd_count());
     let mut clients: Vec<Client> = (0..IDLE).map(|_| gateway.client()).collect();
@@ -187,11 +190,13 @@ fn running_out_of_descriptors_slows_accepting_and_recovers() {
     setup.open_files = Some(64);
     let mut gateway = Gateway::start(STILLGATE, &setup);
     let mut clients: Vec<Client> = (0..100).map(|_| gateway.client()).collect();
-    eventually("all descriptors to be in use", || gateway.fd_count() >= 60);
-    let (cpu, since) = (gateway.cpu(), Instant::now());
-    eventually("half a second to pass", || since.elapsed() > Duration::from_millis(500));
-    let spent = gateway.cpu() - cpu;
-    assert!(spent < Duration::from_millis(150), "{spent:?} of CPU in half a second: it spins");
+    eventually("all descriptors to be in use", || gateway.log().contains("cannot accept connections"));
+    // What it has begun is done some day; what spins is never.
+    eventually("half a second with hardly any use of CPU", || {
+        let (cpu, since) = (gateway.cpu(), Instant::now());
+        std::thread::sleep(Duration::from_millis(500));
+        gateway.cpu() - cpu < since.elapsed() * 3 / 10
+    });
     // Those that were accepted may find no descriptor for their upstream, but are answered.
     let status = clients[0].get("/").head.status();
     assert!(matches!(status, 200 | 502 | 503), "{status}");

@@ -20,6 +20,8 @@ fn check(upstream: &str, node: impl Fn(&mut Connection) + Send + Sync + 'static,
 fn alert(connection: &mut Connection) {
     let _ = connection.read_exactly(1);
     let _ = connection.try_send([21, 3, 1, 0, 2, 2, 10]);
+    // Closing with bytes unread would be a reset, which may come before the gateway has sent all of its request.
+    let _ = connection.read_to_end();
 }
 
 #[test]

@@ -231,14 +231,15 @@ fn a_connection_without_a_byte_is_no_error() {
 #[test]
 fn a_header_that_does_not_come_in_time_is_not_waited_for() {
     let upstream = witness();
-    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {head: 300ms}"));
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {head: 1s}"));
     for stalled in [&b""[..], &V1[..20], &V2[..14], V2_LONG] {
         let (begun, cpu) = (Instant::now(), gateway.cpu());
         let mut client = gateway.client();
         client.send(stalled);
         client.expect_close();
         let (elapsed, cpu) = (begun.elapsed(), gateway.cpu() - cpu);
-        assert!(elapsed >= Duration::from_millis(200), "{elapsed:?}");
+        // A worker that stood still when it took the connection may take the time to be that of before.
+        assert!(elapsed >= Duration::from_millis(500), "{elapsed:?}");
         // What has come of a header must not be looked at again and again.
         assert!(cpu < elapsed / 2, "{cpu:?} of CPU in {elapsed:?}");
     }
@@ -255,7 +256,8 @@ fn a_header_that_does_not_come_in_time_is_not_waited_for() {
 #[test]
 fn a_connection_with_its_header_may_be_idle() {
     let upstream = witness();
-    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {head: 200ms, keepalive: 60s}"));
+    // Longer than a client may stand still before it sends its header.
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {head: 4s, keepalive: 60s}"));
     let mut client = gateway.client();
     client.send(V1);
     let mut late = gateway.client();

@@ -33,7 +33,7 @@ fn a_response_a_slow_client_did_not_take_ends_in_a_reset() {
 /// A node that answers early and leaves the request's body unread is not slow: its response is what counts.
 #[test]
 fn an_early_response_outlives_the_request_it_did_not_wait_for() {
-    let (upstream, gateway) = by_hand(|setup| setup.upstream("timeout: {connect: 5, send: 0.2, read: 5}"));
+    let (upstream, gateway) = by_hand(|setup| setup.upstream("timeout: {connect: 20, send: 0.2, read: 20}"));
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n");
     let body = vec![b'x'; 1 << 16];

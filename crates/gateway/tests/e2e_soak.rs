@@ -1,7 +1,7 @@
 //! A few seconds of mixed load; `cargo run -p stillgate-testkit --example soak` is the long version.
 
 use std::time::Duration;
-use stillgate_testkit::{SoakPlan, soak};
+use stillgate_testkit::{PATIENCE, SoakPlan, eventually_within, soak};
 
 #[test]
 fn mixed_load_brings_no_wrong_byte_no_leak_no_panic() {
@@ -12,7 +12,12 @@ fn mixed_load_brings_no_wrong_byte_no_leak_no_panic() {
         upstream_period: Duration::from_millis(400),
         seed: 1,
     };
-    let report = soak(env!("CARGO_BIN_EXE_stillgate"), &plan);
-    assert!(report.faults.is_empty(), "{report:#?}");
-    assert!(report.checked > 50 && report.aborted > 5, "too little happened: {report:#?}");
+    let (mut checked, mut aborted) = (0, 0);
+    // Within the plan's time a machine with much else to do may get little done.
+    eventually_within(10 * PATIENCE, "enough to happen", || {
+        let report = soak(env!("CARGO_BIN_EXE_stillgate"), &plan);
+        assert!(report.faults.is_empty(), "{report:#?}");
+        (checked, aborted) = (checked + report.checked, aborted + report.aborted);
+        checked > 50 && aborted > 5
+    });
 }

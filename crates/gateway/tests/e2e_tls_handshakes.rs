@@ -8,8 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use stillgate_testkit::{Gateway, ReservedPort, Setup, Upstream, eventually, require_tool, run_tool};
+use stillgate_testkit::{Gateway, PATIENCE, ReservedPort, Setup, Upstream, eventually, require_tool, run_tool};
 use stillgate_tls::rustls::StreamOwned;
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
@@ -140,7 +139,7 @@ fn renegotiation_by_a_client_is_refused() {
 #[test]
 fn renegotiation_by_a_node_is_refused() {
     let (authority, port) = (Authority::new(), ReservedPort::new());
-    let upstream = towards(&authority) + ", timeout: {read: 5s}";
+    let upstream = towards(&authority) + ", timeout: {read: 15s}";
     let mut gateway = gateway(&authority, port.addr(), &upstream, "");
     let (certificate, key) = (authority.path("node.pem"), authority.path("node.key"));
     let at = port.addr().to_string();
@@ -328,7 +327,7 @@ fn handshakes_that_stand_still_are_closed_while_others_are_served() {
          upstreams: [{{id: u, nodes: {{\"{}\": 1}}}}]\nroutes: [{{id: all, uri: /*, upstream_id: u}}]\n",
         upstream.addr()
     ));
-    let gateway = Gateway::start(STILLGATE, &setup.listener("tls: true").gateway("timeouts: {head: 1500ms}"));
+    let gateway = Gateway::start(STILLGATE, &setup.listener("tls: true").gateway("timeouts: {head: 6s}"));
     assert_served(&gateway, &authority);
     eventually("no client", || gateway.status()["connections"]["open"] == 0);
     let descriptors = gateway.fd_count();
@@ -347,9 +346,10 @@ fn handshakes_that_stand_still_are_closed_while_others_are_served() {
         assert_served(&gateway, &authority);
     }
     eventually("them to be closed", || gateway.status()["connections"]["open"] == 0);
-    assert!(gateway.status()["connections"]["tls_handshake_errors"].as_u64() >= Some(STALLED as u64));
+    let errors = || gateway.status()["connections"]["tls_handshake_errors"].as_u64();
+    eventually("all of them to be counted", || errors() >= Some(STALLED as u64));
     for mut stream in stalled {
-        stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut answer = Vec::new();
         // A reset is an end, too.
         let _ = stream.read_to_end(&mut answer);

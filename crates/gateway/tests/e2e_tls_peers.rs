@@ -150,9 +150,9 @@ fn haproxy_and_nginx_verify_us_and_are_verified() {
         assert_eq!(alike, REQUESTS * NODES.len(), "{:?} is not {expected}", log.lines().last());
     }
     assert_eq!(chain.echo.faults(), [""; 0]);
-    // Connections were kept on all sides.
+    // Connections were kept on all sides; HAProxy lets go of some every few seconds.
     let handshakes = chain.gateway.status()["connections"]["tls_handshakes"].as_u64().expect("a number");
-    assert!(handshakes < 200, "{handshakes} handshakes with HAProxy");
+    assert!(handshakes < REQUESTS as u64, "{handshakes} handshakes with HAProxy");
     chain.gateway.assert_healthy();
 }
 

@@ -294,7 +294,7 @@ fn a_reset_before_the_tunnel_is_an_ordinary_failure() {
 fn a_slow_receiver_costs_a_buffer() {
     const BYTES_MAX: usize = 1024 * 1024;
     let upstream = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {send: 1s}"));
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {send: 5s}"));
     let mut tunnel = Tunnel::open(&gateway, &upstream);
     tunnel.check();
     let before = gateway.rss();

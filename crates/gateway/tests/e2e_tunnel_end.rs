@@ -5,7 +5,9 @@ mod tunnel;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Broken, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Broken, Connection, Gateway, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape,
+};
 use tunnel::{AGREE, ASK, STILLGATE, Tunnel, setup};
 
 const ACCESS_LOG: &str = "access_log: {path: \"{dir}/access.log\", format: json, fields: \
@@ -28,45 +30,70 @@ fn wait(time: Duration) {
     eventually("some time to pass", || since.elapsed() >= time);
 }
 
+/// Sends a byte from one side to the other every tenth of a second, for so long; when it sent the last one. `None`: the tunnel was
+/// closed meanwhile, as nothing had moved for as long as may be.
+fn keep_busy(from: &mut Connection, to: &mut Connection, time: Duration, idle: Duration) -> Option<Instant> {
+    let since = Instant::now();
+    let mut last = since;
+    while since.elapsed() < time {
+        wait(Duration::from_millis(100));
+        let before = std::mem::replace(&mut last, Instant::now());
+        if from.try_send("x").is_err() || to.read_exactly(1).is_err() {
+            assert!(to.is_closed(), "what was sent does not arrive, and nothing is closed");
+            assert!(before.elapsed() >= idle * 8 / 10, "{:?}", before.elapsed());
+            return None;
+        }
+    }
+    Some(last)
+}
+
+/// Tunnels through it may be idle for 800 ms.
+fn check_idle(setup: &Setup, upstream: &Upstream) {
+    const IDLE: Duration = Duration::from_millis(800);
+    const BUSY: Duration = Duration::from_millis(1_500);
+    let gateway = Gateway::start(STILLGATE, setup);
+    // Where the test itself stands still for so long the end is right, and another tunnel has to show what is to be seen.
+    eventually("a tunnel that is never idle", || {
+        let mut tunnel = Tunnel::open(&gateway, upstream);
+        // Either direction keeps it open.
+        let up = keep_busy(&mut tunnel.client, &mut tunnel.node, BUSY, IDLE);
+        let Some(last) = up.and_then(|_| keep_busy(&mut tunnel.node, &mut tunnel.client, BUSY, IDLE)) else {
+            return false;
+        };
+        expect_end(&mut tunnel);
+        assert!(last.elapsed() >= IDLE / 2, "{:?}", last.elapsed());
+        true
+    });
+}
+
 #[test]
 fn an_idle_tunnel_is_closed() {
     let upstream = Upstream::bind();
-    for setup in [
-        setup(&upstream).gateway("timeouts: {tunnel_idle: 800ms}"),
-        // Where nothing else is said, a node may be silent for as long as before a response.
-        setup(&upstream).upstream("timeout: {read: 0.8}"),
-    ] {
-        let gateway = Gateway::start(STILLGATE, &setup);
-        let mut tunnel = Tunnel::open(&gateway, &upstream);
-        let since = Instant::now();
-        // Either direction keeps it open.
-        while since.elapsed() < Duration::from_millis(1_500) {
-            wait(Duration::from_millis(100));
-            tunnel.client.send("x");
-            tunnel.node.read_exactly(1).expect("what the client sent");
-        }
-        let mut last = since;
-        while since.elapsed() < Duration::from_millis(3_000) {
-            wait(Duration::from_millis(100));
-            last = Instant::now();
-            tunnel.node.send("x");
-            tunnel.client.read_exactly(1).expect("what the node sent");
-        }
-        expect_end(&mut tunnel);
-        assert!(last.elapsed() >= Duration::from_millis(700), "{:?}", last.elapsed());
-    }
-    // A longer one, and not that of the node, where it is said.
-    let both = setup(&upstream).upstream("timeout: {read: 0.2}").gateway("timeouts: {tunnel_idle: 1h}");
+    check_idle(&setup(&upstream).gateway("timeouts: {tunnel_idle: 800ms}"), &upstream);
+}
+
+/// Where nothing else is said, a node may be silent for as long as before a response.
+#[test]
+fn an_idle_tunnel_is_closed_as_a_silent_node_is() {
+    let upstream = Upstream::bind();
+    check_idle(&setup(&upstream).upstream("timeout: {read: 0.8}"), &upstream);
+}
+
+/// A longer time, and not that of the node, where it is said.
+#[test]
+fn a_tunnel_may_be_idle_for_longer_than_a_node_may_be_silent() {
+    let upstream = Upstream::bind();
+    let both = setup(&upstream).upstream("timeout: {read: 4}").gateway("timeouts: {tunnel_idle: 1h}");
     let gateway = Gateway::start(STILLGATE, &both);
     let mut tunnel = Tunnel::open(&gateway, &upstream);
-    wait(Duration::from_millis(600));
+    wait(Duration::from_millis(4_500));
     tunnel.check();
 }
 
 #[test]
 fn a_busy_tunnel_is_closed_at_its_total_time() {
     let upstream = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {tunnel_total: 800ms}"));
+    let gateway = Gateway::start(STILLGATE, &setup(&upstream).gateway("timeouts: {tunnel_total: 2s}"));
     let since = Instant::now();
     let mut tunnel = Tunnel::open(&gateway, &upstream);
     eventually("the tunnel to be closed", || {
@@ -75,30 +102,31 @@ fn a_busy_tunnel_is_closed_at_its_total_time() {
             tunnel.client.is_closed()
         }
     });
-    assert!(since.elapsed() >= Duration::from_millis(750), "{:?}", since.elapsed());
+    // A worker that stood still when the tunnel began may take the time to be that of before.
+    assert!(since.elapsed() >= Duration::from_millis(1_200), "{:?}", since.elapsed());
 }
 
 #[test]
 fn a_drain_lets_tunnels_go_on_until_its_deadline() {
     let upstream = Upstream::bind();
-    let setup = setup(&upstream).gateway("timeouts: {drain: 2s}").gateway(ACCESS_LOG);
+    let setup = setup(&upstream).gateway("timeouts: {drain: 6s}").gateway(ACCESS_LOG);
     let mut gateway = Gateway::start(STILLGATE, &setup);
     let mut busy = Tunnel::open(&gateway, &upstream);
     let mut idle = Tunnel::open(&gateway, &upstream);
     busy.check();
-    gateway.signal("TERM");
     let since = Instant::now();
+    gateway.signal("TERM");
     eventually("the drain to begin", || gateway.status()["draining"] == true);
     while since.elapsed() < Duration::from_millis(1_000) {
         busy.check();
     }
     expect_end(&mut busy);
     expect_end(&mut idle);
-    assert!((1_800..4_000).contains(&since.elapsed().as_millis()), "{:?}", since.elapsed());
+    assert!(since.elapsed() > Duration::from_secs(5), "{:?}", since.elapsed());
     assert!(gateway.wait().success());
     let told = lines(&gateway);
     assert_eq!(told.len(), 2, "each is told of");
-    assert!(told.iter().all(|line| line["status"] == 101 && line["request_time"].as_f64() > Some(1.5)), "{told:?}");
+    assert!(told.iter().all(|line| line["status"] == 101 && line["request_time"].as_f64() > Some(4.0)), "{told:?}");
 }
 
 #[test]
@@ -113,7 +141,7 @@ fn a_drain_ends_with_the_last_tunnel() {
 }
 
 /// Three routes of different policies, and one more that changes around them.
-fn policies(node: SocketAddr, version: &str, other: &str) -> Setup {
+fn policies(node: SocketAddr, version: &str, other: &str, drain: &str) -> Setup {
     let route = |id: &str| {
         format!(
             "  - {{id: {id}, uri: /{id}, priority: {version}, enable_websocket: true, on_change: {id}, upstream_id: u}}\n"
@@ -123,7 +151,7 @@ fn policies(node: SocketAddr, version: &str, other: &str) -> Setup {
     Setup::resources(format!(
         "upstreams: [{{id: u, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  - {{id: other, uri: /other/{other}, upstream_id: u}}\n{routes}"
     ))
-    .gateway("timeouts: {drain: 6s}")
+    .gateway(&format!("timeouts: {{drain: {drain}}}"))
     .gateway(ACCESS_LOG)
 }
 
@@ -138,41 +166,52 @@ fn open_at(gateway: &Gateway, upstream: &Upstream, path: &str) -> Tunnel {
     Tunnel { client, node }
 }
 
+/// Has bytes move in a tunnel that ends when nothing has moved in it for a second, for which a test may also stand still: until it
+/// is closed, or for so long. The longest time that nothing may have moved.
+fn keep_from_quiet(tunnel: &mut Tunnel, time: Duration) -> Duration {
+    let since = Instant::now();
+    let (mut last, mut longest) = (since, Duration::ZERO);
+    while since.elapsed() < time {
+        let before = std::mem::replace(&mut last, Instant::now());
+        let is_open = tunnel.is_open();
+        longest = longest.max(before.elapsed());
+        if !is_open {
+            break;
+        }
+    }
+    longest
+}
+
+/// A little less than how long it must be quiet.
+const QUIET: Duration = Duration::from_millis(800);
+
 #[test]
 fn a_change_of_its_route_does_to_a_tunnel_what_the_route_says() {
     let upstream = Upstream::bind();
-    let gateway = Gateway::start(STILLGATE, &policies(upstream.addr(), "0", "a"));
+    let policies = |version: &str, other: &str| policies(upstream.addr(), version, other, "1h");
+    let gateway = Gateway::start(STILLGATE, &policies("0", "a"));
     let open = |path: &str| open_at(&gateway, &upstream, path);
     let (mut keep, mut close) = (open("/keep"), open("/close"));
     let (mut idle, mut busy) = (open("/drain"), open("/drain"));
     // Another route.
-    gateway.reload(&policies(upstream.addr(), "0", "b"));
+    gateway.reload(&policies("0", "b"));
     for tunnel in [&mut keep, &mut close, &mut idle, &mut busy] {
         tunnel.check();
     }
     // All of them.
     let since = Instant::now();
-    gateway.reload(&policies(upstream.addr(), "1", "b"));
+    gateway.reload(&policies("1", "b"));
+    let quiet = keep_from_quiet(&mut busy, Duration::from_millis(1_500));
+    assert!(since.elapsed() > Duration::from_millis(1_500) || quiet.max(since.elapsed()) > QUIET, "{quiet:?}");
     expect_end(&mut close);
-    assert!(since.elapsed() < Duration::from_secs(4), "at once: {:?}", since.elapsed());
-    idle.check();
-    while since.elapsed() < Duration::from_millis(1_500) {
-        busy.check();
-    }
-    eventually("a quiet one to be closed", || idle.client.is_closed() && idle.node.is_closed());
-    assert!(since.elapsed() < Duration::from_millis(5_500), "after a second of quiet: {:?}", since.elapsed());
-    eventually("a busy one to be closed in the end", || {
-        busy.client.try_send("x").is_err() || {
-            wait(Duration::from_millis(20));
-            busy.client.is_closed()
-        }
+    eventually("quiet ones to be closed", || {
+        [&mut idle, &mut busy].iter_mut().all(|quiet| quiet.client.is_closed() && quiet.node.is_closed())
     });
-    assert!(since.elapsed() > Duration::from_millis(5_800), "{:?}", since.elapsed());
     keep.check();
     // New ones begin under the new routes, which go away.
     let mut again = open("/close");
     again.check();
-    gateway.reload(&Setup { resources: Some("routes: []\n".to_owned()), ..policies(upstream.addr(), "1", "b") });
+    gateway.reload(&Setup { resources: Some("routes: []\n".to_owned()), ..policies("1", "b") });
     expect_end(&mut again);
     keep.check();
     drop(keep);
@@ -183,12 +222,27 @@ fn a_change_of_its_route_does_to_a_tunnel_what_the_route_says() {
 }
 
 #[test]
+fn a_changed_routes_busy_tunnel_is_closed_in_the_end() {
+    let upstream = Upstream::bind();
+    let policies = |version: &str| policies(upstream.addr(), version, "a", "4s");
+    let gateway = Gateway::start(STILLGATE, &policies("0"));
+    let mut busy = open_at(&gateway, &upstream, "/drain");
+    let since = Instant::now();
+    gateway.reload(&policies("1"));
+    let reloading = since.elapsed();
+    let quiet = keep_from_quiet(&mut busy, 2 * PATIENCE);
+    assert!(since.elapsed() < 2 * PATIENCE, "it is never closed");
+    assert!(since.elapsed() > Duration::from_secs(3) || quiet.max(reloading) > QUIET, "{:?}", since.elapsed());
+}
+
+#[test]
 fn a_tunnel_is_told_of_once_and_exactly() {
     let upstream = Upstream::bind();
     let metrics = ReservedPort::new();
     let with =
         |setup: Setup| setup.gateway(ACCESS_LOG).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
     let gateway = Gateway::start(STILLGATE, &with(setup(&upstream)));
+    let since = Instant::now();
     let mut client = gateway.client();
     client.send(ASK);
     let mut node = upstream.accept();
@@ -199,7 +253,6 @@ fn a_tunnel_is_told_of_once_and_exactly() {
         head.start.len() + 4 + head.fields.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>();
     let mut tunnel = Tunnel { client, node };
     (0..3).for_each(|_| tunnel.check());
-    let since = Instant::now();
     assert_eq!(lines(&gateway).len(), 0, "not before its end");
     // Its route moves to another place, and another one takes its own.
     let moved = "routes:\n  - {id: first, uri: /first, upstream_id: main}\n  - {id: all, uri: /*, enable_websocket: true, upstream_id: main}\n";
@@ -220,7 +273,7 @@ fn a_tunnel_is_told_of_once_and_exactly() {
     assert_eq!(line["request_uri"], "/chat");
     assert_eq!(line["upstream_addr"], upstream.addr().to_string());
     let time = line["request_time"].as_f64().expect("a number");
-    assert!(time >= 0.3 && time <= since.elapsed().as_secs_f64() + 1.0, "{line}");
+    assert!(time >= 0.2 && time <= since.elapsed().as_secs_f64(), "{line}");
     let node = upstream.addr();
     let wanted = [
         format!(
@@ -232,13 +285,10 @@ fn a_tunnel_is_told_of_once_and_exactly() {
         "stillgate_tunnels_open 0".to_owned(),
         "stillgate_tunnels_total 1".to_owned(),
     ];
-    let mut text = String::new();
-    eventually("the metrics to tell of it", || {
-        text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
-        text.contains("stillgate_tunnels_open 0") && text.contains("stillgate_tunnels_total 1")
-    });
     for line in wanted {
-        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        eventually(&format!("the metrics to tell of it: {line}"), || {
+            scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().lines().any(|have| have == line)
+        });
     }
 }
 

@@ -4,9 +4,11 @@ mod tunnel;
 mod upgrade;
 
 use std::process::{Command, Stdio};
-use stillgate_testkit::{Client, Connection, ReservedPort, Setup, Upstream, eventually};
+use stillgate_testkit::{
+    Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within,
+};
 use tunnel::{AGREE, ASK, Tunnel};
-use upgrade::{STILLGATE, Upgraded, children, is_gateway, signal};
+use upgrade::{STILLGATE, Upgraded, await_no_children, children, is_gateway, signal};
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -54,7 +56,7 @@ fn what_the_first_process_still_has_comes_to_the_third() {
     let mut tunnel = Tunnel { client: late.0, node: late.1 };
     tunnel.check();
     upgraded.await_old();
-    eventually("the second to end", || !is_gateway(second, upgraded.gateway.dir()));
+    upgraded.await_end(second);
     assert_eq!(get(&mut client, &upstream), None, "served by the third");
     tunnel.check();
     assert_eq!(upgraded.gateway.status()["tunnels"]["open"], 1);
@@ -78,7 +80,7 @@ fn a_second_upgrade_in_the_midst_of_the_first_loses_nothing() {
     signal(second, "USR2");
     eventually("the third", || upgraded.pid().is_some_and(|pid| pid != second));
     upgraded.await_old();
-    eventually("the second to end", || !is_gateway(second, upgraded.gateway.dir()));
+    upgraded.await_end(second);
     tunnels.iter_mut().for_each(Tunnel::check);
     assert_eq!(upgraded.gateway.status()["tunnels"]["open"], TUNNELS);
 }
@@ -105,7 +107,7 @@ fn a_former_process_whose_successor_has_ended_in_order_finishes_what_it_has() {
     let (mut client, mut node) = ask(&upgraded, &upstream, GET);
     let second = upgraded.upgrade();
     signal(second, "TERM");
-    eventually("its end, with no zombie left", || children(upgraded.gateway.pid()).is_empty());
+    await_no_children(upgraded.gateway.pid());
     eventually("a line about it", || upgraded.gateway.log().contains("has ended (exit status: 0)"));
     node.send(ANSWER);
     let response = client.expect_response("GET");
@@ -154,7 +156,6 @@ fn the_command_knows_the_successor_of_a_process_that_was_started_by_name() {
     );
     std::fs::write(&config, text).expect("write");
     let addr = port.addr();
-    drop(port);
     let folder = std::path::Path::new(STILLGATE).parent().expect("a folder");
     let mut process = Command::new("stillgate")
         .env("PATH", folder)
@@ -177,5 +178,5 @@ fn the_command_knows_the_successor_of_a_process_that_was_started_by_name() {
     assert_eq!(Client::connect(addr).get("/").head.status(), 200);
     assert!(process.wait().expect("its end").success());
     signal(last, "TERM");
-    eventually("the end of the last", || !is_gateway(last, dir.path()));
+    eventually_within(END_PATIENCE, "the end of the last", || !is_gateway(last, dir.path()));
 }

@@ -6,9 +6,9 @@ mod upgrade;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, PATIENCE, ReservedPort, Setup, Upstream, eventually, scrape};
 use tunnel::Tunnel;
-use upgrade::{Upgraded, signal};
+use upgrade::Upgraded;
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 /// In this a process tells of itself more than once, and folds what one that has ended has left.
@@ -19,6 +19,20 @@ fn sum(text: &str, name: &str) -> Option<f64> {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
     let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
     text.lines().filter(is_it).filter_map(value).reduce(|sum, each| sum + each)
+}
+
+/// Whether a process has the socket that listens there.
+fn listens(pid: u32, addr: SocketAddr) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
+    // A line is `number: address:port address:port state … inode …`; 0A: it listens.
+    let inode = table.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&format!(":{:04X}", addr.port())) && fields[3] == "0A";
+        is_it.then(|| format!("socket:[{}]", fields[9]))
+    });
+    let inode = inode.expect("somebody listens there");
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a live process");
+    files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).any(|file| file.as_os_str() == inode.as_str())
 }
 
 /// A gateway whose first process has a request in flight, and its successor.
@@ -63,6 +77,8 @@ impl Both {
         let mut node = upstream.accept();
         node.expect_request();
         upgraded.upgrade();
+        // It may be slow to, and is not waited for then.
+        eventually("the old process to answer no more scrapes", || !listens(upgraded.gateway.pid(), metrics));
         let started = exposed("process_start_time_seconds").expect("a process");
         assert!(started > old_start, "{started} after {old_start}");
         let mut client = upgraded.gateway.client();
@@ -88,14 +104,23 @@ impl Both {
         text
     }
 
-    /// Scrapes for a while.
+    /// Scrapes for a while, and on until so many requests are counted and, where it is known, so many connections.
     #[track_caller]
-    fn watch(&mut self) -> String {
-        let until = Instant::now() + WHILE;
-        while Instant::now() < until {
-            self.look();
+    fn watch(&mut self, requests: f64, connections: Option<f64>) {
+        let connections = connections.filter(|_| self.counters == NATIVE);
+        let since = Instant::now();
+        loop {
+            let text = self.look();
+            let is_shown = sum(&text, self.counters[0]) == Some(requests)
+                && connections.is_none_or(|count| sum(&text, "stillgate_connections") == Some(count));
+            if is_shown && since.elapsed() > WHILE {
+                return;
+            }
+            assert!(
+                since.elapsed() < WHILE + PATIENCE,
+                "not {requests} requests and {connections:?} connections:\n{text}"
+            );
         }
-        self.look()
     }
 
     /// One more request to the new process.
@@ -127,16 +152,11 @@ fn both_are_shown_until_the_old_process_has_finished() {
     for_each(|keys, counters| {
         let mut both = Both::start(keys, counters);
         both.ask();
-        let text = both.watch();
-        assert_eq!(sum(&text, counters[0]), Some(3.0), "{keys}\n{text}");
-        if counters == NATIVE {
-            assert_eq!(sum(&text, "stillgate_connections"), Some(2.0), "{keys}\n{text}");
-        }
+        both.watch(3.0, Some(2.0));
         both.node.send(ANSWER);
         assert_eq!(both.held.read_head().expect("an answer").status(), 200);
         both.upgraded.await_old();
-        let text = both.watch();
-        assert_eq!(sum(&text, counters[0]), Some(4.0), "{keys}\n{text}");
+        both.watch(4.0, None);
         // Once more, with what is carried on of two.
         both.upgraded.upgrade();
         let text = scrape(both.metrics, "/metrics", ACCEPT_TEXT, false).text().to_owned();
@@ -149,14 +169,10 @@ fn an_old_process_that_is_killed_leaves_its_counts() {
     for_each(|keys, counters| {
         let mut both = Both::start(keys, counters);
         both.look();
-        signal(both.upgraded.gateway.pid(), "9");
+        both.upgraded.gateway.signal("KILL");
         both.upgraded.gateway.wait();
         both.ask();
-        let text = both.watch();
-        assert_eq!(sum(&text, counters[0]), Some(3.0), "{keys}\n{text}");
-        if counters == NATIVE {
-            assert_eq!(sum(&text, "stillgate_connections"), Some(1.0), "{keys}\n{text}");
-        }
+        both.watch(3.0, Some(1.0));
     });
 }
 

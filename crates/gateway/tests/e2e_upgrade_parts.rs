@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, Head, ReservedPort, Setup, Upstream, eventually, scrape};
 use tunnel::{AGREE, ASK, Tunnel};
-use upgrade::{STILLGATE, Upgraded, is_gateway};
+use upgrade::{STILLGATE, Upgraded, is_gateway, threads};
 
 #[test]
 fn listeners_come_and_go() {
@@ -90,7 +90,7 @@ fn tunnels_of_a_route_that_is_gone_stay_with_the_former_process() {
     // It gives away what it can before it ends, however little time it has.
     upgraded.await_old();
     chat.check();
-    assert!(news.client.is_closed(), "its process has ended");
+    eventually("the end of its process to be seen", || news.client.is_closed());
     news.node.expect_close();
 }
 
@@ -161,6 +161,15 @@ fn connections_of_a_listener_that_does_something_else_now_stay() {
     upgraded.await_old();
 }
 
+/// Ends the threads that go on until they are told otherwise, also where the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The sum of a family in an exposition.
 fn sum(text: &str, name: &str) -> f64 {
     let is_it = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -179,7 +188,7 @@ fn metrics_go_on_without_a_step() {
     for client in &mut idle {
         assert_eq!(client.get("/").head.status(), 200);
     }
-    let stop = AtomicBool::new(false);
+    let (stop, scrapes) = (AtomicBool::new(false), AtomicU64::new(0));
     let addr = upgraded.gateway.addr();
     let sent = std::thread::scope(|scope| {
         let sends = scope.spawn(|| {
@@ -191,9 +200,8 @@ fn metrics_go_on_without_a_step() {
             }
             sent
         });
-        let scrapes = scope.spawn(|| {
+        scope.spawn(|| {
             let mut last = 0.0;
-            let mut scrapes = 0;
             while !stop.load(Ordering::Relaxed) {
                 let text = exposed();
                 let now = sum(&text, "stillgate_http_requests_total");
@@ -201,15 +209,21 @@ fn metrics_go_on_without_a_step() {
                 let connections = sum(&text, "stillgate_connections");
                 assert!(connections <= 2.0 * 21.0, "{connections} connections");
                 last = now;
-                scrapes += 1;
+                scrapes.fetch_add(1, Ordering::Relaxed);
             }
-            scrapes
         });
+        let _stop = Stop(&stop);
+        let scrape_on = || {
+            let before = scrapes.load(Ordering::Relaxed);
+            eventually("scrapes", || scrapes.load(Ordering::Relaxed) > before + 1);
+        };
+        scrape_on();
         upgraded.upgrade();
         upgraded.await_old();
+        scrape_on();
         upgraded.upgrade();
+        scrape_on();
         stop.store(true, Ordering::Relaxed);
-        assert!(scrapes.join().expect("the scraper") > 3);
         sends.join().expect("the client") as f64
     });
     eventually("all requests to be counted", || sum(&exposed(), "stillgate_http_requests_total") == sent);
@@ -238,14 +252,8 @@ fn descriptors(pid: u32) -> BTreeMap<String, usize> {
 
 /// How nice the workers of a process are.
 fn niceness(pid: u32) -> Vec<i32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
-    let stats =
-        threads.map(|thread| std::fs::read_to_string(thread.expect("a thread").path().join("stat")).expect("its stat"));
-    let nice = |stat: String| {
-        let (name, rest) = stat.rsplit_once(") ").expect("the name is in parentheses");
-        name.contains("(worker-").then(|| rest.split(' ').nth(16).expect("a field").parse().expect("a number"))
-    };
-    stats.filter_map(nice).collect()
+    let nice = |stat: &String| stat.split(' ').nth(16).expect("a field").parse().expect("a number");
+    threads(pid, "worker-").iter().map(nice).collect()
 }
 
 #[test]
@@ -264,7 +272,7 @@ fn nothing_leaks_into_the_new_process() {
         found == before
     });
     let second = upgraded.upgrade();
-    eventually("the end of the one before", || !is_gateway(first, upgraded.gateway.dir()));
+    upgraded.await_end(first);
     eventually("the descriptors to be those of before", || descriptors(second) == before);
     assert_eq!(niceness(second), [0, 0], "the control thread is nice, and what it starts must not be");
     assert!(std::fs::read_link(format!("/proc/{second}/fd/0")).is_ok_and(|path| path.ends_with("null")));

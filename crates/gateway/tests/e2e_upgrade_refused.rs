@@ -6,8 +6,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, Gateway, ReservedPort, Setup, Upstream, eventually, scrape};
-use upgrade::{STILLGATE, Upgraded, children, is_gateway, signal};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, Connection, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually,
+    eventually_within, scrape,
+};
+use upgrade::{STILLGATE, Upgraded, await_no_children, await_rest, children, is_gateway, signal};
 
 /// A gateway that runs from a copy of the binary, in whose place something else can be put.
 struct Replaceable {
@@ -54,7 +57,7 @@ impl Replaceable {
         assert_eq!(self.upgraded.gateway.get("/").head.status(), 200, "over a new one");
         assert_eq!(self.upgraded.pid(), Some(self.upgraded.gateway.pid()));
         let pid = self.upgraded.gateway.pid();
-        eventually("no child to be left", || children(pid).is_empty());
+        await_no_children(pid);
         self.upgraded.gateway.assert_healthy();
     }
 
@@ -145,7 +148,9 @@ fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
         gateway.upgraded.await_old();
         let pid = std::fs::read_to_string(&number).expect("it was started");
         let files = PathBuf::from(format!("/proc/{}/fd", pid.trim()));
-        eventually("the end of the new process", || !files.read_dir().is_ok_and(|mut fds| fds.next().is_some()));
+        eventually_within(END_PATIENCE, "the end of the new process", || {
+            !files.read_dir().is_ok_and(|mut fds| fds.next().is_some())
+        });
         let log = gateway.upgraded.gateway.log();
         assert!(log.contains("SIGTERM: finishing") && !log.contains("ERROR"), "{role}: {log}");
     }
@@ -211,7 +216,7 @@ fn one_that_hangs_can_be_ended_and_only_one_is_started() {
     let child = children(pid)[0];
     signal(pid, "TERM");
     gateway.upgraded.await_old();
-    eventually("its end", || {
+    eventually_within(END_PATIENCE, "its end", || {
         !PathBuf::from(format!("/proc/{child}/fd")).read_dir().is_ok_and(|mut fds| fds.next().is_some())
     });
     assert!(!gateway.upgraded.pid_file().exists());
@@ -225,6 +230,8 @@ fn a_new_process_that_dies_later_leaves_the_rest_with_the_former_one() {
     let (mut client, mut node) = ask(&upgraded, &upstream);
     let successor = upgraded.upgrade();
     signal(successor, "KILL");
+    // It closes its files one after the other, and is known to be gone when it is.
+    await_no_children(upgraded.gateway.pid());
     eventually("nobody to listen", || std::net::TcpStream::connect(upgraded.gateway.addr()).is_err());
     node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert_eq!(client.expect_response("GET").body, b"ok");
@@ -252,13 +259,14 @@ fn both_processes_end_in_order() {
         signal(pid, "TERM");
     }
     eventually("both to end", || upgraded.gateway.log().matches("SIGTERM: finishing").count() == 2);
+    [upgraded.gateway.pid(), successor].into_iter().for_each(await_rest);
     for (client, node) in [&mut before, &mut after] {
         node.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         let last = client.expect_response("GET");
         assert_eq!((last.body.as_slice(), last.head.get("connection")), (&b"ok"[..], Some("close")));
     }
     upgraded.await_old();
-    eventually("the successor to end", || !is_gateway(successor, upgraded.gateway.dir()));
+    upgraded.await_end(successor);
     assert!(!upgraded.pid_file().exists());
 }
 

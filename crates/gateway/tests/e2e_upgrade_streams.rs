@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::net::UdpSocket;
 use stillgate_testkit::{Client, Connection, Setup, Upstream, eventually};
 use streams::{Streams, lines, nodes_of};
-use upgrade::{Upgraded, is_gateway};
+use upgrade::Upgraded;
 
 fn check(client: &mut Connection, node: &mut Connection) {
     client.send("ping");
@@ -30,7 +30,7 @@ fn sessions_of_tcp_go_on_to_the_byte() {
     let mut before = upgraded.gateway.pid();
     for _ in 0..2 {
         let after = upgraded.upgrade();
-        eventually("the former process to end", || !is_gateway(before, upgraded.gateway.dir()));
+        upgraded.await_end(before);
         pairs[1..].iter_mut().for_each(|(client, node)| check(client, node));
         before = after;
     }
@@ -90,7 +90,7 @@ fn a_port_that_is_of_http_and_then_of_streams_keeps_its_connections() {
     assert_eq!(Client::connect(streams.addr()).get("/").head.status(), 200);
     check(&mut client, &mut peer);
     drop((client, peer));
-    eventually("the second to end", || !is_gateway(second, upgraded.gateway.dir()));
+    upgraded.await_end(second);
     assert!(!upgraded.gateway.log().contains("ERROR"), "{}", upgraded.gateway.log());
 }
 

@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod processes;
+
+use processes::attempt;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -86,30 +89,34 @@ fn a_program_against_itself_gives_a_decision_and_a_file() {
 
 #[test]
 fn a_hugely_slower_program_is_worse() {
-    let folder = tempfile::tempdir().unwrap();
-    let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
-    let words = [&[fast.as_str(), &slow, "--json", "slow.json", "--markdown"], TINY].concat();
-    let output = compare(folder.path(), &words);
-    assert_eq!(exit_code(&output), 1, "{}", both(&output));
-    let result = result(&folder.path().join("slow.json"));
-    assert_eq!(verdict(&result, "throughput"), "slower");
-    let summary = String::from_utf8(output.stdout).unwrap();
-    assert!(summary.starts_with("### Performance: worse\n"), "{summary}");
-    assert!(summary.contains("| p50 (us) |"), "{summary}");
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
+        let words = [&[fast.as_str(), &slow, "--json", "slow.json", "--markdown"], TINY].concat();
+        let output = compare(folder.path(), &words);
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        let result = result(&folder.path().join("slow.json"));
+        assert_eq!(verdict(&result, "throughput"), "slower");
+        let summary = String::from_utf8(output.stdout).unwrap();
+        assert!(summary.starts_with("### Performance: worse\n"), "{summary}");
+        assert!(summary.contains("| p50 (us) |"), "{summary}");
+    });
 }
 
 #[test]
 fn a_sequential_comparison_stops_early_at_a_planned_look() {
-    let folder = tempfile::tempdir().unwrap();
-    let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
-    // The later `--pairs` counts.
-    let mut words = vec![fast.as_str(), &slow, "--json", "early.json", "--sequential"];
-    words.extend(TINY.iter().map(|word| if *word == "8" { "16" } else { word }));
-    let output = compare(folder.path(), &words);
-    assert_eq!(exit_code(&output), 1, "{}", both(&output));
-    let result = result(&folder.path().join("early.json"));
-    assert_eq!(result["design"]["looks"], serde_json::json!([8, 12, 16]));
-    assert_eq!(result["pairs"].as_array().unwrap().len(), 8);
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (fast, slow) = (responder(""), responder("--latency fixed:20ms"));
+        // The later `--pairs` counts.
+        let mut words = vec![fast.as_str(), &slow, "--json", "early.json", "--sequential"];
+        words.extend(TINY.iter().map(|word| if *word == "8" { "16" } else { word }));
+        let output = compare(folder.path(), &words);
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        let result = result(&folder.path().join("early.json"));
+        assert_eq!(result["design"]["looks"], serde_json::json!([8, 12, 16]));
+        assert_eq!(result["pairs"].as_array().unwrap().len(), 8);
+    });
 }
 
 #[test]
@@ -138,13 +145,15 @@ fn what_cannot_be_done_ends_with_64_and_says_why() {
 
 #[test]
 fn what_is_better_but_not_measured_well_enough_is_undecided() {
-    let folder = tempfile::tempdir().unwrap();
-    let (slow, fast) = (responder("--latency fixed:20ms"), responder(""));
-    let words = [&[slow.as_str(), &fast, "--deciding", "p99.9", "--json", "open.json"], TINY].concat();
-    let output = compare(folder.path(), &words);
-    assert_eq!(exit_code(&output), 2, "{}", both(&output));
-    assert!(both(&output).contains("p99.9 was not judged"), "{}", both(&output));
-    assert_eq!(result(&folder.path().join("open.json"))["analysis"]["decision"], "undecided");
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (slow, fast) = (responder("--latency fixed:20ms"), responder(""));
+        let words = [&[slow.as_str(), &fast, "--deciding", "p99.9", "--json", "open.json"], TINY].concat();
+        let output = compare(folder.path(), &words);
+        assert_eq!(exit_code(&output), 2, "{}", both(&output));
+        assert!(both(&output).contains("p99.9 was not judged"), "{}", both(&output));
+        assert_eq!(result(&folder.path().join("open.json"))["analysis"]["decision"], "undecided");
+    });
 }
 
 /// A server that leaves the process that was started, so that nothing can be measured of it; it ends soon after that does.
@@ -155,72 +164,81 @@ exec sleep 600
 
 #[test]
 fn what_cannot_be_measured_is_void() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("background.sh"), BACKGROUND).unwrap();
-    let one = format!("sh '{}' '{LAB}' {{address}}", folder.path().join("background.sh").display());
-    let output = compare(folder.path(), &[&[one.as_str(), &one, "--json", "void.json"], TINY].concat());
-    assert_eq!(exit_code(&output), 3, "{}", both(&output));
-    assert!(both(&output).contains("start it in the foreground"), "{}", both(&output));
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("background.sh"), BACKGROUND).unwrap();
+        let one = format!("sh '{}' '{LAB}' {{address}}", folder.path().join("background.sh").display());
+        let output = compare(folder.path(), &[&[one.as_str(), &one, "--json", "void.json"], TINY].concat());
+        assert_eq!(exit_code(&output), 3, "{}", both(&output));
+        assert!(both(&output).contains("start it in the foreground"), "{}", both(&output));
+    });
 }
 
 #[test]
 fn a_program_that_fails_requests_is_worse_however_fast_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let well = server(folder.path(), "well", "()", WELL);
-    let failing =
-        server(folder.path(), "failing", "()", r#"if answered() % 100 == 99 { "503 No Luck" } else { "200 OK" }"#);
-    let words = [&[well.as_str(), &failing, "--json", "failing.json"], TINY].concat();
-    let output = compare(folder.path(), &words);
-    assert_eq!(exit_code(&output), 1, "{}", both(&output));
-    let result = result(&folder.path().join("failing.json"));
-    assert_eq!(result["analysis"]["failures"]["verdict"], "slower", "{result:#}");
-    assert_eq!(result["analysis"]["void_pairs"], 0);
-    assert!(both(&output).contains("503"), "{}", both(&output));
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let well = server(folder.path(), "well", "()", WELL);
+        let failing =
+            server(folder.path(), "failing", "()", r#"if answered() % 100 == 99 { "503 No Luck" } else { "200 OK" }"#);
+        let words = [&[well.as_str(), &failing, "--json", "failing.json"], TINY].concat();
+        let output = compare(folder.path(), &words);
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        let result = result(&folder.path().join("failing.json"));
+        assert_eq!(result["analysis"]["failures"]["verdict"], "slower", "{result:#}");
+        assert_eq!(result["analysis"]["void_pairs"], 0);
+        assert!(both(&output).contains("503"), "{}", both(&output));
+    });
 }
 
 #[test]
 fn a_program_that_ends_under_load_is_worse_and_its_log_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let well = server(folder.path(), "well", "()", WELL);
-    let ending = "if answered() == 200 { eprintln!(\"out of luck\"); std::process::abort() }";
-    let ending = server(folder.path(), "ending", ending, WELL);
-    let output = compare(folder.path(), &[&[well.as_str(), &ending, "--json", "ended.json"], TINY].concat());
-    assert_eq!(exit_code(&output), 1, "{}", both(&output));
-    for part in ["it ended under load", "out of luck", "signal: 6"] {
-        assert!(both(&output).contains(part), "{part}: {}", both(&output));
-    }
-    let result = result(&folder.path().join("ended.json"));
-    assert!(result["crash"]["words"].as_str().unwrap().contains("out of luck"), "{result:#}");
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let well = server(folder.path(), "well", "()", WELL);
+        let ending = "if answered() == 200 { eprintln!(\"out of luck\"); std::process::abort() }";
+        let ending = server(folder.path(), "ending", ending, WELL);
+        let output = compare(folder.path(), &[&[well.as_str(), &ending, "--json", "ended.json"], TINY].concat());
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        for part in ["it ended under load", "out of luck", "signal: 6"] {
+            assert!(both(&output).contains(part), "{part}: {}", both(&output));
+        }
+        let result = result(&folder.path().join("ended.json"));
+        assert!(result["crash"]["words"].as_str().unwrap().contains("out of luck"), "{result:#}");
 
-    // Without a baseline there is nothing to say.
-    let output = compare(folder.path(), &[&[ending.as_str(), &well, "--json", "ended.json"], TINY].concat());
-    assert_eq!(exit_code(&output), 64, "{}", both(&output));
-    assert!(stderr(&output).contains("the baseline ended under load"), "{}", stderr(&output));
+        // Without a baseline there is nothing to say.
+        let output = compare(folder.path(), &[&[ending.as_str(), &well, "--json", "ended.json"], TINY].concat());
+        assert_eq!(exit_code(&output), 64, "{}", both(&output));
+        assert!(stderr(&output).contains("the baseline ended under load"), "{}", stderr(&output));
+    });
 }
 
 #[test]
 fn instructions_are_counted_by_callgrind() {
-    let folder = tempfile::tempdir().unwrap();
-    let plain = server(folder.path(), "plain", "()", WELL);
-    let more = server(folder.path(), "more", "(0..20_000).for_each(|round| drop(std::hint::black_box(round)))", WELL);
-    let mut words = vec![plain.as_str(), &more, "--json", "counted.json"];
-    words.extend(TINY.iter().filter(|word| **word != "--no-instructions"));
-    let output = compare(folder.path(), &words);
-    let result = result(&folder.path().join("counted.json"));
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        assert!(result["instructions"].is_object() || result["instructions_missing"].is_string(), "{result:#}");
-        return;
-    }
-    let counted = &result["instructions"];
-    assert_eq!(counted["counted_by"], "callgrind", "{}", result["instructions_missing"]);
-    let figures = |side: &str| -> Vec<f64> {
-        counted[side].as_array().unwrap().iter().map(|figure| figure.as_f64().unwrap()).collect()
-    };
-    assert_eq!((figures("a").len(), figures("b").len()), (3, 3));
-    let (most, least) =
-        (figures("a").into_iter().fold(0.0, f64::max), figures("b").into_iter().fold(f64::MAX, f64::min));
-    assert!(least > most + 20_000.0, "{counted:#}");
-    assert_eq!((exit_code(&output), verdict(&result, "instructions")), (1, "slower"), "{}", both(&output));
+    attempt(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = server(folder.path(), "plain", "()", WELL);
+        let more =
+            server(folder.path(), "more", "(0..20_000).for_each(|round| drop(std::hint::black_box(round)))", WELL);
+        let mut words = vec![plain.as_str(), &more, "--json", "counted.json"];
+        words.extend(TINY.iter().filter(|word| **word != "--no-instructions"));
+        let output = compare(folder.path(), &words);
+        let result = result(&folder.path().join("counted.json"));
+        if Command::new("valgrind").arg("--version").output().is_err() {
+            assert!(result["instructions"].is_object() || result["instructions_missing"].is_string(), "{result:#}");
+            return;
+        }
+        let counted = &result["instructions"];
+        assert_eq!(counted["counted_by"], "callgrind", "{}", result["instructions_missing"]);
+        let figures = |side: &str| -> Vec<f64> {
+            counted[side].as_array().unwrap().iter().map(|figure| figure.as_f64().unwrap()).collect()
+        };
+        assert_eq!((figures("a").len(), figures("b").len()), (3, 3));
+        let (most, least) =
+            (figures("a").into_iter().fold(0.0, f64::max), figures("b").into_iter().fold(f64::MAX, f64::min));
+        assert!(least > most + 20_000.0, "{counted:#}");
+        assert_eq!((exit_code(&output), verdict(&result, "instructions")), (1, "slower"), "{}", both(&output));
+    });
 }
 
 /// A project whose first revision answers at once, whose second sleeps, and whose third does not compile.
@@ -326,20 +344,22 @@ impl Project {
 
 #[test]
 fn revisions_are_built_once_and_compared() {
-    let (project, cache) = (Project::new(), tempfile::tempdir().unwrap());
-    let output = project.compare("quick", "slow", cache.path());
-    assert_eq!(exit_code(&output), 1, "{}", both(&output));
-    assert_eq!(stderr(&output).matches("building").count(), 2, "{}", stderr(&output));
-    let result = result(&cache.path().join("result.json"));
-    assert_eq!(verdict(&result, "throughput"), "slower");
-    let commit = project.git(&["rev-parse", "slow"]);
-    assert_eq!(result["b"]["revision"], commit.trim());
+    attempt(|| {
+        let (project, cache) = (Project::new(), tempfile::tempdir().unwrap());
+        let output = project.compare("quick", "slow", cache.path());
+        assert_eq!(exit_code(&output), 1, "{}", both(&output));
+        assert_eq!(stderr(&output).matches("building").count(), 2, "{}", stderr(&output));
+        let result = result(&cache.path().join("result.json"));
+        assert_eq!(verdict(&result, "throughput"), "slower");
+        let commit = project.git(&["rev-parse", "slow"]);
+        assert_eq!(result["b"]["revision"], commit.trim());
 
-    // The other way round it is better, and both are there already.
-    let output = project.compare("slow", "quick", cache.path());
-    assert_eq!(stderr(&output).matches("building").count(), 0, "{}", stderr(&output));
-    assert_ne!(exit_code(&output), 64, "{}", stderr(&output));
-    assert_eq!(project.git(&["worktree", "list"]).lines().count(), 1, "no worktree is left");
+        // The other way round it is better, and both are there already.
+        let output = project.compare("slow", "quick", cache.path());
+        assert_eq!(stderr(&output).matches("building").count(), 0, "{}", stderr(&output));
+        assert_ne!(exit_code(&output), 64, "{}", stderr(&output));
+        assert_eq!(project.git(&["worktree", "list"]).lines().count(), 1, "no worktree is left");
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod processes;
 
-use processes::{Loading, Responder, load, number};
+use processes::{Loading, Responder, attempt, load, number};
 use std::net::TcpListener;
 use std::process::Stdio;
 use tempfile::TempDir;
@@ -104,18 +104,20 @@ fn every_error_of_a_mix_is_told_with_its_place() {
 
 #[test]
 fn a_target_that_dies_is_in_the_figures() {
-    let responder = Responder::start(&[]);
-    let url = responder.url();
-    let run =
-        Loading::start(&[&url, "--rate", "200", "--duration", "2s", "--interval", "100ms", "--late-share", "100%"]);
-    run.stretches(3);
-    responder.process.signal("KILL");
-    let (code, json, log) = run.finish();
-    let json = json.unwrap();
-    assert_eq!(code, Some(0), "{log}");
-    let failed = number(&json, &["errors"]) + number(&json, &["missed_starts"]);
-    assert!(number(&json, &["requests"]) >= 40.0 && failed >= 100.0, "{log}");
-    assert!(json["errors_by_kind"]["connect"].is_u64(), "{log}");
+    attempt(|| {
+        let responder = Responder::start(&[]);
+        let url = responder.url();
+        let run =
+            Loading::start(&[&url, "--rate", "200", "--duration", "2s", "--interval", "100ms", "--late-share", "100%"]);
+        run.stretches(3);
+        responder.process.signal("KILL");
+        let (code, json, log) = run.finish();
+        let json = json.unwrap();
+        assert_eq!(code, Some(0), "{log}");
+        let failed = number(&json, &["errors"]) + number(&json, &["missed_starts"]);
+        assert!(number(&json, &["requests"]) >= 40.0 && failed >= 100.0, "{log}");
+        assert!(json["errors_by_kind"]["connect"].is_u64(), "{log}");
+    });
 }
 
 #[test]
@@ -136,10 +138,12 @@ fn a_disk_that_is_full_at_the_end_is_told() {
 
 #[test]
 fn a_reader_that_leaves_is_no_error() {
-    let responder = Responder::start(&[]);
-    let mut command = processes::lab(&["load", &responder.url(), "--duration", "50ms", "--quiet"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    attempt(|| {
+        let responder = Responder::start(&[]);
+        let mut command = processes::lab(&["load", &responder.url(), "--duration", "50ms", "--quiet"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    });
 }

@@ -4,7 +4,7 @@
 
 mod processes;
 
-use processes::{lab, run};
+use processes::{attempt, lab, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -39,30 +39,32 @@ fn read(path: &Path) -> Value {
 
 #[test]
 fn a_small_experiment_leaves_a_file_that_verifies() {
-    let folder = TempDir::new().unwrap();
-    let json = folder.path().join("tail.json");
-    let done = run(&["tail"], &words(&small(&json, "2")));
-    // Nothing can be said of it.
-    assert_eq!(done.code, Some(3), "{}{}", done.stdout, done.stderr);
-    assert!(done.stderr.contains("2 pairs cannot show a difference, however large"), "{}", done.stderr);
-    assert!(done.stdout.contains("The slowest requests: void in 1 of 1: stillgate-lab ("), "{}", done.stdout);
-    let result = read(&json);
-    let planned = json!([{"name": "stillgate-lab", "series": null, "scrape_every_s": 0.3}]);
-    assert_eq!(result["design"]["plan"], planned);
-    let blocks = result["cells"][0]["blocks"].as_array().unwrap();
-    let shape: Vec<_> = blocks.iter().map(|block| (block["pair"].as_u64().unwrap(), &block["arm"])).collect();
-    assert_eq!(shape.iter().map(|(pair, _)| *pair).collect::<Vec<_>>(), [0, 0, 1, 1]);
-    // ABBA or BAAB.
-    assert!(shape[0].1 == shape[3].1 && shape[1].1 == shape[2].1 && shape[0].1 != shape[1].1, "{shape:?}");
-    for block in blocks {
-        let scrapes = block["scrapes"].as_array().unwrap();
-        assert_eq!(scrapes.is_empty(), block["arm"] == "without", "{block}");
-        assert!(scrapes.iter().all(|scrape| scrape["error"].is_null()), "{scrapes:?}");
-        assert!(block["run"]["requests"].as_u64().unwrap() > 0, "{block}");
-        assert!(block["points"].as_array().unwrap().len() > 1, "{block}");
-        assert!(block["cpu_us_per_request"].as_f64().unwrap() > 0.0, "{block}");
-    }
-    assert_eq!(verify(&json), (Some(0), format!("{}: verified: same verdict\n", json.display())));
+    attempt(|| {
+        let folder = TempDir::new().unwrap();
+        let json = folder.path().join("tail.json");
+        let done = run(&["tail"], &words(&small(&json, "2")));
+        // Nothing can be said of it.
+        assert_eq!(done.code, Some(3), "{}{}", done.stdout, done.stderr);
+        assert!(done.stderr.contains("2 pairs cannot show a difference, however large"), "{}", done.stderr);
+        assert!(done.stdout.contains("The slowest requests: void in 1 of 1: stillgate-lab ("), "{}", done.stdout);
+        let result = read(&json);
+        let planned = json!([{"name": "stillgate-lab", "series": null, "scrape_every_s": 0.3}]);
+        assert_eq!(result["design"]["plan"], planned);
+        let blocks = result["cells"][0]["blocks"].as_array().unwrap();
+        let shape: Vec<_> = blocks.iter().map(|block| (block["pair"].as_u64().unwrap(), &block["arm"])).collect();
+        assert_eq!(shape.iter().map(|(pair, _)| *pair).collect::<Vec<_>>(), [0, 0, 1, 1]);
+        // ABBA or BAAB.
+        assert!(shape[0].1 == shape[3].1 && shape[1].1 == shape[2].1 && shape[0].1 != shape[1].1, "{shape:?}");
+        for block in blocks {
+            let scrapes = block["scrapes"].as_array().unwrap();
+            assert_eq!(scrapes.is_empty(), block["arm"] == "without", "{block}");
+            assert!(scrapes.iter().all(|scrape| scrape["error"].is_null()), "{scrapes:?}");
+            assert!(block["run"]["requests"].as_u64().unwrap() > 0, "{block}");
+            assert!(block["points"].as_array().unwrap().len() > 1, "{block}");
+            assert!(block["cpu_us_per_request"].as_f64().unwrap() > 0.0, "{block}");
+        }
+        assert_eq!(verify(&json), (Some(0), format!("{}: verified: same verdict\n", json.display())));
+    });
 }
 
 #[test]

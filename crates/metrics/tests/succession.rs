@@ -34,7 +34,7 @@ const FILES_MAX: usize = 64;
 /// Writers before the test itself.
 const GENERATIONS: u64 = 3;
 const ROUNDS: u64 = 4;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn socket(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("socket-{number}"))
@@ -56,6 +56,7 @@ fn take_over(folder: &Path, number: u64) -> Vec<OwnedFd> {
             Ok(from) => break from,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
+        std::thread::sleep(Duration::from_millis(1));
     };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

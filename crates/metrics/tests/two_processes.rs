@@ -24,6 +24,7 @@ const BATCH: u64 = 20;
 /// Labels that are counted with in turn.
 const ROUTES: u64 = 7;
 const KILLS: u64 = 30;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Milliseconds since the epoch, as fast as time runs here: the same in all processes.
 fn now_ms() -> u64 {
@@ -158,7 +159,13 @@ fn killed_at_any_moment_nothing_is_lost() {
         random ^= random >> 7;
         random ^= random << 17;
         // One in three is killed while it starts; the others live long enough to fold what was there before.
-        let most_us = if random.is_multiple_of(3) { 15_000 } else { 150_000 };
+        let is_early = random.is_multiple_of(3);
+        let most_us = if is_early { 15_000 } else { 150_000 };
+        let patience = Instant::now() + PATIENCE;
+        while !is_early && Notes::read(folder.path(), number).1 == 0 {
+            watch.look(number);
+            assert!(Instant::now() < patience, "writer {number} does not begin");
+        }
         let until = Instant::now() + Duration::from_micros(random / 3 % most_us);
         while Instant::now() < until {
             watch.look(number);
@@ -176,7 +183,7 @@ fn killed_at_any_moment_nothing_is_lost() {
     assert!(watch.dead.1 > 0 && watch.scrapes > KILLS, "{:?} {}", watch.dead, watch.scrapes);
     // One that lives on carries all of it on, and leaves nothing else behind.
     let last = Started::new("writing_process", folder.path(), KILLS);
-    let patience = Instant::now() + Duration::from_secs(20);
+    let patience = Instant::now() + PATIENCE;
     let files = || {
         std::fs::read_dir(folder.path().join("metrics"))
             .unwrap()

@@ -185,8 +185,11 @@ impl Pair {
                 Err(_) => return self.finish(End::Reset),
             };
             let take = n.min(usize::try_from(left).unwrap_or(n));
-            if !self.tally.is_cut.load(Ordering::SeqCst) && to.write_all(&buffer[..take]).is_ok() {
+            if !self.tally.is_cut.load(Ordering::SeqCst) {
+                // Before, so that who has the bytes finds them counted.
                 self.tally.passed[side as usize].fetch_add(take as u64, Ordering::SeqCst);
+                // Who is gone is seen when it is read from.
+                let _ = to.write_all(&buffer[..take]);
             }
             left -= take as u64;
         }

@@ -41,7 +41,7 @@ pub use payload::{payload, seeded, sha256};
 pub use pebble::{Pebble, PebbleSetup};
 pub use peers::{Haproxy, Nginx, Python, require_tool, run_tool};
 pub use port::ReservedPort;
-pub use process::Process;
+pub use process::{END_PATIENCE, Process};
 pub use prometheus::{JOB, Prometheus, PrometheusSetup, ScrapeFormat, ScrapeHealth};
 pub use scrape::{ACCEPT_OPENMETRICS, ACCEPT_PROTOBUF, ACCEPT_TEXT, Scrape, SlowScrape, head_of, scrape, scrape_on};
 pub use soak::{SoakPlan, SoakReport, soak};

@@ -5,12 +5,21 @@
 //! connecting to it is refused, and a listener that sets `SO_REUSEADDR` or `SO_REUSEPORT` may still bind it.
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+
+/// Ports that the kernel gives to nobody who does not ask for them (see `net.ipv4.ip_local_port_range`).
+const NEVER_UNASKED: Range<u16> = 10_000..32_000;
+
+/// Whoever has a port of UDP here has it everywhere, among those of this crate. Nobody sends anything to it.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 64, 0, 1);
 
 /// A loopback port reserved until this is dropped.
 #[derive(Debug)]
 pub struct ReservedPort {
     _holder: Socket,
+    _elsewhere: Option<UdpSocket>,
     addr: SocketAddr,
 }
 
@@ -21,7 +30,31 @@ impl ReservedPort {
         let any = SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         holder.bind(&any).expect("bind to any loopback port");
         let addr = holder.local_addr().unwrap().as_socket().unwrap();
-        Self { _holder: holder, addr }
+        Self { _holder: holder, _elsewhere: None, addr }
+    }
+
+    /// A port that is free for UDP too. Of UDP none can be held for somebody else to bind, and the kernel would give it to the next
+    /// socket that asks for any: so it is one of those that it gives to nobody unasked.
+    ///
+    /// # Panics
+    /// When all of them are taken.
+    pub fn for_udp_too() -> Self {
+        let first = RandomState::new().build_hasher().finish() as usize % NEVER_UNASKED.len();
+        let reserved = NEVER_UNASKED.cycle().skip(first).take(NEVER_UNASKED.len()).find_map(Self::at);
+        reserved.expect("a port below those that the kernel gives away")
+    }
+
+    /// This one; `None`: somebody has it.
+    fn at(port: u16) -> Option<Self> {
+        let elsewhere = UdpSocket::bind((ELSEWHERE, port)).ok()?;
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let is_free = UdpSocket::bind(addr).is_ok() && TcpListener::bind(addr).is_ok();
+        let holder = reusable_socket();
+        (is_free && holder.bind(&addr.into()).is_ok()).then_some(Self {
+            _holder: holder,
+            _elsewhere: Some(elsewhere),
+            addr,
+        })
     }
 
     /// Its address. Refuses connections until somebody listens there.
@@ -55,6 +88,20 @@ fn reusable_socket() -> Socket {
 mod tests {
     use super::*;
     use std::net::TcpStream;
+
+    #[test]
+    fn one_for_udp_too_is_given_once_and_may_be_bound() {
+        let port = ReservedPort::for_udp_too();
+        assert!(ReservedPort::at(port.addr().port()).is_none());
+        assert!(TcpStream::connect(port.addr()).is_err());
+        let listener = port.listen();
+        let datagrams = UdpSocket::bind(port.addr()).expect("a foreign socket may take it");
+        assert!(TcpStream::connect(port.addr()).is_ok());
+        let taken = port.addr().port();
+        drop((port, listener));
+        assert!(ReservedPort::at(taken).is_none(), "it is bound still");
+        drop(datagrams);
+    }
 
     #[test]
     fn refuses_until_listened_on_and_again_after() {

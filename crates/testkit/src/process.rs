@@ -1,10 +1,16 @@
 //! A child process of a test: its output kept, its resources read from `/proc`, its end certain.
 
-use crate::{PATIENCE, eventually};
+use crate::{PATIENCE, POLL_INTERVAL, eventually_within};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long a process may take to end where how soon is not what the test is about. Each of its threads must get a core for that,
+/// also one of the idle policy, as exporters have: beside others that compute all the time that has taken more than twenty
+/// seconds, and be it killed.
+pub const END_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How much of the log a failed test shows.
 const LOG_SHOWN_BYTES: usize = 8 * 1024;
@@ -12,12 +18,16 @@ const LOG_SHOWN_BYTES: usize = 8 * 1024;
 /// What one clock tick of `/proc/PID/stat` is worth; `USER_HZ` is 100 on every Linux that matters.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
+/// The gateway's line that all it served is over: what then keeps it are threads that wait for a core, and the kernel.
+const ENDED: &str = "\"message\":\"ended\"";
+
 /// A running child, killed when dropped. When the test panics, its log is printed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    is_killed: AtomicBool,
 }
 
 impl Process {
@@ -34,7 +44,7 @@ impl Process {
             .stderr(out)
             .spawn()
             .unwrap_or_else(|error| panic!("start {name}: {error}"));
-        Self { name: name.to_owned(), child, log: log.to_owned() }
+        Self { name: name.to_owned(), child, log: log.to_owned(), is_killed: AtomicBool::new(false) }
     }
 
     /// Its process id.
@@ -51,6 +61,7 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status().expect("run sh");
         assert!(status.success(), "kill -{name} {} failed", self.pid());
+        self.is_killed.fetch_or(name == "KILL", Ordering::Relaxed);
     }
 
     /// Whether it has ended.
@@ -61,11 +72,26 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it goes on for more than [`PATIENCE`].
+    /// When it goes on for more than [`PATIENCE`], or [`END_PATIENCE`] where it was killed or says in its log that it has ended.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        while self.ended().is_none() && Instant::now() < deadline {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let is_over = self.is_killed.load(Ordering::Relaxed) || self.log().contains(ENDED);
+        assert!(is_over || self.ended().is_some(), "waited {PATIENCE:?} in vain for the end of {}", self.name);
+        self.wait_within(END_PATIENCE)
+    }
+
+    /// [`Process::wait`] with a deadline of its own.
+    ///
+    /// # Panics
+    /// When it goes on for longer.
+    #[track_caller]
+    pub fn wait_within(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
-        eventually(&format!("the end of {}", self.name), || {
+        eventually_within(limit, &format!("the end of {}", self.name), || {
             status = self.child.try_wait().expect("wait for an own child");
             status.is_some()
         });
@@ -121,9 +147,9 @@ impl Drop for Process {
         if self.child.try_wait().ok().flatten().is_none() {
             // It may end by itself in between, which is as good.
             let _ = self.child.kill();
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + END_PATIENCE;
             while self.child.try_wait().ok().flatten().is_none() && Instant::now() < deadline {
-                std::thread::yield_now();
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         if std::thread::panicking() {

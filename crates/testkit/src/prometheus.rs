@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 /// How long a query may take to come true: Prometheus hands new targets on every 5 s only, at two stages, so the first
 /// scrape comes up to 10 s after the start.
-const QUERY_PATIENCE: Duration = Duration::from_secs(30);
+const QUERY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Content types kept; a test looks at the first few.
 const SERVED_MAX: usize = 1000;
@@ -74,14 +74,15 @@ pub struct PrometheusSetup {
 }
 
 impl PrometheusSetup {
-    /// `/metrics` of `target` twice a second, as Prometheus does by default.
+    /// `/metrics` of `target` every two seconds, as Prometheus does by default. A scrape that takes longer fails, and what it would
+    /// have shown is absent then.
     pub fn of(target: SocketAddr) -> Self {
         Self {
             target,
             path: "/metrics".to_owned(),
             format: ScrapeFormat::Negotiated,
             native_histograms: false,
-            interval: Duration::from_millis(500),
+            interval: Duration::from_secs(2),
         }
     }
 
@@ -227,13 +228,15 @@ impl Prometheus {
     /// Waits for a good scrape.
     ///
     /// # Panics
-    /// When a scrape fails, with Prometheus' reason, or none comes in time.
+    /// When a scrape fails other than by its timeout, with Prometheus' reason, or none comes in time.
     #[track_caller]
     pub fn wait_until_up(&self) {
         eventually_within(QUERY_PATIENCE, "a good scrape by Prometheus", || {
             let targets = self.targets();
             for target in &targets {
-                assert!(target.health != "down", "Prometheus cannot scrape: {}", target.last_error);
+                // Of a machine that is busy the next one may come in time.
+                let is_late = target.last_error.contains("context deadline exceeded");
+                assert!(target.health != "down" || is_late, "Prometheus cannot scrape: {}", target.last_error);
             }
             targets.iter().any(|target| target.health == "up")
         });
@@ -365,8 +368,11 @@ mod tests {
         let prometheus = Prometheus::start(&PrometheusSetup::of(exporter.addr()));
         prometheus.wait_for_value("asked", 7.0);
         prometheus.wait_until_up();
-        assert_eq!(prometheus.query("asked")[0].0["job"], JOB);
-        assert_eq!(prometheus.query("scalar(asked) + 1"), [(Labels::new(), 8.0)]);
+        assert_eq!(prometheus.wait_for("asked", |found| found.len() == 1)[0].0["job"], JOB);
+        assert_eq!(
+            prometheus.wait_for("scalar(asked) + 1", |found| found.iter().any(|it| it.1 > 0.0)),
+            [(Labels::new(), 8.0)]
+        );
         assert!(prometheus.query("absent_metric").is_empty());
         assert!(prometheus.served().is_empty());
     }

@@ -5,7 +5,6 @@
 use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use std::collections::HashMap;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -204,11 +203,13 @@ async fn resolve_all_gives_up_at_its_bound() {
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let server = Server { address: silent.local_addr().unwrap(), zone: Arc::default() };
     let mut resolver = resolver(settings(&server), &["slow.test", "localhost"]);
-    let began = Instant::now();
     let unresolved = resolver.resolve_all(Duration::from_millis(200)).await;
-    assert!(began.elapsed() < Duration::from_secs(4));
-    assert_eq!(unresolved.len(), 1);
-    assert_eq!(unresolved[0].reason, "no answer yet");
+    // It has not waited until the lookup itself gives up, for which there is another reason then.
+    assert!(unresolved.iter().any(|it| it.name == "slow.test" && it.reason == "no answer yet"), "{unresolved:?}");
+    // The other one takes a thread, which may get no core in time.
+    if unresolved.len() > 1 {
+        assert_eq!(change(&mut resolver).await.name, "localhost");
+    }
     assert_eq!(resolver.addresses("localhost"), ips(&["127.0.0.1", "::1"]), "without a server");
 }
 
@@ -233,14 +234,17 @@ async fn the_ttl_is_honoured_within_its_bounds() {
     server.set("short.test", Says::Addresses(ips(&["10.0.0.1"]), 1));
     server.set("zero.test", Says::Addresses(ips(&["10.0.0.1"]), 0));
     let mut first = resolver(settings(&server), &["short.test", "zero.test"]);
-    assert_eq!(first.resolve_all(BOUND).await, []);
     let began = Instant::now();
+    assert_eq!(first.resolve_all(BOUND).await, []);
     server.set("short.test", Says::Addresses(ips(&["10.0.0.2"]), 1));
     assert_eq!(change(&mut first).await.name, "short.test");
     let took = began.elapsed();
-    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(4), "{took:?}");
-    assert_eq!(server.asked("short.test"), 2);
-    assert!(server.asked("zero.test") > 5, "as often as ttl_min allows");
+    assert!(took > Duration::from_millis(900), "{took:?}");
+    let asked = server.asked("short.test");
+    assert!((2..=1 + (took.as_secs_f64() / 0.9) as usize).contains(&asked), "{asked} times in {took:?}");
+    // As often as ttl_min allows.
+    let asked = server.asked("zero.test");
+    quiet_until(&mut first, || server.asked("zero.test") > asked + 5).await;
 
     server.set("long.test", Says::Addresses(ips(&["10.0.0.1"]), 86_400));
     let ttl_max = Duration::from_millis(30);
@@ -308,9 +312,11 @@ async fn the_hosts_file_comes_first_and_is_read_again() {
     let server = Server::start().await;
     server.set("a.test", Says::Addresses(ips(&["10.0.0.1", "2001:db8::1"]), 0));
     let path = std::env::temp_dir().join(format!("stillgate-hosts-{}", std::process::id()));
+    // In one step, as it may be read at any moment.
     let write = |text: &str| {
-        let mut file = std::fs::File::create(&path).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &path).unwrap();
     };
     write("192.0.2.7 a.test other.test # local\n");
     let hosts_file = path.clone();

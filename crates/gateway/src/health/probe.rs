@@ -173,30 +173,29 @@ mod tests {
 
     #[tokio::test]
     async fn responses() {
-        let short = "timeout: 0.2";
-        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", short).await, Outcome::Status(204));
-        assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", short).await, Outcome::Status(500));
+        let (long, short) = ("timeout: 20", "timeout: 0.2");
+        assert_eq!(answered(b"HTTP/1.1 204 No Content\r\n\r\n", long).await, Outcome::Status(204));
+        assert_eq!(answered(b"HTTP/1.0 500 No\r\n\r\nbody", long).await, Outcome::Status(500));
         let interim = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
-        assert_eq!(answered(interim, short).await, Outcome::Status(200));
-        assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", short).await, Outcome::NotHttp(_)));
+        assert_eq!(answered(interim, long).await, Outcome::Status(200));
+        assert!(matches!(answered(b"SSH-2.0-OpenSSH_9.7\r\n", long).await, Outcome::NotHttp(_)));
         assert_eq!(answered(b"HTTP/1.1 200 OK\r\nContent-Le", short).await, Outcome::TimedOut);
-        assert!(matches!(answered(b"", short).await, Outcome::Broken(_)));
-        assert_eq!(answered(b"", "type: tcp").await, Outcome::Connected);
+        assert!(matches!(answered(b"", long).await, Outcome::Broken(_)));
+        assert_eq!(answered(b"", "type: tcp, timeout: 20").await, Outcome::Connected);
     }
 
     #[tokio::test]
     async fn a_head_without_an_end_is_not_read_for_ever() {
         static LONG: [u8; 40_000] = [b'a'; 40_000];
-        assert!(matches!(answered(&LONG, "timeout: 5").await, Outcome::NotHttp(_)));
+        assert!(matches!(answered(&LONG, "timeout: 20").await, Outcome::NotHttp(_)));
     }
 
     #[tokio::test]
     async fn nobody_listens() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        for keys in ["", "type: tcp"] {
-            assert!(matches!(Probe::new(&endpoint(address), &rules(keys), None, None).run().await, Outcome::Broken(_)));
+        let port = stillgate_testkit::ReservedPort::new();
+        for keys in ["timeout: 20", "type: tcp, timeout: 20"] {
+            let probe = Probe::new(&endpoint(port.addr()), &rules(keys), None, None);
+            assert!(matches!(probe.run().await, Outcome::Broken(_)));
         }
     }
 
@@ -205,11 +204,12 @@ mod tests {
     async fn a_header_comes_first_where_clients_have_one() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let to_port = format!("type: tcp, port: {}", address.port());
+        let tcp = "type: tcp, timeout: 20";
+        let to_port = format!("{tcp}, port: {}", address.port());
         for (keys, version, expected) in [
-            ("type: tcp", None, &b""[..]),
-            ("type: tcp", Some(ProxyProtocol::V1), b"PROXY UNKNOWN\r\n"),
-            ("type: tcp", Some(ProxyProtocol::V2), b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
+            (tcp, None, &b""[..]),
+            (tcp, Some(ProxyProtocol::V1), b"PROXY UNKNOWN\r\n"),
+            (tcp, Some(ProxyProtocol::V2), b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
             (&to_port, Some(ProxyProtocol::V2), b""),
         ] {
             let outcome = Probe::new(&endpoint(address), &rules(keys), None, version).run().await;

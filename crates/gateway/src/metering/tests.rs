@@ -23,8 +23,8 @@ fn a_socket_is_inherited_where_it_is_at_the_address() {
     check("127.0.0.2:0".parse().unwrap(), inherited(), Some(false));
     // Somebody else's.
     check(at(&other), inherited(), None);
-    let free = at(&fresh());
-    check(free, inherited(), Some(false));
+    let free = stillgate_testkit::ReservedPort::new();
+    check(free.addr(), inherited(), Some(false));
     // What is no socket at all.
     check("127.0.0.1:0".parse().unwrap(), std::io::pipe().unwrap().0.into(), Some(false));
     let nothing = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg, shutdown, socketpair,
 };
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -124,6 +124,11 @@ impl Channel {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Sends no more: the other one receives an end after what is on its way.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        Ok(shutdown(&self.end, Shutdown::Write)?)
     }
 
     /// The next datagram; `None`: the other end is closed. An error of the kind `TimedOut`: there was none in time, or no

@@ -16,8 +16,8 @@ use stillgate_config::Loaded;
 /// How long the command waits beyond what the gateway itself does.
 const PATIENCE: Duration = READY_TIMEOUT.saturating_add(Duration::from_secs(15));
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long the gateway has to begin.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the gateway has to begin: its control thread is nice, and may wait for a core.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// SIGUSR2 in the masks of /proc/PID/status.
 const SIGUSR2_BIT: u64 = 1 << (12 - 1);
 

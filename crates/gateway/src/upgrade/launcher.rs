@@ -10,7 +10,8 @@ use super::program::Program;
 use super::{FAILURES_NAME, VARIABLE, predecessor::Heard};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::CString;
+use rustix::thread::gettid;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -29,7 +30,7 @@ use tracing::{info, warn};
 /// How long one that says no more has to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 const END_POLL: Duration = Duration::from_millis(10);
-/// How long one that serves has to say that it goes on alone.
+/// How long one that serves has to say that it goes on alone, or that it has everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks whether the new process is there, while nothing is sent.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -73,6 +74,8 @@ pub(crate) struct Launcher {
     orders: SyncSender<Order>,
     progress: mpsc::Receiver<Progress>,
     starting: Arc<Starting>,
+    /// Upgrades that have come to nothing.
+    failures: u64,
     /// Since the last order it has been said that the thread is gone.
     is_loss_told: bool,
 }
@@ -80,6 +83,8 @@ pub(crate) struct Launcher {
 /// A process that has been started and does not serve yet, as both threads see it.
 #[derive(Debug, Default)]
 struct Starting {
+    /// The launcher's thread.
+    thread: AtomicI32,
     /// Zero: there is none.
     pid: AtomicI32,
     is_unwanted: AtomicBool,
@@ -118,7 +123,7 @@ impl Launcher {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let serve = move || serve(&program, &runtime, &ordered, &news, &seen);
         thread::Builder::new().name("upgrade".to_owned()).spawn(serve)?;
-        Ok(Launcher { orders, progress, starting, is_loss_told: false })
+        Ok(Launcher { orders, progress, starting, failures: 0, is_loss_told: false })
     }
 
     /// Has the thread do something, for which it waits at most one step of its work.
@@ -138,13 +143,27 @@ impl Launcher {
     /// What comes next.
     pub(crate) async fn progress(&mut self) -> Progress {
         match self.progress.recv().await {
-            Some(progress) => progress,
+            Some(progress) => {
+                if matches!(progress, Progress::Failed(_)) {
+                    self.tell_failure();
+                }
+                progress
+            }
             None if self.is_loss_told => std::future::pending().await,
             None => {
                 self.is_loss_told = true;
                 Progress::Failed("the upgrade's thread has ended, which is a bug".to_owned())
             }
         }
+    }
+
+    /// So that `stillgate upgrade` sees it, which has no other way to ask. Told by the thread that takes signals: the next one
+    /// finds it done with this upgrade.
+    fn tell_failure(&mut self) {
+        self.failures += 1;
+        let comm = format!("/proc/self/task/{}/comm", self.starting.thread.load(Ordering::SeqCst));
+        // Of the name the system takes 15 bytes, which is enough for as many as there can be. Nobody but that command misses it.
+        let _ = fs::write(comm, format!("{FAILURES_NAME}{}", self.failures));
     }
 }
 
@@ -157,7 +176,7 @@ fn serve(
 ) {
     // The control thread ends with the process: nobody is left to hear what cannot be told.
     let tell = |progress| drop(news.blocking_send(progress));
-    let mut failures = 0u64;
+    starting.thread.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
     while let Ok(order) = orders.recv() {
         let Order::Launch(offer) = order else { continue };
         let ready = launch(program, offer, starting, &tell).and_then(|(mut child, channel, heard)| {
@@ -173,11 +192,7 @@ fn serve(
                 // Not before: what is still in it goes with it.
                 tell(runtime.block_on(hand_over(&mut child, channel, parcels)));
             }
-            Err(reason) => {
-                tell(Progress::Failed(reason));
-                failures += 1;
-                tell_failures(failures);
-            }
+            Err(reason) => tell(Progress::Failed(reason)),
         }
     }
 }
@@ -206,14 +221,6 @@ fn dismiss(mut child: Child, channel: Channel) -> String {
     }
     let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
     format!("the new process was not wanted any more, and has ended ({status})")
-}
-
-/// So that `stillgate upgrade` sees it, which has no other way to ask.
-fn tell_failures(count: u64) {
-    // The system takes 15 bytes, which is enough for as many as there can be.
-    let name = CString::new(format!("{FAILURES_NAME}{count}")).unwrap_or_default();
-    // Nobody but that command misses it.
-    let _ = rustix::thread::set_name(&name);
 }
 
 /// Starts the process and waits until it serves.
@@ -294,7 +301,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
                 Ok(Some(parcel)) => parcel,
                 // It says no more: what there is to hear is its end.
                 _ if channel.has_something() => return Err(io::ErrorKind::BrokenPipe.into()),
-                Ok(None) => return Ok(()),
+                Ok(None) => return conclude(&channel),
                 Err(_) => continue,
             };
             let sent = send(&channel, &parcel);
@@ -322,6 +329,16 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
     }
 }
 
+/// Hears that what has been sent is there: a process that is about to be gone may still let things be sent to it.
+fn conclude(channel: &Channel) -> io::Result<()> {
+    channel.finish()?;
+    match Message::receive(channel, Some(ANSWER_TIMEOUT))? {
+        Some((Message::Taken {}, _)) => Ok(()),
+        Some((other, _)) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected: {other:?}"))),
+        None => Err(io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
 /// False: the connection is lost. An error: nobody takes any.
 fn send(channel: &Channel, parcel: &Parcel) -> io::Result<bool> {
     let sockets: Vec<BorrowedFd<'_>> = parcel.sockets.iter().map(AsFd::as_fd).collect();
@@ -339,16 +356,21 @@ fn send(channel: &Channel, parcel: &Parcel) -> io::Result<bool> {
     }
 }
 
-/// Waits a moment for its end; says how it ended.
+/// Waits a moment for its end, and longer for one that is about to be gone; says how it ended.
 fn ending(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => sleep(END_POLL),
+            Ok(None) if Instant::now() < deadline || has_let_go(child.id()) => sleep(END_POLL),
             _ => return None,
         }
     }
+}
+
+/// Whether a process has given its memory up, after which it closes its files. The system may be long about the rest.
+fn has_let_go(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
 }
 
 /// The same, and else brings it about.
@@ -367,99 +389,4 @@ fn end(child: &mut Child) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::program::READY_TIMEOUT;
-    use super::*;
-    use std::ffi::OsString;
-    use std::path::PathBuf;
-
-    /// What comes of starting a shell script.
-    fn check(script: &str, expected: &str) {
-        let arguments = vec!["-c".into(), script.into()];
-        let program =
-            Program { path: "/bin/sh".into(), name: "sh".into(), arguments, ready_timeout: Duration::from_millis(300) };
-        let hello = |_| (Message::Hello { version: 1, pid: 1, digest: "x".repeat(1000) }, Vec::new());
-        let offer = (0..1000).map(hello).collect();
-        let found = launch(&program, offer, &Starting::default(), &|_| {}).expect_err("it is no gateway");
-        assert!(found.contains(expected), "{script}: {found}");
-    }
-
-    #[test]
-    fn a_program_that_is_no_gateway_is_found_out() {
-        check("exit 3", "exit status: 3");
-        check("kill -9 $$", "signal: 9");
-        // It does not even read: the offer fills the socket.
-        check("exec sleep 30", "not ready within");
-        check("exec cat >/dev/null", "not ready within");
-        check("exec <&-; exec sleep 30", "killed");
-        let (path, name) = (PathBuf::from("/nowhere/stillgate"), OsString::new());
-        let missing = Program { path, name, arguments: vec![], ready_timeout: READY_TIMEOUT };
-        assert!(
-            launch(&missing, Vec::new(), &Starting::default(), &|_| {})
-                .expect_err("no file")
-                .contains("/nowhere/stillgate")
-        );
-    }
-
-    #[tokio::test]
-    async fn who_has_given_an_order_hears_that_the_thread_is_gone() {
-        let (orders, progress) = (sync_channel(1).0, mpsc::channel(1).1);
-        let mut launcher = Launcher { orders, progress, starting: Arc::default(), is_loss_told: false };
-        for _ in 0..2 {
-            let told = launcher.progress().await;
-            assert!(matches!(&told, Progress::Failed(reason) if reason.contains("thread has ended")), "{told:?}");
-            timeout(Duration::ZERO, launcher.progress()).await.expect_err("it is said once");
-            launcher.order(Order::Launch(Vec::new()));
-        }
-    }
-
-    /// What comes of handing connections over to a shell script.
-    fn check_end(script: &str, expected: &str) {
-        let (channel, theirs) = Channel::pair().expect("sockets");
-        let mut child = Command::new("/bin/sh").args(["-c", script]).stdin(theirs).spawn().expect("a shell");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let (outbox, parcels) = mpsc::channel(2);
-        // Nobody gives anything: it is seen all the same.
-        let progress = runtime.block_on(hand_over(&mut child, channel, parcels));
-        assert!(outbox.is_closed(), "{script}");
-        assert_eq!(format!("{progress:?}"), expected, "{script}");
-        end(&mut child);
-    }
-
-    #[test]
-    fn the_end_of_one_that_has_taken_over_is_seen_at_once() {
-        check_end("exit 0", r#"Ended("exit status: 0")"#);
-        check_end("kill -9 $$", r#"Lost("signal: 9 (SIGKILL)")"#);
-        check_end("exec <&-; exec sleep 30", "HandedOver");
-    }
-
-    #[test]
-    fn an_end_that_came_before_ours_is_seen_as_well() {
-        let (channel, theirs) = Channel::pair().expect("sockets");
-        let mut child = Command::new("/bin/sh").args(["-c", "kill -9 $$"]).stdin(theirs).spawn().expect("a shell");
-        channel.receive(None).map(drop).expect("its end");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        // Everything has been given.
-        let progress = runtime.block_on(hand_over(&mut child, channel, mpsc::channel(1).1));
-        assert_eq!(format!("{progress:?}"), r#"Lost("signal: 9 (SIGKILL)")"#);
-    }
-
-    #[test]
-    fn one_that_dies_before_it_is_told_to_go_on_changes_nothing() {
-        let (channel, theirs) = Channel::pair().expect("sockets");
-        let mut child = Command::new("/bin/sh").args(["-c", "exit 3"]).stdin(theirs).spawn().expect("a shell");
-        child.wait().expect("its end");
-        let reason = go(&mut child, &channel).expect_err("it is gone");
-        assert!(reason.contains("exit status: 3"), "{reason}");
-    }
-
-    #[test]
-    fn one_that_serves_already_gets_to_finish() {
-        let (channel, theirs) = Channel::pair().expect("sockets");
-        let script = r#"trap "exit 7" TERM; echo >&0; while :; do sleep 0.01; done"#;
-        let child = Command::new("/bin/sh").args(["-c", script]).stdin(theirs).spawn().expect("a shell");
-        channel.receive(Some(READY_TIMEOUT)).expect("a line").expect("a line");
-        let reason = dismiss(child, channel);
-        assert!(reason.contains("exit status: 7"), "{reason}");
-    }
-}
+mod tests;

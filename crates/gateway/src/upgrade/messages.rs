@@ -43,6 +43,8 @@ pub(crate) enum Message {
     Go {},
     /// New to old: it serves alone from here on.
     Going {},
+    /// New to old, which sends no more: it has all parcels.
+    Taken {},
 }
 
 /// Whose socket it is.

@@ -109,13 +109,16 @@ fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {
             Ok(parcel) => {
                 if !inbox.put(parcel) {
-                    break;
+                    warn!("upgrade: a connection came when the workers had ended, and is closed");
+                    return Ok(());
                 }
                 count += 1;
             }
             Err(error) => warn!(%error, "upgrade: a connection came damaged and is closed"),
         }
     }
+    // One that is gone by now has not waited for it.
+    let _ = Message::Taken {}.send_with(channel, &[]);
     info!(connections = count, "upgrade: the former process holds nothing any more");
     Ok(())
 }

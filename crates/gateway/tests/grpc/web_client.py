@@ -19,7 +19,7 @@ def post(path, body, content_type, accept=None, fields=()):
     lines = [f"Content-Type: {content_type}", "X-Grpc-Web: 1", *fields]
     if accept:
         lines.append(f"Accept: {accept}")
-    command = ["curl", "-sS", "--noproxy", "*", "--max-time", "30", "--data-binary", "@" + sent, "-o", got, "-D", head]
+    command = ["curl", "-sS", "--noproxy", "*", "--max-time", "120", "--data-binary", "@" + sent, "-o", got, "-D", head]
     command += ["--http1.1"] if version == "1.1" else ["--http2-prior-knowledge"]
     for line in lines:
         command += ["-H", line]

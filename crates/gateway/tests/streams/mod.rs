@@ -27,7 +27,7 @@ impl Streams {
     /// With these resources, as YAML.
     pub(crate) fn new(resources: impl Into<String>) -> Streams {
         Streams {
-            port: ReservedPort::new(),
+            port: ReservedPort::for_udp_too(),
             metrics: ReservedPort::new(),
             listener: String::new(),
             stream_proxy: String::new(),

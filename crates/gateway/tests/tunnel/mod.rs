@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use stillgate_testkit::{Client, Connection, Gateway, Setup, Upstream};
+use stillgate_testkit::{Broken, Client, Connection, Gateway, Setup, Upstream};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -41,9 +41,17 @@ impl Tunnel {
     /// Sends a little both ways.
     #[track_caller]
     pub(crate) fn check(&mut self) {
-        self.client.send("ping");
-        assert_eq!(self.node.read_exactly(4).expect("what the client sent"), b"ping");
-        self.node.send("pong!");
-        assert_eq!(self.client.read_exactly(5).expect("what the node sent"), b"pong!");
+        assert!(self.is_open(), "the tunnel is closed");
+    }
+
+    /// [`Tunnel::check`], where it may have been closed.
+    pub(crate) fn is_open(&mut self) -> bool {
+        let mut passes = |up: bool, bytes: &str| {
+            let (from, to) = if up { (&mut *self.client, &mut self.node) } else { (&mut self.node, &mut *self.client) };
+            let got = from.try_send(bytes).map_err(|_| Broken::Closed).and_then(|()| to.read_exactly(bytes.len()));
+            assert!(!matches!(got, Err(Broken::Timeout(_))), "{bytes} does not arrive, and nothing is closed");
+            got.inspect(|got| assert_eq!(got, bytes.as_bytes())).is_ok()
+        };
+        passes(true, "ping") && passes(false, "pong!")
     }
 }

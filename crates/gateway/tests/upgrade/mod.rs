@@ -4,16 +4,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
-use stillgate_testkit::{Gateway, Setup, eventually, eventually_within};
+use stillgate_testkit::{END_PATIENCE, Gateway, Setup, eventually, eventually_within};
 
 pub(crate) const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// Looks for processes that are to end: one that was looked at may have started another just before.
 const SWEEPS: usize = 3;
-/// How long a process may take to end. Closing what watched its files waits in the kernel (`fsnotify_destroy_group`) for a grace
-/// period, which has taken more than ten seconds where bytes move on loopback all the time.
-const END_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A gateway and its successors, all of which end with it.
 #[derive(Debug)]
@@ -66,13 +62,14 @@ impl Upgraded {
     /// Waits for the end of the process that the test has started.
     #[track_caller]
     pub(crate) fn await_old(&mut self) {
-        let mut status = None;
-        eventually_within(END_PATIENCE, "the former process to end", || {
-            status = self.gateway.ended();
-            status.is_some()
-        });
-        let status = status.expect("it has ended");
+        let status = self.gateway.wait_within(END_PATIENCE);
         assert!(status.success(), "{status}\n{}", self.gateway.log());
+    }
+
+    /// Waits for the end of one of those that follow it.
+    #[track_caller]
+    pub(crate) fn await_end(&self, pid: u32) {
+        eventually_within(END_PATIENCE, "a successor to end", || !is_gateway(pid, self.gateway.dir()));
     }
 
     /// Replaces the configuration file without waiting for anybody to read it.
@@ -114,6 +111,30 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
     let text: Vec<String> = threads.filter_map(Result::ok).map(of).collect();
     text.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Waits until no process is left whose parent this is, nor what remains of one.
+#[track_caller]
+pub(crate) fn await_no_children(pid: u32) {
+    eventually_within(END_PATIENCE, "no child to be left", || children(pid).is_empty());
+}
+
+/// The lines about the threads of a process whose names begin so, in the form of /proc/PID/stat, from the state on.
+pub(crate) fn threads(pid: u32, name: &str) -> Vec<String> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    // One may end meanwhile.
+    let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
+    let named = |stat: String| {
+        let (named, rest) = stat.rsplit_once(") ")?;
+        named.contains(&format!("({name}")).then(|| rest.to_owned())
+    };
+    stats.filter_map(named).collect()
+}
+
+/// Waits until all workers of a process sleep: what they were told before that they have done.
+#[track_caller]
+pub(crate) fn await_rest(pid: u32) {
+    eventually("the workers to rest", || threads(pid, "worker-").iter().all(|stat| stat.starts_with('S')));
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {

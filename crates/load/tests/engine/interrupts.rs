@@ -11,7 +11,7 @@ use stillgate_load::engine::Before;
 use stillgate_load::{Load, LoadError, Note, Pace, Void, run};
 
 /// Far longer than it takes to end, far shorter than what is ended.
-const SOON: Duration = Duration::from_secs(8);
+const SOON: Duration = Duration::from_secs(60);
 
 const LONG: Duration = Duration::from_secs(600);
 

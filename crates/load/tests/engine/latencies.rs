@@ -1,7 +1,7 @@
 //! Latencies against what the server did to the requests.
 
 use crate::server::{ok, serve};
-use crate::{MS, even, load, millis, outcome};
+use crate::{MS, attempt, even, load, millis, outcome};
 use hdrhistogram::Histogram;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,6 +12,10 @@ use stillgate_load::Pace;
 
 #[test]
 fn a_stall_counts_for_all_that_had_to_wait() {
+    attempt(stall);
+}
+
+fn stall() {
     // Of 1000 requests in a second, one takes 400 ms: those of the next 400 ms wait for its connection.
     let server = serve(|stream, asked| {
         if asked.total == 300 {
@@ -37,6 +41,10 @@ fn a_stall_counts_for_all_that_had_to_wait() {
 
 #[test]
 fn latencies_are_those_the_server_had() {
+    attempt(compare_latencies);
+}
+
+fn compare_latencies() {
     // Uniform from 10 to 170 ms. What the server took is what it measured itself, so that a busy machine changes little.
     let served = Arc::new(Mutex::new(Vec::new()));
     let taken = served.clone();

@@ -51,6 +51,20 @@ fn outcome(load: &Load) -> Outcome {
     run(load, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
+/// How often what compares times may fail before it is taken for wrong. A machine that stands still for a moment by itself cannot be told
+/// from what the test has stopped; who measures wrong does so each time.
+const ATTEMPTS: usize = 3;
+
+/// Runs what compares times, again where the machine may have been in the way.
+fn attempt(check: impl Fn()) {
+    for _ in 1..ATTEMPTS {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check)).is_ok() {
+            return;
+        }
+    }
+    check();
+}
+
 fn errors(outcome: &Outcome, kind: ErrorKind) -> u64 {
     outcome.errors.counts[kind as usize]
 }

@@ -2,6 +2,7 @@
 //!
 //! A process of its own, because stopping stops all threads: this test starts itself again as the generator.
 
+use crate::attempt;
 use crate::server::{ok, serve};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
@@ -35,6 +36,10 @@ fn check(test: &str, generate: fn(&str)) {
     if let Ok(url) = std::env::var(URL) {
         return generate(&url);
     }
+    attempt(|| stop_and_go(test));
+}
+
+fn stop_and_go(test: &str) {
     let server = serve(|stream, _| ok(stream, "ok"));
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("stopped_generator::{test}"), "--nocapture"])

@@ -111,22 +111,23 @@ impl Fleet {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             let elapsed = begin.elapsed();
-            if elapsed < duration {
-                match pace {
-                    Pace::Clock(_) => {
-                        while step * u32::try_from(run.counted.sent + 1)? <= begin.elapsed() {
-                            let due = step * u32::try_from(run.counted.sent + 1)?;
-                            run.late_us.push(micros(begin.elapsed() - due));
-                            self.ping(&mut run)?;
-                        }
+            match pace {
+                // However late it is: neither more nor fewer than were due.
+                Pace::Clock(_) => loop {
+                    let due = step * u32::try_from(run.counted.sent + 1)?;
+                    if due > elapsed.min(duration) {
+                        break;
                     }
-                    Pace::Answers(at_once) => {
-                        while run.under_way() < at_once as u64 {
-                            self.ping(&mut run)?;
-                        }
+                    run.late_us.push(micros(begin.elapsed() - due));
+                    self.ping(&mut run)?;
+                },
+                Pace::Answers(at_once) => {
+                    while elapsed < duration && run.under_way() < at_once as u64 {
+                        self.ping(&mut run)?;
                     }
                 }
-            } else if run.under_way() == 0 || elapsed > duration + ANSWER_TIMEOUT {
+            }
+            if elapsed >= duration && (run.under_way() == 0 || elapsed > duration + ANSWER_TIMEOUT) {
                 break;
             }
             events.clear();
@@ -373,7 +374,9 @@ mod tests {
             fleet.run(Pace::Clock(40.0), Duration::from_millis(160))
         });
         let closed = closed.unwrap();
-        assert_eq!((closed.sent, closed.answered, closed.lost, closed.broken), (6, 5, 1, 1));
+        assert_eq!((closed.sent, closed.answered + closed.lost, closed.broken), (6, 6, 1));
+        // Three of one tunnel; of the other the first, and one more that may be sent before its end is seen is lost as well.
+        assert!((1..=2).contains(&closed.lost), "{}", closed.lost);
         assert!(closed.ends[0].starts_with("tunnel 0, after 1 pongs: closed"), "{:?}", closed.ends);
     }
 
