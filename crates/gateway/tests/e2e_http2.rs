@@ -159,6 +159,37 @@ fn a_cut_response_is_a_reset() {
     assert_eq!(client.get_status(5, "/"), 200);
 }
 
+/// A client may take a reset for a failure, and what it has been answered for nothing.
+#[test]
+fn a_request_that_is_answered_early_may_come_to_its_end() {
+    let gateway = Gateway::start(STILLGATE, &Setup::resources("routes: []\n"));
+    let mut client = Http2::connect(gateway.addr());
+    let answer = |client: &mut Http2, stream: u32| {
+        client.send_head(stream, &get_fields("/"), 0);
+        let (heads, _, end) = client.finish(stream);
+        assert_eq!((heads[0].status(), end), (404, StreamEnd::Whole));
+    };
+    for stream in (1..).step_by(4) {
+        let began = Instant::now();
+        answer(&mut client, stream);
+        client.send(kind::DATA, 0, stream, b"da");
+        client.send(kind::DATA, END_STREAM, stream, b"ta");
+        client.get(stream + 2, "/");
+        let next = client
+            .until(|frame| frame.kind == kind::RST_STREAM || (frame.kind, frame.stream) == (kind::HEADERS, stream + 2));
+        if next.kind == kind::HEADERS {
+            break;
+        }
+        assert!(began.elapsed() >= Duration::from_secs(1), "a reset after {:?}", began.elapsed());
+    }
+    // Not for ever.
+    const NEVER_ENDS: u32 = 9_001;
+    answer(&mut client, NEVER_ENDS);
+    let reset = client.until(|frame| frame.kind == kind::RST_STREAM);
+    assert_eq!((reset.stream, reset.code()), (NEVER_ENDS, code::NO_ERROR));
+    assert_eq!(client.get_status(NEVER_ENDS + 2, "/"), 404);
+}
+
 #[test]
 fn a_reset_by_the_client_ends_the_exchange_with_the_node() {
     let upstream = Upstream::bind();

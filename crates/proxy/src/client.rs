@@ -17,8 +17,9 @@ use std::task::{Context, Poll};
 use stillgate_wire::{Progress, RequestError, RequestHead, leading_empty_lines};
 use tokio::io::ReadBuf;
 
-/// How long a connection that we closed is read and discarded from, so that the client gets our last response and not
-/// a reset (RFC 9112 section 9.6).
+/// How long a connection that we closed, or a stream of HTTP/2 that we have answered, is read and discarded from, so that the
+/// client gets our last response and not a reset (RFC 9112 section 9.6; curl 7.88 fails where a stream that it still sends
+/// to is reset, although RFC 9113 section 8.1 allows that).
 const LINGER_MS: u64 = 2_000;
 /// How long a connection that was accepted just before the worker began to drain has for its first request.
 pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
@@ -131,14 +132,12 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
         let _busy = Busy::new(&worker.listeners[client.listener]);
         let mut x = worker.take_exchange();
         let after = busy(worker, client, &mut x).await;
-        if after == After::Linger {
-            linger(worker, client, &mut x).await;
-        }
         let early = if after == After::Http2 { x.from_client.unparsed().to_vec() } else { Vec::new() };
         worker.give_exchange(x);
         match after {
             After::KeepAlive => {}
-            After::Close | After::Linger | After::Tunnel => return,
+            After::Close | After::Tunnel => return,
+            After::Linger => return linger(worker, client).await,
             After::Http2 => {
                 drop(_busy);
                 // On the heap, as most connections have no use for it.
@@ -151,8 +150,11 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
 /// Serves the one request of a stream of HTTP/2.
 pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
     let mut x = worker.take_exchange();
-    busy(worker, client, &mut x).await;
+    let after = busy(worker, client, &mut x).await;
     worker.give_exchange(x);
+    if after == After::Linger {
+        linger(worker, client).await;
+    }
 }
 
 /// Waits for bytes, owning no buffer; false where the connection is to be closed instead, or has been given away.
@@ -271,22 +273,22 @@ fn parse_head(x: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> Result<P
     x.request.advance(x.from_client.unparsed(), limits)
 }
 
-/// Closes our side and discards what the client still sends, for a while.
-async fn linger(worker: &Worker, client: &mut Client, x: &mut Exchange) {
+/// Closes our side and discards what the client still sends, for a while. Owns no buffer while it waits.
+async fn linger(worker: &Worker, client: &mut Client) {
     let deadline_ms = worker.clock.now_ms() + LINGER_MS;
-    x.from_client.release(&worker.buffers);
     let mut left = LINGER_BYTES_MAX;
-    let mut buffer = worker.buffers.take();
     let mut shut = false;
     poll_fn(|cx| {
         if !shut {
             // Never pending for a TCP socket; an error means that the connection is gone, which reading shows too.
             shut = client.stream.poll_shutdown(cx).is_ready();
         }
-        discard(cx, client, &mut buffer, &mut left, worker, deadline_ms)
+        let mut buffer = worker.buffers.take();
+        let discarded = discard(cx, client, &mut buffer, &mut left, worker, deadline_ms);
+        worker.buffers.give(buffer);
+        discarded
     })
     .await;
-    worker.buffers.give(buffer);
 }
 
 fn discard(

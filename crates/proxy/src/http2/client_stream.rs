@@ -191,10 +191,12 @@ impl ClientStream {
 impl Drop for ClientStream {
     /// A response that breaks off must not look complete, whatever ended it.
     fn drop(&mut self) {
-        if self.is_gone {
-            self.shared.resets.set(self.shared.resets.get() + 1);
-        } else if !matches!(&self.response, Sending::Body(body) if body.is_done()) {
-            self.reset(Reason::INTERNAL_ERROR);
+        let is_answered = matches!(&self.response, Sending::Body(body) if body.is_done());
+        match (is_answered, self.is_gone) {
+            // Of the rest of its request nobody wants to know.
+            (true, _) => {}
+            (false, true) => self.shared.resets.set(self.shared.resets.get() + 1),
+            (false, false) => self.reset(Reason::INTERNAL_ERROR),
         }
         let live = self.shared.live.get() - 1;
         self.shared.live.set(live);
