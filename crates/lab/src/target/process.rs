@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// From asking it to end to ending it.
+/// From asking it to end to ending it, and to its end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 /// One attempt to connect.
@@ -168,15 +168,16 @@ impl Drop for Running {
         // The end of its input is what tells some programs to end.
         drop(self.child.stdin.take());
         let members = self.pids();
-        self.signal_group(Signal::TERM);
-        let begin = Instant::now();
         let goes_on = |child: &mut Child| {
             matches!(child.try_wait(), Ok(None)) || members.iter().skip(1).any(|&pid| accounting::runs(pid))
         };
-        while begin.elapsed() < STOP_TIMEOUT && goes_on(&mut self.child) {
-            sleep(POLL);
+        for signal in [Signal::TERM, Signal::KILL] {
+            self.signal_group(signal);
+            let begin = Instant::now();
+            while begin.elapsed() < STOP_TIMEOUT && goes_on(&mut self.child) {
+                sleep(POLL);
+            }
         }
-        self.signal_group(Signal::KILL);
         // Both were told to end; that they cannot be waited for would mean that somebody else has.
         let _ = self.child.wait();
         let _ = self.guard.kill();
