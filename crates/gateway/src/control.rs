@@ -84,6 +84,15 @@ impl Signals {
             upgrade: signal(SignalKind::user_defined2())?,
         })
     }
+
+    /// Waits for something, unless a signal says once more that the process is to end: `None`.
+    async fn unless_hurried<T>(&mut self, last: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = last => Some(done),
+            _ = self.terminate.recv() => None,
+            _ = self.interrupt.recv() => None,
+        }
+    }
 }
 
 /// The workers, as seen from here.
@@ -168,6 +177,7 @@ impl Control {
             if let ControlFlow::Break(result) = self.handle(event) {
                 // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
+                self.end_access_log().await;
                 result?;
                 self.end_metrics().await;
                 return self.failure.take().map_or(handed_over, Err);
@@ -273,7 +283,6 @@ impl Control {
                 }
             }
             Event::WorkersEnded(result) => {
-                self.end_access_log();
                 match &result {
                     Ok(()) => info!("ended"),
                     Err(error) => error!("{error}"),
@@ -302,7 +311,7 @@ impl Control {
             }
         }
         self.await_workers(false);
-        // Said when it is so: from here on answers say that the connection ends.
+        // Said after the workers were told; each does so at its next turn.
         info!(in_flight, deadline_seconds = deadline.as_secs_f64(), "{signal}: finishing what is in flight");
         ControlFlow::Continue(())
     }
@@ -323,11 +332,12 @@ impl Control {
         }
     }
 
-    fn end_access_log(&mut self) {
-        let Some(access_log) = self.access_log.take() else {
-            return;
-        };
-        if !access_log.finish(ACCESS_LOG_END_TIMEOUT) {
+    async fn end_access_log(&mut self) {
+        // Who is told to end at once has workers still, which write to it.
+        let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
+        let Some(access_log) = self.access_log.take_if(|_| has_ended) else { return };
+        let written = spawn_blocking(|| access_log.finish(ACCESS_LOG_END_TIMEOUT));
+        if !matches!(self.signals.unless_hurried(written).await, Some(Ok(true))) {
             warn!("the access log's last lines are lost: whoever reads it is too slow");
         }
     }
@@ -389,11 +399,7 @@ impl Control {
     async fn end_metrics(&mut self) {
         self.tell_metrics();
         let Some(metering) = self.reloader.take_metering() else { return };
-        tokio::select! {
-            _ = spawn_blocking(|| metering.end()) => {}
-            _ = self.signals.terminate.recv() => {}
-            _ = self.signals.interrupt.recv() => {}
-        }
+        self.signals.unless_hurried(spawn_blocking(|| metering.end())).await;
     }
 
     fn status(&self) -> Status {

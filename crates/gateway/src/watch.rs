@@ -36,7 +36,7 @@ pub(crate) struct FileWatch {
     due: Option<Instant>,
 }
 
-/// Which file has a name, and when it was written last; another one tells of a change that nobody watched.
+/// Which file is at a path, and when it last changed; another stamp tells of a change that nobody watched.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stamp(Option<(u64, u64, u64, i64, i64)>);
 
@@ -44,7 +44,7 @@ impl Stamp {
     /// As it is now. To be taken before the file is read.
     pub(crate) fn of(file: &Path) -> Stamp {
         let metadata = file.metadata();
-        Stamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec())))
+        Stamp(metadata.ok().map(|file| (file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())))
     }
 }
 

@@ -164,27 +164,37 @@ fn a_cut_response_is_a_reset() {
 fn a_request_that_is_answered_early_may_come_to_its_end() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources("routes: []\n"));
     let mut client = Http2::connect(gateway.addr());
-    let answer = |client: &mut Http2, stream: u32| {
-        client.send_head(stream, &get_fields("/"), 0);
+    let answer = |client: &mut Http2, stream: u32, length: Option<&str>| {
+        let fields: Vec<_> =
+            get_fields("/").into_iter().chain(length.map(|length| ("content-length", length))).collect();
+        client.send_head(stream, &fields, 0);
         let (heads, _, end) = client.finish(stream);
         assert_eq!((heads[0].status(), end), (404, StreamEnd::Whole));
     };
-    for stream in (1..).step_by(4) {
-        let began = Instant::now();
-        answer(&mut client, stream);
-        client.send(kind::DATA, 0, stream, b"da");
-        client.send(kind::DATA, END_STREAM, stream, b"ta");
-        client.get(stream + 2, "/");
-        let next = client
-            .until(|frame| frame.kind == kind::RST_STREAM || (frame.kind, frame.stream) == (kind::HEADERS, stream + 2));
-        if next.kind == kind::HEADERS {
-            break;
+    let mut check = |first: u32, length: Option<&str>, rest: &[&[u8]]| {
+        for stream in (first..).step_by(4) {
+            let began = Instant::now();
+            answer(&mut client, stream, length);
+            rest.iter().for_each(|data| client.send(kind::DATA, 0, stream, data));
+            client.send(kind::DATA, END_STREAM, stream, b"");
+            let next_stream = stream + 2;
+            client.get(next_stream, "/");
+            let next = client.until(|frame| {
+                frame.kind == kind::RST_STREAM || (frame.kind, frame.stream) == (kind::HEADERS, next_stream)
+            });
+            if next.kind == kind::HEADERS {
+                break;
+            }
+            assert!(began.elapsed() >= Duration::from_secs(1), "a reset after {:?}", began.elapsed());
         }
-        assert!(began.elapsed() >= Duration::from_secs(1), "a reset after {:?}", began.elapsed());
-    }
+    };
+    check(1, None, &[b"da", b"ta"]);
+    check(1_001, Some("4"), &[b"data"]);
+    // All of it has been there when it was answered, but for its end.
+    check(2_001, Some("0"), &[]);
     // Not for ever.
     const NEVER_ENDS: u32 = 9_001;
-    answer(&mut client, NEVER_ENDS);
+    answer(&mut client, NEVER_ENDS, None);
     let reset = client.until(|frame| frame.kind == kind::RST_STREAM);
     assert_eq!((reset.stream, reset.code()), (NEVER_ENDS, code::NO_ERROR));
     assert_eq!(client.get_status(NEVER_ENDS + 2, "/"), 404);

@@ -150,9 +150,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
 /// Serves the one request of a stream of HTTP/2.
 pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
     let mut x = worker.take_exchange();
-    let after = busy(worker, client, &mut x).await;
+    busy(worker, client, &mut x).await;
     worker.give_exchange(x);
-    if after == After::Linger {
+    if client.stream.is_answered_early() {
         linger(worker, client).await;
     }
 }

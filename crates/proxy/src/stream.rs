@@ -86,6 +86,11 @@ impl Stream {
         matches!(self, Stream::Http2(_))
     }
 
+    /// Of a stream of HTTP/2: the response is whole, and the client may still send of its request.
+    pub(crate) fn is_answered_early(&self) -> bool {
+        matches!(self, Stream::Http2(stream) if stream.is_answered_early())
+    }
+
     /// Of a connection that carries many requests at once: one more of them.
     pub(crate) fn share(&self) -> Option<Stream> {
         match self {

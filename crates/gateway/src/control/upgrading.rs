@@ -109,7 +109,9 @@ impl Control {
             // With it goes the last of the ways to the successor.
             commander.drain(Duration::ZERO);
         }
-        self.predecessor.finish().await
+        let hurried =
+            || Err("told again to end: without waiting for the new process to take what it is given".to_owned());
+        self.signals.unless_hurried(self.predecessor.finish()).await.unwrap_or_else(hurried)
     }
 
     fn serve_on(&mut self, reason: &str) {

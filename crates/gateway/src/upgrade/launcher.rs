@@ -29,9 +29,14 @@ use tracing::{info, warn};
 
 /// How long one that says no more has to end by itself.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much longer one may take that has let go of its memory: each of its threads needs a core for its end.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(10);
 /// How long one that serves has to say that it goes on alone, or that it has everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to be known, once all is sent, whether it has arrived.
+pub(super) const VERDICT_TIMEOUT: Duration =
+    ANSWER_TIMEOUT.saturating_add(END_TIMEOUT).saturating_add(LET_GO_TIMEOUT).saturating_add(Duration::from_secs(1));
 /// Between two looks whether the new process is there, while nothing is sent.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// News for the control thread that may wait.
@@ -80,7 +85,7 @@ pub(crate) struct Launcher {
     is_loss_told: bool,
 }
 
-/// A process that has been started and does not serve yet, as both threads see it.
+/// The launcher's thread, and a process that has been started and does not serve yet, as both threads see them.
 #[derive(Debug, Default)]
 struct Starting {
     /// The launcher's thread.
@@ -323,7 +328,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
         Some(status) if status.success() && lost == 0 => Progress::Ended(status.to_string()),
         Some(status) => Progress::Lost(status.to_string()),
         None => {
-            warn!(connections = count, %error, "upgrade: the new process takes no more connections; the rest stays here");
+            warn!(connections = count, %error, "upgrade: the new process takes no more, or does not say that it has all; what is not sent stays here");
             Progress::HandedOver
         }
     }
@@ -362,7 +367,8 @@ fn ending(child: &mut Child) -> Option<ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline || has_let_go(child.id()) => sleep(END_POLL),
+            Ok(None) if Instant::now() < deadline => sleep(END_POLL),
+            Ok(None) if Instant::now() < deadline + LET_GO_TIMEOUT && has_let_go(child.id()) => sleep(END_POLL),
             _ => return None,
         }
     }

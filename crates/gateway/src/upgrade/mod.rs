@@ -8,7 +8,8 @@
 //!  exposes no more ── Go ────────────────────────▶
 //!  accepts no more       ◀──── Going ───────────── exposes
 //!  parcels (stillgate_proxy::handover) ──────────▶ workers
-//!  ends when it holds nothing any more
+//!  that was all ─────────────────────────────────▶
+//!  ends                  ◀──── Taken ───────────── alone with all of it
 //! ```
 //!
 //! Until `Going` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on.

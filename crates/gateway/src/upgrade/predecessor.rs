@@ -1,6 +1,6 @@
 //! The old process's side, as its control thread holds it: what it leaves, and how far that is.
 
-use super::launcher::{Launcher, Offer, Order, Progress};
+use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
 use super::messages::{Message, Part, VERSION, in_parts};
 use crate::metering::Metering;
 use std::collections::HashSet;
@@ -8,7 +8,6 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
 use stillgate_config::Gateway;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
 use stillgate_proxy::{Fleet, Place, Plan};
@@ -16,9 +15,6 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::warn;
-
-/// How long that may take.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the new process has said of itself.
 #[derive(Debug, Default)]
@@ -218,7 +214,7 @@ impl Predecessor {
             }
             Ok(())
         };
-        timeout(END_TIMEOUT, over).await.unwrap_or_else(|_| {
+        timeout(VERDICT_TIMEOUT, over).await.unwrap_or_else(|_| {
             warn!("upgrade: the new process does not take what it is given, or does not end; going without it");
             Ok(())
         })

@@ -18,7 +18,7 @@ use tokio::io::ReadBuf;
 /// What the streams of one connection share.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Requests that are being served.
+    /// Requests that are being served, or have been answered before they had come to their end.
     pub(super) live: Cell<u32>,
     /// Requests that the client has reset while they were served.
     pub(super) resets: Cell<u32>,
@@ -96,6 +96,15 @@ impl ClientStream {
             ready!(read)?;
         }
         if self.is_connect { Poll::Ready(Ok(())) } else { self.poll_end(cx) }
+    }
+
+    /// The response is whole, and the client has not said yet that its request is; of a tunnel neither is told so.
+    pub(crate) fn is_answered_early(&self) -> bool {
+        !self.is_connect && self.is_answered() && !self.incoming.has_ended()
+    }
+
+    fn is_answered(&self) -> bool {
+        matches!(&self.response, Sending::Body(body) if body.is_done())
     }
 
     /// Ends a tunnel's direction to the client. Any other response has told its end.
@@ -191,8 +200,7 @@ impl ClientStream {
 impl Drop for ClientStream {
     /// A response that breaks off must not look complete, whatever ended it.
     fn drop(&mut self) {
-        let is_answered = matches!(&self.response, Sending::Body(body) if body.is_done());
-        match (is_answered, self.is_gone) {
+        match (self.is_answered(), self.is_gone) {
             // Of the rest of its request nobody wants to know.
             (true, _) => {}
             (false, true) => self.shared.resets.set(self.shared.resets.get() + 1),

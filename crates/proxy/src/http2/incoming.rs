@@ -69,6 +69,11 @@ impl Incoming {
         self.is_chunked
     }
 
+    /// Whether its sender has ended it, and nothing of it is left with the library.
+    pub(super) fn has_ended(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
     /// Whether the engine has read all of it.
     pub(super) fn is_done(&self) -> bool {
         self.state == State::Done && self.staged_read == self.staged.len()
