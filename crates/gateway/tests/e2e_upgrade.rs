@@ -146,7 +146,7 @@ fn busy_and_slow(
 #[test]
 fn tunnels_go_on_to_the_byte() {
     let upstream = Upstream::bind();
-    let setup = tunnel::setup(&upstream).gateway("workers: 2").gateway(LOG);
+    let setup = tunnel::setup(&upstream).gateway("workers: 2").gateway("timeouts: {tunnel_idle: 1h}").gateway(LOG);
     let mut upgraded = Upgraded::start(&setup);
     let mut quiet: Vec<Tunnel> = (0..TUNNELS).map(|_| Tunnel::open(&upgraded.gateway, &upstream)).collect();
     quiet.iter_mut().for_each(Tunnel::check);
@@ -154,8 +154,10 @@ fn tunnels_go_on_to_the_byte() {
     busy_and_slow(&mut upgraded, &upstream, |upgraded, move_on, read_all| {
         move_on();
         let first = upgraded.upgrade();
-        upgraded.await_old();
+        // Not for the end of the process, for which the kernel may take its time, while senders pause ever longer.
+        eventually("everything to be taken over", || upgraded.gateway.log().contains("holds nothing any more"));
         read_all();
+        upgraded.await_old();
         move_on();
         // And once more, by the successor.
         upgraded.upgrade();
