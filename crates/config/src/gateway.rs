@@ -115,7 +115,7 @@ object! {
         head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// Between two reads of a request body; then 408.
         body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// Between two successful writes to a client; then the connection is closed.
+        /// While a response waits for the client: the time in which it must take 240 bytes a second on average, and at least 1,024; then the connection, or the stream of HTTP/2, is closed.
         send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// A connection without a request; then it is closed.
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));

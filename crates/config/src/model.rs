@@ -183,7 +183,7 @@ pub enum Host {
 pub struct UpstreamTimeouts {
     /// TCP connect.
     pub connect: Duration,
-    /// Between two successful writes.
+    /// In which the node must take at least 1,024 bytes of what waits for it.
     pub send: Duration,
     /// Between two successful reads.
     pub read: Duration,

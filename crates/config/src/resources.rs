@@ -229,7 +229,7 @@ object! {
     pub(crate) struct TimeoutKeys: Copy {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
-        /// Between two successful writes.
+        /// While a part of the request waits for the node: the time in which it must take at least 1,024 bytes, or all of it.
         send: Duration = UPSTREAM_TIMEOUT => optional;
         /// Between two successful reads.
         read: Duration = UPSTREAM_TIMEOUT => optional;

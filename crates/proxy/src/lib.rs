@@ -44,6 +44,7 @@ mod stream_proxy;
 mod troubles;
 mod tunnel;
 mod turns;
+mod uptake;
 mod variables;
 mod worker;
 

@@ -81,10 +81,10 @@ pub(crate) async fn connect(
 }
 
 async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<Stream> {
-    let (is_http2, is_grpc) = (destination.http2, destination.grpc);
+    let (address, is_http2, is_grpc) = (destination.address, destination.http2, destination.grpc);
     let stream = open_bytes(worker, destination).await?;
     match is_http2 {
-        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, is_grpc).await?))),
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, is_grpc).await?))),
         false => Ok(stream),
     }
 }

@@ -9,6 +9,7 @@ use crate::exchange::Exchange;
 use crate::http2;
 use crate::plan::{Settings, TimeoutsMs};
 use crate::stream::Stream;
+use crate::uptake::{self, Uptake};
 use crate::worker::Worker;
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
@@ -83,6 +84,9 @@ pub(crate) struct Relay<'a> {
     pub(crate) try_began_ms: u64,
     request_moved_ms: u64,
     response_moved_ms: u64,
+    /// How the node takes what of the request waits for it, and the client what of the response does.
+    node_takes: Option<Uptake>,
+    client_takes: Option<Uptake>,
     /// When the client's end of sending was seen, or last probed; zero: not yet.
     half_closed_ms: u64,
     /// Whether the client's connection goes on after the response; known from its head on.
@@ -95,6 +99,7 @@ pub(crate) struct Bounds {
     pub(crate) node: TimeoutsMs,
     pub(crate) client_body_ms: u64,
     pub(crate) client_send_ms: u64,
+    pub(crate) client_send_bytes_min: u64,
     pub(crate) response_head: HeadLimits,
     /// When the client wants its whole response at the latest; far away where it does not say so.
     pub(crate) deadline_ms: u64,
@@ -109,6 +114,7 @@ impl Bounds {
             node,
             client_body_ms: settings.body_ms,
             client_send_ms: settings.send_ms,
+            client_send_bytes_min: uptake::client_bytes_min(settings.send_ms),
             response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
             deadline_ms: FAR_MS,
         }
@@ -140,6 +146,8 @@ impl<'a> Relay<'a> {
             try_began_ms: now,
             request_moved_ms: now,
             response_moved_ms: now,
+            node_takes: None,
+            client_takes: None,
             half_closed_ms,
             keep_alive: false,
         }
@@ -201,9 +209,13 @@ impl<'a> Relay<'a> {
                 let buffers = &self.worker.buffers;
                 let flushed = self.x.to_node.poll_flush(cx, self.node, self.x.from_client.content(), buffers);
                 self.x.from_client.written_but(self.x.to_node.content_left());
+                let now_ms = self.worker.clock.now_ms();
                 if self.x.to_node.total != before {
-                    self.request_moved_ms = self.worker.clock.now_ms();
+                    self.request_moved_ms = now_ms;
                 }
+                let total = self.x.to_node.total;
+                self.node_takes =
+                    taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], uptake::BYTES_MIN);
                 match flushed {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(Ok(())) => {}
@@ -313,9 +325,12 @@ impl<'a> Relay<'a> {
         if self.phase == Phase::Body {
             x.from_node.written_but(x.to_client.content_left());
         }
+        let now_ms = self.worker.clock.now_ms();
         if x.to_client.total != before {
-            self.response_moved_ms = self.worker.clock.now_ms();
+            self.response_moved_ms = now_ms;
         }
+        let (counts, bytes_min) = ([before, x.to_client.total], self.bounds.client_send_bytes_min);
+        self.client_takes = taking(self.client_takes, flushed.is_pending(), now_ms, counts, bytes_min);
         match flushed {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
@@ -372,12 +387,14 @@ impl<'a> Relay<'a> {
         };
         let sending = !self.request_sent && !self.node_deaf;
         if sending && !self.x.to_node.is_idle() {
-            consider(self.request_moved_ms + self.bounds.node.send, Wait::NodeSend);
+            let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
+            consider(since_ms + self.bounds.node.send, Wait::NodeSend);
         } else if sending && !self.awaits_continue {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
         if !self.x.to_client.is_idle() {
-            consider(self.response_moved_ms + self.bounds.client_send_ms, Wait::ClientSend);
+            let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
+            consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
         } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
@@ -403,6 +420,15 @@ impl<'a> Relay<'a> {
         }
         Ok(())
     }
+}
+
+/// How what waits is taken after a write that took it from the first count of bytes to the second; as long as some still waits.
+fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 2], bytes_min: u64) -> Option<Uptake> {
+    is_waiting.then(|| {
+        let mut uptake = earlier.unwrap_or_else(|| Uptake::begin(now_ms, counts[0]));
+        uptake.update(now_ms, counts[1], bytes_min);
+        uptake
+    })
 }
 
 /// Whether a client that closed its sending side waits for its response. Its FIN does not tell it from one that is gone.

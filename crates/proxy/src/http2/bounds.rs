@@ -2,12 +2,17 @@
 
 use crate::plan::Settings;
 
-/// Streams that a client may have open at once on one connection.
+/// Streams that may be open at once on one connection.
 pub(super) const STREAMS_MAX: u32 = 128;
 /// Bytes of a body that the other side may send on one stream before we have passed them on.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 64 * 1024 - 1;
-/// The same of all streams of a connection together.
-pub(super) const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The same of all streams of a connection together: room for each, so that what is not read of one holds up no other.
+pub(super) const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
+/// A frame of a body with fewer bytes takes more memory than its content, as long as `h2` has it.
+pub(super) const SMALL_FRAME_BYTES: usize = 256;
+/// Such frames that come on a connection before all that `h2` has of its bodies is taken out (see [`super::bodies`]). `h2` itself
+/// would bear 16,384 with nothing in them but a byte: half the connection's window, 255 bytes a frame.
+pub(super) const SMALL_FRAMES_MAX: u32 = 256;
 /// Bytes of one frame that we take.
 pub(super) const FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes of a body that one stream may have waiting for the connection to take them.
@@ -16,17 +21,14 @@ pub(super) const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
 pub(super) const RESET_STREAMS_MAX: usize = 64;
 /// Streams reset by the client before we had even seen them; beyond it the connection is closed (CVE-2023-44487).
 pub(super) const UNSEEN_RESETS_MAX: usize = 64;
-/// Streams that we reset for what the client did wrong on them; beyond it the connection is closed (CVE-2025-8671).
-pub(super) const ERROR_RESETS_MAX: usize = 256;
-/// Streams that a client may reset within a second while they are served; beyond it the connection is closed.
+/// Streams within a second that a client resets while they are served, or that are reset for what it did wrong on them; beyond it
+/// the connection is closed (CVE-2025-8671).
 pub(super) const RESETS_PER_SECOND_MAX: u32 = 2 * STREAMS_MAX;
 /// Frames that move nothing (PING, SETTINGS, PRIORITY, empty DATA, …) within a second, with none that does between them;
 /// beyond it the connection is closed.
 pub(super) const FRUITLESS_FRAMES_PER_SECOND_MAX: u32 = 1_000;
 /// Bytes gathered before they are written; the connection takes no more of its streams while they wait.
 pub(super) const OUTPUT_BYTES_MAX: usize = 32 * 1024;
-/// Bytes that a client must take within `gateway.timeouts.send` while what it was sent waits for it.
-pub(super) const PROGRESS_BYTES_MIN: u64 = 1_024;
 /// How long a client is given to answer that it knows that the connection ends (RFC 9113 section 6.8).
 pub(super) const GOODBYE_MS: u64 = 500;
 

@@ -1,5 +1,6 @@
 //! One request of a client that speaks HTTP/2, as a connection of HTTP/1.1 that our engine serves.
 
+use super::bodies::{Bodies, Reader};
 use super::incoming::{Incoming, broken};
 use super::outgoing::{self, Outgoing, malformed};
 use super::request;
@@ -26,6 +27,7 @@ pub(super) struct Shared {
     pub(super) malformed: Cell<u32>,
     /// Woken when the last request is served: the connection is idle then.
     pub(super) driver: RefCell<Option<Waker>>,
+    pub(super) bodies: Rc<Bodies>,
     scratch: RefCell<Scratch>,
 }
 
@@ -72,7 +74,7 @@ impl ClientStream {
             method: Method::from_bytes(method.as_bytes()),
             is_connect,
             request: Some(parts),
-            incoming: Incoming::new(body, is_chunked),
+            incoming: Incoming::new(Reader::new(shared.bodies.clone(), body), is_chunked),
             response: Sending::Head(respond, Vec::new()),
             is_gone: false,
         }

@@ -2,7 +2,7 @@
 
 use super::bounds::*;
 use super::client_stream::{ClientStream, Shared};
-use super::frames::{Rate, Watch};
+use super::frames::Rate;
 use super::transport::{Io, Transport};
 use crate::accept::Open;
 use crate::client::{self, Client};
@@ -12,6 +12,7 @@ use crate::metrics::{Active, Busy};
 use crate::plan::Settings;
 use crate::stream::Stream;
 use crate::tunnel::Tunnel;
+use crate::uptake::{self, Uptake};
 use crate::worker::Worker;
 use bytes::Bytes;
 use h2::server::{Builder, Connection};
@@ -38,7 +39,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin = Origin { peer: *peer, local: *local, listener: *listener, forwarded, tls, is_https: *is_https };
-    let transport = Transport::new(stream, early, Watch::of_client(), &worker.buffers, &worker.clock);
+    let transport = Transport::to_client(stream, early, &worker.buffers, &worker.clock);
     let Some(connection) = shake_hands(worker, timer, &transport).await else { return };
     let now_ms = worker.clock.now_ms();
     let mut driver = Driver {
@@ -50,7 +51,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         shared: Rc::default(),
         busy: None,
         quiet_since_ms: now_ms,
-        stuck: Progress { since_ms: now_ms, written: 0 },
+        stuck: Uptake::begin(now_ms, 0),
         parting_since_ms: None,
         resets: Rate::default(),
         accepted: 0,
@@ -91,15 +92,9 @@ fn builder(settings: &Settings) -> Builder {
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
-        .max_local_error_reset_streams(Some(ERROR_RESETS_MAX));
+        // It would count them over the life of the connection; we do by the second.
+        .max_local_error_reset_streams(None);
     builder
-}
-
-/// Since when the client has taken too little of what waits for it.
-struct Progress {
-    since_ms: u64,
-    /// Bytes written to it by then.
-    written: u64,
 }
 
 struct Driver<'w, 't, 'a> {
@@ -112,7 +107,7 @@ struct Driver<'w, 't, 'a> {
     /// While requests are served.
     busy: Option<(Busy<'w>, Active<'w>)>,
     quiet_since_ms: u64,
-    stuck: Progress,
+    stuck: Uptake,
     /// When the client was told that the connection ends; what is in flight is served to its end.
     parting_since_ms: Option<u64>,
     resets: Rate,
@@ -139,6 +134,7 @@ impl Driver<'_, '_, '_> {
                         self.count_refused(u64::from(is_fault));
                         return Poll::Ready(());
                     }
+                    Poll::Pending if self.transport.take_gathering_due() => self.shared.bodies.gather(),
                     Poll::Pending => break,
                 }
             }
@@ -177,6 +173,7 @@ impl Driver<'_, '_, '_> {
         self.refused += by_h2;
         let count = by_h2 + u64::from(self.shared.malformed.take());
         if count > 0 {
+            self.shared.resets.set(self.shared.resets.get().saturating_add(u32::try_from(count).unwrap_or(u32::MAX)));
             self.worker.counters.http2_requests_refused.add(count);
             let why = "malformed, with too large fields, or more at once than a connection may have";
             self.worker.troubles.note_streams(self.origin.peer, count, why);
@@ -230,12 +227,13 @@ impl Driver<'_, '_, '_> {
         // Of responses that are out of our hands, only what the client takes of the connection tells that it reads them.
         let must_move = is_full || (!is_serving && self.connection.has_streams());
         let written = self.transport.written();
-        if !must_move || written >= self.stuck.written + PROGRESS_BYTES_MIN {
-            self.stuck = Progress { since_ms: now_ms, written };
+        match must_move {
+            true => self.stuck.update(now_ms, written, uptake::client_bytes_min(settings.send_ms)),
+            false => self.stuck = Uptake::begin(now_ms, written),
         }
         let mut deadline_ms = now_ms + settings.keepalive_ms;
         if must_move {
-            deadline_ms = self.stuck.since_ms + settings.send_ms;
+            deadline_ms = self.stuck.since_ms() + settings.send_ms;
             if now_ms >= deadline_ms {
                 return Wait::Over;
             }

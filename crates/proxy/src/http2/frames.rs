@@ -3,11 +3,12 @@
 //! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this
 //! is what bounds that. Nothing here is believed of a frame but its length and type.
 
-use super::bounds::FRUITLESS_FRAMES_PER_SECOND_MAX;
+use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, SMALL_FRAME_BYTES};
+use super::windows::{self, Windows};
 use stillgate_wire::Progress;
 
 /// Bytes of a frame's header (RFC 9113 section 4.1).
-const HEADER_BYTES: usize = 9;
+pub(super) const HEADER_BYTES: usize = 9;
 /// What a client's connection begins with.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -20,11 +21,42 @@ pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
     }
 }
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+/// Types of frames (RFC 9113 section 6), and one that has none and is ignored (section 5.5).
+pub(super) mod kind {
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const SETTINGS: u8 = 4;
+    pub(crate) const WINDOW_UPDATE: u8 = 8;
+    pub(crate) const CONTINUATION: u8 = 9;
+    pub(crate) const UNKNOWN: u8 = 0xff;
+}
+
+const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameHead {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) stream: u32,
+    pub(super) payload_bytes: usize,
+}
+
+impl FrameHead {
+    /// That of a frame which begins with these bytes; `None` where there are too few.
+    pub(super) fn of(bytes: &[u8]) -> Option<FrameHead> {
+        let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<HEADER_BYTES>()?;
+        let payload_bytes = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        // Without the reserved bit.
+        Some(FrameHead { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload_bytes })
+    }
+
+    fn is_last_of_stream(&self) -> bool {
+        self.flags & END_STREAM != 0
+    }
+}
 
 /// Where in the frames of one direction we are.
 #[derive(Debug, Default)]
@@ -58,7 +90,8 @@ impl Frames {
     }
 
     /// Whether one of the frames whose headers end in these bytes moves a request or a response on, and how many do not.
-    pub(super) fn walk(&mut self, mut bytes: &[u8]) -> Walked {
+    /// `each` is given all of them.
+    fn walk(&mut self, mut bytes: &[u8], mut each: impl FnMut(&FrameHead)) -> Walked {
         let mut walked = Walked::default();
         loop {
             let skip = self.skip.min(bytes.len());
@@ -75,29 +108,30 @@ impl Frames {
             self.header[self.have..self.have + take].copy_from_slice(&bytes[..take]);
             self.have += take;
             bytes = &bytes[take..];
-            if self.have == HEADER_BYTES {
+            if self.have == HEADER_BYTES
+                && let Some(head) = FrameHead::of(&self.header)
+            {
                 self.have = 0;
-                let [a, b, c, kind, flags, stream @ ..] = self.header;
-                self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                match kind {
-                    DATA if self.skip > 0 || flags & END_STREAM != 0 => walked.moves = true,
-                    HEADERS => walked.moves = true,
+                self.skip = head.payload_bytes;
+                match head.kind {
+                    kind::DATA if self.skip > 0 || head.is_last_of_stream() => walked.moves = true,
+                    kind::HEADERS => walked.moves = true,
                     _ => walked.fruitless += 1,
                 }
-                // Without the reserved bit.
-                self.follow_head(kind, flags, u32::from_be_bytes(stream) & 0x7fff_ffff);
+                self.follow_head(&head);
+                each(&head);
             }
         }
     }
 
     /// The numbers of streams only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
-    fn follow_head(&mut self, kind: u8, flags: u8, stream: u32) {
-        let is_new = kind == HEADERS && stream > self.opened;
+    fn follow_head(&mut self, head: &FrameHead) {
+        let is_new = head.kind == kind::HEADERS && head.stream > self.opened;
         if is_new {
-            self.opened = stream;
+            self.opened = head.stream;
         }
-        if is_new || (kind == CONTINUATION && self.head == Head::Begun) {
-            self.head = if flags & END_HEADERS != 0 { Head::Ending } else { Head::Begun };
+        if is_new || (head.kind == kind::CONTINUATION && self.head == Head::Begun) {
+            self.head = if head.flags & END_HEADERS != 0 { Head::Ending } else { Head::Begun };
         }
     }
 }
@@ -139,6 +173,10 @@ pub(super) struct Watch {
     received: Frames,
     sent: Frames,
     fruitless: Rate,
+    /// Of a node: the windows that it has opened.
+    windows: Option<Windows>,
+    /// Small frames of bodies that have come since they were last gathered.
+    pub(super) small: u32,
     /// Streams that the peer has opened, with a whole head.
     pub(super) opened: u64,
     /// The peer sends what moves nothing, too often.
@@ -151,17 +189,45 @@ impl Watch {
             received: Frames::after_preface(),
             sent: Frames::default(),
             fruitless: Rate::default(),
+            windows: None,
+            small: 0,
             opened: 0,
             is_flooded: false,
         }
     }
 
     pub(super) fn of_node() -> Watch {
-        Watch { received: Frames::default(), sent: Frames::after_preface(), ..Watch::of_client() }
+        let windows = Some(Windows::new());
+        Watch { received: Frames::default(), sent: Frames::after_preface(), windows, ..Watch::of_client() }
+    }
+
+    /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and, if that is small and of a kind
+    /// that is looked into, its payload.
+    pub(super) fn amend(&mut self, frame: &mut [u8]) {
+        let Some(head) = FrameHead::of(frame) else { return };
+        let payload = &frame[HEADER_BYTES..];
+        match (head.kind, &mut self.windows) {
+            // `h2` ends the connection at the 101st in its life. What is too many of them within a second, we say.
+            (kind::DATA, _) if head.payload_bytes == 0 && !head.is_last_of_stream() && head.stream != 0 => {
+                frame[3] = kind::UNKNOWN;
+            }
+            (kind::SETTINGS, Some(windows)) if head.flags & ACK == 0 => windows.set(payload),
+            (kind::WINDOW_UPDATE, Some(windows)) => {
+                let is_too_large = windows.opened(&head, payload);
+                if is_too_large {
+                    windows::into_reset(frame);
+                }
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
-        let walked = self.received.walk(bytes);
+        let small = &mut self.small;
+        let walked = self.received.walk(bytes, |head| {
+            let is_small = head.kind == kind::DATA && (1..SMALL_FRAME_BYTES).contains(&head.payload_bytes);
+            *small += u32::from(is_small && !head.is_last_of_stream());
+        });
         self.opened += walked.opened;
         if walked.moves {
             self.fruitless.clear();
@@ -171,7 +237,13 @@ impl Watch {
 
     /// A client that only reads tells its progress by frames that move nothing: its window updates.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        if self.sent.walk(bytes).moves {
+        let windows = &mut self.windows;
+        let walked = self.sent.walk(bytes, |head| {
+            if let (kind::DATA, Some(windows)) = (head.kind, &mut *windows) {
+                windows.sent(head.stream, head.payload_bytes);
+            }
+        });
+        if walked.moves {
             self.fruitless.clear();
         }
     }
@@ -188,7 +260,7 @@ mod tests {
     }
 
     fn of_stream(stream: u8) -> Vec<u8> {
-        let mut head = frame(HEADERS, END_HEADERS, 3);
+        let mut head = frame(kind::HEADERS, END_HEADERS, 3);
         head[HEADER_BYTES - 1] = stream;
         head
     }
@@ -201,7 +273,7 @@ mod tests {
                 let mut walker = Frames::default();
                 let mut seen = Walked::default();
                 for piece in bytes.chunks(step) {
-                    let walked = walker.walk(piece);
+                    let walked = walker.walk(piece, |_| {});
                     seen.moves |= walked.moves;
                     seen.fruitless += walked.fruitless;
                     seen.opened += walked.opened;

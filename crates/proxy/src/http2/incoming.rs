@@ -2,10 +2,10 @@
 //!
 //! Only what the engine takes is released to flow control: what is held of a stream is bounded by its window.
 
+use super::bodies::Reader;
 use super::grpc_web;
 use crate::grpc::Web;
 use bytes::{Buf, Bytes};
-use h2::RecvStream;
 use http::header::{self, HeaderMap};
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -22,11 +22,11 @@ enum State {
 
 /// The body of one message, and what of its head the engine has not read yet.
 pub(super) struct Incoming {
-    body: RecvStream,
+    body: Reader,
     /// Our own bytes before those of `data`: the head, chunk lines, trailers.
     staged: Vec<u8>,
     staged_read: usize,
-    /// Of the DATA frame that came last, what the engine has not read.
+    /// Of the part that came last, what the engine has not read.
     data: Bytes,
     is_chunked: bool,
     /// The end of a chunk is to be written behind `data`.
@@ -39,7 +39,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// `is_chunked`: the head announces the chunked coding; else it tells the length, which may be none.
-    pub(super) fn new(body: RecvStream, is_chunked: bool) -> Incoming {
+    pub(super) fn new(body: Reader, is_chunked: bool) -> Incoming {
         Incoming {
             body,
             staged: Vec::new(),
@@ -71,7 +71,7 @@ impl Incoming {
 
     /// Whether its sender has ended it, and nothing of it is left with the library.
     pub(super) fn has_ended(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.has_ended()
     }
 
     /// Whether the engine has read all of it.
@@ -119,7 +119,7 @@ impl Incoming {
         }
         space.put_slice(&self.data[..take]);
         self.data.advance(take);
-        self.body.flow_control().release_capacity(take).map_err(broken)?;
+        self.body.release(take).map_err(broken)?;
         if self.data.is_empty() && self.in_chunk {
             self.in_chunk = false;
             self.staged.extend_from_slice(b"\r\n");
@@ -135,7 +135,7 @@ impl Incoming {
             Some(data) if data.is_empty() => {}
             // One frame at a time: it is held as text until it is read, and no more is taken before.
             Some(data) if self.web.is_some_and(|web| web.wants_text) => {
-                self.body.flow_control().release_capacity(data.len())?;
+                self.body.release(data.len())?;
                 self.push_chunk(grpc_web::encode(&data).as_bytes());
             }
             Some(data) => {

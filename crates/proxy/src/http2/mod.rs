@@ -3,19 +3,21 @@
 //!
 //! ```text
 //!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)
-//!                             │ h2             │ h2
+//!              inbound        │ h2             │ h2   inbound                  (what `h2` is given of the bytes that came)
 //!                        client_stream    node_stream                          (an exchange has one of either, or sockets)
 //!                           request          response                          (heads)
-//!                             incoming, outgoing                               (bodies)
+//!                       bodies, incoming, outgoing                             (bodies)
 //!                                            grpc_web                          (what becomes gRPC on the way)
 //! ```
 
+mod bodies;
 mod bounds;
 mod client_stream;
 mod connecting;
 mod connection;
 mod frames;
 mod grpc_web;
+mod inbound;
 mod incoming;
 mod node;
 mod node_stream;
@@ -23,6 +25,7 @@ mod outgoing;
 mod request;
 mod response;
 mod transport;
+mod windows;
 
 pub(crate) use client_stream::ClientStream;
 pub(crate) use connecting::{Connecting, Wanted};

@@ -1,7 +1,7 @@
 //! A connection of HTTP/2 to a node, shared by all requests that are under way on it.
 
+use super::bodies::Bodies;
 use super::bounds::*;
-use super::frames::Watch;
 use super::node_stream::NodeStream;
 use super::transport::{Io, Transport};
 use crate::mistaken::Mistaken;
@@ -13,6 +13,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -27,12 +28,13 @@ pub(super) struct Shared {
     pub(super) live: Cell<usize>,
     /// No further request is to go this way.
     pub(super) is_retired: Cell<bool>,
-    /// How many the node allows.
+    /// How many there may be at once.
     live_max: Cell<usize>,
     /// What the node seems to speak instead.
     pub(super) mistaken: Cell<Option<Mistaken>>,
     /// Whether calls of gRPC-Web go to the node as such of gRPC.
     pub(super) bridges_web: bool,
+    pub(super) bodies: Rc<Bodies>,
     pub(super) scratch: RefCell<Scratch>,
 }
 
@@ -44,6 +46,7 @@ impl Shared {
             live_max: Cell::new(STREAMS_MAX as usize),
             mistaken: Cell::new(None),
             bridges_web,
+            bodies: Rc::default(),
             scratch: RefCell::default(),
         }
     }
@@ -86,43 +89,68 @@ impl NodeConnection {
     }
 }
 
-/// Begins HTTP/2 on a connection just made. The node need not have answered for requests to be sent.
-pub(crate) async fn connect(worker: &Rc<Worker>, stream: Stream, bridges_web: bool) -> io::Result<NodeConnection> {
+/// Begins HTTP/2 on a connection just made to `node`, which need not have answered for requests to be sent.
+pub(crate) async fn connect(
+    worker: &Rc<Worker>,
+    stream: Stream,
+    node: SocketAddr,
+    bridges_web: bool,
+) -> io::Result<NodeConnection> {
     let server_name = stream.server_name().cloned();
     let shared = Rc::new(Shared::new(bridges_web));
     let (tell, begun) = oneshot::channel();
-    spawn_local(drive(worker.clone(), stream, shared.clone(), tell));
+    spawn_local(drive(worker.clone(), stream, node, shared.clone(), tell));
     let send = begun.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))?;
     Ok(NodeConnection { send, shared, server_name })
 }
 
 /// Moves the connection's frames until it ends.
-async fn drive(worker: Rc<Worker>, mut stream: Stream, shared: Rc<Shared>, begun: oneshot::Sender<SendRequest<Bytes>>) {
-    let transport = Transport::new(&mut stream, &[], Watch::of_node(), &worker.buffers, &worker.clock);
+async fn drive(
+    worker: Rc<Worker>,
+    mut stream: Stream,
+    node: SocketAddr,
+    shared: Rc<Shared>,
+    begun: oneshot::Sender<SendRequest<Bytes>>,
+) {
+    let transport = Transport::to_node(&mut stream, &worker.buffers, &worker.clock);
     let builder = builder(&worker.snapshot().plan.settings);
     let Ok((send, mut connection)) = builder.handshake(transport.io()).await else { return };
     if begun.send(send).is_err() {
         return;
     }
-    poll_fn(|cx| poll(cx, &mut connection, &transport, &shared)).await;
+    let fault = poll_fn(|cx| poll(cx, &mut connection, &transport, &shared)).await;
     // Before the requests on it look why they failed: they are woken, and this task has not paused since.
     shared.mistaken.set(transport.mistaken());
+    if let Some(fault) = fault {
+        worker.troubles.note_node_connection(node, fault);
+    }
 }
 
+/// Ready when the connection has ended, with the node's fault where it was one of HTTP/2.
 fn poll(
     cx: &mut Context<'_>,
     connection: &mut Connection<Io<'_, '_>, Bytes>,
     transport: &Transport<'_>,
     shared: &Shared,
-) -> Poll<()> {
-    let ended = Pin::new(&mut *connection).poll(cx).is_ready();
+) -> Poll<Option<String>> {
+    let ended = loop {
+        let polled = Pin::new(&mut *connection).poll(cx);
+        if polled.is_ready() || !transport.take_gathering_due() {
+            break polled;
+        }
+        shared.bodies.gather();
+    };
     let flushed = transport.poll_flush(cx);
-    shared.live_max.set(connection.max_concurrent_send_streams());
+    // However many the node allows, the window has room for so many.
+    shared.live_max.set(connection.max_concurrent_send_streams().min(STREAMS_MAX as usize));
     // What waits to be written is bounded, and so is, by its exchange, how long each request waits for its answer.
-    if ended || transport.is_flooded() || matches!(flushed, Poll::Ready(Err(_))) {
-        return Poll::Ready(());
+    match ended {
+        Poll::Ready(Err(error)) if error.is_library() => Poll::Ready(Some(error.to_string())),
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending if transport.is_flooded() => Poll::Ready(Some("a flood of frames that move nothing".to_owned())),
+        Poll::Pending if matches!(flushed, Poll::Ready(Err(_))) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
     }
-    Poll::Pending
 }
 
 fn builder(settings: &Settings) -> Builder {
@@ -135,6 +163,7 @@ fn builder(settings: &Settings) -> Builder {
         .max_header_list_size(field_section_bytes_max(settings))
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
-        .max_local_error_reset_streams(Some(ERROR_RESETS_MAX));
+        // Each is a request of ours, so there are no more than we send.
+        .max_local_error_reset_streams(None);
     builder
 }

@@ -1,5 +1,6 @@
 //! One request to a node that speaks HTTP/2, as a connection of HTTP/1.1 that our engine writes it to.
 
+use super::bodies::Reader;
 use super::grpc_web;
 use super::incoming::{Incoming, broken};
 use super::node::Shared;
@@ -127,6 +128,7 @@ impl NodeStream {
             parts.headers.remove(header::CONTENT_LENGTH);
             kind = response::Body::Chunked;
         }
+        let body = Reader::new(self.shared.bodies.clone(), body);
         let mut incoming = Incoming::new(body, kind == response::Body::Chunked);
         if let Some(web) = web {
             incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));

@@ -3,8 +3,9 @@
 //! `h2` flushes whenever its own small buffer is full. Here a flush of it does nothing; whoever drives the connection
 //! flushes when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
-use super::bounds::OUTPUT_BYTES_MAX;
+use super::bounds::{OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
 use super::frames::Watch;
+use super::inbound::Inbound;
 use crate::buffer::Buffers;
 use crate::clock::Clock;
 use crate::mistaken::Mistaken;
@@ -30,6 +31,7 @@ struct Inner<'a> {
     output: Vec<u8>,
     sent: usize,
     written: u64,
+    inbound: Inbound,
     watch: Watch,
     /// `h2` waits for room to write, and looks at nothing that has come until there is.
     is_held_up: bool,
@@ -39,17 +41,42 @@ struct Inner<'a> {
 }
 
 impl<'a> Transport<'a> {
-    pub(super) fn new(
+    /// To a client, of whose bytes `early` were read already.
+    pub(super) fn to_client(
         stream: &'a mut Stream,
         early: &'a [u8],
+        buffers: &'a Buffers,
+        clock: &'a Clock,
+    ) -> Transport<'a> {
+        Transport::new(stream, early, Inbound::of_client(), Watch::of_client(), buffers, clock)
+    }
+
+    pub(super) fn to_node(stream: &'a mut Stream, buffers: &'a Buffers, clock: &'a Clock) -> Transport<'a> {
+        Transport::new(stream, &[], Inbound::of_node(), Watch::of_node(), buffers, clock)
+    }
+
+    fn new(
+        stream: &'a mut Stream,
+        early: &'a [u8],
+        inbound: Inbound,
         watch: Watch,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        let output = Vec::new();
-        let (sent, written, is_held_up, has_read, mistaken) = (0, 0, false, false, None);
-        let inner =
-            Inner { stream, buffers, clock, early, output, sent, written, watch, is_held_up, has_read, mistaken };
+        let inner = Inner {
+            stream,
+            buffers,
+            clock,
+            early,
+            output: Vec::new(),
+            sent: 0,
+            written: 0,
+            inbound,
+            watch,
+            is_held_up: false,
+            has_read: false,
+            mistaken: None,
+        };
         Transport { inner: RefCell::new(inner) }
     }
 
@@ -77,6 +104,16 @@ impl<'a> Transport<'a> {
     /// What a node seems to speak instead of HTTP/2.
     pub(super) fn mistaken(&self) -> Option<Mistaken> {
         self.inner.borrow().mistaken
+    }
+
+    /// Whether `h2` is given nothing more until small frames that came have been gathered; they are supposed to be after this.
+    pub(super) fn take_gathering_due(&self) -> bool {
+        let small = &mut self.inner.borrow_mut().watch.small;
+        let is_due = *small >= SMALL_FRAMES_MAX;
+        if is_due {
+            *small = 0;
+        }
+        is_due
     }
 
     /// Whether the peer sends frames that move nothing, too often; nothing more is read of it then.
@@ -126,17 +163,21 @@ pub(super) struct Io<'t, 'a>(&'t Transport<'a>);
 impl AsyncRead for Io<'_, '_> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.inner.borrow_mut();
-        if inner.watch.is_flooded {
+        // Who drives the connection looks at both before it waits.
+        if inner.watch.is_flooded || inner.watch.small >= SMALL_FRAMES_MAX {
             return Poll::Pending;
         }
         let before = space.filled().len();
-        if inner.early.is_empty() {
-            ready!(inner.stream.poll_read(cx, space))?;
-        } else {
-            let (now, later) = inner.early.split_at(inner.early.len().min(space.remaining()));
+        let (stream, early) = (&mut *inner.stream, &mut inner.early);
+        ready!(inner.inbound.poll_read(cx, space, &mut inner.watch, |cx, space| {
+            if early.is_empty() {
+                return stream.poll_read(cx, space);
+            }
+            let (now, later) = early.split_at(early.len().min(space.remaining()));
             space.put_slice(now);
-            inner.early = later;
-        }
+            *early = later;
+            Poll::Ready(Ok(()))
+        }))?;
         if !std::mem::replace(&mut inner.has_read, true) {
             inner.mistaken = Mistaken::of(&space.filled()[before..], true);
         }
@@ -196,7 +237,7 @@ mod tests {
             SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
             SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
             let (mut stream, buffers, clock) = (Stream::Plain(socket), Buffers::default(), Clock::new());
-            let transport = Transport::new(&mut stream, &[], Watch::of_client(), &buffers, &clock);
+            let transport = Transport::to_client(&mut stream, &[], &buffers, &clock);
             let bytes = [0; OUTPUT_BYTES_MAX];
             let write = |cx: &mut Context<'_>| Pin::new(&mut transport.io()).poll_write(cx, &bytes);
             poll_fn(|cx| {

@@ -1,0 +1,218 @@
+//! What `h2` reads of a connection: the bytes that came, but for what it would take amiss.
+//!
+//! Bytes stay where they were read into. The header of a frame never reaches `h2` in parts, nor does the whole of a small frame
+//! that is looked into, so each can be rewritten in place; what came of one too early is kept back until its rest is here.
+//!
+//! ```text
+//!   read:    … payload │ unit │ payload │ unit │ payload │ a part of a unit
+//!                        └ amended        └ amended        └ kept back, and the next read completes it alone
+//! ```
+
+use super::frames::{FrameHead, HEADER_BYTES, PREFACE, Watch, kind};
+use std::io;
+use std::task::{Context, Poll, ready};
+use tokio::io::ReadBuf;
+
+/// Bytes of a payload that is looked into: ten settings, more than there are.
+const PAYLOAD_BYTES_MAX: usize = 60;
+const UNIT_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX;
+
+/// Where in the frames we are.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    /// Bytes until the next frame.
+    skip: usize,
+    /// A unit that came in parts, and how much of it is here.
+    unit: [u8; UNIT_BYTES_MAX],
+    have: usize,
+    /// How much of it `h2` has, once it is whole.
+    given: Option<usize>,
+}
+
+impl Inbound {
+    pub(super) fn of_node() -> Inbound {
+        Inbound { skip: 0, unit: [0; UNIT_BYTES_MAX], have: 0, given: None }
+    }
+
+    /// Of a client, whose preface comes first.
+    pub(super) fn of_client() -> Inbound {
+        Inbound { skip: PREFACE.len(), ..Inbound::of_node() }
+    }
+
+    /// Reads from `source`, which is ready with nothing at the end of the connection, and then so is this.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+        watch: &mut Watch,
+        mut source: impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let before = space.filled().len();
+        loop {
+            if self.have > 0 {
+                ready!(self.poll_unit(cx, watch, &mut source))?;
+                self.give(space);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(source(cx, space))?;
+            let is_end = space.filled().len() == before;
+            self.pass(space, before, watch);
+            if is_end || space.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Amends what was read into `space` from `before` on, and keeps back a unit that it ends within.
+    fn pass(&mut self, space: &mut ReadBuf<'_>, before: usize, watch: &mut Watch) {
+        let bytes = space.filled_mut();
+        let mut at = before;
+        loop {
+            let step = self.skip.min(bytes.len() - at);
+            self.skip -= step;
+            at += step;
+            let rest = &mut bytes[at..];
+            let wanted = unit_bytes(rest);
+            if rest.len() < wanted {
+                self.unit[..rest.len()].copy_from_slice(rest);
+                self.have = rest.len();
+                return space.set_filled(at);
+            }
+            self.skip = payload_behind(rest);
+            watch.amend(&mut rest[..wanted]);
+            at += wanted;
+        }
+    }
+
+    /// Ready when the unit that came in parts is whole, or the connection at its end.
+    fn poll_unit(
+        &mut self,
+        cx: &mut Context<'_>,
+        watch: &mut Watch,
+        source: &mut impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        while self.given.is_none() {
+            let wanted = unit_bytes(&self.unit[..self.have]);
+            if self.have == wanted {
+                self.skip = payload_behind(&self.unit);
+                watch.amend(&mut self.unit[..wanted]);
+                self.given = Some(0);
+                break;
+            }
+            let mut part = ReadBuf::new(&mut self.unit[self.have..wanted]);
+            ready!(source(cx, &mut part))?;
+            match part.filled().len() {
+                0 => self.given = Some(0),
+                read => self.have += read,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn give(&mut self, space: &mut ReadBuf<'_>) {
+        let given = self.given.unwrap_or(0);
+        let take = (self.have - given).min(space.remaining());
+        space.put_slice(&self.unit[given..given + take]);
+        self.given = Some(given + take);
+        if given + take == self.have {
+            (self.have, self.given) = (0, None);
+        }
+    }
+}
+
+/// How many of these bytes, with which a frame begins, must be there at once.
+fn unit_bytes(bytes: &[u8]) -> usize {
+    let Some(head) = FrameHead::of(bytes) else { return HEADER_BYTES };
+    let is_looked_into = matches!(head.kind, kind::SETTINGS | kind::WINDOW_UPDATE);
+    HEADER_BYTES + if is_looked_into && head.payload_bytes <= PAYLOAD_BYTES_MAX { head.payload_bytes } else { 0 }
+}
+
+/// Bytes of a frame behind its unit.
+fn payload_behind(bytes: &[u8]) -> usize {
+    let payload_bytes = FrameHead::of(bytes).map_or(0, |head| head.payload_bytes);
+    HEADER_BYTES + payload_bytes - unit_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::task::Waker;
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    }
+
+    /// What passes of `bytes` that come in pieces of at most `step` and are read with room for `room`.
+    fn pass(bytes: &[u8], mut inbound: Inbound, mut watch: Watch, step: usize, room: usize) -> Vec<u8> {
+        let (mut rest, mut passed) = (bytes, Vec::new());
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            let mut space = vec![0; room + 1];
+            let mut space = ReadBuf::new(&mut space);
+            // What is there already is none of ours.
+            space.put_slice(&[7]);
+            let read = inbound.poll_read(&mut cx, &mut space, &mut watch, |_, space| {
+                let (now, later) = rest.split_at(step.min(rest.len()).min(space.remaining()));
+                space.put_slice(now);
+                rest = later;
+                Poll::Ready(Ok(()))
+            });
+            assert!(matches!(read, Poll::Ready(Ok(()))));
+            if space.filled().len() == 1 {
+                return passed;
+            }
+            passed.extend_from_slice(&space.filled()[1..]);
+        }
+    }
+
+    #[test]
+    fn empty_data_becomes_a_frame_without_meaning() {
+        let empty = frame(kind::DATA, 0, 1, &[]);
+        let kept = [
+            frame(kind::HEADERS, 4, 1, b"abc"),
+            frame(kind::DATA, 0, 1, b"abc"),
+            frame(kind::DATA, 1, 1, &[]),
+            // Padding counts for flow control.
+            frame(kind::DATA, 8, 1, &[0]),
+            // A fault of the connection's.
+            frame(kind::DATA, 0, 0, &[]),
+            frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0]),
+            frame(kind::SETTINGS, 0, 0, &[7; 600]),
+            frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]),
+            frame(kind::WINDOW_UPDATE, 0, 1, &[0; 3]),
+        ];
+        let bytes = kept.iter().flat_map(|frame| [frame.clone(), empty.clone()].concat()).collect::<Vec<_>>();
+        for step in 1..80 {
+            let passed = pass(&bytes, Inbound::of_node(), Watch::of_node(), step, 100);
+            let mut at = 0;
+            for frame in &kept {
+                assert_eq!(&passed[at..at + frame.len()], frame, "by {step}");
+                at += frame.len();
+                let replaced = FrameHead::of(&passed[at..]).unwrap();
+                assert!(replaced.kind > kind::CONTINUATION && replaced.payload_bytes == 0, "by {step}: {replaced:?}");
+                at += HEADER_BYTES;
+            }
+            assert_eq!(passed.len(), at);
+        }
+    }
+
+    proptest! {
+        /// Whatever comes, in whatever pieces: it passes in its order, and all of it.
+        #[test]
+        fn nothing_is_lost(bytes in proptest::collection::vec(0..5_u8, 0..400), step in 1..50_usize, room in 1..50_usize) {
+            for is_client in [false, true] {
+                let (inbound, watch) = match is_client {
+                    true => (Inbound::of_client(), Watch::of_client()),
+                    false => (Inbound::of_node(), Watch::of_node()),
+                };
+                let whole = pass(&bytes, if is_client { Inbound::of_client() } else { Inbound::of_node() },
+                    if is_client { Watch::of_client() } else { Watch::of_node() }, 1_000, 1_000);
+                let passed = pass(&bytes, inbound, watch, step, room);
+                prop_assert_eq!(passed.len(), bytes.len());
+                prop_assert_eq!(passed, whole);
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether what waits to be sent is taken at a least rate. A byte now and then is none: whoever takes no more holds memory, and a
+//! place at a node, for as long as it likes.
+
+/// What a client must take a second, on average over the time for sending, while more waits for it. Slower than any network.
+const CLIENT_BYTES_PER_SECOND_MIN: u64 = 240;
+/// What anybody must take within the time for sending, however short that is.
+pub(crate) const BYTES_MIN: u64 = 1_024;
+
+/// Bytes that a client must take within its time for sending.
+pub(crate) fn client_bytes_min(send_ms: u64) -> u64 {
+    (send_ms.saturating_mul(CLIENT_BYTES_PER_SECOND_MIN) / 1_000).max(BYTES_MIN)
+}
+
+/// Since when too little was taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Uptake {
+    since_ms: u64,
+    /// Bytes taken by then.
+    taken: u64,
+}
+
+impl Uptake {
+    /// Something begins to wait after so many bytes.
+    pub(crate) fn begin(now_ms: u64, taken: u64) -> Uptake {
+        Uptake { since_ms: now_ms, taken }
+    }
+
+    /// Bytes taken by now, of a count that only grows. It begins anew with each `bytes_min`.
+    pub(crate) fn update(&mut self, now_ms: u64, taken: u64, bytes_min: u64) {
+        if taken >= self.taken + bytes_min {
+            *self = Uptake::begin(now_ms, taken);
+        }
+    }
+
+    pub(crate) fn since_ms(&self) -> u64 {
+        self.since_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drip_is_no_progress() {
+        let mut uptake = Uptake::begin(100, 5_000);
+        for taken in 0..BYTES_MIN {
+            uptake.update(101 + taken, 5_000 + taken, BYTES_MIN);
+        }
+        assert_eq!(uptake.since_ms(), 100);
+        uptake.update(2_000, 5_000 + BYTES_MIN, BYTES_MIN);
+        assert_eq!(uptake.since_ms(), 2_000);
+    }
+
+    #[test]
+    fn clients_have_a_least_rate() {
+        assert_eq!([1, 1_000, 60_000, u64::MAX].map(client_bytes_min), [1_024, 1_024, 14_400, u64::MAX / 1_000]);
+    }
+}
