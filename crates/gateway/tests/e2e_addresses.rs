@@ -54,6 +54,36 @@ fn a_host_may_be_an_ipv6_address() {
     }
 }
 
+/// An address has many forms, and is one host in all of them, in the configuration as in requests.
+#[test]
+fn an_ipv6_address_is_the_same_host_however_it_is_written() {
+    let upstream = Upstream::echo();
+    let setup = Setup::resources(format!(
+        "upstreams: [{{id: u, type: roundrobin, nodes: {{\"{}\": 1}}}}]\nroutes:\n\
+         - {{id: short, uri: /short, host: \"[::1]\", upstream_id: u}}\n\
+         - {{id: long, uri: /long, host: \"[2001:0DB8:0:0:0:0:0:1]\", upstream_id: u}}\n\
+         - {{id: condition, uri: /condition, vars: [[host, \"==\", \"[::1]\"]], upstream_id: u}}\n\
+         - {{id: expression, expression: 'http.path == \"/expression\" && http.host == \"[::1]\"', upstream_id: u}}\n",
+        upstream.addr()
+    ));
+    let gateway = Gateway::start(STILLGATE, &setup);
+    for (path, host, status) in [
+        ("/short", "[::1]", 200),
+        ("/short", "[0:0:0:0:0:0:0:1]", 200),
+        ("/short", "[0000::0001]:8080", 200),
+        ("/short", "[::2]", 404),
+        ("/long", "[2001:db8::1]", 200),
+        ("/long", "[2001:DB8:0::1]:80", 200),
+        ("/condition", "[0:0:0:0:0:0:0:1]", 200),
+        ("/expression", "[0:0:0:0:0:0:0:1]", 200),
+        ("/expression", "[::2]", 404),
+    ] {
+        let mut client = gateway.client();
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(client.expect_response("GET").head.status(), status, "{path} {host:?}");
+    }
+}
+
 /// Some balancers write the client's port behind its address. Were it not read, the balancer itself would be the client.
 #[test]
 fn a_forwarded_address_may_have_a_port() {

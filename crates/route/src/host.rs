@@ -1,9 +1,12 @@
 //! Hosts: what a route may ask for, and the form a request's host is compared in.
 //!
-//! Both sides are lower-case names without port and without a trailing dot. Names are not resolved and IDNs are not
-//! translated: a configuration writes the punycode form, which is what clients send.
+//! Both sides are lower-case names without port and without a trailing dot, or IPv6 addresses in the one form that RFC 5952
+//! gives each of them. Names are not resolved and IDNs are not translated: a configuration writes the punycode form, which is what
+//! clients send.
 
 use std::fmt;
+use std::io::Write;
+use std::net::Ipv6Addr;
 
 /// Longest host pattern in bytes: the longest DNS name (RFC 1035 section 2.3.4). It also bounds what of a request's host
 /// is looked at for suffixes.
@@ -110,8 +113,8 @@ fn ipv6_literal(text: &str, address: &str) -> Result<HostPattern, HostError> {
         let write = format!("[{address}]");
         return Err(HostError::Port { text: text.to_owned(), write });
     }
-    match address.parse::<std::net::Ipv6Addr>() {
-        Ok(_) => Ok(HostPattern { text: format!("[{address}]").into() }),
+    match address.parse::<Ipv6Addr>() {
+        Ok(address) => Ok(HostPattern { text: format!("[{address}]").into() }),
         Err(_) => Err(HostError::Character { text: text.to_owned(), character: '[' }),
     }
 }
@@ -172,18 +175,30 @@ impl fmt::Display for HostError {
 
 impl std::error::Error for HostError {}
 
-/// The form hosts are compared in: of a `Host` field or an authority, without port and trailing dot, in lower case.
+/// The form hosts are compared in: of a `Host` field or an authority, without port and trailing dot, in lower case; an IPv6
+/// address as RFC 5952 writes it.
 ///
 /// Borrows `host` where it is in that form already; otherwise the result lives in `scratch`, whose content is replaced.
 pub fn canonical_host<'a>(host: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
     let host = without_port(host);
     let host = host.strip_suffix(b".").unwrap_or(host);
+    if let Some(address) = ipv6_of(host) {
+        scratch.clear();
+        write!(scratch, "[{address}]").expect("writing to a vector does not fail");
+        return scratch;
+    }
     if !host.iter().any(u8::is_ascii_uppercase) {
         return host;
     }
     scratch.clear();
     scratch.extend(host.iter().map(u8::to_ascii_lowercase));
     scratch
+}
+
+/// Of a host in brackets.
+fn ipv6_of(host: &[u8]) -> Option<Ipv6Addr> {
+    let inside = host.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(inside).ok()?.parse().ok()
 }
 
 fn without_port(host: &[u8]) -> &[u8] {
@@ -212,6 +227,8 @@ mod tests {
         check("*.example.com", ".example.com", false);
         check("*.example.com", "aexample.com", false);
         check("[::1]", "[::1]", true);
+        check("[0:0:0:0:0:0:0:1]", "[::1]", true);
+        check("[2001:DB8::0:1]", "[2001:db8::1]", true);
         check("10.0.0.1", "10.0.0.1", true);
     }
 
@@ -247,6 +264,13 @@ mod tests {
         check("example.com:", "example.com");
         check("[::1]:80", "[::1]");
         check("[2001:DB8::1]", "[2001:db8::1]");
+        check("[0:0:0:0:0:0:0:1]:80", "[::1]");
+        check("[2001:0db8:0000::0:1]", "[2001:db8::1]");
+        // RFC 5952 section 5; it is not the IPv4 address, which is a host of its own.
+        check("[::FFFF:7f00:1]", "[::ffff:127.0.0.1]");
+        check("[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]");
+        // What is no address stays what it is, and matches no route's.
+        check("[1:2]", "[1:2]");
         check("", "");
     }
 }

@@ -159,8 +159,16 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
     }
     // A colon is in no name, only in an IPv6 address, which stands in brackets.
     let colon = memchr::memchr(b':', text)?;
-    if literal.begins && literal.ends && lossy.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Some(format!("an IPv6 address stands in brackets there; write {:?}", format!("[{lossy}]")));
+    if literal.begins && literal.ends {
+        let inside = lossy.strip_prefix('[').and_then(|lossy| lossy.strip_suffix(']'));
+        if let Ok(address) = inside.unwrap_or(&lossy).parse::<std::net::Ipv6Addr>() {
+            let write = format!("[{address}]");
+            return match inside {
+                None => Some(format!("an IPv6 address stands in brackets there; write {write:?}")),
+                Some(_) => (write != *lossy)
+                    .then(|| format!("IPv6 addresses are compared as RFC 5952 has them; write {write:?}")),
+            };
+        }
     }
     if (literal.begins && text[0] != b'[') || (literal.ends && !text.ends_with(b"]")) {
         let end = if text[0] == b'[' { memchr::memrchr(b':', text)? } else { colon };
