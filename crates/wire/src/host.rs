@@ -10,7 +10,8 @@ pub struct Authority<'a> {
 }
 
 /// Splits `host[:port]`; `None` where it is neither a name, an IPv4 nor a bracketed IPv6 address. No user information
-/// is allowed: it serves nobody but a phisher (RFC 9110 section 4.2.4).
+/// is allowed: it serves nobody but a phisher (RFC 9110 section 4.2.4). Nor is an empty label, which no name has (RFC 1035 section
+/// 3.1): parties differ on what it matches. The root's, behind a dot at the end, is one.
 pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
     let (host, rest) = if text.first() == Some(&b'[') {
         let close = memchr::memchr(b']', text)?;
@@ -22,8 +23,13 @@ pub fn split_authority(text: &[u8]) -> Option<Authority<'_>> {
         text.split_at(close + 1)
     } else {
         let end = memchr::memchr(b':', text).unwrap_or(text.len());
-        if !text[..end].iter().all(|b| NAME[*b as usize]) {
-            return None;
+        // As if the label before had ended.
+        let mut before = b'.';
+        for &byte in &text[..end] {
+            if !NAME[byte as usize] || (byte == b'.' && before == b'.') {
+                return None;
+            }
+            before = byte;
         }
         text.split_at(end)
     };
@@ -79,8 +85,11 @@ mod tests {
         assert_eq!(ok("a.example:80"), Some(("a.example".into(), Some(80))));
         assert_eq!(ok("[::1]:8080"), Some(("[::1]".into(), Some(8080))));
         assert_eq!(ok(""), Some(("".into(), None)));
+        assert_eq!(ok("a.example."), Some(("a.example.".into(), None)));
+        assert_eq!(ok("a.example.:80"), Some(("a.example.".into(), Some(80))));
         for bad in [
-            "a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}", "a:000080",
+            "a:b", "a:65536", "a:1:2", "u@h", "a b", "a/b", "a,b", "[::1", "[]", "[::1]x", "[g]", "a\u{e9}",
+            "a:000080", ".", "..", ".a", "..a", "a..b", "a..", "a..:80", ".:80",
         ] {
             assert_eq!(ok(bad), None, "{bad}");
         }

@@ -150,7 +150,9 @@ fn is_authority(text: &[u8]) -> bool {
         None => {
             let host = text.split(':').next().unwrap_or_default();
             let is_good = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+;=".contains(c);
-            (host.chars().all(is_good), &text[host.len()..])
+            let labels = host.strip_suffix('.').unwrap_or(host);
+            let has_empty_label = !host.is_empty() && labels.split('.').any(str::is_empty);
+            (host.chars().all(is_good) && !has_empty_label, &text[host.len()..])
         }
     };
     let digits = port.strip_prefix(':').unwrap_or_default();
