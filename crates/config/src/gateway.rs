@@ -67,7 +67,7 @@ object! {
         acme: Acme = map::<Acme>() => optional;
         /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
         pid_file: PathBuf = PID_FILE => optional;
-        /// Addresses and networks of peers whose `X-Forwarded-For` or `X-Real-IP` says who the client is; their other `X-Forwarded-*` are passed on.
+        /// Addresses and networks of peers whose `X-Forwarded-For`, or in its absence `X-Real-IP`, says who the client is; nodes get that address as `X-Real-IP`, and the other `X-Forwarded-*` as they came.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
         /// Whether responses carry our `Server` header.
         server_header: bool = Flag => default(true);

@@ -29,25 +29,25 @@ fn is_trusted(ip: IpAddr, trusted: &[IpNet]) -> bool {
 }
 
 /// Who asks: the peer, or whom a trusted peer says it asks for. The right-most address of `X-Forwarded-For` that is no
-/// trusted proxy itself counts, as everything left of it may be made up.
+/// trusted proxy itself counts, as everything left of it may be made up. `X-Real-IP` counts where that field is absent: beside
+/// it, it may be the client's own, passed on by a proxy that only knows the other.
 pub(crate) fn client_address(settings: &Settings, head: &[u8], request: &RequestHead, peer: IpAddr) -> IpAddr {
     let peer = peer.to_canonical();
     if !is_trusted(peer, &settings.trusted_proxies) {
         return peer;
     }
+    if request.fields.get(head, Name::XForwardedFor).is_none() {
+        let named = request.fields.get(head, Name::XRealIp).and_then(address_of);
+        return named.map_or(peer, |ip| ip.to_canonical());
+    }
     let mut client = peer;
-    let mut named = false;
     let values = request.fields.iter().rev().filter(|field| field.id == Name::XForwardedFor);
     for text in values.flat_map(|field| field.value.of(head).rsplit(|b| *b == b',')) {
         let Some(ip) = address_of(text) else { break };
         client = ip.to_canonical();
-        named = true;
         if !is_trusted(client, &settings.trusted_proxies) {
             break;
         }
-    }
-    if !named && let Some(ip) = request.fields.get(head, Name::XRealIp).and_then(address_of) {
-        client = ip.to_canonical();
     }
     client
 }
@@ -78,9 +78,9 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
                 }
             }
             Name::XForwardedFor | Name::Lookalike => edits.removed.insert(index),
-            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::XRealIp | Name::Forwarded
-                if !trusted =>
-            {
+            // Who the client is has been found out, and every node is told the same.
+            Name::XRealIp => edits.removed.insert(index),
+            Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort | Name::Forwarded if !trusted => {
                 edits.removed.insert(index);
             }
             // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing.
@@ -103,7 +103,8 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
     }
 }
 
-/// What a trusted proxy said is kept, its own address appended, and what it left out is filled in.
+/// What a trusted proxy said is kept, its own address appended, and what it left out is filled in; `X-Real-IP` is whom it spoke
+/// for.
 fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
     let missing = |id: Name| request.fields.get(head, id).is_none();
     edits.added.extend_from_slice(b"X-Forwarded-For: ");
@@ -112,9 +113,8 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.added.extend_from_slice(b", ");
     }
     write_line_end(&mut edits.added, client.peer.ip().to_canonical());
-    if missing(Name::XRealIp) {
-        edits.add("X-Real-IP", client_ip.to_string().as_bytes());
-    }
+    edits.added.extend_from_slice(b"X-Real-IP: ");
+    write_line_end(&mut edits.added, client_ip);
     if missing(Name::XForwardedProto) {
         edits.add("X-Forwarded-Proto", client.scheme().as_bytes());
     }
