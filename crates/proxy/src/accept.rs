@@ -28,6 +28,8 @@ use tokio::task::spawn_local;
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Refused connections that are closed politely at the same time; further ones are just closed.
 const REFUSALS_MAX: usize = 64;
+/// How long a refused client has to say which method it uses: the answer depends on it.
+const METHOD_TIME: Duration = Duration::from_millis(100);
 /// How long a refused client has to read why.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 
@@ -179,7 +181,8 @@ impl Drop for Open {
 /// Tells a client that there is no room for it, and gives it the time to read that.
 async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
     let polite = async {
-        stream.write_all(&reply::overloaded()).await?;
+        let is_head = tokio::time::timeout(METHOD_TIME, reply::asks_for_head(&stream)).await.unwrap_or(false);
+        stream.write_all(&reply::overloaded(is_head)).await?;
         stream.shutdown().await?;
         let mut space = [0; 1024];
         poll_fn(|cx| {

@@ -188,6 +188,7 @@ pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchang
     let snapshot = worker.snapshot();
     // What the connection's last request said of itself does not hold for this one.
     x.request.clear();
+    x.request.method = reply::method_of(x.from_client.unparsed());
     client.address = client.peer.ip().to_canonical();
     let after = reply::send(worker, client, x, &snapshot.plan.settings, refusal).await;
     worker.counters.requests_total.add(1);

@@ -3,6 +3,7 @@
 //! The hello is read first, as its server name decides which certificate, versions and demands on the client hold.
 
 use crate::clock::Timer;
+use crate::reply;
 use crate::stream::{Stream, Tls};
 use crate::worker::Worker;
 use std::future::poll_fn;
@@ -92,7 +93,7 @@ pub(crate) async fn accept(
             return None;
         }
         Err(NoTls::Plain(mut stream)) => {
-            let answer = crate::reply::plain_to_tls();
+            let answer = reply::plain_to_tls(reply::asks_for_head(&stream).await);
             // Who does not take a few bytes is not told.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &answer)).await;
             "HTTP without TLS".to_owned()

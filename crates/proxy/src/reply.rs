@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::task::Poll;
 use stillgate_wire::{ChunkError, Fault, Method, RequestError};
+use tokio::net::TcpStream;
 
 /// The name of a status (RFC 9110 section 15).
 pub(crate) fn reason(status: u16) -> &'static str {
@@ -166,23 +167,39 @@ async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, send_ms: 
     }
 }
 
+/// What a request line begins with whose answer has no body (RFC 9110 section 9.3.2).
+const HEAD: &[u8; 5] = b"HEAD ";
+
+/// The method of a head that was refused, as far as it matters for the answer: the request line may be good up to there.
+pub(crate) fn method_of(head: &[u8]) -> Method {
+    if head.starts_with(HEAD) { Method::Head } else { Method::default() }
+}
+
+/// The same of a connection that no request is read from: by what has come of it, which is waited for where that is nothing.
+pub(crate) async fn asks_for_head(stream: &TcpStream) -> bool {
+    let mut bytes = [0; HEAD.len()];
+    stream.peek(&mut bytes).await.is_ok() && bytes == *HEAD
+}
+
 /// The whole answer to a client that speaks HTTP where TLS is spoken.
-pub(crate) fn plain_to_tls() -> Vec<u8> {
-    whole(400, "this port speaks TLS: the URL must begin with https", "")
+pub(crate) fn plain_to_tls(is_head: bool) -> Vec<u8> {
+    whole(400, "this port speaks TLS: the URL must begin with https", "", is_head)
 }
 
 /// The whole answer to a connection beyond the worker's share.
-pub(crate) fn overloaded() -> Vec<u8> {
-    whole(503, "too many connections, try again later", "Retry-After: 1\r\n")
+pub(crate) fn overloaded(is_head: bool) -> Vec<u8> {
+    whole(503, "too many connections, try again later", "Retry-After: 1\r\n", is_head)
 }
 
 /// An answer to a connection of which no request is read.
-fn whole(status: u16, message: &str, fields: &str) -> Vec<u8> {
+fn whole(status: u16, message: &str, fields: &str, is_head: bool) -> Vec<u8> {
     let body = body(status, message);
     let mut out = Vec::new();
     write_head(&mut out, status, body.len());
     out.extend_from_slice(fields.as_bytes());
     out.extend_from_slice(b"Connection: close\r\n\r\n");
-    out.extend_from_slice(body.as_bytes());
+    if !is_head {
+        out.extend_from_slice(body.as_bytes());
+    }
     out
 }

@@ -36,6 +36,9 @@ pub const END_STREAM: u8 = 1;
 /// END_HEADERS of HEADERS and CONTINUATION.
 pub const END_HEADERS: u8 = 4;
 
+/// The setting with which a peer keeps the other from using the dynamic table, so that each status can be read.
+pub const NO_DYNAMIC_TABLE: (u16, u32) = (1, 0);
+
 /// Error codes (RFC 9113 section 7).
 pub mod code {
     /// A graceful end.
@@ -87,7 +90,9 @@ impl Frame {
     /// When it is neither one of the static table's nor written out.
     pub fn status(&self) -> u16 {
         assert_eq!(self.kind, kind::HEADERS, "{self:?}");
-        match self.payload[..] {
+        // Behind changes of the dynamic table's size to less than 31 (RFC 7541 section 6.3).
+        let resized = self.payload.iter().take_while(|byte| (0x20..0x3f).contains(*byte)).count();
+        match self.payload[resized..] {
             [index @ 0x88..=0x8e, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(index - 0x88)],
             [0x08 | 0x48, 3, a, b, c, ..] => [a, b, c].iter().fold(0, |sum, digit| 10 * sum + u16::from(digit - b'0')),
             [0x08 | 0x48, 0x82 | 0x83, a, b, c, ..] => huffman_digits(u32::from_be_bytes([a, b, c, 0])),
@@ -178,9 +183,14 @@ impl Http2 {
 impl<S: Read + Write> Http2<S> {
     /// Begins as a client over a connection that waits no longer than [`PATIENCE`] for bytes.
     pub fn begin(stream: S) -> Self {
+        Self::begin_with(stream, &[])
+    }
+
+    /// [`Http2::begin`] with settings, each an identifier and a value.
+    pub fn begin_with(stream: S, settings: &[(u16, u32)]) -> Self {
         let mut http2 = Self { stream };
         http2.send_bytes(PREFACE);
-        http2.send(kind::SETTINGS, 0, 0, &[]);
+        http2.send(kind::SETTINGS, 0, 0, &encode_settings(settings));
         http2
     }
 
@@ -370,6 +380,7 @@ mod tests {
         };
         check(&[0x89], 204);
         check(&[0x48, 3, b'5', b'0', b'2'], 502);
+        check(&[0x20, 0x08, 3, b'4', b'2', b'1'], 421);
         // RFC 7541 appendix C.6.1, with what follows it there.
         check(&[0x48, 0x82, 0x64, 0x02, 0x58], 302);
         check(&[0x48, 0x82, 0b0110_1100, 0b0000_0010, 0], 502);
