@@ -6,6 +6,7 @@
 
 use crate::acme;
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
+use crate::deep_hosts::{DeepHosts, deep_hosts};
 use crate::replay;
 use crate::source::{ReadError, Source};
 use crate::stdout::show;
@@ -151,6 +152,7 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
         let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
+        diagnostics.extend(deep_hosts(config).into_iter().map(|deep| deep_found(deep, config)));
         diagnostics.sort_by_key(|found| found.diagnostic.line);
         omitted += linted.omitted;
     }
@@ -203,6 +205,22 @@ fn lint_found(finding: &Finding, config: &Config) -> Found {
         column: 0,
         message: finding.to_string(),
         hint,
+        excerpt: None,
+    };
+    Found { diagnostic, routes }
+}
+
+/// A finding about hosts that client certificates do not reach, told at the first route that takes such.
+fn deep_found(deep: DeepHosts, config: &Config) -> Found {
+    let at = |route: &usize| RouteAt { id: config.routes[*route].spec.id.clone(), line: config.route_lines[*route] };
+    let routes: Vec<RouteAt> = deep.routes.iter().map(at).collect();
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: routes[0].line,
+        column: 0,
+        message: deep.message,
+        hint: Some(deep.hint),
         excerpt: None,
     };
     Found { diagnostic, routes }

@@ -11,6 +11,7 @@ mod cardinality;
 mod check;
 mod cli;
 mod control;
+mod deep_hosts;
 mod demo;
 mod demo_upstream;
 mod explain;

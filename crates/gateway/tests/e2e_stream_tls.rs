@@ -86,6 +86,39 @@ fn tls_ends_here_and_the_node_gets_what_was_in_it() {
     eventually("it to be counted", || gateway.status()["connections"]["tls_handshake_errors"] == 1);
 }
 
+/// A stream route's wildcard stands for any number of labels, that of `ssls` for one: what is in between gets no node without the
+/// certificate that the name asks for.
+#[test]
+fn a_name_asks_for_certificates_at_any_depth() {
+    let authority = Authority::new();
+    authority.issue("shop", &["shop.test", "*.shop.test"]);
+    authority.issue("open", &["a.b.shop.test", "open.test"]);
+    authority.issue("alice", &["alice"]);
+    let (ca, upstream) = (authority.dir().display(), Upstream::bind());
+    let streams = Streams::new(format!(
+        "ssls:\n- {{id: shop, cert: \"{ca}/shop.pem\", key: \"{ca}/shop.key\", snis: [\"*.shop.test\"], client: {{ca: \"{ca}/ca.pem\"}}}}\n\
+         - {{id: open, cert: \"{ca}/open.pem\", key: \"{ca}/open.key\", default: true}}\n\
+         stream_routes: [{{id: all, sni: \"*.test\", upstream: {{{}}}}}]\n",
+        nodes_of(&[upstream.addr()])
+    ))
+    .listener("tls: true");
+    let gateway = streams.start();
+    let mut client = authority.connect(streams.addr(), "a.b.shop.test", &[]);
+    // It may be closed before or after this is written.
+    let _ = client.write_all(b"ping");
+    assert!(!matches!(client.read(&mut [0; 9]), Ok(1..)));
+    let line = lines(&gateway, 1).remove(0);
+    assert_eq!((line["status"].as_u64(), line["ssl_server_name"].as_str()), (Some(421), Some("a.b.shop.test")));
+    assert!(upstream.try_accept().is_none());
+    for mut client in [
+        authority.connect(streams.addr(), "open.test", &[]),
+        authority.connect_as(streams.addr(), "a.shop.test", &[], (&authority, "alice")),
+    ] {
+        client.write_all(b"ping").expect("sent");
+        assert_eq!(upstream.accept().read_exactly(4).expect("what the client sent"), b"ping");
+    }
+}
+
 #[test]
 fn an_end_does_not_wait_for_clients_that_say_nothing() {
     let authority = Authority::new();

@@ -250,13 +250,9 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
     let path = normalise(raw_path, &mut x.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
     let host = canonical_host(x.request.authority.of(head), &mut x.host_scratch);
     if let (Some(tls), Some(facts)) = (&snapshot.plan.tls, &client.tls)
-        && !tls.allows(
-            facts.server_name.as_deref(),
-            std::str::from_utf8(host).unwrap_or_default(),
-            facts.has_certificate,
-        )
+        && !facts.may_ask_for(tls, host)
     {
-        return Err(Refusal::new(421, "this host asks for a certificate; connect by its own name"));
+        return Err(Refusal::new(421, "a certificate is asked for that was not shown; connect by the host's own name"));
     }
     let vars = RequestVars {
         head,

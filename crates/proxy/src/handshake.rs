@@ -14,7 +14,9 @@ use std::sync::Arc;
 use stillgate_route::SslVariable;
 use stillgate_tls::rustls::server::Acceptor;
 use stillgate_tls::rustls::{CipherSuite, ProtocolVersion, ServerConfig, ServerConnection};
-use stillgate_tls::{ClientCertificate, Offer, Peer, UNRECOGNIZED_NAME, client_certificate, handshake_failure};
+use stillgate_tls::{
+    ClientCa, ClientCertificate, Offer, Peer, ServerTls, UNRECOGNIZED_NAME, client_certificate, handshake_failure,
+};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
@@ -26,19 +28,28 @@ pub(crate) struct TlsFacts {
     pub(crate) server_name: Option<Box<str>>,
     protocol: &'static str,
     cipher: &'static str,
-    /// It has shown a certificate, which was verified.
-    pub(crate) has_certificate: bool,
+    /// What the certificate that it has shown was verified against; `None`: it has shown none.
+    verified_by: Option<Arc<ClientCa>>,
     client: Option<ClientCertificate>,
 }
 
 impl TlsFacts {
+    /// Whether the client may ask for `host` (as [`canonical_host`](stillgate_route::canonical_host) has it): its own entry, and that
+    /// of the name it came by, take the certificate that it has shown, or want none.
+    #[inline]
+    pub(crate) fn may_ask_for(&self, tls: &ServerTls, host: &[u8]) -> bool {
+        let allows = |name: &[u8]| tls.allows(name, self.verified_by.as_deref());
+        let came = self.server_name.as_deref().map(str::as_bytes).filter(|name| *name != host);
+        allows(host) && came.is_none_or(allows)
+    }
+
     /// The value of a variable, where there is one.
     pub(crate) fn value(&self, variable: SslVariable) -> Option<&str> {
         let client = self.client.as_ref();
         match variable {
             SslVariable::Protocol => Some(self.protocol),
             SslVariable::Cipher => Some(self.cipher),
-            SslVariable::ClientVerify => Some(if self.has_certificate { "SUCCESS" } else { "NONE" }),
+            SslVariable::ClientVerify => Some(if self.verified_by.is_some() { "SUCCESS" } else { "NONE" }),
             SslVariable::ClientSubject => client.map(|client| &*client.subject),
             SslVariable::ClientSerial => client.map(|client| &*client.serial),
             SslVariable::ClientFingerprint => client.map(|client| &*client.fingerprint),
@@ -83,9 +94,9 @@ pub(crate) async fn accept(
     let handshake = Box::pin(shake(worker, offer, stream));
     let result = worker.clock.within(timer, deadline_ms, handshake).await.unwrap_or(Err(NoTls::Late));
     let reason = match result {
-        Ok(stream) => {
+        Ok(secured) => {
             worker.counters.tls_handshakes.add(1);
-            return Some(secured(stream));
+            return Some(secured);
         }
         Err(NoTls::Unused) => return None,
         Err(NoTls::Challenge) => {
@@ -108,7 +119,7 @@ pub(crate) async fn accept(
     None
 }
 
-async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<server::TlsStream<TcpStream>, NoTls> {
+async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<Secured, NoTls> {
     match first_byte(&stream).await.map_err(NoTls::Failed)? {
         None => return Err(NoTls::Unused),
         Some(byte) if byte.is_ascii_uppercase() && offer != Offer::Nothing => return Err(NoTls::Plain(stream)),
@@ -124,8 +135,12 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<serve
         return Err(NoTls::Challenge);
     }
     match config_for(worker, offer, &hello) {
-        Ok(config) => hello.into_stream(config).await.map_err(NoTls::Failed),
-        Err(name) => {
+        Some((config, client_ca)) => {
+            let stream = hello.into_stream(config).await.map_err(NoTls::Failed)?;
+            Ok(secured(stream, client_ca))
+        }
+        None => {
+            let name = hello.client_hello().server_name().map(str::to_owned);
             let mut stream = hello.io;
             // Who does not take a few bytes is not told.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &UNRECOGNIZED_NAME)).await;
@@ -141,39 +156,40 @@ async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
     Ok((n > 0).then_some(byte[0]))
 }
 
-/// What holds for the name that the client asks for; else that name.
+/// What holds for the name that the client asks for, and what its certificate is verified against.
 fn config_for(
     worker: &Worker,
     offer: Offer,
     hello: &StartHandshake<TcpStream>,
-) -> Result<Arc<ServerConfig>, Option<String>> {
-    let hello = hello.client_hello();
+) -> Option<(Arc<ServerConfig>, Option<Arc<ClientCa>>)> {
     let snapshot = worker.snapshot();
-    let found = snapshot.plan.tls.as_ref().and_then(|tls| tls.find(hello.server_name(), offer));
-    found.cloned().ok_or_else(|| hello.server_name().map(str::to_owned))
+    let chosen = snapshot.plan.tls.as_ref()?.find(hello.client_hello().server_name(), offer)?;
+    Some((chosen.config.clone(), chosen.client_ca.cloned()))
 }
 
-fn secured(stream: server::TlsStream<TcpStream>) -> Secured {
+fn secured(stream: server::TlsStream<TcpStream>, client_ca: Option<Arc<ClientCa>>) -> Secured {
     let (_, session) = stream.get_ref();
-    let facts = Box::new(facts(session));
+    let facts = Box::new(facts(session, client_ca));
     let tls = Tls { stream: stream.into(), server_name: None };
     Secured { stream: Stream::Tls(Box::new(tls)), facts }
 }
 
-fn facts(session: &ServerConnection) -> TlsFacts {
+fn facts(session: &ServerConnection, client_ca: Option<Arc<ClientCa>>) -> TlsFacts {
     TlsFacts {
-        server_name: session
-            .server_name()
-            .map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()),
+        server_name: session.server_name().map(lower_name),
         protocol: match session.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
             _ => "TLSv1.3",
         },
         cipher: session.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())),
-        has_certificate: session.peer_certificates().is_some(),
+        verified_by: client_ca.filter(|_| session.peer_certificates().is_some()),
         // One that cannot be described was verified all the same.
         client: session.peer_certificates().and_then(client_certificate),
     }
+}
+
+fn lower_name(name: &str) -> Box<str> {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()
 }
 
 /// A cipher suite as OpenSSL calls it, and so do nginx's logs.

@@ -1,14 +1,16 @@
 //! What is asked of clients' certificates.
 
+use crate::digest::{Digest, Digester};
 use crate::pem::certificates;
 use crate::problem::Place;
 use crate::problem::Problems;
 use crate::provider::provider;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -26,15 +28,46 @@ pub(crate) fn roots(text: &[u8], place: Place<'_>, problems: &mut Problems) -> O
     Some(Arc::new(roots))
 }
 
-/// Asks for a certificate that leads to one of `roots` over at most `depth` others.
-pub(crate) fn verifier(
-    roots: Arc<RootCertStore>,
-    depth: u8,
-    place: Place<'_>,
-    problems: &mut Problems,
-) -> Option<Arc<dyn ClientCertVerifier>> {
+/// What an entry asks of its clients.
+pub(crate) struct Asking {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) ca: Arc<ClientCa>,
+}
+
+/// What clients' certificates are verified against, told by a digest: two are equal where they take the same certificates,
+/// whatever the entries are called.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientCa(Digest);
+
+impl ClientCa {
+    /// What verifying looks at of a root is its subject, key and constraints. Neither their order matters nor how often they come.
+    fn new(roots: &RootCertStore, depth: u8) -> ClientCa {
+        let parts = |root: &TrustAnchor<'_>| {
+            let constraints = root.name_constraints.as_ref().map(|constraints| constraints.to_vec());
+            (root.subject.to_vec(), root.subject_public_key_info.to_vec(), constraints)
+        };
+        let roots: BTreeSet<_> = roots.roots.iter().map(parts).collect();
+        let mut digest = Digester::new();
+        digest.add(&[depth]);
+        for (subject, key, constraints) in roots {
+            digest.add(&subject);
+            digest.add(&key);
+            // Constraints that are there are not empty.
+            digest.add(&constraints.unwrap_or_default());
+        }
+        ClientCa(digest.finish())
+    }
+}
+
+/// Asks for a certificate that leads to one of those in `text` over at most `depth` others. `None`: it cannot be asked for,
+/// which has been reported.
+pub(crate) fn asking(text: &[u8], depth: u8, place: Place<'_>, problems: &mut Problems) -> Option<Asking> {
+    let roots = roots(text, place, problems)?;
     match WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build() {
-        Ok(verifier) => Some(Arc::new(WithDepth { verifier, roots, depth: depth.into() })),
+        Ok(verifier) => {
+            let ca = Arc::new(ClientCa::new(&roots, depth));
+            Some(Asking { verifier: Arc::new(WithDepth { verifier, roots, depth: depth.into() }), ca })
+        }
         Err(error) => {
             problems.error(place, format!("cannot be used: {error}"), "name the issuers of the clients' certificates");
             None

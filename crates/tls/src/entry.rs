@@ -1,7 +1,7 @@
 //! One entry of `ssls`, read and made ready, or kept where nothing about it changed.
 
 use crate::chain::Shown;
-use crate::client_auth::{roots, verifier};
+use crate::client_auth::asking;
 use crate::digest::{Digest, Digester};
 use crate::identity::{Expiry, Identity, Purpose, pair};
 use crate::loading::{Loading, Text};
@@ -165,13 +165,13 @@ fn server_config(
     loading: &mut Loading<'_>,
 ) -> Option<Arc<Configs>> {
     let problems = &mut loading.problems;
-    let verifier = match (&ssl.client, &texts.ca) {
+    let asking = match (&ssl.client, &texts.ca) {
         (Some(client), Some(ca)) => {
             let ca_path = format!("{path}.client.ca");
             let place = Place { path: &ca_path, file: client.ca.file() };
-            Some(verifier(roots(ca, place, problems)?, client.depth, place, problems)?)
+            Some(asking(ca, client.depth, place, problems)?)
         }
         _ => None,
     };
-    server::config(ssl, identity.clone(), verifier, inputs.alpn, Place { path, file: None }, problems)
+    server::config(ssl, identity.clone(), asking, inputs.alpn, Place { path, file: None }, problems)
 }

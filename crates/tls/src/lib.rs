@@ -29,11 +29,13 @@ mod problem;
 mod provider;
 mod self_signed;
 mod server;
+mod server_names;
 #[cfg(test)]
 mod tests;
 mod towards;
 
 pub use client::ClientTls;
+pub use client_auth::ClientCa;
 pub use client_certificate::{ClientCertificate, client_certificate};
 pub use handshake_failure::{Peer, handshake_failure};
 pub use material::{Inputs, Material, files_of};
@@ -42,4 +44,4 @@ pub use pem::{FILE_BYTES_MAX, Files};
 pub use problem::{Problem, Refused};
 pub use rustls;
 pub use self_signed::{ACME_TLS_ALPN, acme_challenge, request};
-pub use server::{Offer, ServerTls, UNRECOGNIZED_NAME};
+pub use server::{Chosen, Offer, ServerTls, UNRECOGNIZED_NAME};

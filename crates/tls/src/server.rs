@@ -1,15 +1,16 @@
 //! What clients are shown: a `rustls::ServerConfig` for each entry of `ssls` and each offer of protocols, found by the name that a client asks for.
 
+use crate::client_auth::{Asking, ClientCa};
 use crate::entry::Entry;
 use crate::identity::Identity;
 use crate::problem::{Place, Problems};
 use crate::provider::provider;
+use crate::server_names::ServerNames;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, NoServerSessionStorage};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
-use std::collections::HashMap;
 use std::sync::Arc;
 use stillgate_config::{ServerSsl, SslUse, TlsVersions};
 
@@ -25,12 +26,18 @@ const TICKETS: usize = 1;
 /// All entries of `ssls` for clients of our listeners.
 #[derive(Debug)]
 pub struct ServerTls {
-    exact: HashMap<Box<str>, Found>,
-    /// By what comes behind the first label.
-    wildcard: HashMap<Box<str>, Found>,
-    default: Option<Found>,
+    names: ServerNames<Arc<Configs>>,
     /// Whether any entry asks for clients' certificates.
     any_asks: bool,
+}
+
+/// What a handshake goes on with.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen<'a> {
+    /// Its configuration.
+    pub config: &'a Arc<ServerConfig>,
+    /// What the client's certificate will have been verified against; `None`: it is not asked for one.
+    pub client_ca: Option<&'a Arc<ClientCa>>,
 }
 
 /// Which of the protocols that there are a listener offers (ALPN).
@@ -50,10 +57,12 @@ pub(crate) struct Configs {
     http2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
     nothing: Arc<ServerConfig>,
+    /// `None`: clients need no certificate.
+    client_ca: Option<Arc<ClientCa>>,
 }
 
 impl Configs {
-    fn new(config: ServerConfig) -> Configs {
+    fn new(config: ServerConfig, client_ca: Option<Arc<ClientCa>>) -> Configs {
         let offering = |protocols: fn(&[u8]) -> bool| {
             let mut config = config.clone();
             config.alpn_protocols.retain(|protocol| protocols(protocol));
@@ -63,6 +72,7 @@ impl Configs {
             http2: offering(|_| true),
             http1: offering(|protocol| protocol != b"h2"),
             nothing: offering(|_| false),
+            client_ca,
         }
     }
 
@@ -73,75 +83,49 @@ impl Configs {
             Offer::Nothing => &self.nothing,
         }
     }
-}
 
-#[derive(Debug, Clone)]
-struct Found {
-    configs: Arc<Configs>,
-    /// Whether clients must have a certificate.
-    asks: bool,
+    fn asks(&self) -> bool {
+        self.client_ca.is_some()
+    }
 }
 
 impl ServerTls {
     /// `entries`: no name is in two of them.
     pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> ServerTls {
-        let (mut exact, mut wildcard, mut default, mut any_asks) = (HashMap::new(), HashMap::new(), None, false);
+        let (mut names, mut any_asks) = (ServerNames::default(), false);
         for entry in entries {
             let (SslUse::Server(ssl), Some(configs)) = (&entry.ssl.usage, &entry.server) else { continue };
-            let found = Found { configs: configs.clone(), asks: ssl.client.is_some() };
-            any_asks |= found.asks;
+            any_asks |= configs.asks();
             for name in &ssl.names {
-                match name.strip_prefix("*.") {
-                    Some(parent) => wildcard.insert(parent.into(), found.clone()),
-                    None => exact.insert(name.as_str().into(), found.clone()),
-                };
+                names.insert(name, configs.clone());
             }
             if ssl.is_default {
-                default = Some(found);
+                names.set_default(configs.clone());
             }
         }
-        ServerTls { exact, wildcard, default, any_asks }
+        ServerTls { names, any_asks }
     }
 
     /// For the name that a client asks for: the entry with that name, else the one with a wildcard in place of its first
     /// label, else the default. `None`: the client is to be refused.
-    pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<&Arc<ServerConfig>> {
-        self.found(server_name).map(|found| found.configs.offering(offer))
+    pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<Chosen<'_>> {
+        let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        let configs = self.names.find(lower.as_ref().map(String::as_bytes))?;
+        Some(Chosen { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
     }
 
-    /// Whether a request for `host` (a `Host` field, with or without a port) may come over a connection whose client asked
-    /// for `server_name`. It may not where the host's entry asks for clients' certificates and is another one, or did not
-    /// ask yet when the client came (`has_certificate`: it has shown one): the client has shown none that it would have taken.
-    /// The answer is 421 then (RFC 9110 section 15.5.20).
-    pub fn allows(&self, server_name: Option<&str>, host: &str, has_certificate: bool) -> bool {
+    /// Whether a request for `host` may come over a connection whose client has shown a certificate that was verified against
+    /// `shown`. It may not where a name that the host falls under asks for certificates of other issuers; the answer is 421 then
+    /// (RFC 9110 section 15.5.20). The issuers themselves are compared: what the connection went by may have another name by
+    /// now, or the same name other issuers.
+    ///
+    /// `host` is in lower case, without a port and without a dot at its end.
+    pub fn allows(&self, host: &[u8], shown: Option<&ClientCa>) -> bool {
         if !self.any_asks {
             return true;
         }
-        let host = match host.rsplit_once(':') {
-            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-            _ => host,
-        };
-        let (came, wanted) = (self.found(server_name), self.found(Some(host)));
-        let is_same = |wanted: &Found| came.is_some_and(|came| Arc::ptr_eq(&came.configs, &wanted.configs));
-        wanted.is_none_or(|wanted| !wanted.asks || (has_certificate && is_same(wanted)))
-    }
-
-    fn found(&self, server_name: Option<&str>) -> Option<&Found> {
-        let Some(name) = server_name else { return self.default.as_ref() };
-        let lower;
-        let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => {
-                lower = name.to_ascii_lowercase();
-                &lower
-            }
-            false => name,
-        };
-        let name = name.strip_suffix('.').unwrap_or(name);
-        let by_wildcard = || match name.split_once('.') {
-            Some((label, parent)) if !label.is_empty() => self.wildcard.get(parent),
-            _ => None,
-        };
-        self.exact.get(name).or_else(by_wildcard).or(self.default.as_ref())
+        let demanding = self.names.demanding(host, |configs| configs.asks());
+        demanding.is_none_or(|configs| configs.client_ca.as_deref() == shown)
     }
 }
 
@@ -150,14 +134,17 @@ impl ServerTls {
 pub(crate) fn config(
     ssl: &ServerSsl,
     identity: Arc<Identity>,
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    asking: Option<Asking>,
     alpn: &[&[u8]],
     place: Place<'_>,
     problems: &mut Problems,
 ) -> Option<Arc<Configs>> {
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&versions(ssl.versions));
     let made = builder.and_then(|builder| {
-        let verifier = verifier.unwrap_or_else(|| Arc::new(NoClientAuth));
+        let (verifier, client_ca): (Arc<dyn ClientCertVerifier>, _) = match asking {
+            Some(Asking { verifier, ca }) => (verifier, Some(ca)),
+            None => (Arc::new(NoClientAuth), None),
+        };
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(identity);
         // Keys change every 6 hours, those before are taken for as long again. Of sessions nothing else is stored:
         // a store would be shared by all workers, behind a lock.
@@ -165,7 +152,7 @@ pub(crate) fn config(
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(Arc::new(Configs::new(config)))
+        Ok(Arc::new(Configs::new(config, client_ca)))
     });
     match made {
         Ok(configs) => Some(configs),

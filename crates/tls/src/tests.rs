@@ -159,12 +159,13 @@ pub(crate) fn shake(material: &Material, client: Arc<ClientConfig>, name: &str) 
     acceptor.read_tls(&mut &hello[..]).unwrap();
     let accepted = acceptor.accept().map_err(|(error, _)| error.to_string())?.expect("it is whole");
     let server = material.server.as_ref().expect("there are entries");
-    let Some(config) = server.find(accepted.client_hello().server_name(), crate::Offer::Http2) else {
+    let Some(chosen) = server.find(accepted.client_hello().server_name(), crate::Offer::Http2) else {
         let mut alert = &crate::UNRECOGNIZED_NAME[..];
         client.read_tls(&mut alert).unwrap();
         return Err(format!("client: {}", client.process_new_packets().unwrap_err()));
     };
-    let mut server = accepted.into_connection(config.clone()).map_err(|(error, _)| format!("server: {error}"))?;
+    let mut server =
+        accepted.into_connection(chosen.config.clone()).map_err(|(error, _)| format!("server: {error}"))?;
     // Until nobody has anything to say, session tickets included.
     while client.wants_write() || server.wants_write() {
         pass(&mut client, &mut server, "server")?;

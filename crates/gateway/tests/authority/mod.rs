@@ -11,6 +11,7 @@ use std::sync::Arc;
 use stillgate_testkit::PATIENCE;
 use stillgate_tls::rustls::pki_types::pem::PemObject;
 use stillgate_tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use stillgate_tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use stillgate_tls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned, crypto,
 };
@@ -97,26 +98,60 @@ impl Authority {
 
     /// The same without a socket.
     pub(crate) fn client(&self, name: &str, alpn: &[&str]) -> ClientConnection {
+        self.client_with(name, alpn, |_| {})
+    }
+
+    /// [`Authority::connect`] as a client that has the certificate in `FILE.pem` of an authority.
+    pub(crate) fn connect_as(
+        &self,
+        addr: SocketAddr,
+        name: &str,
+        alpn: &[&str],
+        certificate: (&Authority, &str),
+    ) -> TlsClient {
+        let (chain, key) = certificate.0.read(certificate.1);
+        let provider = crypto::aws_lc_rs::default_provider();
+        let certified = CertifiedKey::from_der(chain, key, &provider).expect("a key that belongs to it");
+        let client = self.client_with(name, alpn, |config| {
+            config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+        });
+        StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))
+    }
+
+    /// [`Authority::connect`] as a client that tells no name.
+    pub(crate) fn connect_without_name(&self, addr: SocketAddr, name: &str, alpn: &[&str]) -> TlsClient {
+        let client = self.client_with(name, alpn, |config| config.enable_sni = false);
+        StreamOwned::new(client, patient(TcpStream::connect(addr).expect("connect")))
+    }
+
+    fn client_with(&self, name: &str, alpn: &[&str], change: impl FnOnce(&mut ClientConfig)) -> ClientConnection {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("a root");
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config = builder.expect("versions").with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        change(&mut config);
         let name = ServerName::try_from(name.to_owned()).expect("a name");
         ClientConnection::new(Arc::new(config), name).expect("a client")
     }
 
     /// Serves a connection just accepted with the certificate in `FILE.pem`.
     pub(crate) fn serve(&self, stream: TcpStream, file: &str, alpn: &[&str]) -> TlsServer {
-        let certificate = CertificateDer::from_pem_file(self.file(&format!("{file}.pem"))).expect("a certificate");
-        let key = PrivateKeyDer::from_pem_file(self.file(&format!("{file}.key"))).expect("a key");
+        let (chain, key) = self.read(file);
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.expect("versions").with_no_client_auth();
-        let mut config = builder.with_single_cert(vec![certificate], key).expect("a key that belongs to it");
+        let mut config = builder.with_single_cert(chain, key).expect("a key that belongs to it");
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         StreamOwned::new(ServerConnection::new(Arc::new(config)).expect("a server"), patient(stream))
+    }
+
+    /// The certificate in `FILE.pem` and its key.
+    fn read(&self, file: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let certificate = CertificateDer::from_pem_file(self.file(&format!("{file}.pem"))).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(self.file(&format!("{file}.key"))).expect("a key");
+        (vec![certificate], key)
     }
 }
 

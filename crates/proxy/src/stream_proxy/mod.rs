@@ -22,6 +22,8 @@ pub(crate) use udp::serve as serve_udp;
 const STATUS_SERVED: u16 = 200;
 /// Of one that no route takes.
 const STATUS_NO_ROUTE: u16 = 404;
+/// Of one whose name asks for a client certificate, which the handshake did not ask for.
+const STATUS_MISDIRECTED: u16 = 421;
 /// Of one whose node refuses what is sent to it.
 const STATUS_NODE_FAILED: u16 = 502;
 /// Of one whose upstream has no node, or as many sessions as it may have.

@@ -1,9 +1,9 @@
 //! A TCP connection from accept to its tunnel: what comes before its bytes, its route, its node.
 
-use super::STATUS_NO_ROUTE;
 use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
 use super::nodes::Choice;
 use super::session::{Ends, Session};
+use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE};
 use crate::accept::Open;
 use crate::buffer::Buffer;
 use crate::client::Client;
@@ -147,6 +147,13 @@ async fn to_node<'a>(
     snapshot: &'a Snapshot,
 ) -> Result<Connected<'a>, u16> {
     let plan = &snapshot.plan;
+    if let (Some(tls), Some(facts)) = (&plan.tls, &client.tls)
+        && let Some(name) = facts.server_name.as_deref().filter(|name| !facts.may_ask_for(tls, name.as_bytes()))
+    {
+        let message = format!("the name {name:?} asks for a certificate that the handshake did not");
+        worker.troubles.note_connection(client.peer, message);
+        return Err(STATUS_MISDIRECTED);
+    }
     let name = client.tls.as_ref().and_then(|tls| tls.server_name.as_deref()).or(session.server_name.as_deref());
     let asked = Asked { client: client.address, local: at, server_name: name };
     let Some(route) = plan.stream_routes.find(Protocol::Tcp, &asked) else {

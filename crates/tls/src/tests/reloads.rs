@@ -107,6 +107,30 @@ impl rustls::client::ClientSessionStore for OneName {
     }
 }
 
+/// What a client has been verified against is the issuers, not the entry that named them.
+#[test]
+fn a_certificate_is_good_as_long_as_its_issuers_are_asked_for() {
+    let (mut memory, ca) = both();
+    let other = super::ca("other");
+    memory.put("one.pem", ca.pem() + &other.pem());
+    memory.put("turned.pem", format!("# the same\n{}{}{}", other.pem(), ca.pem(), other.pem()));
+    memory.put("other.pem", other.pem());
+    let asking = |id: &str, client: &str| {
+        format!("{{id: {id}, cert: a.pem, key: a.key, sni: a.example.com, client: {{ca: {client}}}}}")
+    };
+    let first = memory.good(&config(&asking("a", "one.pem"))).server.unwrap();
+    let shown = first.find(Some("a.example.com"), crate::Offer::Http1).unwrap().client_ca.unwrap().clone();
+    let check = |entry: &str, expected: bool| {
+        let server = memory.good(&config(entry)).server.unwrap();
+        assert_eq!(server.allows(b"a.example.com", Some(&shown)), expected, "{entry}");
+    };
+    check(&asking("a", "one.pem"), true);
+    check(&asking("renamed", "turned.pem"), true);
+    check(&asking("a", "one.pem, depth: 2"), false);
+    check(&asking("a", "other.pem"), false);
+    check(A, true);
+}
+
 #[test]
 fn what_did_not_change_is_the_same() {
     let (mut memory, ca) = both();
