@@ -96,6 +96,10 @@ pub enum Measure {
     RequestsWaiting,
     /// `stillgate_http2_requests_refused_total`
     Http2RequestsRefused,
+    /// `stillgate_tls_handshakes_total`
+    TlsHandshakes,
+    /// `stillgate_tls_handshakes_failed_total`
+    TlsHandshakesFailed,
     /// `stillgate_tls_certificate_expiry_seconds`
     TlsCertificateExpiry,
     /// `stillgate_acme_failures_total`
@@ -180,6 +184,8 @@ pub enum Label {
     Port,
     /// `protocol`
     Protocol,
+    /// `reason`
+    Reason,
     /// `route`
     Route,
     /// `service`
@@ -251,8 +257,9 @@ impl Label {
         match self {
             Label::Code => (
                 "code",
-                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 502 or \
-                 504 its node failed, 503 no node, or limits.requests.",
+                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 421 \
+                 its name asks for a client certificate that was not shown, 502 or 504 its node failed, 503 no node, or \
+                 limits.requests.",
             ),
             Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
             Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
@@ -277,6 +284,12 @@ impl Label {
             ),
             Label::Port => ("port", "The node's port."),
             Label::Protocol => ("protocol", "`tcp` or `udp`."),
+            Label::Reason => (
+                "reason",
+                "Why a TLS handshake with a client failed: `not_tls`, `unknown_name` (no entry of `ssls`), `incompatible` (version, \
+                 cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (the client's; it may not trust \
+                 ours), `closed`, `timeout` or `other`.",
+            ),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),
             Label::Service => ("service", "The id of the route's service; empty where it has none."),
             Label::Ssl => ("ssl", "The id of the entry of `ssls`."),

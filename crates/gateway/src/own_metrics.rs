@@ -9,6 +9,7 @@ use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
+use stillgate_tls::FailureReason;
 use stillgate_upstream::Endpoint;
 
 /// What the control loop knows.
@@ -54,6 +55,8 @@ struct Counted {
     requests_shed: u64,
     requests_queued: u64,
     http2_requests_refused: u64,
+    tls_handshakes: u64,
+    tls_handshakes_failed: [u64; FailureReason::COUNT],
     tunnels: u64,
     acme_failures: u64,
     datagrams_dropped: u64,
@@ -146,6 +149,10 @@ impl OwnMetrics {
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
                 // These are told by certificate.
                 Measure::TlsCertificateExpiry => continue,
+                Measure::TlsHandshakesFailed => {
+                    tell_failed_handshakes(writer, declared, counted, &facts.workers);
+                    continue;
+                }
                 _ => writer.series(declared, &values),
             };
             // Refused only where there was no memory for the series, and that the writer has counted.
@@ -159,6 +166,7 @@ impl OwnMetrics {
                         Measure::RequestsShed => &mut counted.requests_shed,
                         Measure::RequestsQueued => &mut counted.requests_queued,
                         Measure::Http2RequestsRefused => &mut counted.http2_requests_refused,
+                        Measure::TlsHandshakes => &mut counted.tls_handshakes,
                         Measure::RouteCacheHits => &mut counted.route_cache_hits,
                         Measure::RouteCacheMisses => &mut counted.route_cache_misses,
                         Measure::AcmeFailures => &mut counted.acme_failures,
@@ -175,6 +183,17 @@ impl OwnMetrics {
             };
         }
         writer.tick(now_ms);
+    }
+}
+
+/// Of each reason, also of those that have not come about: an alert on a rate must see the first of them.
+fn tell_failed_handshakes(writer: &mut Writer, declared: &Arc<Declared>, counted: &mut Counted, workers: &Counters) {
+    for reason in FailureReason::ALL {
+        let total = workers.tls_handshakes_failed[reason as usize];
+        let before = std::mem::replace(&mut counted.tls_handshakes_failed[reason as usize], total);
+        let handle = writer.series(declared, &[reason.as_str().as_bytes()]);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = writer.add(handle, total.saturating_sub(before));
     }
 }
 
@@ -205,6 +224,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::RequestsShed => Some(Amount::SoFar(facts.workers.requests_shed)),
         Measure::RequestsQueued => Some(Amount::SoFar(facts.workers.requests_queued)),
         Measure::Http2RequestsRefused => Some(Amount::SoFar(facts.workers.http2_requests_refused)),
+        Measure::TlsHandshakes => Some(Amount::SoFar(facts.workers.tls_handshakes)),
         Measure::RequestsWaiting => now(facts.workers.requests_waiting),
         Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
         Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),

@@ -164,7 +164,7 @@ pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, S
             accept_errors: counters.accept_errors,
             proxy_protocol_errors: counters.proxy_protocol_errors,
             tls_handshakes: counters.tls_handshakes,
-            tls_handshake_errors: counters.tls_handshake_errors,
+            tls_handshake_errors: counters.tls_handshakes_failed.iter().sum(),
         },
         Requests {
             total: counters.requests_total,

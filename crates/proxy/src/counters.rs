@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillgate_tls::FailureReason;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -10,17 +11,23 @@ macro_rules! counters {
         #[repr(align(128))]
         pub(crate) struct WorkerCounters {
             $(pub(crate) $name: Count,)*
+            pub(crate) tls_handshakes_failed: [Count; FailureReason::COUNT],
         }
 
         /// The counts of all workers together.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
+            /// Connections of clients that ended before their TLS handshake was done, by [`FailureReason`].
+            pub tls_handshakes_failed: [u64; FailureReason::COUNT],
         }
 
         impl WorkerCounters {
             pub(crate) fn add_to(&self, sum: &mut Counters) {
                 $(sum.$name += self.$name.0.load(Relaxed);)*
+                for (sum, count) in sum.tls_handshakes_failed.iter_mut().zip(&self.tls_handshakes_failed) {
+                    *sum += count.0.load(Relaxed);
+                }
             }
         }
     };
@@ -74,8 +81,6 @@ counters! {
     panics,
     /// TLS handshakes done with clients.
     tls_handshakes,
-    /// Connections of clients that ended before their TLS handshake was done.
-    tls_handshake_errors,
     /// Requests whose route the route cache knew.
     route_cache_hits,
     /// Requests whose route it was asked for and did not know.

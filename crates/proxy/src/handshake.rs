@@ -6,6 +6,7 @@ use crate::clock::Timer;
 use crate::reply;
 use crate::stream::{Stream, Tls};
 use crate::worker::Worker;
+use std::cell::OnceCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +16,8 @@ use stillgate_route::SslVariable;
 use stillgate_tls::rustls::server::Acceptor;
 use stillgate_tls::rustls::{CipherSuite, ProtocolVersion, ServerConfig, ServerConnection};
 use stillgate_tls::{
-    ClientCa, ClientCertificate, Offer, Peer, ServerTls, UNRECOGNIZED_NAME, client_certificate, handshake_failure,
+    ClientCa, ClientCertificate, FailureReason, Offer, Peer, ServerTls, UNRECOGNIZED_NAME, client_certificate,
+    handshake_failure,
 };
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
@@ -72,12 +74,15 @@ enum NoTls {
     /// It is HTTP without TLS.
     Plain(TcpStream),
     /// There is no certificate for the name the client asked for.
-    UnknownName(Option<String>),
+    UnknownName,
     /// It was not complete within `gateway.timeouts.head`.
     Late,
     /// TLS or the socket failed.
     Failed(io::Error),
 }
+
+/// The name that a client asks for, as soon as it is known.
+type AskedName = OnceCell<Box<str>>;
 
 /// Does the handshake, or closes the connection, having said why where the client can understand it.
 pub(crate) async fn accept(
@@ -91,35 +96,48 @@ pub(crate) async fn accept(
     if !worker.hears(&stream, timer).await && worker.is_ending() {
         return None;
     }
-    let handshake = Box::pin(shake(worker, offer, stream));
+    let name = AskedName::new();
+    let handshake = Box::pin(shake(worker, offer, stream, &name));
     let result = worker.clock.within(timer, deadline_ms, handshake).await.unwrap_or(Err(NoTls::Late));
-    let reason = match result {
+    match result {
         Ok(secured) => {
             worker.counters.tls_handshakes.add(1);
             return Some(secured);
         }
-        Err(NoTls::Unused) => return None,
-        Err(NoTls::Challenge) => {
-            worker.counters.tls_handshakes.add(1);
-            return None;
-        }
+        Err(NoTls::Unused) => {}
+        Err(NoTls::Challenge) => worker.counters.tls_handshakes.add(1),
         Err(NoTls::Plain(mut stream)) => {
             let answer = reply::plain_to_tls(reply::asks_for_head(&stream).await);
             // Who does not take a few bytes is not told.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &answer)).await;
-            "HTTP without TLS".to_owned()
+            failed(worker, peer, &name, FailureReason::NotTls, "HTTP without TLS".to_owned());
         }
-        Err(NoTls::UnknownName(Some(name))) => format!("there is no certificate for {name:?}"),
-        Err(NoTls::UnknownName(None)) => "the client names no host, and no certificate is the default".to_owned(),
-        Err(NoTls::Late) => "it was not complete within gateway.timeouts.head".to_owned(),
-        Err(NoTls::Failed(error)) => handshake_failure(&error, Peer::Client),
-    };
-    worker.counters.tls_handshake_errors.add(1);
-    tracing::debug!(%peer, reason, "no TLS handshake");
+        Err(NoTls::UnknownName) => {
+            let what = match name.get() {
+                Some(name) => format!("there is no certificate for {name:?}"),
+                None => "the client names no host, and no certificate is the default".to_owned(),
+            };
+            failed(worker, peer, &name, FailureReason::UnknownName, what);
+        }
+        Err(NoTls::Late) => {
+            let what = "it was not complete within gateway.timeouts.head".to_owned();
+            failed(worker, peer, &name, FailureReason::Timeout, what);
+        }
+        Err(NoTls::Failed(error)) => {
+            failed(worker, peer, &name, FailureReason::of(&error), handshake_failure(&error, Peer::Client));
+        }
+    }
     None
 }
 
-async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<Secured, NoTls> {
+/// Counts a handshake that failed, and tells of it.
+fn failed(worker: &Worker, peer: SocketAddr, name: &AskedName, reason: FailureReason, what: String) {
+    worker.counters.tls_handshakes_failed[reason as usize].add(1);
+    tracing::debug!(%peer, reason = what, "no TLS handshake");
+    worker.troubles.note_handshake(peer, name.get().cloned(), what);
+}
+
+async fn shake(worker: &Worker, offer: Offer, stream: TcpStream, name: &AskedName) -> Result<Secured, NoTls> {
     match first_byte(&stream).await.map_err(NoTls::Failed)? {
         None => return Err(NoTls::Unused),
         Some(byte) if byte.is_ascii_uppercase() && offer != Offer::Nothing => return Err(NoTls::Plain(stream)),
@@ -127,6 +145,9 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<Secur
         Some(_) => {}
     }
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(NoTls::Failed)?;
+    if let Some(asked) = hello.client_hello().server_name() {
+        name.get_or_init(|| lower_name(asked));
+    }
     let challenge = worker.challenges().tls(&hello.client_hello());
     if let Some(config) = challenge {
         let mut stream = hello.into_stream(config).await.map_err(NoTls::Failed)?;
@@ -140,11 +161,10 @@ async fn shake(worker: &Worker, offer: Offer, stream: TcpStream) -> Result<Secur
             Ok(secured(stream, client_ca))
         }
         None => {
-            let name = hello.client_hello().server_name().map(str::to_owned);
             let mut stream = hello.io;
             // Who does not take a few bytes is not told.
             let _ = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &UNRECOGNIZED_NAME)).await;
-            Err(NoTls::UnknownName(name))
+            Err(NoTls::UnknownName)
         }
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Troubles {
     requests: Kind<Trouble>,
     /// Clients' connections closed before their first request.
     connections: Kind<(SocketAddr, String)>,
+    /// TLS handshakes with clients that failed.
+    handshakes: Kind<(SocketAddr, Option<Box<str>>, String)>,
     /// Datagrams dropped because there is no session for them.
     datagrams: Kind<(SocketAddr, String)>,
     /// Streams of HTTP/2 refused before they were requests.
@@ -70,6 +72,11 @@ impl Troubles {
         self.connections.note(1, (peer, message));
     }
 
+    /// A client that asked for this name, if it did, got no TLS.
+    pub(crate) fn note_handshake(&self, peer: SocketAddr, name: Option<Box<str>>, message: String) {
+        self.handshakes.note(1, (peer, name, message));
+    }
+
     /// A datagram got no session.
     pub(crate) fn note_datagram(&self, peer: SocketAddr, message: String) {
         self.datagrams.note(1, (peer, message));
@@ -98,6 +105,11 @@ impl Troubles {
         }
         if let Some((connections, (peer, message))) = self.connections.due(now_ms) {
             tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
+        }
+        if let Some((handshakes, (peer, name, message))) = self.handshakes.due(now_ms) {
+            let server_name = name.as_deref().unwrap_or("none");
+            // Any client can bring it about, and most often nothing here is to be mended.
+            tracing::info!(handshakes, %peer, server_name, "TLS handshakes with clients failed; the latest: {message}");
         }
         if let Some((datagrams, (peer, message))) = self.datagrams.due(now_ms) {
             tracing::warn!(datagrams, %peer, "datagrams were dropped, as there is no session for them; the latest: {message}");

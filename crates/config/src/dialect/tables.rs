@@ -11,7 +11,7 @@
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
     Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Name, Node, Part, Port,
-    Protocol, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version,
+    Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
 use stillgate_metrics::Merge::{Last, Sum, Total};
@@ -317,6 +317,22 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Counter,
         &[],
         "Requests of HTTP/2 reset or answered 431 before they were such: malformed, with too large fields, or more at once than a connection may have.",
+    ),
+    of_process(
+        Measure::TlsHandshakes,
+        "stillgate_tls_handshakes_total",
+        "",
+        Counter,
+        &[],
+        "TLS handshakes with clients that were completed.",
+    ),
+    of_process(
+        Measure::TlsHandshakesFailed,
+        "stillgate_tls_handshakes_failed_total",
+        "",
+        Counter,
+        &[Reason],
+        "TLS handshakes with clients that failed, and hellos of tls_passthrough that could not be read.",
     ),
     of_process(
         Measure::TlsCertificateExpiry,

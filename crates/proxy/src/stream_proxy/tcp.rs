@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 use stillgate_config::{Protocol, ProxyProtocol, StreamListener};
-use stillgate_tls::Offer;
+use stillgate_tls::{FailureReason, Offer};
 use stillgate_upstream::Report;
 use stillgate_wire::proxy_protocol::{write_v1, write_v2};
 use tokio::io::AsyncReadExt;
@@ -229,6 +229,16 @@ enum Unread {
     Failed(io::Error),
 }
 
+impl Unread {
+    fn reason(&self) -> FailureReason {
+        match self {
+            Unread::Unused | Unread::Cut | Unread::Failed(_) => FailureReason::Closed,
+            Unread::Late => FailureReason::Timeout,
+            Unread::No(_) => FailureReason::NotTls,
+        }
+    }
+}
+
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -264,7 +274,7 @@ async fn look_at_hello(
         Ok((name, len)) => return Some((name, (buffer, 0..len))),
         Err(Unread::Unused) => {}
         Err(error) => {
-            worker.counters.tls_handshake_errors.add(1);
+            worker.counters.tls_handshakes_failed[error.reason() as usize].add(1);
             worker.troubles.note_connection(peer, error.to_string());
         }
     }
