@@ -4,6 +4,7 @@
 //! radix tree and the order of routes are both built from nothing but that key.
 
 use crate::path::{self, PathError};
+use crate::regex_like::{RegexLike, is_regex, may_be_regex};
 use std::fmt;
 
 /// Longest pattern in bytes.
@@ -43,6 +44,8 @@ pub struct PatternError {
 /// What is wrong with a path pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatternErrorKind {
+    /// A regex.
+    Regex(RegexLike),
     /// No leading slash.
     NotAbsolute,
     /// More than [`PATTERN_BYTES_MAX`] bytes.
@@ -80,7 +83,12 @@ pub enum PatternErrorKind {
 impl PathPattern {
     /// Parses the `uri` of a route.
     pub fn parse(text: &str) -> Result<PathPattern, PatternError> {
-        parse(text).map_err(|kind| PatternError { text: text.to_owned(), kind })
+        let parsed = match parse(text) {
+            Err(kind) if kind != PatternErrorKind::TooLong && may_be_regex(text) => Err(kind_of_regex(text)),
+            Ok(_) if is_regex(text) => Err(kind_of_regex(text)),
+            parsed => parsed,
+        };
+        parsed.map_err(|kind| PatternError { text: text.to_owned(), kind })
     }
 
     /// Names of what the pattern captures, in order.
@@ -139,6 +147,10 @@ impl PathPattern {
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }
+}
+
+fn kind_of_regex(text: &str) -> PatternErrorKind {
+    PatternErrorKind::Regex(RegexLike::new(text))
 }
 
 fn parse(text: &str) -> Result<PathPattern, PatternErrorKind> {
@@ -262,6 +274,7 @@ impl fmt::Display for PatternError {
         use PatternErrorKind as Kind;
         let text = &self.text;
         match &self.kind {
+            Kind::Regex(regex) => write!(f, "\"{text}\": {regex}"),
             Kind::NotAbsolute => write!(f, "\"{text}\": must begin with '/'; write \"/{text}\""),
             Kind::TooLong => write!(f, "a pattern has at most {PATTERN_BYTES_MAX} bytes"),
             Kind::Star { write } => write!(f, "\"{text}\": only one '*', at the end; write \"{write}\""),
@@ -317,6 +330,10 @@ mod tests {
         let check = |text: &str, message: &str| {
             assert_eq!(PathPattern::parse(text).unwrap_err().to_string(), message);
         };
+        check(
+            r"~^/a/(\d+)$",
+            r##""~^/a/(\d+)$": a path pattern is no regex; write `/a/*` and beside it `vars: [[uri, "~~", '^/a/(\d+)$']]`, or in place of it `expression: 'http.path ~ r#"^/a/(\d+)$"#'`"##,
+        );
         check("a", "\"a\": must begin with '/'; write \"/a\"");
         check("", "\"\": must begin with '/'; write \"/\"");
         check("/a/**", "\"/a/**\": only one '*', at the end; write \"/a/*\"");
