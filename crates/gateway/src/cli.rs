@@ -100,6 +100,9 @@ pub(crate) struct Explain {
     /// Our address of the connection, for routes that read net.dst.ip or net.dst.port
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) server: Option<SocketAddr>,
+    /// The server name of the TLS handshake (SNI) of an https:// URL, by default its host; empty: the client sends none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sni: Option<String>,
     /// A route to tell about in any case
     #[arg(long, value_name = "ID")]
     pub(crate) route: Option<String>,

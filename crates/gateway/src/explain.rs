@@ -35,7 +35,11 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
             return EXIT_ERRORS;
         }
     };
-    let head = head_of(arguments);
+    let mut head = head_of(arguments);
+    if let Err(wrong) = head.set_sni(arguments.sni.as_deref()) {
+        eprintln!("stillgate: --sni: {wrong}");
+        return EXIT_UNUSABLE;
+    }
     if let Some(flaw) = head.flaw() {
         eprintln!("stillgate: no such request is routed: {flaw}");
         return EXIT_UNUSABLE;

@@ -16,13 +16,13 @@ pub(crate) struct ExplainQuery {
 }
 
 /// What a query may hold. Each once, but for `header`.
-const PARAMETERS: &str = "url, host, method, header, client, server and route";
+const PARAMETERS: &str = "url, host, method, header, client, server, sni and route";
 
 impl ExplainQuery {
     /// Of a query as it came; an error is a sentence for whoever asked.
     pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
         let (mut url, mut host, mut method) = (None, None, None);
-        let (mut client, mut server, mut route) = (None, None, None);
+        let (mut client, mut server, mut sni, mut route) = (None, None, None, None);
         let mut headers = Vec::new();
         // Bytes that are no UTF-8 are read as U+FFFD, which nobody may ask about then but by its own bytes.
         let is_written = query.contains('\u{fffd}') || query.to_ascii_lowercase().contains("%ef%bf%bd");
@@ -34,6 +34,7 @@ impl ExplainQuery {
                 "method" => &mut method,
                 "client" => &mut client,
                 "server" => &mut server,
+                "sni" => &mut sni,
                 "route" => &mut route,
                 "header" => {
                     if is_lossy(&value) {
@@ -78,6 +79,7 @@ impl ExplainQuery {
             head.set_server(server);
         }
         head.add_headers(headers);
+        head.set_sni(sni.as_deref()).map_err(|wrong| format!("sni: {wrong}"))?;
         if let Some(flaw) = head.flaw() {
             return Err(format!("no such request is routed: {flaw}"));
         }
@@ -108,6 +110,14 @@ mod tests {
         assert_eq!(head("url=/p&client=[::1]:5").client.to_string(), "::1");
         assert_eq!(head("url=/p&client=[::1]:5&server=127.0.0.1:80").not_known().count(), 0);
         assert_eq!(head("url=/p").not_known().count(), 3);
+        let sni = |query: &str| head(query).known.first().map(|(_, name)| name.clone());
+        assert_eq!(sni("url=https://A.example.:81/").as_deref(), Some("a.example"));
+        assert_eq!(sni("url=https://a.example/&sni=B.example").as_deref(), Some("b.example"));
+        for none in
+            ["url=http://a.example/", "url=https://a.example/&sni=", "url=https://[::1]:81/", "url=https://10.0.0.1/"]
+        {
+            assert_eq!(sni(none), None, "{none}");
+        }
     }
 
     #[test]
@@ -134,6 +144,9 @@ mod tests {
         check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
         check("url=/&host=a,b", "no such request is routed: \"a,b\" is not a host");
         check("url=http://a,b/", "no such request is routed: \"a,b\" is not a host");
+        check("url=http://h/&sni=i", "sni: only a request through TLS has a server name; write");
+        check("url=https://h/&sni=10.0.0.1", "sni: \"10.0.0.1\" is an address");
+        check("url=https://h/&sni=h&sni=i", "sni is here twice");
         check("url=http://h/&host=i", "host: the url has one already");
     }
 }

@@ -73,6 +73,15 @@ impl<'a> Answer<'a> {
             let omitted = explanation.omitted;
             out.push_str(&format!("  and {omitted} more, which failed by more; ask for one by its id\n"));
         }
+        if !explanation.missed.is_empty() {
+            out.push_str("same path, other hosts:\n");
+        }
+        for (candidate, reason) in &explanation.missed {
+            out.push_str(&format!("  {}: {reason}\n", told(candidate)));
+        }
+        if explanation.missed_omitted > 0 {
+            out.push_str(&format!("  and {} more\n", explanation.missed_omitted));
+        }
         if let Some((id, verdict)) = &explanation.asked {
             out.push_str(&format!("route {id:?} {}\n", verdict_text(verdict)));
         }
@@ -88,17 +97,6 @@ impl<'a> Answer<'a> {
         };
         let params: Map<String, Value> =
             explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-        let ruled_out: Vec<Value> = explanation
-            .ruled_out
-            .iter()
-            .map(|(candidate, reason)| {
-                json!({
-                    "route": self.route_json(candidate),
-                    "reason": reason.text,
-                    "predicates": predicates_json(reason),
-                })
-            })
-            .collect();
         json!({
             "status": explanation.chosen.is_none().then_some(404),
             "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen)),
@@ -107,8 +105,10 @@ impl<'a> Answer<'a> {
                 let upstream = self.upstream_of(chosen);
                 json!({"id": upstream.key, "nodes": nodes(upstream)})
             }),
-            "ruled_out": ruled_out,
+            "ruled_out": self.reasons_json(&explanation.ruled_out),
             "omitted": explanation.omitted,
+            "missed": self.reasons_json(&explanation.missed),
+            "missed_omitted": explanation.missed_omitted,
             "notes": self.notes,
             "asked": explanation.asked.as_ref().map(|(id, verdict)| {
                 json!({
@@ -121,6 +121,17 @@ impl<'a> Answer<'a> {
                 })
             }),
         })
+    }
+
+    fn reasons_json(&self, candidates: &[(Candidate, Reason)]) -> Vec<Value> {
+        let told = |(candidate, reason): &(Candidate, Reason)| {
+            json!({
+                "route": self.route_json(candidate),
+                "reason": reason.text,
+                "predicates": predicates_json(reason),
+            })
+        };
+        candidates.iter().map(told).collect()
     }
 
     fn route_json(&self, candidate: &Candidate) -> Value {

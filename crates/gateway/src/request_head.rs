@@ -115,6 +115,33 @@ impl RequestHead {
         self.known.push((Variable::ServerPort, server.port().to_string()));
     }
 
+    /// The server name of the TLS handshake: the one given, where it is empty none, else that of a client which connects to the
+    /// host it asks for. An error is a sentence for whoever made it up.
+    pub(crate) fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
+        if self.scheme != "https" {
+            return match given {
+                Some(_) => Err("only a request through TLS has a server name; write the URL with https://".to_owned()),
+                None => Ok(()),
+            };
+        }
+        let asked = given.unwrap_or(&self.authority);
+        let mut buffer = Vec::new();
+        let name = String::from_utf8_lossy(canonical_host(asked.as_bytes(), &mut buffer)).into_owned();
+        match given {
+            _ if name.is_empty() => return Ok(()),
+            None if is_address(&name) => return Ok(()),
+            Some(given) if is_address(given) => {
+                return Err(format!("\"{given}\" is an address, which no client asks for by name"));
+            }
+            Some(given) if split_authority(given.as_bytes()).is_none() => {
+                return Err(format!("\"{}\" is not a host", given.escape_debug()));
+            }
+            _ => {}
+        }
+        self.known.push((Variable::SslServerName, name));
+        Ok(())
+    }
+
     /// Calls `then` with what routes are matched against; fails where the path has no normal form.
     pub(crate) fn with_request<R>(
         &self,
@@ -220,6 +247,10 @@ impl Lookup for Vars<'_> {
             visit(name.as_bytes(), value.as_bytes());
         }
     }
+}
+
+fn is_address(host: &str) -> bool {
+    host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
 }
 
 fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {

@@ -1,8 +1,11 @@
 //! What the admin API says of the routes that are served.
 
+mod authority;
+
+use authority::Authority;
 use expect_test::expect;
 use serde_json::{Value, json};
-use stillgate_testkit::{Client, Gateway, Setup, Upstream};
+use stillgate_testkit::{Client, Gateway, Setup, Upstream, run_tool};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -129,6 +132,8 @@ fn what_is_served_is_explained() {
             }
           ],
           "omitted": 0,
+          "missed": [],
+          "missed_omitted": 0,
           "notes": [
             "1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT",
             "1 route reads net.dst.port, which is not given, so the answer may be wrong; give the server as IP:PORT"
@@ -170,11 +175,54 @@ fn what_is_served_is_explained() {
 }
 
 #[test]
+fn routes_of_other_hosts_are_told_where_none_takes_the_request() {
+    let yaml = "upstreams: [{id: u, nodes: {\"127.0.0.1:1\": 1}}]\nroutes:\n  - {id: shop, host: shop.example, uri: /a, upstream_id: u}\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(yaml));
+    let (_, answer) = explain(&gateway, "?url=http://shop.exmaple/a");
+    assert_eq!(answer["missed"][0]["route"]["id"], json!("shop"));
+    assert_eq!(answer["missed"][0]["reason"], json!("hosts are shop.example; the request's is \"shop.exmaple\""));
+    let (_, answer) = explain(&gateway, "?url=http://shop.example/a");
+    assert_eq!(answer["missed"], json!([]));
+}
+
+#[test]
+fn a_route_by_server_name_is_explained_as_it_is_served() {
+    let authority = Authority::new();
+    authority.issue("shop", &["shop.example"]);
+    let upstream = Upstream::echo();
+    let resources = format!(
+        "ssls: [{{id: shop, cert: \"{}\", key: \"{}\", snis: [shop.example]}}]\nupstreams: [{{id: u, nodes: {{\"{}\": 1}}}}]\n\
+         routes:\n  - {{id: named, expression: 'tls.sni == \"shop.example\" && net.protocol == \"https\"', upstream_id: u}}\n",
+        authority.path("shop.pem"),
+        authority.path("shop.key"),
+        upstream.addr()
+    );
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(resources).listener("tls: true"));
+    let at = format!("shop.example:{}:127.0.0.1", gateway.addr().port());
+    let url = format!("https://shop.example:{}/", gateway.addr().port());
+    let (ca, status) = (authority.path("ca.pem"), "%{http_code}");
+    let curl = ["--silent", "--max-time", "20", "--cacert", &ca, "--resolve", &at, "--output", "/dev/null"];
+    let served = run_tool("curl", "curl", &[&curl[..], &["--write-out", status, &url]].concat());
+    assert_eq!(String::from_utf8_lossy(&served.stdout), "200");
+
+    let (_, answer) = explain(&gateway, &format!("?url={url}"));
+    assert_eq!(answer["route"]["id"], json!("named"));
+    let (_, answer) = explain(&gateway, "?url=https://other.example/&sni=shop.example");
+    assert_eq!(answer["route"]["id"], json!("named"));
+    for query in
+        ["?url=http://shop.example/", "?url=https://shop.example/&sni=", "?url=https://shop.example/&sni=other"]
+    {
+        let (_, answer) = explain(&gateway, query);
+        assert_eq!(answer["status"], json!(404), "{query}");
+    }
+}
+
+#[test]
 fn wrong_questions_are_answered_400_with_what_to_write() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
     for (query, told) in [
         ("", "url is missing; write url=http://host/path, or url=/path&host=HOST"),
-        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client, server and route"),
+        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client, server, sni and route"),
         (
             "?url=/&client=%ff",
             "client: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url",

@@ -56,10 +56,12 @@ fn explain_tells_the_route_and_who_was_ruled_out() {
         "GET http://shop.example.com/",
         &["--route", "order"],
         expect![[r#"
-        exit 0
-        no route takes the request; it is answered 404
-        route "order" cannot take it: paths are /orders/:number; the request's is "/"
-    "#]],
+            exit 0
+            no route takes the request; it is answered 404
+            same path, other hosts:
+              "other-host" (line 18; other.example.com, /*): hosts are other.example.com; the request's is "shop.example.com"
+            route "order" cannot take it: paths are /orders/:number; the request's is "/"
+        "#]],
     );
     explain(
         "GET http://shop.example.com/../x",
@@ -69,6 +71,54 @@ fn explain_tells_the_route_and_who_was_ruled_out() {
         no route is sought; the request is answered 400: the path leads above the root
     "#]],
     );
+}
+
+#[test]
+fn hosts_that_were_missed_are_told_the_nearest_first() {
+    let upstream = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\nroutes:\n";
+    let hosts = ["far.test", "other.example", "*.shop.example", "www.shop.exmaple", "none.example"];
+    let mut yaml = upstream.to_owned();
+    for (number, host) in hosts.iter().enumerate() {
+        let method = if number == 1 { ", methods: [PUT]" } else { "" };
+        let uri = if number == 4 { "/b" } else { "/a" };
+        yaml += &format!("  - {{id: r{number}, host: \"{host}\", uri: {uri}{method}, upstream_id: u}}\n");
+    }
+    let folder = Folder::with(&[("hosts.yaml", yaml.as_str())]);
+    folder.check(
+        &["explain", "hosts.yaml", "--request", "GET http://shop.example/a"],
+        expect![[r#"
+            exit 0
+            no route takes the request; it is answered 404
+            same path, other hosts:
+              "r2" (line 5; *.shop.example, /a): hosts are *.shop.example; the request's is "shop.example"
+              "r3" (line 6; www.shop.exmaple, /a): hosts are www.shop.exmaple; the request's is "shop.example"
+              "r0" (line 3; far.test, /a): hosts are far.test; the request's is "shop.example"
+              "r1" (line 4; other.example, /a): hosts are other.example; the request's is "shop.example"; also methods are PUT; the request's is GET
+        "#]],
+    );
+    let many: String =
+        (0..30).map(|n| format!("  - {{id: r{n}, host: h{n}.example, uri: /a, upstream_id: u}}\n")).collect();
+    let folder = Folder::with(&[("many.yaml", format!("{upstream}{many}"))]);
+    let told = folder.run(&["explain", "many.yaml", "--request", "GET http://h.example/a"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert_eq!(told.matches("the request's is").count(), 10, "{told}");
+    assert!(told.ends_with("  and 20 more\n"), "{told}");
+}
+
+#[test]
+fn a_server_name_is_taken_from_the_url_or_given() {
+    let yaml = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\nroutes:\n  - {id: tls, expression: 'tls.sni == \"shop.example\"', upstream_id: u}\n";
+    let folder = Folder::with(&[("tls.yaml", yaml)]);
+    let check = |request: &str, more: &[&str], expected: &str| {
+        let told = folder.run(&[&["explain", "tls.yaml", "--request", request], more].concat());
+        let told = [told.stdout, told.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).concat();
+        assert!(told.starts_with(expected), "{request} {more:?}: {told}");
+    };
+    check("GET https://Shop.Example:8443/", &[], "route \"tls\" (line 3; ");
+    check("GET https://other.example/", &["--sni", "shop.example"], "route \"tls\" (line 3; ");
+    check("GET https://shop.example/", &["--sni", ""], "no route takes the request");
+    check("GET http://shop.example/", &[], "no route takes the request");
+    check("GET http://shop.example/", &["--sni", "shop.example"], "stillgate: --sni: only a request through TLS");
 }
 
 #[test]
@@ -174,6 +224,8 @@ fn explain_points_into_expressions() {
                 }
               ],
               "omitted": 0,
+              "missed": [],
+              "missed_omitted": 0,
               "notes": [],
               "asked": {
                 "id": "mixed",
@@ -246,6 +298,8 @@ fn explain_for_programs() {
                 }
               ],
               "omitted": 0,
+              "missed": [],
+              "missed_omitted": 0,
               "notes": [],
               "asked": null
             }
@@ -263,13 +317,15 @@ fn what_was_not_given_is_not_said_to_be_absent() {
     folder.check(
         &[&request[..], &["127.0.0.1"]].concat(),
         expect![[r#"
-        exit 0
-        no route takes the request; it is answered 404
-        better placed, but ruled out:
-          "peer" (line 22; net.src.port > 1 && net.dst.port == 80): at 1:1, net.src.port > 1: net.src.port is not given
-        note: 1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT
-        note: 1 route reads net.dst.port, which is not given, so the answer may be wrong; give the server as IP:PORT
-    "#]],
+            exit 0
+            no route takes the request; it is answered 404
+            better placed, but ruled out:
+              "peer" (line 22; net.src.port > 1 && net.dst.port == 80): at 1:1, net.src.port > 1: net.src.port is not given
+            same path, other hosts:
+              "other-host" (line 18; other.example.com, /*): hosts are other.example.com; the request's is "h"
+            note: 1 route reads net.src.port, which is not given, so the answer may be wrong; give the client as IP:PORT
+            note: 1 route reads net.dst.port, which is not given, so the answer may be wrong; give the server as IP:PORT
+        "#]],
     );
     folder.check(
         &[&request[..], &["[::1]:5000", "--server", "[::1]:80"]].concat(),

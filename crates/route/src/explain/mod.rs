@@ -4,9 +4,11 @@
 //! puts into words what it finds (`reason`). It is slow and allocates. That it comes to the same as the search is asserted.
 
 mod candidate;
+mod missed;
 mod reason;
 
 pub use candidate::{Candidate, Stand};
+pub use missed::MISSED_MAX;
 pub use reason::{Reason, Told};
 
 use crate::layer::{PlaceId, order, places_of};
@@ -32,6 +34,10 @@ pub struct Explanation {
     pub ruled_out: Vec<(Candidate, Reason)>,
     /// How many more there are, beyond [`RULED_OUT_MAX`].
     pub omitted: usize,
+    /// Where no route takes it: URI routes of the path whose hosts it misses, the nearest first and no more than [`MISSED_MAX`].
+    pub missed: Vec<(Candidate, Reason)>,
+    /// How many more there are, beyond [`MISSED_MAX`].
+    pub missed_omitted: usize,
     /// About the route that was asked about.
     pub asked: Option<(String, Verdict)>,
 }
@@ -71,7 +77,9 @@ impl Matcher {
             self.params(found, request).into_iter().map(|(name, value)| (name, text(&value))).collect()
         });
         let asked = asked.map(|id| (id.to_owned(), teller.verdict(id, chosen)));
-        Ok(Explanation { chosen: chosen.map(|chosen| teller.candidate(chosen)), params, ruled_out, omitted, asked })
+        let (missed, missed_omitted) = if chosen.is_none() { teller.missed() } else { (Vec::new(), 0) };
+        let chosen = chosen.map(|chosen| teller.candidate(chosen));
+        Ok(Explanation { chosen, params, ruled_out, omitted, missed, missed_omitted, asked })
     }
 }
 
@@ -246,6 +254,15 @@ impl fmt::Display for Explanation {
         }
         if self.omitted > 0 {
             writeln!(f, "  and {} more, which failed by more", self.omitted)?;
+        }
+        if !self.missed.is_empty() {
+            writeln!(f, "same path, other hosts:")?;
+        }
+        for (candidate, reason) in &self.missed {
+            writeln!(f, "  {candidate}: {reason}")?;
+        }
+        if self.missed_omitted > 0 {
+            writeln!(f, "  and {} more", self.missed_omitted)?;
         }
         let Some((id, verdict)) = &self.asked else {
             return Ok(());
