@@ -89,7 +89,7 @@ impl Client {
             0 => String::new(),
             len => format!("Content-Length: {len}\r\n"),
         };
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: test\r\n{length}\r\n");
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n");
         let sent = self.0.try_send([head.as_bytes(), body].concat());
         // A response may have come before the body was taken; it counts.
         let response = self.0.read_response(method);

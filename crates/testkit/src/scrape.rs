@@ -151,7 +151,7 @@ impl SlowScrape {
 
 fn request(path: &str, accept: &str, gzip: bool) -> Vec<u8> {
     let encoding = if gzip { "Accept-Encoding: gzip\r\n" } else { "" };
-    format!("GET {path} HTTP/1.1\r\nHost: exporter\r\nAccept: {accept}\r\n{encoding}\r\n").into_bytes()
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n{encoding}\r\n").into_bytes()
 }
 
 /// Unpacks exactly one member with nothing behind it.
