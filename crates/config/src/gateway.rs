@@ -6,7 +6,7 @@ use crate::access_log::{ACCESS_LOG, AccessLog};
 use crate::acme::Acme;
 use crate::diagnostic::{Fault, Path, Sink};
 use crate::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
-use crate::matching::NETWORK;
+use crate::matching::{NETWORK, OWN_NAME};
 use crate::metrics::{METRICS, Metrics};
 use crate::object::{map, object};
 use crate::quantity::{Size, Span, size, span};
@@ -105,6 +105,8 @@ object! {
         address: SocketAddr = ADDRESS => required;
         /// Asked for (as `X-API-KEY`) from peers that are not loopback; without it only loopback is served.
         key: String = ADMIN_KEY => optional;
+        /// Host names accepted over loopback without the key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
     }
 }
 

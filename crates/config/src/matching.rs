@@ -34,6 +34,14 @@ pub(crate) const PATH: Text<PathPattern> =
 pub(crate) const HOST: Text<HostPattern> =
     text("a host name", |text| HostPattern::parse(text).map_err(|error| Fault::new(error.to_string())));
 
+/// A name of a server, as a client may ask for it.
+pub(crate) const OWN_NAME: Text<String> = text("a host name", |text| {
+    if text.contains('*') {
+        return Err(Fault::new(format!("{:?} stands for several names", shortened(text))).hint("write each of them"));
+    }
+    HostPattern::parse(text).map(|_| text.to_owned()).map_err(|error| Fault::new(error.to_string()))
+});
+
 /// A method of a route.
 pub(crate) const METHOD: Text<Method> =
     text("an HTTP method", |text| parse_method(text).map_err(|error| Fault::new(error.to_string())))

@@ -11,7 +11,7 @@ use crate::gateway::ADDRESS;
 use crate::kind::{
     At, Choice, Flag, Kind, Located, TEXT, Text, Then, alternatives, expected, int, list, read, text, unplaced,
 };
-use crate::matching::parse_variable;
+use crate::matching::{OWN_NAME, parse_variable};
 use crate::object::{Map, map, object};
 use crate::quantity::{Size, Span, size, span};
 use crate::schema::Definitions;
@@ -47,6 +47,8 @@ pub struct Metrics {
     pub address: Option<SocketAddr>,
     /// The exposition's path.
     pub path: String,
+    /// Names under which it may be asked for over loopback, besides those it knows itself.
+    pub hosts: Vec<String>,
     /// Whose names the families have.
     pub dialect: Dialect,
     /// Bytes that all series may take, index and caches included.
@@ -76,6 +78,8 @@ object! {
         address: SocketAddr = ADDRESS => optional;
         /// The exposition's path.
         path: String = METRICS_PATH => default("/metrics".to_owned());
+        /// Host names accepted where `address` is a loopback address, besides `localhost`, IP addresses and the machine's own name; any other is answered 403 (DNS rebinding).
+        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
         /// `native`: Prometheus' conventions; `apisix`: names, labels, units and buckets of APISIX's exporter.
         dialect: Dialect = DIALECT => default(Dialect::Native);
         /// What all series of the process may take, index and caches included.
@@ -214,6 +218,7 @@ fn resolve(keys: MetricsKeys, path: &Path<'_>, sink: &mut Sink) -> Metrics {
     Metrics {
         address: keys.address,
         path: keys.path,
+        hosts: keys.hosts,
         dialect,
         memory_bytes: keys.memory,
         series_per_family: keys.series_per_family,

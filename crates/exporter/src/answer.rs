@@ -1,13 +1,15 @@
 //! What a request gets: the exposition, or a word about where it is.
 //!
-//! Whom it is given to is a matter of the address that is listened on; there are no keys here.
+//! Whom it is given to is a matter of the address that is listened on; there are no keys here. On loopback the name counts that
+//! is asked for (`hosts`).
 
+use crate::hosts::Stranger;
 use crate::negotiation::Choice;
 use crate::source::{Source, Unavailable};
 use crate::stream::Stream;
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
 use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
 
@@ -20,12 +22,16 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 pub(crate) type Payload = Either<Full<Bytes>, Stream>;
 
 /// Answers a request; the exposition's bytes come later, as they are asked for.
-pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>) -> Response<Payload> {
-    let path = match source.path() {
-        Ok(path) => path,
+pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>, is_on_loopback: bool) -> Response<Payload> {
+    let site = match source.site() {
+        Ok(site) => site,
         Err(error) => return unavailable(&error),
     };
-    let endpoint = match find(request.method(), request.uri().path(), &path) {
+    if is_on_loopback && let Err(stranger) = site.hosts.check(request) {
+        return refuse(&stranger);
+    }
+    let path = &site.path;
+    let endpoint = match find(request.method(), request.uri().path(), path) {
         Ok(endpoint) => endpoint,
         Err(Refusal::NoSuchPath) => {
             return text(StatusCode::NOT_FOUND, PLAIN, format!("404 Not Found: the metrics are at {path}\n"));
@@ -38,7 +44,7 @@ pub(crate) async fn answer<B>(request: &Request<B>, source: &Arc<Source>) -> Res
         }
     };
     match endpoint {
-        Endpoint::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(&path)),
+        Endpoint::Index => text(StatusCode::OK, "text/html; charset=utf-8", index(path)),
         Endpoint::Healthy => text(StatusCode::OK, PLAIN, "healthy\n".to_owned()),
         Endpoint::Metrics => match expose(request, source).await {
             Ok(response) => response,
@@ -104,6 +110,12 @@ fn names(query: &str) -> Option<Vec<String>> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     let names: Vec<_> = pairs.filter(|(key, _)| key == NAMES_KEY).map(|(_, value)| value.into_owned()).collect();
     (!names.is_empty()).then_some(names)
+}
+
+fn refuse(stranger: &Stranger) -> Response<Payload> {
+    let mut response = text(StatusCode::FORBIDDEN, PLAIN, format!("403 Forbidden: {stranger}\n"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn unavailable(error: &Unavailable) -> Response<Payload> {

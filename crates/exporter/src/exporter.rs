@@ -3,7 +3,7 @@
 //! Whoever drops it ends it; what is being sent may then still finish, within a bound.
 
 use crate::server::{self, Connections};
-use crate::source::{Source, Unavailable};
+use crate::source::{Site, Source, Unavailable};
 use crate::tally::{Counts, Tally};
 use crate::turns;
 use std::future::Future;
@@ -56,7 +56,7 @@ enum Command {
 enum Order {
     Remove { label: String, values: Vec<String> },
     Restore { label: String, values: Vec<String> },
-    SetPath(String),
+    SetSite(Site),
     SetOptions(CollectorOptions),
     Serve(std::net::TcpListener),
     StopServing,
@@ -71,9 +71,9 @@ enum Event {
 }
 
 impl Exporter {
-    /// Starts the thread, which exposes at `path`. Without a listener nothing is served before [`Exporter::serve`]; the
+    /// Starts the thread, which exposes at `site`. Without a listener nothing is served before [`Exporter::serve`]; the
     /// collector is tended all the same.
-    pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, path: &str) -> io::Result<Exporter> {
+    pub fn spawn(listener: Option<std::net::TcpListener>, collector: Collector, site: Site) -> io::Result<Exporter> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().event_interval(TASKS_PER_LOOK).build()?;
         let listener = match listener {
@@ -86,7 +86,7 @@ impl Exporter {
         };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
-        let source = Arc::new(Source::new(collector, path));
+        let source = Arc::new(Source::new(collector, site));
         let tally = source.tally.clone();
         let run = move || run(runtime, listener, &source, received);
         let thread = thread::Builder::new().name("exporter".to_owned()).spawn(run)?;
@@ -125,9 +125,9 @@ impl Exporter {
         self.order(Order::Restore { label: label.to_owned(), values })
     }
 
-    /// Exposes at another path.
-    pub fn set_path(&self, path: &str) -> impl Future<Output = ()> + Send + use<> {
-        self.order(Order::SetPath(path.to_owned()))
+    /// Exposes elsewhere.
+    pub fn set_site(&self, site: Site) -> impl Future<Output = ()> + Send + use<> {
+        self.order(Order::SetSite(site))
     }
 
     /// Changes the collector's options.
@@ -227,7 +227,7 @@ async fn handle(command: Command, source: &Arc<Source>, serving: &mut Option<Ser
         }
         Command::Order(Order::Remove { label, values }, _done) => source.remove(&label, values)?,
         Command::Order(Order::Restore { label, values }, _done) => source.restore(&label, &values)?,
-        Command::Order(Order::SetPath(path), _done) => source.set_path(&path)?,
+        Command::Order(Order::SetSite(site), _done) => source.set_site(site)?,
         Command::Order(Order::SetOptions(options), _done) => source.set_options(options)?,
         Command::Order(Order::Serve(listener), _done) => {
             let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener));

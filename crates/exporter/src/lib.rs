@@ -3,18 +3,27 @@
 //! Everything happens on one thread of low priority at a time, whatever the number of scrapers. A scrape is encoded when
 //! it is asked for, a piece at a time, and only as fast as its scraper takes it; scrapers share the pieces. What there is
 //! to expose, and in which form, is decided by `stillgate-metrics`.
+//!
+//! How connections are accepted, and under which names a server on loopback is asked for, is the same for the admin API.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![forbid(unsafe_code)]
 
 mod answer;
+mod door;
 mod exporter;
+mod hosts;
 mod negotiation;
+mod places;
 mod server;
 mod source;
 mod stream;
 mod tally;
 mod turns;
 
+pub use door::accept;
 pub use exporter::Exporter;
+pub use hosts::{Hosts, Stranger};
+pub use places::{CONNECTIONS_MAX, Place, Places};
+pub use source::Site;
 pub use tally::Counts;

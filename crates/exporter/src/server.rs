@@ -1,6 +1,8 @@
 //! The exporter's listener and its connections, each with a bound on everything a scraper could hold.
 
 use crate::answer::answer;
+use crate::door;
+use crate::places::{Place, Places};
 use crate::source::Source;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -14,11 +16,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
-use tracing::{debug, warn};
-
-/// Connections at once; further ones wait in the kernel's queue.
-const CONNECTIONS_MAX: u32 = 256;
+use tokio::sync::{Notify, watch};
+use tracing::debug;
 
 /// Within this a request's head has to be there, on a new connection as on one that is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,66 +40,44 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// What the kernel keeps of that, of which it takes the double. It would take megabytes for each scraper that is slow.
 const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
-/// Only every so-manieth failure in a row is logged.
-const FAILURES_PER_LINE: u64 = 100;
-/// How long accepting pauses after it failed, e.g. for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// The connections of a server that accepts no more.
 pub(crate) struct Connections {
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 impl Connections {
     /// Waits until the last one has finished what it was at.
     pub(crate) async fn ended(self) {
-        // Whoever has all places is alone.
-        let _ = self.places.acquire_many(CONNECTIONS_MAX).await;
+        self.places.all_free().await;
     }
 }
 
 /// Serves until `stopping` is true or dropped; then connections finish what they are at, and nobody accepts any more.
 pub(crate) async fn serve(listener: TcpListener, source: Arc<Source>, stopping: watch::Receiver<bool>) -> Connections {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    let places = Places::default();
+    // Otherwise it is open to others than those on this machine anyway, under whatever name they know.
+    let is_on_loopback = listener.local_addr().is_ok_and(|at| at.ip().to_canonical().is_loopback());
+    let accepting = door::accept(&listener, &places, "exporter", |stream, peer, place| {
+        let (source, stopping) = (source.clone(), stopping.clone());
+        tokio::spawn(serve_connection(stream, peer, place, source, is_on_loopback, stopping));
+    });
     tokio::select! {
         // Who would be accepted just now may be another process's to serve.
         biased;
         () = stop(stopping.clone()) => {}
-        () = accept(&listener, &places, &source, &stopping) => {}
+        () = accepting => {}
     }
     Connections { places }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    source: &Arc<Source>,
-    stopping: &watch::Receiver<bool>,
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    _place: Place,
+    source: Arc<Source>,
+    is_on_loopback: bool,
+    stopping: watch::Receiver<bool>,
 ) {
-    let mut failures = 0u64;
-    loop {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                failures = 0;
-                let (source, stopping) = (source.clone(), stopping.clone());
-                tokio::spawn(async move {
-                    serve_connection(stream, peer, &source, stopping).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                if failures.is_multiple_of(FAILURES_PER_LINE) {
-                    warn!(%error, "exporter: cannot accept connections; they wait");
-                }
-                failures += 1;
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Source>, stopping: watch::Receiver<bool>) {
     if let Err(error) = prepare(&stream) {
         // It has been closed already, or the kernel is old: then age is the bound.
         debug!(%peer, %error, "exporter: socket options");
@@ -108,7 +85,8 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, source: &Arc<Sour
     let asked = Notify::new();
     let service = service_fn(|request: Request<Incoming>| {
         asked.notify_one();
-        async move { Ok::<_, Infallible>(answer(&request, source).await) }
+        let source = &source;
+        async move { Ok::<_, Infallible>(answer(&request, source, is_on_loopback).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()

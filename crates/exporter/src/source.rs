@@ -3,6 +3,7 @@
 //! Work on it is done in short stretches: a refresh, or a piece. In between the other scrapes have their turn. The
 //! clock is read here, and nowhere below.
 
+use crate::hosts::Hosts;
 use crate::tally::Tally;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +16,22 @@ use tracing::{info, warn};
 
 /// Expositions that are sent at once. Each may pin a few pieces and fill a send buffer.
 pub(crate) const SCRAPES_MAX: usize = 128;
+
+/// Where the exposition is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Its path.
+    pub path: String,
+    /// Names of the server, for requests over loopback.
+    pub hosts: Hosts,
+}
+
+impl Site {
+    /// A path on a server that no configuration gives a name.
+    pub fn at(path: &str) -> Site {
+        Site { path: path.to_owned(), hosts: Hosts::new("the names of the server", []) }
+    }
+}
 
 /// What all tasks need.
 #[derive(Debug)]
@@ -31,7 +48,7 @@ pub(crate) struct Source {
 #[derive(Debug)]
 struct Inner {
     collector: Collector,
-    path: Arc<str>,
+    site: Arc<Site>,
     /// Changes with each refresh.
     refreshes: u64,
     /// Whether there was something to read the last time.
@@ -77,9 +94,9 @@ impl Drop for Place {
 }
 
 impl Source {
-    pub(crate) fn new(collector: Collector, path: &str) -> Source {
+    pub(crate) fn new(collector: Collector, site: Site) -> Source {
         Source {
-            inner: Mutex::new(Inner { collector, path: path.into(), refreshes: 0, is_available: true }),
+            inner: Mutex::new(Inner { collector, site: Arc::new(site), refreshes: 0, is_available: true }),
             places: Arc::new(Semaphore::new(SCRAPES_MAX)),
             tally: Arc::default(),
             work: Notify::new(),
@@ -90,13 +107,13 @@ impl Source {
         self.inner.lock().map_err(|_| Unavailable::Broken)
     }
 
-    /// The exposition's path.
-    pub(crate) fn path(&self) -> Result<Arc<str>, Unavailable> {
-        Ok(self.lock()?.path.clone())
+    /// Where the exposition is.
+    pub(crate) fn site(&self) -> Result<Arc<Site>, Unavailable> {
+        Ok(self.lock()?.site.clone())
     }
 
-    pub(crate) fn set_path(&self, path: &str) -> Result<(), Unavailable> {
-        self.lock()?.path = path.into();
+    pub(crate) fn set_site(&self, site: Site) -> Result<(), Unavailable> {
+        self.lock()?.site = Arc::new(site);
         Ok(())
     }
 
@@ -233,7 +250,7 @@ mod tests {
         let requests = registry.declare(family).unwrap();
         let mut writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let source = Source::new(collector, "/metrics");
+        let source = Source::new(collector, Site::at("/metrics"));
         let mut check = |series: usize, is_woken: bool| {
             eventually("memory for all series", || {
                 (0..series).for_each(|n| _ = writer.series(&requests, &[n.to_string().as_bytes()]));

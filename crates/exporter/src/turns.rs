@@ -179,6 +179,7 @@ fn become_idle() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Site;
     use std::sync::Arc;
     use stillgate_metrics::{Collector, CollectorOptions};
     use stillgate_testkit::{eventually, eventually_within};
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn the_threads_take_turns() {
-        let source = Arc::new(Source::new(Collector::open("/none".as_ref(), CollectorOptions::default()), "/"));
+        let source =
+            Arc::new(Source::new(Collector::open("/none".as_ref(), CollectorOptions::default()), Site::at("/")));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (end, ended) = watch::channel(false);
         let (tell, told) = watch::channel(None);

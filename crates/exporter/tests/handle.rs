@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{Collector, CollectorOptions};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Connection, SlowScrape, eventually, scrape};
 
@@ -42,7 +42,7 @@ fn questions_and_orders() {
     let text = scrape(running.addr(), "/metrics", ACCEPT_TEXT, false);
     assert!(text.text().contains("requests_total{n=\"3\"} 5\n"), "a new life: {}", text.text());
 
-    wait(running.exporter.set_path("/elsewhere"));
+    wait(running.exporter.set_site(Site::at("/elsewhere")));
     let mut client = Client::connect(running.addr());
     assert_eq!(client.get("/metrics").head.status(), 404);
     assert_eq!(client.get("/elsewhere").head.status(), 200);
@@ -83,7 +83,7 @@ fn stopping_does_not_wait_for_ever() {
 fn one_socket_is_served_by_one_after_the_other() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let running = Running::on(socket.try_clone().unwrap(), registry(None), 10_000, 280);
-    let next = Exporter::spawn(None, collector(), "/metrics").unwrap();
+    let next = Exporter::spawn(None, collector(), Site::at("/metrics")).unwrap();
     let (addr, whole) = (running.addr(), scrape(running.addr(), "/metrics", ACCEPT_TEXT, false));
     let mut kept = Client::connect(addr);
     kept.get("/-/healthy");
@@ -94,7 +94,7 @@ fn one_socket_is_served_by_one_after_the_other() {
     let mut silent = Client::connect(addr);
     let began = Instant::now();
     wait(running.exporter.stop_serving());
-    let sent = silent.try_send("GET /-/healthy HTTP/1.1\r\nHost: a\r\n\r\n");
+    let sent = silent.try_send("GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let is_late = began.elapsed() > FIRST_REQUEST_TIMEOUT;
     kept.expect_close();
     let silent = thread::spawn(move || {
@@ -129,11 +129,11 @@ fn collector() -> Collector {
 
 #[test]
 fn without_a_listener_it_still_tends() {
-    let exporter = Exporter::spawn(None, collector(), "/metrics").unwrap();
+    let exporter = Exporter::spawn(None, collector(), Site::at("/metrics")).unwrap();
     assert_eq!(exporter.address(), None);
     assert!(wait(exporter.cardinality()).is_some());
     assert!(!exporter.has_ended());
-    let (late, later) = (exporter.cardinality(), exporter.set_path("/late"));
+    let (late, later) = (exporter.cardinality(), exporter.set_site(Site::at("/late")));
     exporter.stop().unwrap();
     assert!(wait(late).is_none());
     wait(later);
@@ -145,7 +145,7 @@ fn a_folder_that_nobody_has_written_yet_is_picked_up_when_somebody_does() {
     let folder = dir.path().join("metrics");
     let collector = Collector::open(&folder, CollectorOptions::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
+    let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
     let addr = exporter.address().unwrap();
     let refused = scrape(addr, "/metrics", ACCEPT_TEXT, true);
     assert_eq!((refused.status, refused.header("retry-after")), (503, "1"));

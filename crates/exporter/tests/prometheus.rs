@@ -5,7 +5,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Kind, Merge, Native, Options, Process, Registry, Writer,
 };
@@ -54,7 +54,7 @@ impl Counted {
         let writers = [registry.writer().unwrap(), registry.writer().unwrap()];
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
+        let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
         Counted { exporter, writers, requests, seconds, sizes, level }
     }
 

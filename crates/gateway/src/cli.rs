@@ -123,6 +123,10 @@ pub(crate) struct Exporter {
     /// The exposition's path
     #[arg(long, value_name = "PATH", default_value = "/metrics", value_parser = parse_path)]
     pub(crate) path: String,
+    /// A host name to accept where ADDR is a loopback address, besides localhost, IP addresses and the machine's own name; may be
+    /// given several times
+    #[arg(long = "host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
 }
 
 /// How a command prints its result.

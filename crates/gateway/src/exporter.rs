@@ -5,13 +5,14 @@
 
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
 use crate::logging::{LevelError, Logging};
+use crate::process_stats;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stillgate_config::{Log, LogFormat};
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Hosts, Site};
 use stillgate_metrics::encode;
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{Collector, CollectorOptions};
@@ -97,7 +98,7 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot take signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take signals"))?;
         let listener = listen(arguments.listen)?;
-        let exporter = Exporter::spawn(Some(listener), Collector::open(folder, options()), &arguments.path)
+        let exporter = Exporter::spawn(Some(listener), Collector::open(folder, options()), site(arguments))
             .map_err(system("cannot start the exporter's thread"))?;
         info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -148,6 +149,11 @@ fn look_at(folder: &Path) -> Result<(), ExporterError> {
 fn options() -> CollectorOptions {
     let encode = encode::Options { created: true };
     CollectorOptions { reader: ReaderOptions { encode, ..ReaderOptions::default() }, ..CollectorOptions::default() }
+}
+
+fn site(arguments: &Arguments) -> Site {
+    let names = arguments.hosts.iter().cloned().chain([process_stats::hostname()]);
+    Site { path: arguments.path.clone(), hosts: Hosts::new("--host", names) }
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, ExporterError> {

@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics};
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Hosts, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
 use stillgate_proxy::{MetricsPlan, Plan, StartError};
@@ -122,7 +122,7 @@ impl Prepared {
         let collector = Collector::of_registry(registry.clone(), collector_options(&settings, &own, &registry))?;
         let served = listener.as_ref().map(TcpListener::try_clone).transpose().map_err(MeteringError::Thread)?;
         let (waiting, served) = if is_inherited { (served, None) } else { (None, served) };
-        let exporter = Exporter::spawn(served, collector, &settings.path).map_err(MeteringError::Thread)?;
+        let exporter = Exporter::spawn(served, collector, site(&settings)).map_err(MeteringError::Thread)?;
         let orders = Orders::new(registry.writer()?);
         let leaving = Leaving::default();
         Ok(Metering {
@@ -250,7 +250,7 @@ impl Metering {
         let mut declared = Ok(());
         if settings != self.settings {
             declared = self.own.declare(&settings, &self.registry);
-            self.orders.set_up(&settings.path, collector_options(&settings, &self.own, &self.registry));
+            self.orders.set_up(site(&settings), collector_options(&settings, &self.own, &self.registry));
         }
         self.plan = recorded;
         self.orders.send(&self.exporter);
@@ -362,6 +362,11 @@ fn begins_anew(shared: Option<&str>, before: Option<&str>, has_segments: bool) -
 /// The folder that is shared.
 fn as_text(settings: &Metrics) -> Option<String> {
     settings.shared.as_ref().map(|folder| folder.to_string_lossy().into_owned())
+}
+
+fn site(settings: &Metrics) -> Site {
+    let names = settings.hosts.iter().cloned().chain([process_stats::hostname()]);
+    Site { path: settings.path.clone(), hosts: Hosts::new("gateway.metrics.hosts", names) }
 }
 
 fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) -> CollectorOptions {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use stillgate_config::Label;
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{CollectorOptions, Writer};
 use stillgate_proxy::{MetricsPlan, Plan};
 use tokio::sync::Notify;
@@ -31,7 +31,7 @@ pub(crate) struct Orders {
 /// What is to be done; nothing of it twice.
 #[derive(Default)]
 struct Batch {
-    path: Option<String>,
+    site: Option<Site>,
     options: Option<CollectorOptions>,
     /// Whether they are in use.
     values: BTreeMap<(Label, String), bool>,
@@ -59,9 +59,9 @@ impl Orders {
         self.ended.clone()
     }
 
-    /// Has it exposed at another path, with other options.
-    pub(crate) fn set_up(&mut self, path: &str, options: CollectorOptions) {
-        self.waiting.path = Some(path.to_owned());
+    /// Has it exposed elsewhere, with other options.
+    pub(crate) fn set_up(&mut self, site: Site, options: CollectorOptions) {
+        self.waiting.site = Some(site);
         self.waiting.options = Some(options);
     }
 
@@ -96,9 +96,9 @@ impl Orders {
         if self.waiting.is_empty() {
             return;
         }
-        let Batch { path, options, values, nodes } = std::mem::take(&mut self.waiting);
+        let Batch { site, options, values, nodes } = std::mem::take(&mut self.waiting);
         let mut orders: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
-        path.iter().for_each(|path| orders.push(Box::pin(exporter.set_path(path))));
+        site.into_iter().for_each(|site| orders.push(Box::pin(exporter.set_site(site))));
         options.into_iter().for_each(|options| orders.push(Box::pin(exporter.set_options(options))));
         let mut by_label: BTreeMap<(Label, bool), Vec<String>> = BTreeMap::new();
         for ((label, value), is_in_use) in values {
@@ -132,7 +132,7 @@ impl Orders {
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        self.path.is_none() && self.options.is_none() && self.values.is_empty() && self.nodes.is_none()
+        self.site.is_none() && self.options.is_none() && self.values.is_empty() && self.nodes.is_none()
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     async fn the_latest_news_of_a_value_counts() {
         let registry = Arc::new(Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap());
         let collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
-        let exporter = Exporter::spawn(None, collector, "/metrics").unwrap();
+        let exporter = Exporter::spawn(None, collector, Site::at("/metrics")).unwrap();
         let mut orders = Orders::new(registry.writer().unwrap());
         orders.set_in_use(route("a"), false);
         orders.send(&exporter);

@@ -13,7 +13,7 @@
 //!  certificates changed beside what is refused ──┘
 //! ```
 
-use crate::admin::Served;
+use crate::admin::{Access, Served};
 use crate::background;
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
@@ -44,8 +44,8 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Live {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: Logging,
-    /// Takes over `gateway.admin.key`.
-    pub(crate) admin_key: watch::Sender<Option<String>>,
+    /// Takes over the keys of `gateway.admin` that say who is admitted.
+    pub(crate) admin_access: watch::Sender<Access>,
     /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
     pub(crate) metering: Option<Metering>,
 }
@@ -403,7 +403,7 @@ impl Reloader {
         {
             warn!("{error}");
         }
-        self.live.admin_key.send_replace(new.admin.as_ref().and_then(|admin| admin.key.clone()));
+        self.live.admin_access.send_replace(Access::of(new));
         for key in needs_restart(&self.started, new) {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
         }

@@ -5,7 +5,7 @@
 
 use crate::access_log_writer::{AccessLogWriter, OpenError};
 use crate::acme;
-use crate::admin;
+use crate::admin::{self, Access};
 use crate::allocator;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
 use crate::control::{Control, Signals};
@@ -214,10 +214,9 @@ async fn start(
         let _ = went.await;
     }
 
-    let key = gateway.admin.as_ref().and_then(|admin| admin.key.clone());
-    let (admin_key, key) = watch::channel(key);
+    let (admin_access, access) = watch::channel(Access::of(gateway));
     let (ask, questions) = mpsc::channel(admin::QUESTIONS_MAX);
-    let admin = admin.map(|(address, listener)| serve_admin(address, listener, key, ask)).transpose()?;
+    let admin = admin.map(|(address, listener)| serve_admin(address, listener, access, ask)).transpose()?;
     if let Some(metering) = &mut metering {
         metering.serve().await;
     }
@@ -226,7 +225,7 @@ async fn start(
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
-    let live = Live { logging, admin_key, metering };
+    let live = Live { logging, admin_access, metering };
     let reading = Reading::new(reader, loaded.clone());
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, live);
@@ -306,13 +305,13 @@ fn listen_admin(
 fn serve_admin(
     address: SocketAddr,
     listener: TcpListener,
-    key: watch::Receiver<Option<String>>,
+    access: watch::Receiver<Access>,
     ask: mpsc::Sender<admin::Question>,
 ) -> Result<AdminSocket, RunError> {
     let fail = |error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error });
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     // It ends with the runtime, or when another process serves there.
-    let serving = tokio::spawn(admin::serve(served, key, ask)).abort_handle();
+    let serving = tokio::spawn(admin::serve(served, access, ask)).abort_handle();
     Ok(AdminSocket { address, listener, serving })
 }
 

@@ -8,16 +8,20 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_metrics::{Family, Kind, Options, Process as Writing, Registry, Writer};
-use stillgate_testkit::{ACCEPT_TEXT, END_PATIENCE, Process, ReservedPort, eventually, scrape};
+use stillgate_testkit::{ACCEPT_TEXT, Connection, END_PATIENCE, Process, ReservedPort, eventually, scrape};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
 /// The process under test, and where it was told to listen.
 fn start(folder: &Path, log: &Path) -> (Process, SocketAddr) {
+    start_with(folder, log, &[])
+}
+
+fn start_with(folder: &Path, log: &Path, more: &[&str]) -> (Process, SocketAddr) {
     let port = ReservedPort::new();
     let addr = port.addr();
     let mut command = Command::new(STILLGATE);
-    command.args(["exporter", "--listen", &addr.to_string(), "--metrics-dir"]).arg(folder);
+    command.args(["exporter", "--listen", &addr.to_string(), "--metrics-dir"]).arg(folder).args(more);
     let mut process = Process::spawn("stillgate exporter", &mut command, log);
     eventually("the exporter to listen", || {
         assert!(process.ended().is_none(), "it ended: {}", process.log());
@@ -68,6 +72,22 @@ fn it_waits_for_a_gateway_and_outlives_it() {
     exporter.signal("TERM");
     assert!(exporter.wait_within(END_PATIENCE).success());
     assert!(exporter.log().contains("SIGTERM"), "{}", exporter.log());
+}
+
+#[test]
+fn over_loopback_it_answers_to_the_names_it_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let _gateway = write(dir.path(), 3);
+    let (_exporter, addr) =
+        start_with(dir.path(), &dir.path().join("log"), &["--host", "one.example", "--host", "two.example"]);
+    for (host, status) in [("one.example:9091", 200), ("two.example", 200), ("localhost", 200), ("three.example", 403)]
+    {
+        let mut connection = Connection::new(TcpStream::connect(addr).unwrap());
+        connection.send(format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let response = connection.expect_response("GET");
+        assert_eq!(response.head.status(), status, "{host}");
+        assert!(status == 200 || String::from_utf8_lossy(&response.body).contains("--host"), "{response:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,10 @@ const INTRODUCTION: &str = "\
 What the gateway exposes on `gateway.metrics.address`, by dialect. How to switch families and labels off, how to add labels
 from variables of the request and how to bound memory is said in [configuration.md](configuration.md#metrics).
 
+Every peer that reaches the address may scrape; there is no key. On a loopback address a scraper must
+ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts` (see
+[admin.md](admin.md#who-is-answered)); on other addresses any name will do.
+
 Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
 `native_histograms: true` histograms have native buckets as well, in the protobuf format.
 

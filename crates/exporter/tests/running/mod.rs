@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use stillgate_exporter::Exporter;
+use stillgate_exporter::{Exporter, Site};
 use stillgate_metrics::{
     Buckets, Collector, CollectorOptions, Declared, Family, Kind, Options, Process, Registry, Writer,
 };
@@ -51,7 +51,7 @@ impl Running {
         let sizes = registry.declare(family("sizes", &[], Kind::Histogram(buckets))).unwrap();
         let writer = registry.writer().unwrap();
         let collector = Collector::of_registry(registry, CollectorOptions::default()).unwrap();
-        let exporter = Exporter::spawn(Some(listener), collector, "/metrics").unwrap();
+        let exporter = Exporter::spawn(Some(listener), collector, Site::at("/metrics")).unwrap();
         let mut running = Running { exporter, writer, requests, digits };
         let handle = running.writer.series(&sizes, &[]);
         assert!(running.writer.observe(handle, 5.0));

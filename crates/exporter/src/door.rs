@@ -1,0 +1,75 @@
+//! Accepting the connections of a server beside the gateway's traffic: the exporter, the admin API.
+//!
+//! Whoever gets no place is turned away at once. In the kernel's queue they would hold up everybody behind them, those included
+//! for whom a place is kept.
+
+use crate::places::{Place, Places};
+use socket2::SockRef;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tracing::warn;
+
+/// Only every so-manieth failure in a row is logged.
+const FAILURES_PER_LINE: u64 = 100;
+/// How long accepting pauses after it failed, e.g. for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is logged at most that connections were turned away.
+const TURNED_AWAY_EVERY: Duration = Duration::from_secs(10);
+
+const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n\
+    content-length: 52\r\nretry-after: 1\r\nconnection: close\r\n\r\ntoo many connections, or too many from this address\n";
+
+/// Accepts for as long as it is polled, for the server of this name in the log; `serve` is given each connection with its place.
+pub async fn accept(
+    listener: &TcpListener,
+    places: &Places,
+    server: &str,
+    mut serve: impl FnMut(TcpStream, SocketAddr, Place),
+) {
+    let mut failures = 0u64;
+    let mut turned_away = 0u64;
+    let mut tell_at = Instant::now();
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                failures = 0;
+                if let Some(place) = places.take(peer.ip()) {
+                    serve(stream, peer, place);
+                    continue;
+                }
+                turn_away(&stream);
+                turned_away += 1;
+                if Instant::now() >= tell_at {
+                    warn!(%peer, connections = turned_away, "{server}: too many connections; further ones are closed");
+                    (turned_away, tell_at) = (0, Instant::now() + TURNED_AWAY_EVERY);
+                }
+            }
+            Err(error) => {
+                if failures.is_multiple_of(FAILURES_PER_LINE) {
+                    warn!(%error, "{server}: cannot accept connections; they wait");
+                }
+                failures += 1;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn turn_away(stream: &TcpStream) {
+    // Its buffer is empty still, so it takes all; where it does not, closing says enough.
+    let _ = SockRef::from(stream).send(TURNED_AWAY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_has_the_length_it_says() {
+        let text = std::str::from_utf8(TURNED_AWAY).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
+    }
+}

@@ -1,0 +1,185 @@
+//! Places among the connections of a server beside the gateway's traffic: the exporter, the admin API.
+//!
+//! Its address may be reachable for anybody, so no peer may take what others need: loopback, where the operator and the
+//! sidecar are, has places of its own, and one source address has its share of the others. Sources are told apart by address
+//! alone; who they are is not known before they have asked.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use tokio::sync::watch;
+
+/// Connections at once.
+pub const CONNECTIONS_MAX: usize = 256;
+
+/// Of these, the ones that only loopback gets.
+const LOOPBACK_KEPT: usize = 64;
+
+/// Of the others, what one source gets.
+const OF_SOURCE_MAX: usize = 32;
+
+/// Bits of an IPv6 address that one customer of a network holds; the rest is theirs to choose.
+const IPV6_SOURCE_BITS: u32 = 64;
+
+/// Hands out places.
+#[derive(Debug, Clone, Default)]
+pub struct Places(watch::Sender<Taken>);
+
+/// A place. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    source: Source,
+}
+
+impl Places {
+    /// A place for a connection of this peer; `None`: there is none for it now.
+    pub fn take(&self, peer: IpAddr) -> Option<Place> {
+        let source = Source::of(peer);
+        let is_taken = self.0.send_if_modified(|taken| taken.take(source));
+        is_taken.then(|| Place { places: self.clone(), source })
+    }
+
+    /// Waits until nobody has a place.
+    pub async fn all_free(&self) {
+        // The sender is here, so there is no other end of waiting.
+        let _ = self.0.subscribe().wait_for(|taken| taken.all() == 0).await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.0.send_modify(|taken| taken.free(self.source));
+    }
+}
+
+/// Whose places count together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Source {
+    Loopback,
+    Remote(IpAddr),
+}
+
+impl Source {
+    fn of(peer: IpAddr) -> Source {
+        match peer.to_canonical() {
+            peer if peer.is_loopback() => Source::Loopback,
+            IpAddr::V6(peer) => {
+                let network = peer.to_bits() >> (Ipv6Addr::BITS - IPV6_SOURCE_BITS);
+                Source::Remote(Ipv6Addr::from_bits(network << (Ipv6Addr::BITS - IPV6_SOURCE_BITS)).into())
+            }
+            peer => Source::Remote(peer),
+        }
+    }
+}
+
+/// Who has places.
+#[derive(Debug, Default)]
+struct Taken {
+    loopback: usize,
+    remote: usize,
+    /// The parts of `remote`; none of them is 0.
+    of_source: HashMap<IpAddr, usize>,
+}
+
+impl Taken {
+    fn all(&self) -> usize {
+        self.loopback + self.remote
+    }
+
+    /// Whether there was one.
+    fn take(&mut self, source: Source) -> bool {
+        match source {
+            _ if self.all() >= CONNECTIONS_MAX => false,
+            Source::Loopback => {
+                self.loopback += 1;
+                true
+            }
+            Source::Remote(_) if self.remote >= CONNECTIONS_MAX - LOOPBACK_KEPT => false,
+            Source::Remote(address) => {
+                let of_source = self.of_source.entry(address).or_default();
+                let is_free = *of_source < OF_SOURCE_MAX;
+                if is_free {
+                    *of_source += 1;
+                    self.remote += 1;
+                }
+                is_free
+            }
+        }
+    }
+
+    fn free(&mut self, source: Source) {
+        match source {
+            Source::Loopback => self.loopback -= 1,
+            Source::Remote(address) => {
+                self.remote -= 1;
+                if let Some(of_source) = self.of_source.get_mut(&address) {
+                    *of_source -= 1;
+                    if *of_source == 0 {
+                        self.of_source.remove(&address);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(places: &Places, peer: &str, wanted: usize) -> Vec<Place> {
+        (0..wanted).map_while(|_| places.take(peer.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn nobody_can_take_the_places_of_others() {
+        let places = Places::default();
+        let one = take(&places, "192.0.2.1", 300);
+        assert_eq!(one.len(), OF_SOURCE_MAX);
+        assert!(take(&places, "::ffff:192.0.2.1", 1).is_empty(), "the same source");
+        let many: Vec<Place> = (2..=20).flat_map(|n| take(&places, &format!("192.0.2.{n}"), 300)).collect();
+        assert_eq!(one.len() + many.len(), CONNECTIONS_MAX - LOOPBACK_KEPT);
+        // Whatever others have, loopback is served.
+        for loopback in ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(take(&places, loopback, 300).len(), LOOPBACK_KEPT, "{loopback}");
+        }
+        drop(many);
+        assert_eq!(take(&places, "192.0.2.1", 1).len(), 0, "its share is taken still");
+        drop(one);
+        assert_eq!(take(&places, "192.0.2.1", 300).len(), OF_SOURCE_MAX);
+        assert!(places.0.borrow().of_source.is_empty(), "nothing is left of those that have gone");
+    }
+
+    #[test]
+    fn loopback_has_all_places_at_most() {
+        let places = Places::default();
+        let all = take(&places, "127.0.0.1", 300);
+        assert_eq!(all.len(), CONNECTIONS_MAX);
+        assert!(take(&places, "192.0.2.1", 1).is_empty());
+    }
+
+    #[test]
+    fn one_network_of_ipv6_is_one_source() {
+        let places = Places::default();
+        let one: Vec<Place> = (0..300).flat_map(|n| take(&places, &format!("2001:db8:0:1::{n:x}"), 1)).collect();
+        assert_eq!(one.len(), OF_SOURCE_MAX);
+        assert_eq!(take(&places, "2001:db8:0:2::1", 1).len(), 1);
+    }
+
+    #[test]
+    fn the_last_one_to_go_is_waited_for() {
+        let places = Places::default();
+        let mut place = take(&places, "127.0.0.1", 1);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let waiting = tokio::spawn({
+                let places = places.clone();
+                async move { places.all_free().await }
+            });
+            tokio::task::yield_now().await;
+            assert!(!waiting.is_finished());
+            place.clear();
+            waiting.await.unwrap();
+        });
+    }
+}
