@@ -407,6 +407,7 @@ impl Control {
         Status {
             version: Status::VERSION,
             config: self.reloader.status(),
+            pending_restart: self.reloader.pending_restart().to_vec(),
             workers: self.workers_count,
             uptime_seconds: self.started.elapsed().as_secs(),
             connections,

@@ -67,6 +67,8 @@ pub(crate) struct Reloader {
     files: BTreeSet<PathBuf>,
     /// What the process was started with; some of it holds until its end.
     started: Gateway,
+    /// The keys that differ from it, and so wait for the next start.
+    pending_restart: Vec<&'static str>,
     loaded_at: String,
     last_error: Option<LastError>,
     /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
@@ -130,6 +132,7 @@ impl Reloader {
             live,
             started: served.config.gateway.clone(),
             looked_at: Some(served.config.digest.clone()),
+            pending_restart: Vec::new(),
             served,
             certificate_ends: ends(&tls),
             tls,
@@ -152,6 +155,11 @@ impl Reloader {
     /// That which the process was started with, and some of which holds until its end.
     pub(crate) fn started(&self) -> &Gateway {
         &self.started
+    }
+
+    /// The keys of what is served that wait for the next start.
+    pub(crate) fn pending_restart(&self) -> &[&'static str] {
+        &self.pending_restart
     }
 
     /// The files to be watched besides the configuration's own.
@@ -404,7 +412,8 @@ impl Reloader {
             warn!("{error}");
         }
         self.live.admin_access.send_replace(Access::of(new));
-        for key in needs_restart(&self.started, new) {
+        self.pending_restart = needs_restart(&self.started, new);
+        for key in &self.pending_restart {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
         }
         self.garbage.configs.push(std::mem::replace(&mut self.served, loaded));

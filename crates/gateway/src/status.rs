@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub(crate) version: &'static str,
     /// The configuration that is served.
     pub(crate) config: ConfigStatus,
+    /// Keys of the configuration that is served whose values take effect at the next start only, as paths.
+    pub(crate) pending_restart: Vec<&'static str>,
     /// Worker threads.
     pub(crate) workers: usize,
     /// Since the start of the process.
@@ -206,6 +208,7 @@ mod tests {
     use expect_test::expect;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn the_shape_is_a_contract() {
         let (connections, requests, tunnels, streams) = counted(&Counters::default());
         let status = Status {
@@ -219,6 +222,7 @@ mod tests {
                     errors: vec!["stillgate.yaml:3:1: routes: expected a list".into()],
                 }),
             },
+            pending_restart: vec!["gateway.workers"],
             workers: 2,
             uptime_seconds: 9,
             connections,
@@ -243,6 +247,9 @@ mod tests {
                   ]
                 }
               },
+              "pending_restart": [
+                "gateway.workers"
+              ],
               "workers": 2,
               "uptime_seconds": 9,
               "connections": {

@@ -36,6 +36,18 @@ fn the_root_lists_every_path() {
     }
 }
 
+#[test]
+fn what_waits_for_a_restart_is_told_until_it_is_undone() {
+    let setup = Setup::to(Upstream::echo().addr());
+    let gateway = Gateway::start(STILLGATE, &setup);
+    let pending = || gateway.status()["pending_restart"].clone();
+    assert_eq!(pending(), serde_json::json!([]));
+    gateway.reload(&setup.clone().gateway("workers: 3\npid_file: \"{dir}/pid\""));
+    assert_eq!(pending(), serde_json::json!(["gateway.workers", "gateway.pid_file"]));
+    gateway.reload(&setup.clone().gateway("server_header: false"));
+    assert_eq!(pending(), serde_json::json!([]));
+}
+
 /// A page whose own name is made to resolve to 127.0.0.1 asks by that name.
 #[test]
 fn over_loopback_only_own_names_are_answered() {
