@@ -22,6 +22,7 @@ mod gateway;
 mod incremental;
 mod kind;
 mod layout;
+mod locate;
 mod matching;
 mod metrics;
 mod model;
@@ -55,6 +56,7 @@ pub use gateway::{
     ROUTE_CACHE_BYTES_MAX, ROUTE_CACHE_ENTRIES_MAX, RouteCache, RouteCacheMode, Timeouts, WORKERS_MAX,
 };
 pub use incremental::{Reader, Text};
+pub use locate::locate;
 pub use metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, Metrics, SERIES_PER_FAMILY_MAX, Source};
 pub use model::*;
 pub use nodes::{PRIORITY_MAX, WEIGHT_MAX};

@@ -1,17 +1,17 @@
 //! `stillgate check`: everything that is wrong with a configuration file, or probably not meant, for people or programs.
 //!
-//! It looks at the file, and at the certificates and keys that it names. Whether its addresses are free and its names
-//! resolve is seen when it runs. With `--against`
-//! and `--requests` it also tells which requests of a log would change route (`replay`).
+//! It looks at the file, at the certificates and keys that it names, and at what `run` needs of this machine (`environment`).
+//! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
+//! which requests of a log would change route (`replay`).
 
 use crate::acme;
 use crate::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use crate::deep_hosts::{DeepHosts, deep_hosts};
+use crate::environment;
 use crate::replay;
 use crate::source::{ReadError, Source};
 use crate::stdout::show;
 use crate::tls_material;
-use crate::upgrade::PidFile;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,7 +19,6 @@ use std::sync::Arc;
 use stillgate_config::{Config, Diagnostic, Severity};
 use stillgate_proxy::Plan;
 use stillgate_route::lint::{self, Finding, FindingKind};
-use stillgate_tls::Problem;
 
 /// What was found, as `--format json` prints it.
 #[derive(Debug, Serialize)]
@@ -74,7 +73,8 @@ pub(crate) fn run(arguments: &Check) -> u8 {
         show(format_args!("{:#}\n", stillgate_config::schema()));
         return EXIT_GOOD;
     };
-    let (mut report, new) = match look_at(file, true) {
+    let depth = if arguments.offline { Depth::File } else { Depth::Machine };
+    let (mut report, new) = match look_at(file, depth) {
         Ok(looked_at) => looked_at,
         Err(unreadable) => {
             eprintln!("stillgate: {unreadable}");
@@ -104,15 +104,25 @@ pub(crate) fn run(arguments: &Check) -> u8 {
 }
 
 fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
-    let (report, compiled) = look_at(old, false).map_err(|unreadable| unreadable.to_string())?;
+    let (report, compiled) = look_at(old, Depth::Routes).map_err(|unreadable| unreadable.to_string())?;
     let Some(compiled) = compiled else {
         return Err(format!("--against: {}", text(&report).trim_end()));
     };
     replay::run(log, (old, &compiled), new).map_err(|error| error.to_string())
 }
 
-/// With `whole` also at the files that it names, and for what is probably not meant.
-fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadError> {
+/// How far a file is looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Depth {
+    /// Whether it can be routed by.
+    Routes,
+    /// Also for what is probably not meant.
+    File,
+    /// Also at what it needs of this machine.
+    Machine,
+}
+
+fn look_at(file: &Path, depth: Depth) -> Result<(Report, Option<Compiled>), ReadError> {
     let source = Source::File(file.to_owned());
     let text = source.read()?;
     let (config, diagnostics, mut omitted) = match source.parse(&text) {
@@ -121,24 +131,10 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
     };
     let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
     let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
-    let mut is_usable = true;
-    if let Some(config) = config.as_ref().filter(|_| whole) {
-        let (errors, warnings) = match tls_material::load(config, None) {
-            Ok((_, warnings)) => (Vec::new(), warnings),
-            Err(refused) => (refused.errors, refused.warnings),
-        };
-        let errors: Vec<_> = errors.into_iter().chain(acme::problem(config)).collect();
-        is_usable = errors.is_empty();
-        let found = errors.into_iter().map(|error| (error, Severity::Error));
-        let found = found.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
-        diagnostics.extend(found.map(|(problem, severity)| plain(tls_material::diagnostic(problem, severity))));
-        let pid_file = config.gateway.pid_file.as_deref().map(PidFile::check);
-        if let Some(Err(error)) = pid_file {
-            let message = format!("it will not be written: {error}");
-            let problem = Problem { path: "gateway.pid_file".to_owned(), message, hint: None };
-            diagnostics.push(plain(tls_material::diagnostic(problem, Severity::Warning)));
-        }
+    if let Some(config) = config.as_ref().filter(|_| depth >= Depth::Machine) {
+        diagnostics.extend(of_machine(config, &text).into_iter().map(plain));
     }
+    let is_usable = !diagnostics.iter().any(|found| found.diagnostic.severity == Severity::Error);
     // Compiling finds what reading cannot: bounds of the whole table of routes.
     let compiled = match config.filter(|_| is_usable).map(compile) {
         Some(Ok(compiled)) => Some(compiled),
@@ -148,7 +144,7 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
         }
         None => None,
     };
-    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| whole) {
+    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| depth >= Depth::File) {
         let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
@@ -170,6 +166,23 @@ fn look_at(file: &Path, whole: bool) -> Result<(Report, Option<Compiled>), ReadE
         requests: None,
     };
     Ok((report, compiled))
+}
+
+/// What of the machine is in the way: certificates and keys, folders, addresses.
+fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
+    let (errors, warnings) = match tls_material::load(config, None) {
+        Ok((_, warnings)) => (Vec::new(), warnings),
+        Err(refused) => (refused.errors, refused.warnings),
+    };
+    let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
+    let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
+    let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
+    for (problem, severity) in environment::look_at(&config.gateway) {
+        let (line, column) = Source::locate(text, &problem.path).unwrap_or_default();
+        found.push(Diagnostic { line, column, ..tls_material::diagnostic(problem, severity) });
+    }
+    found.sort_by_key(|found| (found.line, found.column));
+    found
 }
 
 fn compile(config: Config) -> Result<Compiled, Diagnostic> {

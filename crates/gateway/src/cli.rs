@@ -71,6 +71,9 @@ pub(crate) struct Check {
     /// How findings are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
+    /// Check the file only, not what it needs of this machine (certificates, folders, addresses); for CI
+    #[arg(long)]
+    pub(crate) offline: bool,
     /// The configuration that is served now: tell which of the --requests would take another route
     #[arg(long, value_name = "OLD", requires = "requests")]
     pub(crate) against: Option<PathBuf>,
@@ -78,7 +81,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "LOG", requires = "against")]
     pub(crate) requests: Option<PathBuf>,
     /// Print the JSON Schema of the configuration instead
-    #[arg(long, conflicts_with_all = ["file", "against", "requests"])]
+    #[arg(long, conflicts_with_all = ["file", "offline", "against", "requests"])]
     pub(crate) schema: bool,
 }
 
@@ -304,7 +307,8 @@ mod tests {
         assert!(parse("stillgate check").is_err());
         assert!(parse("stillgate check --schema").is_ok());
         assert!(parse("stillgate check --schema f.yaml").is_err());
-        assert!(parse("stillgate check f.yaml --format json").is_ok());
+        assert!(parse("stillgate check f.yaml --format json --offline").is_ok());
+        assert!(parse("stillgate check --schema --offline").is_err());
         assert!(parse("stillgate check f.yaml --against g.yaml --requests l.json").is_ok());
         assert!(parse("stillgate check f.yaml --against g.yaml").is_err());
         assert!(parse("stillgate check f.yaml --requests l.json").is_err());

@@ -14,6 +14,7 @@ mod control;
 mod deep_hosts;
 mod demo;
 mod demo_upstream;
+mod environment;
 mod explain;
 mod explain_query;
 mod explanation;

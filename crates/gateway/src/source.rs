@@ -84,6 +84,11 @@ impl Source {
         reader.load(text, &environment).map_err(|errors| self.named(errors))
     }
 
+    /// Line and column of a key in what was read and validated.
+    pub(crate) fn locate(text: &[u8], path: &str) -> Option<(u32, u32)> {
+        stillgate_config::locate(text, &environment, path)
+    }
+
     fn named(&self, errors: Errors) -> Errors {
         Errors { file: self.name(), ..errors }
     }

@@ -4,6 +4,12 @@ mod folder;
 
 use expect_test::expect;
 use folder::{Folder, KINDS, SHOP, WRONG};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use stillgate_testkit::{END_PATIENCE, Process, eventually};
+
+/// Debian's user and group that own nothing.
+const NOBODY: u32 = 65534;
 
 #[test]
 fn check_tells_good_from_bad() {
@@ -170,6 +176,71 @@ fn check_warns_of_what_is_probably_not_meant() {
           "omitted": 0
         }
     "#]]);
+}
+
+#[test]
+fn check_looks_at_what_run_needs_of_this_machine() {
+    let gateway = "gateway:\n  listeners: [{address: \"192.0.2.1:9080\"}]\n  access_log:\n    path: logs/access.log\n  \
+                   pid_file: /none/pid\n  metrics: {shared: /dev/null/metrics}\nroutes: []\n";
+    let folder = Folder::with(&[("needs.yaml", gateway)]);
+    folder.check(&["check", "needs.yaml"], expect![[r#"
+        exit 1
+        needs.yaml:1:1: warning: routes: no routes; every request is answered 404
+        needs.yaml:2:25: gateway.listeners[0].address: 192.0.2.1 is no address of this machine; write one of `ip addr`, or 0.0.0.0 or [::] for all
+        needs.yaml:4:11: gateway.access_log.path: the folder logs is missing; make it (`mkdir -p logs`), or change gateway.access_log
+        needs.yaml:5:13: warning: gateway.pid_file: the folder /none is missing; make it (`mkdir -p /none`)
+        needs.yaml:6:21: gateway.metrics.shared: /dev/null/metrics: Not a directory (os error 20)
+        needs.yaml: refused (3 errors, 2 warnings)
+    "#]]);
+    let run = folder.run(&["run", "-c", "needs.yaml"]);
+    assert_eq!(run.status.code(), Some(1), "{}", String::from_utf8_lossy(&run.stderr));
+    folder.check(
+        &["check", "needs.yaml", "--offline"],
+        expect![[r#"
+        exit 0
+        needs.yaml:1:1: warning: routes: no routes; every request is answered 404
+        needs.yaml: good (no routes, no upstreams; 1 warning)
+    "#]],
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 1, "nothing is made");
+}
+
+/// Who may not write there may check it for the service's user.
+#[test]
+fn what_only_this_user_may_not_do_is_a_warning() {
+    let folder = Folder::with(&[("log.yaml", "gateway: {access_log: {path: /proc/access.log}}\nroutes: []\n")]);
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("open the folder");
+    let mut command = folder.command(&["check", "log.yaml"]);
+    if rustix::process::getuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command.output().expect("run stillgate");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("log.yaml:1:30: warning: gateway.access_log.path: this user may not write to /proc; "),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_first_configuration_of_the_readme_runs() {
+    let readme = include_str!("../../../README.md");
+    let (_, from) = readme.split_once("```yaml\n# stillgate.yaml\n").expect("the example");
+    let (example, _) = from.split_once("```").expect("its end");
+    let mut example = example.replace("0.0.0.0:9080", "127.0.0.1:0").replace("127.0.0.1:9180", "127.0.0.1:0");
+    example = example.replace("sessions.internal", "10.0.9.2");
+    let folder = Folder::with(&[("stillgate.yaml", example)]);
+    let checked = folder.run(&["check", "stillgate.yaml"]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    let log = folder.path().join("log");
+    let mut running = Process::spawn("stillgate", &mut folder.command(&["run"]), &log);
+    eventually("the gateway to serve", || {
+        assert!(running.ended().is_none(), "it ended: {}", running.log());
+        running.log().contains("\"message\":\"serving\"")
+    });
+    running.signal("TERM");
+    assert!(running.wait_within(END_PATIENCE).success());
 }
 
 #[test]

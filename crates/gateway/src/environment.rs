@@ -1,0 +1,202 @@
+//! What `run` needs of the machine beside the configuration and the certificates it names: folders and addresses.
+//!
+//! `check` looks at it without a trace: no file or folder is made, nothing is listened on. What is missing is an error, since
+//! `run` would end with it. What only this user may not do is a warning, since the service is often run by another.
+
+use crate::upgrade::PidFile;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use stillgate_config::{Gateway, LogDestination, Severity};
+use stillgate_tls::Problem;
+
+/// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
+const PRIVILEGED_PORTS: u16 = 1024;
+
+/// All that is in the way, by the keys that are concerned.
+pub(crate) fn look_at(gateway: &Gateway) -> Vec<(Problem, Severity)> {
+    let mut found = Vec::new();
+    if let Some(LogDestination::File(file)) = gateway.access_log.as_ref().map(|log| &log.destination) {
+        let remedy = |folder: &Path| format!("make it (`mkdir -p {}`), or change gateway.access_log", folder.display());
+        found.extend(file_problem("gateway.access_log.path", file, Severity::Error, remedy));
+    }
+    if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
+        found.extend(folder_problem("gateway.metrics.shared", folder));
+    }
+    if let Some(file) = gateway.pid_file.as_deref() {
+        found.extend(pid_file_problem(file));
+    }
+    found.extend(addresses(gateway).into_iter().filter_map(|(key, kind, address)| address_problem(key, kind, address)));
+    found
+}
+
+/// A file that is appended to, or made in a folder that has to be there.
+fn file_problem(
+    key: &str,
+    file: &Path,
+    severity: Severity,
+    remedy: impl Fn(&Path) -> String,
+) -> Option<(Problem, Severity)> {
+    let problem = |message: String, hint| Problem { path: key.to_owned(), message, hint: Some(hint) };
+    let shown = file.display();
+    match fs::metadata(file) {
+        Ok(metadata) if metadata.is_dir() => {
+            Some((problem(format!("{shown} is a folder"), "name a file in it".to_owned()), severity))
+        }
+        // Whether somebody reads it is seen when it is opened.
+        Ok(metadata) if metadata.file_type().is_fifo() => None,
+        Ok(_) => not_permitted(key, file, Access::WRITE_OK),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            // Of a bare name the folder is the current one.
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            match fs::metadata(folder) {
+                Ok(metadata) if metadata.is_dir() => not_permitted(key, folder, Access::WRITE_OK | Access::EXEC_OK),
+                Ok(_) => {
+                    let message = format!("{} is no folder", folder.display());
+                    Some((problem(message, "name a file in a folder".to_owned()), severity))
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Some((problem(format!("the folder {} is missing", folder.display()), remedy(folder)), severity))
+                }
+                Err(error) => Some(unseen(key, folder, &error, severity)),
+            }
+        }
+        Err(error) => Some(unseen(key, file, &error, severity)),
+    }
+}
+
+/// A folder that is made where it is missing.
+fn folder_problem(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
+    let is_there = |folder: &&Path| !matches!(fs::metadata(folder), Err(error) if error.kind() == ErrorKind::NotFound);
+    let nearest = folder.ancestors().find(is_there)?;
+    match fs::metadata(nearest) {
+        Ok(metadata) if metadata.is_dir() => not_permitted(key, nearest, Access::WRITE_OK | Access::EXEC_OK),
+        Ok(_) => {
+            let message = format!("{} is no folder", nearest.display());
+            let hint = Some("name one, as in \"/dev/shm/stillgate\"".to_owned());
+            Some((Problem { path: key.to_owned(), message, hint }, Severity::Error))
+        }
+        Err(error) => Some(unseen(key, nearest, &error, Severity::Error)),
+    }
+}
+
+/// Nothing that is served depends on it, so it is never more than a warning.
+fn pid_file_problem(file: &Path) -> Option<(Problem, Severity)> {
+    const KEY: &str = "gateway.pid_file";
+    if let Err(error) = PidFile::check(file) {
+        let message = format!("it will not be written: {error}");
+        return Some((Problem { path: KEY.to_owned(), message, hint: None }, Severity::Warning));
+    }
+    file_problem(KEY, file, Severity::Warning, |folder| format!("make it (`mkdir -p {}`)", folder.display()))
+}
+
+fn not_permitted(key: &str, path: &Path, wanted: Access) -> Option<(Problem, Severity)> {
+    match access(path, wanted) {
+        Ok(()) => None,
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let message = format!("this user may not write to {}", path.display());
+            let hint = Some("run the gateway as one that may, or let this one".to_owned());
+            Some((Problem { path: key.to_owned(), message, hint }, Severity::Warning))
+        }
+        Err(error) => Some(unseen(key, path, &error.into(), Severity::Error)),
+    }
+}
+
+/// What cannot be looked at; where that is a matter of permissions, another user may.
+fn unseen(key: &str, path: &Path, error: &io::Error, severity: Severity) -> (Problem, Severity) {
+    let severity = if error.kind() == ErrorKind::PermissionDenied { Severity::Warning } else { severity };
+    let message = format!("{}: {error}", path.display());
+    (Problem { path: key.to_owned(), message, hint: None }, severity)
+}
+
+/// All that are listened on, with their keys.
+fn addresses(gateway: &Gateway) -> Vec<(String, SocketType, SocketAddr)> {
+    let streams = &gateway.stream_proxy;
+    let listeners = gateway.listeners.iter().map(|listener| listener.address).enumerate();
+    let listeners = listeners.map(|(n, at)| (format!("gateway.listeners[{n}].address"), SocketType::STREAM, at));
+    let tcp = streams.tcp.iter().map(|listener| listener.address).enumerate();
+    let tcp = tcp.map(|(n, at)| (format!("gateway.stream_proxy.tcp[{n}].address"), SocketType::STREAM, at));
+    let udp = streams.udp.iter().map(|listener| listener.address).enumerate();
+    let udp = udp.map(|(n, at)| (format!("gateway.stream_proxy.udp[{n}].address"), SocketType::DGRAM, at));
+    let one = |key: &str, address| (key.to_owned(), SocketType::STREAM, address);
+    let admin = gateway.admin.as_ref().map(|admin| one("gateway.admin.address", admin.address));
+    let metrics = gateway.metrics.as_ref().and_then(|metrics| metrics.address);
+    let metrics = metrics.map(|address| one("gateway.metrics.address", address));
+    listeners.chain(tcp).chain(udp).chain(admin).chain(metrics).collect()
+}
+
+/// Binds it without listening. That it is in use is no problem: probably by the gateway that the file is for.
+fn address_problem(key: String, kind: SocketType, address: SocketAddr) -> Option<(Problem, Severity)> {
+    let (message, hint, severity) = match try_bind(kind, address) {
+        Ok(()) | Err(Errno::ADDRINUSE) => return None,
+        Err(Errno::ADDRNOTAVAIL) => {
+            let message = format!("{} is no address of this machine", address.ip());
+            (message, "write one of `ip addr`, or 0.0.0.0 or [::] for all", Severity::Error)
+        }
+        Err(Errno::ACCESS | Errno::PERM) if address.port() < PRIVILEGED_PORTS => {
+            let message = format!("this user may not listen on port {}", address.port());
+            (message, "run the gateway as one that may, or with the capability CAP_NET_BIND_SERVICE", Severity::Warning)
+        }
+        Err(error) => (
+            format!("cannot listen on {address}: {error}"),
+            "see whether the machine has such addresses",
+            Severity::Error,
+        ),
+    };
+    Some((Problem { path: key, message, hint: Some(hint.to_owned()) }, severity))
+}
+
+fn try_bind(kind: SocketType, address: SocketAddr) -> Result<(), Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket(family, kind, None)?;
+    // Not in the way of a gateway that starts in this moment. A UDP socket would share the address, and take its datagrams.
+    if kind == SocketType::STREAM {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    bind(&socket, &address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn folders_and_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "").unwrap();
+        let file = |path: PathBuf| file_problem("k", &path, Severity::Error, |_| "make it".to_owned());
+        let message = |found: Option<(Problem, Severity)>| found.map(|(problem, severity)| (problem.message, severity));
+        assert_eq!(message(file(at("file"))), None);
+        assert_eq!(message(file(at("new"))), None);
+        let missing = format!("the folder {} is missing", at("no").display());
+        assert_eq!(message(file(at("no/new"))), Some((missing, Severity::Error)));
+        assert_eq!(message(file(at(""))), Some((format!("{} is a folder", at("").display()), Severity::Error)));
+        assert!(message(file(at("file/new"))).is_some());
+        assert_eq!(message(folder_problem("k", &at("a/b/c"))), None);
+        assert_eq!(message(folder_problem("k", &at("file"))).unwrap().1, Severity::Error);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is made");
+    }
+
+    #[test]
+    fn addresses_of_this_machine() {
+        let problem = |kind, address: &str| address_problem("k".to_owned(), kind, address.parse().unwrap());
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for (kind, address) in [
+            (SocketType::STREAM, held.local_addr().unwrap().to_string().as_str()),
+            (SocketType::STREAM, "0.0.0.0:0"),
+            (SocketType::DGRAM, "127.0.0.1:0"),
+        ] {
+            assert!(problem(kind, address).is_none(), "{address}");
+        }
+        let (found, severity) = problem(SocketType::STREAM, "192.0.2.1:9080").unwrap();
+        assert_eq!((found.message.as_str(), severity), ("192.0.2.1 is no address of this machine", Severity::Error));
+    }
+}
