@@ -60,6 +60,8 @@ pub enum Measure {
     ConfigGeneration,
     /// `stillgate_config_last_reload_successful`
     ConfigLastReloadSuccessful,
+    /// `stillgate_config_pending_restart_keys`
+    ConfigPendingRestartKeys,
     /// `stillgate_metrics_bytes`
     MetricsBytes,
     /// `stillgate_metrics_series`
@@ -366,6 +368,7 @@ mod tests {
             "process_virtual_memory_bytes",
             "stillgate_config_generation",
             "stillgate_config_last_reload_successful",
+            "stillgate_config_pending_restart_keys",
             "stillgate_metrics_bytes",
             "stillgate_metrics_series",
             "stillgate_tls_certificate_expiry_seconds",

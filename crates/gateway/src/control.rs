@@ -380,6 +380,7 @@ impl Control {
         let facts = Facts {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
+            pending_restart: self.reloader.pending_restart().len(),
             workers: self.tally.read(),
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),

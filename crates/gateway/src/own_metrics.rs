@@ -19,6 +19,8 @@ pub(crate) struct Facts {
     pub(crate) generation: u64,
     /// Whether the last one that was read is.
     pub(crate) last_reload_successful: bool,
+    /// Keys of it that wait for the next start.
+    pub(crate) pending_restart: usize,
     /// What the workers have counted so far.
     pub(crate) workers: Counters,
     /// Tries to order a certificate that have failed so far.
@@ -211,6 +213,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
         Measure::ConfigGeneration => now(facts.generation),
         Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
+        Measure::ConfigPendingRestartKeys => now(facts.pending_restart as u64),
         Measure::ApisixHttpRequests => now(facts.workers.requests_total),
         Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
         Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),

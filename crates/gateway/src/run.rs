@@ -238,6 +238,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
     Facts {
         generation: 1,
         last_reload_successful: true,
+        pending_restart: 0,
         workers: Counters::default(),
         acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),

@@ -1,7 +1,7 @@
 //! The admin API and the exposition, as those on this machine see them: what there is, and who is answered.
 
 use std::net::{SocketAddr, TcpStream};
-use stillgate_testkit::{Connection, Gateway, Head, ReservedPort, Setup, Upstream, eventually};
+use stillgate_testkit::{ACCEPT_TEXT, Connection, Gateway, Head, ReservedPort, Setup, Upstream, eventually, scrape};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
 
@@ -38,14 +38,22 @@ fn the_root_lists_every_path() {
 
 #[test]
 fn what_waits_for_a_restart_is_told_until_it_is_undone() {
-    let setup = Setup::to(Upstream::echo().addr());
+    let metrics = ReservedPort::new();
+    let address = format!("metrics: {{address: \"{}\"}}", metrics.addr());
+    let setup = Setup::to(Upstream::echo().addr()).gateway(&address);
     let gateway = Gateway::start(STILLGATE, &setup);
+    let is_exposed = |keys: &str| {
+        let line = format!("stillgate_config_pending_restart_keys {keys}\n");
+        scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().contains(&line)
+    };
     let pending = || gateway.status()["pending_restart"].clone();
     assert_eq!(pending(), serde_json::json!([]));
     gateway.reload(&setup.clone().gateway("workers: 3\npid_file: \"{dir}/pid\""));
     assert_eq!(pending(), serde_json::json!(["gateway.workers", "gateway.pid_file"]));
+    eventually("the metrics to tell", || is_exposed("2"));
     gateway.reload(&setup.clone().gateway("server_header: false"));
     assert_eq!(pending(), serde_json::json!([]));
+    eventually("the metrics to tell", || is_exposed("0"));
 }
 
 /// A page whose own name is made to resolve to 127.0.0.1 asks by that name.

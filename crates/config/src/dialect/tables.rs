@@ -189,6 +189,14 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Whether the configuration as it was last read is in use: 1, or 0 where it was refused.",
     ),
     of_process(
+        Measure::ConfigPendingRestartKeys,
+        "stillgate_config_pending_restart_keys",
+        "",
+        Gauge(Last),
+        &[],
+        "Keys of the configuration whose values take effect at the next start only; /v1/status names them.",
+    ),
+    of_process(
         Measure::MetricsBytes,
         "stillgate_metrics_bytes",
         "bytes",
