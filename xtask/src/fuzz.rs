@@ -13,7 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// One binary of `fuzz/Cargo.toml` each, with its seeds in `fuzz/corpus/NAME`.
-const TARGETS: &[&str] = &["request_head", "response_head", "chunked_body", "proxy_header", "expression"];
+const TARGETS: &[&str] =
+    &["request_head", "response_head", "chunked_body", "proxy_header", "field_blocks", "expression"];
 
 /// Longest input tried; more than a head needs to reach every state of the parser.
 const INPUT_BYTES_MAX: usize = 4096;

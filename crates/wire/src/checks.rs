@@ -2,6 +2,10 @@
 //!
 //! The fuzz targets and the property tests call these, and `cargo test` replays the corpus through them.
 
+mod field_blocks;
+
+pub use field_blocks::{FieldEncoder, Form, field_blocks, held};
+
 use crate::{
     BodyDecoder, ChunkError, Edits, Framing, HeadLimits, Method, Progress, RequestError, RequestHead, ResponseError,
     ResponseHead, leading_empty_lines, proxy_protocol, write_request, write_response,

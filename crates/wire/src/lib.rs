@@ -1,5 +1,5 @@
-//! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising; and the PROXY protocol's
-//! header, which may come before them.
+//! HTTP/1.x messages as bytes: parsing heads, deciding and decoding body framing, serialising; the PROXY protocol's
+//! header, which may come before them; and a look into HTTP/2's compressed heads for what a library does not tell of them.
 //!
 //! Pure functions and small state machines over buffers that the caller owns; no IO and no clock. Strictness is the
 //! point: a message whose end two parties could place differently is an error here and so never forwarded
@@ -16,6 +16,7 @@ mod fields;
 mod framing;
 mod head;
 mod host;
+mod hpack;
 mod limits;
 mod method;
 mod name;
@@ -31,6 +32,7 @@ pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
 pub use head::{Progress, leading_empty_lines};
 pub use host::{Authority, split_authority};
+pub use hpack::{FieldBlock, FieldWalker};
 pub use limits::{
     CHUNK_LINE_BYTES_MAX, CONNECTION_OPTIONS_MAX, EDITED_HEADERS_MAX, HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits,
     TRAILER_BYTES_MAX,

@@ -39,3 +39,8 @@ fn chunked_bodies() {
 fn proxy_headers() {
     replay("proxy_header", checks::proxy_header);
 }
+
+#[test]
+fn field_blocks() {
+    replay("field_blocks", checks::field_blocks);
+}

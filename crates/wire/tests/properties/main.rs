@@ -2,6 +2,7 @@
 
 mod chunks;
 mod edits;
+mod field_blocks;
 mod generate;
 mod grammar;
 

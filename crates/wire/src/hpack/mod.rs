@@ -1,0 +1,294 @@
+//! Follows field blocks in HPACK (RFC 7541) and says of each what a decoder for requests and responses may hide.
+//!
+//! Nothing is kept of a field but its size and what [`FieldBlock`] asks, so a block is not held and needs no memory of its own.
+//! The dynamic table is that of the default SETTINGS_HEADER_TABLE_SIZE, 4096. What cannot be followed ends the walk for good: it is an
+//! error that ends the connection too (RFC 7541 section 2.3.3 and 5, RFC 9113 section 4.3), which whoever decodes the fields will see.
+
+pub(crate) mod huffman;
+pub(crate) mod table;
+
+use huffman::Decoder;
+use table::{Field, Kind, Name, Table};
+
+/// Bits that an integer may have behind its prefix: it fits in 32 then.
+const INTEGER_SHIFT_MAX: u32 = 21;
+/// Bytes at the beginning of a string that are looked at: one more than the longest name of interest has.
+const START_BYTES: usize = "transfer-encoding".len() + 1;
+/// The kinds of fields that no pseudo-header may follow, each with its bit.
+const REGULAR: u16 = 1 << Kind::Plain as u16 | 1 << Kind::Connection as u16 | 1 << Kind::Te as u16;
+
+/// What a block of fields held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FieldBlock {
+    /// Bytes of its names and values with 32 for each field, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
+    pub size: u32,
+    /// Some field's name begins with a colon.
+    pub has_pseudo: bool,
+    /// So does one's that is not `:status`, which is the only one that a response may have.
+    pub has_request_pseudo: bool,
+    /// A `:path` holds a `#`, which is no part of a path or query.
+    pub has_fragment: bool,
+    /// A `:status` begins with `1`: the response is an interim one.
+    pub is_interim: bool,
+    /// A pseudo-header comes twice, behind another field or is unknown, or a field is about an HTTP/1.1 connection (RFC 9113
+    /// sections 8.2.2 and 8.3).
+    pub is_malformed: bool,
+}
+
+/// Follows the blocks of one direction of a connection, whatever pieces they come in.
+#[derive(Debug)]
+pub struct FieldWalker {
+    table: Table,
+    at: At,
+    literal: Literal,
+    text: Text,
+    block: FieldBlock,
+    /// The kinds of the block's fields, each with its bit.
+    kinds: u16,
+}
+
+/// Where in a block we are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Before a field.
+    Field,
+    /// Behind an integer's prefix.
+    Integer { purpose: Purpose, value: u32, shift: u32 },
+    /// Before the length of a name or value.
+    Length,
+    /// In a name or value.
+    Text,
+    /// Nothing more can be said.
+    Lost,
+}
+
+/// What an integer means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Indexed,
+    NameIndex,
+    Length,
+    Resize,
+}
+
+/// A field that is written out.
+#[derive(Debug, Clone, Copy, Default)]
+struct Literal {
+    is_inserted: bool,
+    /// As soon as it is known: the next string is the value.
+    name: Option<Name>,
+}
+
+/// A string on its way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Text {
+    /// Bytes to come.
+    left: u32,
+    /// Of one that is Huffman coded.
+    decoder: Option<Decoder>,
+    read: Read,
+}
+
+/// What is known of the text that a string means.
+#[derive(Debug, Clone, Copy, Default)]
+struct Read {
+    bytes: u32,
+    start: [u8; START_BYTES],
+    has_hash: bool,
+}
+
+impl Default for FieldWalker {
+    fn default() -> FieldWalker {
+        let (literal, text, block) = Default::default();
+        FieldWalker { table: Table::new(), at: At::Field, literal, text, block, kinds: 0 }
+    }
+}
+
+impl FieldWalker {
+    /// Follows the next bytes of a block.
+    pub fn walk(&mut self, mut bytes: &[u8]) {
+        while let [first, rest @ ..] = bytes {
+            if self.at == At::Text {
+                bytes = self.text(bytes);
+                continue;
+            }
+            bytes = rest;
+            match self.at {
+                At::Field => self.begin(*first),
+                At::Integer { purpose, value, shift } => self.integer(purpose, value, shift, *first),
+                At::Length => {
+                    self.text = Text { decoder: (first & 0x80 != 0).then(Decoder::default), ..Text::default() };
+                    self.prefixed(Purpose::Length, *first, 0x7f);
+                }
+                At::Text | At::Lost => return,
+            }
+        }
+    }
+
+    /// The block is whole: what it held, where that is known.
+    pub fn end(&mut self) -> Option<FieldBlock> {
+        if self.at != At::Field {
+            self.at = At::Lost;
+        }
+        let block = std::mem::take(&mut self.block);
+        self.kinds = 0;
+        (self.at == At::Field).then_some(block)
+    }
+
+    /// RFC 7541 section 6.
+    #[inline]
+    fn begin(&mut self, first: u8) {
+        if first & 0x80 != 0 {
+            return self.prefixed(Purpose::Indexed, first, 0x7f);
+        }
+        if first & 0xe0 == 0x20 {
+            return self.prefixed(Purpose::Resize, first, 0x1f);
+        }
+        let is_inserted = first & 0x40 != 0;
+        self.literal = Literal { is_inserted, name: None };
+        self.prefixed(Purpose::NameIndex, first, if is_inserted { 0x3f } else { 0x0f });
+    }
+
+    /// An integer that begins in the bits of `mask` (RFC 7541 section 5.1).
+    #[inline]
+    fn prefixed(&mut self, purpose: Purpose, first: u8, mask: u8) {
+        let value = u32::from(first & mask);
+        if value < u32::from(mask) {
+            self.have(purpose, value);
+        } else {
+            self.at = At::Integer { purpose, value, shift: 0 };
+        }
+    }
+
+    fn integer(&mut self, purpose: Purpose, value: u32, shift: u32, byte: u8) {
+        // What is shifted by 21 ends below the 28th bit.
+        let value = value + (u32::from(byte & 0x7f) << shift);
+        if byte & 0x80 == 0 {
+            self.have(purpose, value);
+        } else if shift < INTEGER_SHIFT_MAX {
+            self.at = At::Integer { purpose, value, shift: shift + 7 };
+        } else {
+            self.at = At::Lost;
+        }
+    }
+
+    #[inline]
+    fn have(&mut self, purpose: Purpose, value: u32) {
+        self.at = At::Field;
+        match purpose {
+            Purpose::Indexed => match self.table.get(value) {
+                Some(field) => self.note(field),
+                None => self.at = At::Lost,
+            },
+            Purpose::NameIndex => {
+                self.literal.name = self.table.get(value).map(|field| field.name);
+                self.at = if value > 0 && self.literal.name.is_none() { At::Lost } else { At::Length };
+            }
+            Purpose::Length => {
+                self.text.left = value;
+                self.at = At::Text;
+                if value == 0 {
+                    self.end_text();
+                }
+            }
+            Purpose::Resize => {
+                if !self.table.resize(value) {
+                    self.at = At::Lost;
+                }
+            }
+        }
+    }
+
+    /// Takes what is here of a string; returns what is behind it.
+    fn text<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let (here, behind) = bytes.split_at(bytes.len().min(self.text.left as usize));
+        self.text.left -= here.len() as u32;
+        if self.text.take(here).is_err() {
+            self.at = At::Lost;
+        } else if self.text.left == 0 {
+            self.end_text();
+        }
+        behind
+    }
+
+    fn end_text(&mut self) {
+        let Ok(Read { bytes, start, has_hash }) = self.text.finish() else {
+            self.at = At::Lost;
+            return;
+        };
+        let start = &start[..START_BYTES.min(bytes as usize)];
+        let Some(name) = self.literal.name else {
+            self.literal.name = Some(Name { kind: Kind::of(start), bytes });
+            self.at = At::Length;
+            return;
+        };
+        let is_notable = match name.kind {
+            Kind::Path => has_hash,
+            Kind::Status => start.first() == Some(&b'1'),
+            Kind::Te => start != b"trailers",
+            _ => false,
+        };
+        let field = Field { name, value_bytes: bytes, is_notable };
+        if self.literal.is_inserted {
+            self.table.insert(field);
+        }
+        self.at = At::Field;
+        self.note(field);
+    }
+
+    #[inline]
+    fn note(&mut self, field: Field) {
+        let kind = field.name.kind;
+        let bit = 1 << kind as u16;
+        let block = &mut self.block;
+        block.size = block.size.saturating_add(field.size());
+        block.has_pseudo |= kind.is_pseudo();
+        block.has_request_pseudo |= kind.is_pseudo() && kind != Kind::Status;
+        block.has_fragment |= kind == Kind::Path && field.is_notable;
+        block.is_interim |= kind == Kind::Status && field.is_notable;
+        block.is_malformed |= match kind {
+            Kind::Plain => false,
+            Kind::Connection | Kind::Unknown => true,
+            Kind::Te => field.is_notable,
+            _ => self.kinds & (bit | REGULAR) != 0,
+        };
+        self.kinds |= bit;
+    }
+}
+
+impl Text {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), huffman::Invalid> {
+        // Copies, so that they can be in registers.
+        let mut read = self.read;
+        match &mut self.decoder {
+            None => bytes.iter().for_each(|byte| read.note(*byte)),
+            Some(decoder) => {
+                let mut local = *decoder;
+                for byte in bytes {
+                    local.push(*byte, |symbol| read.note(symbol))?;
+                }
+                *decoder = local;
+            }
+        }
+        self.read = read;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Read, huffman::Invalid> {
+        if let Some(decoder) = self.decoder.take() {
+            decoder.finish(|symbol| self.read.note(symbol))?;
+        }
+        Ok(self.read)
+    }
+}
+
+impl Read {
+    #[inline]
+    fn note(&mut self, byte: u8) {
+        if let Some(place) = self.start.get_mut(self.bytes as usize) {
+            *place = byte;
+        }
+        self.bytes = self.bytes.saturating_add(1);
+        self.has_hash |= byte == b'#';
+    }
+}

@@ -1,0 +1,157 @@
+//! The two tables of HPACK (RFC 7541 section 2.3), of which only is kept what the walker asks of a field.
+
+use std::collections::VecDeque;
+
+/// Bytes that are counted for an entry beside its name and value (RFC 7541 section 4.1).
+const ENTRY_OVERHEAD_BYTES: u32 = 32;
+
+/// What a field's name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Kind {
+    /// Of no interest.
+    #[default]
+    Plain,
+    /// About an HTTP/1.1 connection (RFC 9113 section 8.2.2).
+    Connection,
+    Te,
+    Authority,
+    Method,
+    Path,
+    Protocol,
+    Scheme,
+    Status,
+    /// A pseudo-header that is none of those.
+    Unknown,
+}
+
+impl Kind {
+    /// `start`: the name, or more of its beginning than a name that is of interest has.
+    pub(super) const fn of(start: &[u8]) -> Kind {
+        match start {
+            b":authority" => Kind::Authority,
+            b":method" => Kind::Method,
+            b":path" => Kind::Path,
+            b":protocol" => Kind::Protocol,
+            b":scheme" => Kind::Scheme,
+            b":status" => Kind::Status,
+            [b':', ..] => Kind::Unknown,
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => Kind::Connection,
+            b"te" => Kind::Te,
+            _ => Kind::Plain,
+        }
+    }
+
+    pub(super) const fn is_pseudo(self) -> bool {
+        !matches!(self, Kind::Plain | Kind::Connection | Kind::Te)
+    }
+}
+
+/// The name of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Name {
+    pub(super) kind: Kind,
+    pub(super) bytes: u32,
+}
+
+/// A field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Field {
+    pub(super) name: Name,
+    pub(super) value_bytes: u32,
+    /// The value is one that matters: a path with a `#`, a status that begins with `1`, a `te` that is not `trailers`.
+    pub(super) is_notable: bool,
+}
+
+impl Field {
+    /// As both the table and SETTINGS_MAX_HEADER_LIST_SIZE count.
+    pub(super) fn size(&self) -> u32 {
+        self.name.bytes.saturating_add(self.value_bytes).saturating_add(ENTRY_OVERHEAD_BYTES)
+    }
+}
+
+/// The fields that an index can mean.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The newest first. Their sizes are within `size_max`, so there are 128 at most.
+    dynamic: VecDeque<Field>,
+    size: u32,
+    size_max: u32,
+}
+
+impl Table {
+    /// Bytes of the dynamic table where no SETTINGS_HEADER_TABLE_SIZE was sent (RFC 9113 section 6.5.2).
+    const SIZE_MAX: u32 = 4096;
+
+    pub(super) fn new() -> Table {
+        Table { dynamic: VecDeque::new(), size: 0, size_max: Table::SIZE_MAX }
+    }
+
+    /// Counted from one, the static table's first.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<Field> {
+        let at = (index as usize).checked_sub(1)?;
+        match STATIC.get(at) {
+            Some(field) => Some(*field),
+            None => self.dynamic.get(at - STATIC.len()).copied(),
+        }
+    }
+
+    /// One that is larger than the table empties it (RFC 7541 section 4.4).
+    pub(super) fn insert(&mut self, field: Field) {
+        let size = field.size();
+        self.evict(self.size_max.saturating_sub(size));
+        if size <= self.size_max {
+            self.size += size;
+            self.dynamic.push_front(field);
+        }
+    }
+
+    /// A size update (RFC 7541 section 6.3); false where it is larger than allowed.
+    pub(super) fn resize(&mut self, size_max: u32) -> bool {
+        if size_max > Table::SIZE_MAX {
+            return false;
+        }
+        self.size_max = size_max;
+        self.evict(size_max);
+        true
+    }
+
+    fn evict(&mut self, size_max: u32) {
+        while self.size > size_max {
+            // There is one, as the sizes add up to more than nothing.
+            self.size -= self.dynamic.pop_back().map_or(self.size, |oldest| oldest.size());
+        }
+    }
+}
+
+/// RFC 7541 appendix A.
+static STATIC: [Field; STATIC_TEXT.len()] = {
+    let mut table =
+        [Field { name: Name { kind: Kind::Plain, bytes: 0 }, value_bytes: 0, is_notable: false }; STATIC_TEXT.len()];
+    let mut at = 0;
+    while at < table.len() {
+        let (name, value) = STATIC_TEXT[at];
+        // None of their values is notable.
+        table[at].name = Name { kind: Kind::of(name.as_bytes()), bytes: name.len() as u32 };
+        table[at].value_bytes = value.len() as u32;
+        at += 1;
+    }
+    table
+};
+
+#[rustfmt::skip]
+pub(crate) const STATIC_TEXT: [(&str, &str); 61] = [
+    (":authority", ""), (":method", "GET"), (":method", "POST"), (":path", "/"), (":path", "/index.html"),
+    (":scheme", "http"), (":scheme", "https"), (":status", "200"), (":status", "204"), (":status", "206"),
+    (":status", "304"), (":status", "400"), (":status", "404"), (":status", "500"), ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"), ("accept-language", ""), ("accept-ranges", ""), ("accept", ""),
+    ("access-control-allow-origin", ""), ("age", ""), ("allow", ""), ("authorization", ""), ("cache-control", ""),
+    ("content-disposition", ""), ("content-encoding", ""), ("content-language", ""), ("content-length", ""),
+    ("content-location", ""), ("content-range", ""), ("content-type", ""), ("cookie", ""), ("date", ""), ("etag", ""),
+    ("expect", ""), ("expires", ""), ("from", ""), ("host", ""), ("if-match", ""), ("if-modified-since", ""),
+    ("if-none-match", ""), ("if-range", ""), ("if-unmodified-since", ""), ("last-modified", ""), ("link", ""),
+    ("location", ""), ("max-forwards", ""), ("proxy-authenticate", ""), ("proxy-authorization", ""), ("range", ""),
+    ("referer", ""), ("refresh", ""), ("retry-after", ""), ("server", ""), ("set-cookie", ""),
+    ("strict-transport-security", ""), ("transfer-encoding", ""), ("user-agent", ""), ("vary", ""), ("via", ""),
+    ("www-authenticate", ""),
+];
