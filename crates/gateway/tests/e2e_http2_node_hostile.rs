@@ -161,8 +161,9 @@ fn malformed_heads_fail_their_request() {
                 head(peer, stream, &[(":status", "200"), (":status", "404")])
             }),
             ("a late status", &[BadGateway], |peer, stream| head(peer, stream, &[("a", "b"), (":status", "200")])),
-            // Left out by `h2`; the client is shown none of it.
-            ("a request's path", &[Whole], |peer, stream| head(peer, stream, &[(":status", "200"), (":path", "/")])),
+            ("a request's path", &[BadGateway], |peer, stream| {
+                head(peer, stream, &[(":status", "200"), (":path", "/")])
+            }),
             ("a path alone", &[BadGateway], |peer, stream| head(peer, stream, &[(":path", "/")])),
             ("an unknown pseudo field", &[BadGateway], |peer, stream| {
                 head(peer, stream, &[(":status", "200"), (":a", "b")])
@@ -216,10 +217,14 @@ fn bodies_that_are_not_as_told_fail_their_request() {
                 peer.send_head(stream, &[(":status", "200")], 0);
                 peer.send(kind::DATA, END_STREAM, stream, b"end");
             }),
-            // Trailers, of which `h2` leaves out the status.
-            ("two heads, the second the end", &[Whole], |peer, stream| {
+            ("two heads, the second the end", &[BadGateway, Cut], |peer, stream| {
                 begin(peer, stream);
                 peer.send_head(stream, &[(":status", "200")], END_STREAM);
+            }),
+            ("trailers with a path, in several frames", &[BadGateway, Cut], |peer, stream| {
+                begin(peer, stream);
+                peer.send(kind::HEADERS, END_STREAM, stream, &encode_fields(&[("a", "b")]));
+                peer.send(kind::CONTINUATION, END_HEADERS, stream, &encode_fields(&[(":path", "/")]));
             }),
             ("interim responses without end", &[BadGateway], |peer, stream| {
                 for _ in 0..200 {

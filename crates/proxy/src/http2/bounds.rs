@@ -24,6 +24,11 @@ pub(super) const UNSEEN_RESETS_MAX: usize = 64;
 /// Streams within a second that a client resets while they are served, or that are reset for what it did wrong on them; beyond it
 /// the connection is closed (CVE-2025-8671).
 pub(super) const RESETS_PER_SECOND_MAX: u32 = 2 * STREAMS_MAX;
+/// Streams whose malformed head or trailers wait to be looked at; beyond it the oldest is forgotten. As many as a client may send
+/// within two seconds, of which the requests that were taken on are looked at long before.
+pub(super) const MARKED_MAX: usize = 2 * RESETS_PER_SECOND_MAX as usize;
+/// Responses of a node that have begun and not ended, as far as they are told from others by that.
+pub(super) const ANSWERED_MAX: usize = 4 * STREAMS_MAX as usize;
 /// Frames that move nothing (PING, SETTINGS, PRIORITY, empty DATA, …) within a second, with none that does between them;
 /// beyond it the connection is closed.
 pub(super) const FRUITLESS_FRAMES_PER_SECOND_MAX: u32 = 1_000;

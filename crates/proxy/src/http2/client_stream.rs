@@ -1,6 +1,7 @@
 //! One request of a client that speaks HTTP/2, as a connection of HTTP/1.1 that our engine serves.
 
 use super::bodies::{Bodies, Reader};
+use super::field_watch::Marked;
 use super::incoming::{Incoming, broken};
 use super::outgoing::{self, Outgoing, malformed};
 use super::request;
@@ -16,6 +17,9 @@ use std::task::{Context, Poll, Waker, ready};
 use stillgate_wire::{Framing, HeadLimits, Method, ResponseHead};
 use tokio::io::ReadBuf;
 
+/// Why a request ends that is none.
+const MALFORMED: &str = "the request is malformed (RFC 9113 section 8.1.1)";
+
 /// What the streams of one connection share.
 #[derive(Default)]
 pub(super) struct Shared {
@@ -25,6 +29,8 @@ pub(super) struct Shared {
     pub(super) resets: Cell<u32>,
     /// Requests that were none after all.
     pub(super) malformed: Cell<u32>,
+    /// Streams whose head or trailers are malformed.
+    pub(super) marked: Rc<Marked>,
     /// Woken when the last request is served: the connection is idle then.
     pub(super) driver: RefCell<Option<Waker>>,
     pub(super) bodies: Rc<Bodies>,
@@ -42,6 +48,8 @@ struct Scratch {
 /// response.
 pub(crate) struct ClientStream {
     shared: Rc<Shared>,
+    /// Its number.
+    id: u32,
     method: Method,
     /// It asks for a tunnel (RFC 8441): what it says is as long as it goes on, whatever the response to it.
     is_connect: bool,
@@ -71,6 +79,7 @@ impl ClientStream {
         let method = if is_connect { "GET" } else { parts.method.as_str() };
         ClientStream {
             shared: shared.clone(),
+            id: respond.stream_id().as_u32(),
             method: Method::from_bytes(method.as_bytes()),
             is_connect,
             request: Some(parts),
@@ -83,8 +92,14 @@ impl ClientStream {
     /// Ready with nothing where request and response are both at their end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = space.filled().len();
+        let is_marked = self.shared.marked.take(self.id);
         if let Some(request) = self.request.take() {
-            self.write_head(&request, space)?;
+            self.write_head(&request, is_marked, space)?;
+        } else if is_marked {
+            // A client that ends its request by a fault of its own, as by a reset.
+            self.is_gone = true;
+            self.reset(Reason::PROTOCOL_ERROR);
+            return Poll::Ready(Err(malformed(MALFORMED)));
         }
         if !self.incoming.is_done() {
             let read = self.incoming.poll_read(cx, space);
@@ -117,14 +132,19 @@ impl ClientStream {
         }
     }
 
-    fn write_head(&mut self, request: &http::request::Parts, space: &mut ReadBuf<'_>) -> io::Result<()> {
+    fn write_head(
+        &mut self,
+        request: &http::request::Parts,
+        is_marked: bool,
+        space: &mut ReadBuf<'_>,
+    ) -> io::Result<()> {
         let shared = self.shared.clone();
         let head = &mut shared.scratch.borrow_mut().request;
         head.clear();
-        if request::write_head(head, request, self.incoming.is_chunked()).is_err() {
+        if is_marked || request::write_head(head, request, self.incoming.is_chunked()).is_err() {
             self.reset(Reason::PROTOCOL_ERROR);
             shared.malformed.set(shared.malformed.get() + 1);
-            return Err(malformed("host and :authority differ"));
+            return Err(malformed(MALFORMED));
         }
         self.incoming.put_head(head, space);
         Ok(())

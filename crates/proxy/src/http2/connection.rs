@@ -39,7 +39,8 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin = Origin { peer: *peer, local: *local, listener: *listener, forwarded, tls, is_https: *is_https };
-    let transport = Transport::to_client(stream, early, &worker.buffers, &worker.clock);
+    let shared: Rc<Shared> = Rc::default();
+    let transport = Transport::to_client(stream, early, shared.marked.clone(), &worker.buffers, &worker.clock);
     let Some(connection) = shake_hands(worker, timer, &transport).await else { return };
     let now_ms = worker.clock.now_ms();
     let mut driver = Driver {
@@ -48,7 +49,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         origin,
         connection,
         transport: &transport,
-        shared: Rc::default(),
+        shared,
         busy: None,
         quiet_since_ms: now_ms,
         stuck: Uptake::begin(now_ms, 0),

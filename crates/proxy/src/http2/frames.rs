@@ -1,10 +1,12 @@
 //! Watches the frames of a connection go by, to notice a peer that sends frames but nothing in them.
 //!
 //! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this
-//! is what bounds that. Nothing here is believed of a frame but its length and type.
+//! is what bounds that. Nothing here is believed of a frame but its length and type; what is in heads is [`FieldWatch`]'s.
 
-use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, SMALL_FRAME_BYTES};
+use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
+use super::field_watch::{FieldWatch, Marked};
 use super::windows::{self, Windows};
+use std::rc::Rc;
 use stillgate_wire::Progress;
 
 /// Bytes of a frame's header (RFC 9113 section 4.1).
@@ -25,6 +27,7 @@ pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
 pub(super) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const RST_STREAM: u8 = 3;
     pub(crate) const SETTINGS: u8 = 4;
     pub(crate) const WINDOW_UPDATE: u8 = 8;
     pub(crate) const CONTINUATION: u8 = 9;
@@ -32,8 +35,8 @@ pub(super) mod kind {
 }
 
 const ACK: u8 = 1;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +56,18 @@ impl FrameHead {
         Some(FrameHead { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload_bytes })
     }
 
-    fn is_last_of_stream(&self) -> bool {
+    pub(super) fn is_last_of_stream(&self) -> bool {
         self.flags & END_STREAM != 0
     }
+}
+
+/// What [`Frames::walk`] comes by.
+#[derive(Debug)]
+pub(super) enum Seen<'b> {
+    Begin(FrameHead),
+    Payload(&'b [u8]),
+    /// The payload was the last of its frame.
+    End,
 }
 
 /// Where in the frames of one direction we are.
@@ -90,16 +102,20 @@ impl Frames {
     }
 
     /// Whether one of the frames whose headers end in these bytes moves a request or a response on, and how many do not.
-    /// `each` is given all of them.
-    fn walk(&mut self, mut bytes: &[u8], mut each: impl FnMut(&FrameHead)) -> Walked {
+    /// `see` is given all of them.
+    fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(Seen<'_>)) -> Walked {
         let mut walked = Walked::default();
         loop {
-            let skip = self.skip.min(bytes.len());
-            self.skip -= skip;
-            bytes = &bytes[skip..];
-            if self.skip == 0 && self.head == Head::Ending {
-                self.head = Head::No;
-                walked.opened += 1;
+            let (payload, rest) = bytes.split_at(self.skip.min(bytes.len()));
+            self.skip -= payload.len();
+            bytes = rest;
+            see(Seen::Payload(payload));
+            if self.skip == 0 {
+                see(Seen::End);
+                if self.head == Head::Ending {
+                    self.head = Head::No;
+                    walked.opened += 1;
+                }
             }
             if bytes.is_empty() {
                 return walked;
@@ -119,7 +135,7 @@ impl Frames {
                     _ => walked.fruitless += 1,
                 }
                 self.follow_head(&head);
-                each(&head);
+                see(Seen::Begin(head));
             }
         }
     }
@@ -172,6 +188,8 @@ impl Rate {
 pub(super) struct Watch {
     received: Frames,
     sent: Frames,
+    fields: FieldWatch,
+    malformed: Rate,
     fruitless: Rate,
     /// Of a node: the windows that it has opened.
     windows: Option<Windows>,
@@ -184,10 +202,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn of_client() -> Watch {
+    pub(super) fn of_client(marked: Rc<Marked>) -> Watch {
         Watch {
             received: Frames::after_preface(),
             sent: Frames::default(),
+            fields: FieldWatch::of_requests(marked),
+            malformed: Rate::default(),
             fruitless: Rate::default(),
             windows: None,
             small: 0,
@@ -196,9 +216,15 @@ impl Watch {
         }
     }
 
-    pub(super) fn of_node() -> Watch {
-        let windows = Some(Windows::new());
-        Watch { received: Frames::default(), sent: Frames::after_preface(), windows, ..Watch::of_client() }
+    pub(super) fn of_node(marked: Rc<Marked>) -> Watch {
+        let (fields, windows) = (FieldWatch::of_responses(marked.clone()), Some(Windows::new()));
+        Watch {
+            received: Frames::default(),
+            sent: Frames::after_preface(),
+            fields,
+            windows,
+            ..Watch::of_client(marked)
+        }
     }
 
     /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and, if that is small and of a kind
@@ -223,11 +249,20 @@ impl Watch {
     }
 
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
-        let small = &mut self.small;
-        let walked = self.received.walk(bytes, |head| {
-            let is_small = head.kind == kind::DATA && (1..SMALL_FRAME_BYTES).contains(&head.payload_bytes);
-            *small += u32::from(is_small && !head.is_last_of_stream());
+        let (small, fields) = (&mut self.small, &mut self.fields);
+        let walked = self.received.walk(bytes, |seen| match seen {
+            Seen::Begin(head) => {
+                let is_small = head.kind == kind::DATA && (1..SMALL_FRAME_BYTES).contains(&head.payload_bytes);
+                *small += u32::from(is_small && !head.is_last_of_stream());
+                fields.begin(&head);
+            }
+            Seen::Payload(bytes) => fields.payload(bytes),
+            Seen::End => fields.end(),
         });
+        // Of a node's, each is a request of ours.
+        let is_client = self.windows.is_none();
+        let malformed = self.fields.take_malformed();
+        self.is_flooded |= is_client && self.malformed.exceeds(malformed, RESETS_PER_SECOND_MAX, now_ms);
         self.opened += walked.opened;
         if walked.moves {
             self.fruitless.clear();
@@ -237,11 +272,13 @@ impl Watch {
 
     /// A client that only reads tells its progress by frames that move nothing: its window updates.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        let windows = &mut self.windows;
-        let walked = self.sent.walk(bytes, |head| {
-            if let (kind::DATA, Some(windows)) = (head.kind, &mut *windows) {
+        let (windows, fields) = (&mut self.windows, &mut self.fields);
+        let walked = self.sent.walk(bytes, |seen| match (seen, &mut *windows) {
+            (Seen::Begin(head), Some(windows)) if head.kind == kind::DATA => {
                 windows.sent(head.stream, head.payload_bytes);
             }
+            (Seen::Begin(head), _) if head.kind == kind::RST_STREAM => fields.forget(head.stream),
+            _ => {}
         });
         if walked.moves {
             self.fruitless.clear();
@@ -293,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_what_moves_nothing_for_a_second() {
-        let mut watch = Watch::of_client();
+        let mut watch = Watch::of_client(Rc::default());
         watch.received(PREFACE, 1_000);
         let pings = frame(6, 0, 8).repeat(FRUITLESS_FRAMES_PER_SECOND_MAX as usize);
         watch.received(&pings, 1_000);

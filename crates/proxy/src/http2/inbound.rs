@@ -137,6 +137,7 @@ fn payload_behind(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::rc::Rc;
     use std::task::Waker;
 
     fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
@@ -185,7 +186,7 @@ mod tests {
         ];
         let bytes = kept.iter().flat_map(|frame| [frame.clone(), empty.clone()].concat()).collect::<Vec<_>>();
         for step in 1..80 {
-            let passed = pass(&bytes, Inbound::of_node(), Watch::of_node(), step, 100);
+            let passed = pass(&bytes, Inbound::of_node(), Watch::of_node(Rc::default()), step, 100);
             let mut at = 0;
             for frame in &kept {
                 assert_eq!(&passed[at..at + frame.len()], frame, "by {step}");
@@ -204,11 +205,11 @@ mod tests {
         fn nothing_is_lost(bytes in proptest::collection::vec(0..5_u8, 0..400), step in 1..50_usize, room in 1..50_usize) {
             for is_client in [false, true] {
                 let (inbound, watch) = match is_client {
-                    true => (Inbound::of_client(), Watch::of_client()),
-                    false => (Inbound::of_node(), Watch::of_node()),
+                    true => (Inbound::of_client(), Watch::of_client(Rc::default())),
+                    false => (Inbound::of_node(), Watch::of_node(Rc::default())),
                 };
                 let whole = pass(&bytes, if is_client { Inbound::of_client() } else { Inbound::of_node() },
-                    if is_client { Watch::of_client() } else { Watch::of_node() }, 1_000, 1_000);
+                    if is_client { Watch::of_client(Rc::default()) } else { Watch::of_node(Rc::default()) }, 1_000, 1_000);
                 let passed = pass(&bytes, inbound, watch, step, room);
                 prop_assert_eq!(passed.len(), bytes.len());
                 prop_assert_eq!(passed, whole);

@@ -15,6 +15,7 @@ mod bounds;
 mod client_stream;
 mod connecting;
 mod connection;
+mod field_watch;
 mod frames;
 mod grpc_web;
 mod inbound;

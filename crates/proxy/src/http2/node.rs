@@ -2,6 +2,7 @@
 
 use super::bodies::Bodies;
 use super::bounds::*;
+use super::field_watch::Marked;
 use super::node_stream::NodeStream;
 use super::transport::{Io, Transport};
 use crate::mistaken::Mistaken;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     /// Whether calls of gRPC-Web go to the node as such of gRPC.
     pub(super) bridges_web: bool,
     pub(super) bodies: Rc<Bodies>,
+    /// Streams whose head or trailers are malformed.
+    pub(super) marked: Rc<Marked>,
     pub(super) scratch: RefCell<Scratch>,
 }
 
@@ -47,6 +50,7 @@ impl Shared {
             mistaken: Cell::new(None),
             bridges_web,
             bodies: Rc::default(),
+            marked: Rc::default(),
             scratch: RefCell::default(),
         }
     }
@@ -112,7 +116,7 @@ async fn drive(
     shared: Rc<Shared>,
     begun: oneshot::Sender<SendRequest<Bytes>>,
 ) {
-    let transport = Transport::to_node(&mut stream, &worker.buffers, &worker.clock);
+    let transport = Transport::to_node(&mut stream, shared.marked.clone(), &worker.buffers, &worker.clock);
     let builder = builder(&worker.snapshot().plan.settings);
     let Ok((send, mut connection)) = builder.handshake(transport.io()).await else { return };
     if begun.send(send).is_err() {

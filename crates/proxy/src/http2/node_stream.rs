@@ -23,6 +23,8 @@ use tokio::io::ReadBuf;
 /// A stream of HTTP/2 to a node. What is written to it is the request in HTTP/1.1, what is read from it the response.
 pub(crate) struct NodeStream {
     shared: Rc<Shared>,
+    /// Its number, as soon as the request is out.
+    id: Option<u32>,
     method: Method,
     request: Sending,
     response: Receiving,
@@ -56,6 +58,7 @@ impl NodeStream {
         shared.live.set(shared.live.get() + 1);
         NodeStream {
             shared,
+            id: None,
             method: Method::Get,
             request: Sending::Head(send, Vec::new()),
             response: Receiving::Not,
@@ -83,6 +86,9 @@ impl NodeStream {
 
     /// Ready with nothing where the response is at its end.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.id.is_some_and(|id| self.shared.marked.take(id)) {
+            return Poll::Ready(Err(malformed("pseudo-headers where a response has none (RFC 9113 section 8.3)")));
+        }
         if let Receiving::Head(future) = &mut self.response {
             if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
                 let interim = interim.map_err(|error| failed(&mut self.is_unseen, error))?;
@@ -185,6 +191,7 @@ impl NodeStream {
             Ok(sent) => sent,
             Err(error) => return Poll::Ready(Err(failed(&mut self.is_unseen, error))),
         };
+        self.id = Some(future.stream_id().as_u32());
         self.response = Receiving::Head(future);
         let body = Outgoing::new(stream, framing);
         let is_text = self.web.is_some_and(|web| web.is_text);

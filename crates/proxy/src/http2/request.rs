@@ -4,9 +4,12 @@ use super::incoming::{push_fields, push_line};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use h2::ext::Protocol;
-use http::header;
+use http::header::{self, HeaderName};
 use http::request::Parts;
 use std::hash::{BuildHasher, RandomState};
+
+/// What a handshake of WebSocket carries over HTTP/1.1 alone.
+const UPGRADE_FIELDS: [HeaderName; 2] = [header::SEC_WEBSOCKET_KEY, header::SEC_WEBSOCKET_ACCEPT];
 
 /// A request that RFC 9113 section 8 calls malformed and `h2` lets pass.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,10 +18,15 @@ pub(super) struct Malformed;
 /// Appends a request's head as HTTP/1.1 has it. Our parser judges what comes of it as it does any other.
 pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -> Result<(), Malformed> {
     let (uri, fields) = (&request.uri, &request.headers);
+    // RFC 3986 section 3.1; `http` takes an empty one, and one that begins with a digit.
+    if uri.scheme_str().is_some_and(|scheme| !scheme.starts_with(|first: char| first.is_ascii_alphabetic())) {
+        return Err(Malformed);
+    }
     let tunnel = request.extensions.get::<Protocol>();
     out.extend_from_slice(if tunnel.is_some() { b"GET" } else { request.method.as_str().as_bytes() });
     out.push(b' ');
     match (uri.path_and_query(), uri.authority()) {
+        (Some(path), _) if !is_path(path.as_str(), &request.method) => return Err(Malformed),
         (Some(path), _) => out.extend_from_slice(path.as_str().as_bytes()),
         (None, Some(authority)) => out.extend_from_slice(authority.as_str().as_bytes()),
         (None, None) => return Err(Malformed),
@@ -33,7 +41,12 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
         push_line(out, "host", authority.as_str().as_bytes());
     }
     let has_host = uri.authority().is_some();
-    push_fields(out, fields, |name| !(has_host && name == header::HOST));
+    let is_left_out = |name: &HeaderName| match tunnel {
+        // RFC 8441 section 5: these have no use there. The node would get ours beside the client's.
+        Some(_) if UPGRADE_FIELDS.contains(name) => true,
+        _ => has_host && name == header::HOST,
+    };
+    push_fields(out, fields, |name| !is_left_out(name));
     if let Some(protocol) = tunnel {
         // `h2` takes any text for one; line ends in it would be lines of the head.
         if !is_protocol(protocol.as_str()) {
@@ -46,6 +59,11 @@ pub(super) fn write_head(out: &mut Vec<u8>, request: &Parts, is_chunked: bool) -
     }
     out.extend_from_slice(b"\r\n");
     Ok(())
+}
+
+/// RFC 9113 section 8.3.1. `http` takes a query alone for one, too.
+fn is_path(text: &str, method: &http::Method) -> bool {
+    text.starts_with('/') || (text == "*" && method == http::Method::OPTIONS)
 }
 
 /// RFC 9110 section 7.8: a name, perhaps with a version behind a slash.
@@ -120,6 +138,29 @@ mod tests {
         for bad in ["", "x\r\nX-Injected: 1", "x\n", "x y", "x,y", "x/", "/1", "a/b/c", "x\0", "\u{e9}"] {
             check(bad, false);
         }
+    }
+
+    #[test]
+    fn a_key_of_the_client_is_not_passed_on() {
+        let request = Request::connect("http://h/chat").header("sec-websocket-key", "a").header("x", "1");
+        let mut request = request.header("sec-websocket-accept", "b").body(()).unwrap();
+        request.extensions_mut().insert(Protocol::from_static("websocket"));
+        let mut out = Vec::new();
+        write_head(&mut out, &request.into_parts().0, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\r\nx: 1\r\n") && text.matches("sec-websocket-").count() == 1, "{text}");
+        // Of a request that is none for a tunnel they are fields like others.
+        let text = head("http://h/", "GET", &[("sec-websocket-key", "a")], false).unwrap();
+        assert!(text.contains("sec-websocket-key: a\r\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_path_is_malformed() {
+        assert_eq!(head("*", "GET", &[("host", "h")], false), Err(Malformed));
+        let mut parts = http::uri::Parts::default();
+        parts.path_and_query = Some("?a".parse().unwrap());
+        let request = Request::builder().uri(http::Uri::from_parts(parts).unwrap()).body(()).unwrap();
+        assert_eq!(write_head(&mut Vec::new(), &request.into_parts().0, false), Err(Malformed));
     }
 
     #[test]

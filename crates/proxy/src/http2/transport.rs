@@ -4,6 +4,7 @@
 //! flushes when the turn is over ([`Transport::poll_flush`]), and until then bytes are gathered up to a bound.
 
 use super::bounds::{OUTPUT_BYTES_MAX, SMALL_FRAMES_MAX};
+use super::field_watch::Marked;
 use super::frames::Watch;
 use super::inbound::Inbound;
 use crate::buffer::Buffers;
@@ -13,6 +14,7 @@ use crate::stream::Stream;
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -45,14 +47,20 @@ impl<'a> Transport<'a> {
     pub(super) fn to_client(
         stream: &'a mut Stream,
         early: &'a [u8],
+        marked: Rc<Marked>,
         buffers: &'a Buffers,
         clock: &'a Clock,
     ) -> Transport<'a> {
-        Transport::new(stream, early, Inbound::of_client(), Watch::of_client(), buffers, clock)
+        Transport::new(stream, early, Inbound::of_client(), Watch::of_client(marked), buffers, clock)
     }
 
-    pub(super) fn to_node(stream: &'a mut Stream, buffers: &'a Buffers, clock: &'a Clock) -> Transport<'a> {
-        Transport::new(stream, &[], Inbound::of_node(), Watch::of_node(), buffers, clock)
+    pub(super) fn to_node(
+        stream: &'a mut Stream,
+        marked: Rc<Marked>,
+        buffers: &'a Buffers,
+        clock: &'a Clock,
+    ) -> Transport<'a> {
+        Transport::new(stream, &[], Inbound::of_node(), Watch::of_node(marked), buffers, clock)
     }
 
     fn new(
@@ -237,7 +245,7 @@ mod tests {
             SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
             SockRef::from(&socket).set_send_buffer_size(4096).unwrap();
             let (mut stream, buffers, clock) = (Stream::Plain(socket), Buffers::default(), Clock::new());
-            let transport = Transport::to_client(&mut stream, &[], &buffers, &clock);
+            let transport = Transport::to_client(&mut stream, &[], Rc::default(), &buffers, &clock);
             let bytes = [0; OUTPUT_BYTES_MAX];
             let write = |cx: &mut Context<'_>| Pin::new(&mut transport.io()).poll_write(cx, &bytes);
             poll_fn(|cx| {
