@@ -1,11 +1,16 @@
 //! What a lenient reader of HTTP/2 would repair without a word: here it is refused.
 
+mod authority;
+
+use authority::{Authority, TlsClient};
+use std::io::{Read, Write};
 use stillgate_testkit::http2::{
     END_HEADERS, END_STREAM, Frame, Http2, StreamEnd, code, encode_fields, get_fields, kind,
 };
 use stillgate_testkit::{Broken, Gateway, Setup, Upstream, eventually};
 
 const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Flags of HEADERS (RFC 9113 section 6.2).
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
@@ -199,4 +204,89 @@ fn a_path_with_an_authority_of_its_own_is_refused() {
     client.send(kind::HEADERS, END_HEADERS | END_STREAM, 51, &encode_fields(&get_fields("/")));
     assert_eq!(client.finish(51).2, StreamEnd::Whole);
     assert_eq!(upstream.seen(), ["GET // HTTP/1.1", "GET / HTTP/1.1"]);
+}
+
+struct Secure {
+    authority: Authority,
+    upstream: Upstream,
+    gateway: Gateway,
+}
+
+fn secure(listener: &str) -> Secure {
+    let (authority, upstream) = (Authority::new(), Upstream::echo());
+    authority.issue("shop", &["shop.example.com"]);
+    let (dir, node) = (authority.dir().display(), upstream.addr());
+    let setup = Setup::resources(format!(
+        "ssls:\n  - {{id: shop, cert: \"{dir}/shop.pem\", key: \"{dir}/shop.key\", snis: [shop.example.com]}}\n\
+         upstreams:\n  - {{id: main, nodes: {{\"{node}\": 1}}}}\nroutes:\n  - {{id: all, uri: /*, upstream_id: main}}\n"
+    ));
+    let gateway = Gateway::start(STILLGATE, &setup.listener("tls: true").listener(listener));
+    Secure { authority, upstream, gateway }
+}
+
+impl Secure {
+    fn connect(&self, alpn: &[&str]) -> TlsClient {
+        self.authority.connect(self.gateway.addr(), "shop.example.com", alpn)
+    }
+
+    /// What comes back for these bytes until the end.
+    fn said(&self, alpn: &[&str], bytes: &[u8]) -> Vec<u8> {
+        let mut client = self.connect(alpn);
+        client.write_all(bytes).expect("the connection takes it");
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).expect("an orderly end");
+        said
+    }
+}
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: shop.example.com\r\nConnection: close\r\n\r\n";
+
+/// RFC 9113 section 3.3: what the handshake has agreed on is what is spoken.
+#[test]
+fn what_was_agreed_on_is_spoken() {
+    let server = secure("");
+    let http2 = |alpn: &[&str]| Http2::begin(server.connect(alpn));
+    assert_eq!(http2(&["h2", "http/1.1"]).get_status(1, "/"), 200);
+    assert_eq!(http2(&[]).get_status(1, "/"), 200, "without an agreement both are possible");
+    for alpn in [&["http/1.1"][..], &[]] {
+        assert!(server.said(alpn, GET).starts_with(b"HTTP/1.1 200 "), "{alpn:?}");
+    }
+    let served = server.upstream.requests();
+    let said = server.said(&["http/1.1"], &[PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat());
+    assert!(said.starts_with(b"HTTP/1.1 4") || said.starts_with(b"HTTP/1.1 505 "), "{:?}", said.escape_ascii());
+    for bytes in [GET, b"INVALID CONNECTION PREFACE\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSX", &[0, 0, 0, 4, 0, 0, 0, 0, 0]]
+    {
+        let mut client = Http2::begin_silently(server.connect(&["h2"]));
+        client.send_bytes(bytes);
+        assert_eq!(client.closed(), Some(code::PROTOCOL_ERROR), "{:?}", bytes.escape_ascii());
+    }
+    assert_eq!(server.upstream.requests(), served, "none of it is a request");
+}
+
+/// A preface that came in pieces, or is cut off, is no fault of the agreement.
+#[test]
+fn a_preface_may_come_slowly() {
+    let server = secure("");
+    let mut client = Http2::begin_silently(server.connect(&["h2"]));
+    for byte in PREFACE {
+        client.send_bytes(&[*byte]);
+    }
+    client.send(kind::SETTINGS, 0, 0, &[]);
+    assert_eq!(client.get_status(1, "/"), 200);
+    let mut cut = server.connect(&["h2"]);
+    cut.write_all(&PREFACE[..5]).expect("the connection takes it");
+    cut.conn.send_close_notify();
+    cut.flush().expect("the connection takes it");
+    let mut rest = Vec::new();
+    cut.read_to_end(&mut rest).expect("an orderly end");
+    assert!(!rest.starts_with(b"HTTP"), "{:?}", rest.escape_ascii());
+}
+
+/// A listener without HTTP/2 agrees on nothing else than HTTP/1.1.
+#[test]
+fn a_listener_without_http2_does_not_speak_it() {
+    let server = secure("http2: false");
+    for alpn in [&[][..], &["http/1.1"], &["h2", "http/1.1"]] {
+        assert!(server.said(alpn, PREFACE).starts_with(b"HTTP/1.1 "), "{alpn:?}");
+    }
 }

@@ -23,6 +23,8 @@ use tokio::io::ReadBuf;
 const LINGER_MS: u64 = 2_000;
 /// How long a connection that was accepted just before the worker began to drain has for its first request.
 pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
+/// HTTP/2 through TLS, as a handshake names it.
+const ALPN_HTTP2: &[u8] = b"h2";
 /// How much is discarded.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
@@ -141,7 +143,10 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
             After::Http2 => {
                 drop(_busy);
                 // On the heap, as most connections have no use for it.
-                return Box::pin(http2::serve(worker, client, &early)).await;
+                if Box::pin(http2::serve(worker, client, &early)).await == After::Linger {
+                    linger(worker, client).await;
+                }
+                return;
             }
         }
     }
@@ -218,7 +223,7 @@ enum Arrived {
     Head,
     Nothing,
     Closed,
-    /// The connection begins as one of HTTP/2 does.
+    /// The connection begins as one of HTTP/2 does, or has to.
     Http2,
     Timeout,
     Refused(RequestError),
@@ -229,7 +234,15 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
-    let speaks_http2 = client.is_new && worker.listeners[client.listener].configured.http2 && !client.stream.is_http2();
+    let agreed = client.stream.agreed();
+    // What is agreed on is what is spoken (RFC 9113 section 3.3): its own preface judges the bytes, and no parser of HTTP/1.1.
+    if agreed == Some(ALPN_HTTP2) && client.is_new {
+        return Arrived::Http2;
+    }
+    let speaks_http2 = client.is_new
+        && agreed.is_none()
+        && worker.listeners[client.listener].configured.http2
+        && !client.stream.is_http2();
     poll_fn(|cx| {
         loop {
             let preface = speaks_http2.then(|| http2::starts(x.from_client.unparsed())).flatten();

@@ -126,6 +126,14 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
+    /// What the handshake of TLS has agreed to speak (ALPN).
+    pub(crate) fn agreed(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Tls(tls) => tls.stream.get_ref().1.alpn_protocol(),
+            _ => None,
+        }
+    }
+
     /// Of a node through TLS, the name it has shown a certificate of.
     #[inline]
     pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {

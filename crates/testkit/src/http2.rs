@@ -188,10 +188,15 @@ impl<S: Read + Write> Http2<S> {
 
     /// [`Http2::begin`] with settings, each an identifier and a value.
     pub fn begin_with(stream: S, settings: &[(u16, u32)]) -> Self {
-        let mut http2 = Self { stream };
+        let mut http2 = Self::begin_silently(stream);
         http2.send_bytes(PREFACE);
         http2.send(kind::SETTINGS, 0, 0, &encode_settings(settings));
         http2
+    }
+
+    /// The same without a preface.
+    pub fn begin_silently(stream: S) -> Self {
+        Self { stream }
     }
 
     /// What carries it.

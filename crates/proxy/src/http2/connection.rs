@@ -7,6 +7,7 @@ use super::transport::{Io, Transport};
 use crate::accept::Open;
 use crate::client::{self, Client};
 use crate::clock::Timer;
+use crate::exchange::After;
 use crate::handshake::TlsFacts;
 use crate::metrics::{Active, Busy};
 use crate::plan::Settings;
@@ -22,6 +23,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
 use tokio::task::spawn_local;
 
 /// What every request of a connection is told of it.
@@ -34,14 +36,25 @@ struct Origin {
     is_https: bool,
 }
 
-/// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was read of it already.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) {
+/// GOAWAY for a client that has opened no stream: PROTOCOL_ERROR (RFC 9113 section 6.8).
+const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// Serves a connection that speaks HTTP/2, from the client's preface on; `early` is what was read of it already. To
+/// linger is left to the caller.
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> After {
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
     let origin = Origin { peer: *peer, local: *local, listener: *listener, forwarded, tls, is_https: *is_https };
     let shared: Rc<Shared> = Rc::default();
     let transport = Transport::to_client(stream, early, shared.marked.clone(), &worker.buffers, &worker.clock);
-    let Some(connection) = shake_hands(worker, timer, &transport).await else { return };
+    let connection = match shake_hands(worker, timer, &transport).await {
+        Shaken::Hands(connection) => connection,
+        Shaken::NoPreface => {
+            tracing::debug!(%peer, "a client that agreed on HTTP/2 speaks something else");
+            return After::Linger;
+        }
+        Shaken::Gone => return After::Close,
+    };
     let now_ms = worker.clock.now_ms();
     let mut driver = Driver {
         worker,
@@ -59,21 +72,39 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]
         refused: 0,
     };
     poll_fn(|cx| driver.poll(cx)).await;
+    After::Close
+}
+
+/// How a connection begins.
+enum Shaken<T> {
+    Hands(T),
+    /// With something else than the preface, which the client was told.
+    NoPreface,
+    /// Not, or not in time.
+    Gone,
 }
 
 async fn shake_hands<'t, 'a>(
     worker: &Worker,
     timer: &Timer,
     transport: &'t Transport<'a>,
-) -> Option<Connection<Io<'t, 'a>, Bytes>> {
+) -> Shaken<Connection<Io<'t, 'a>, Bytes>> {
     let deadline_ms = worker.clock.now_ms() + worker.snapshot().plan.settings.head_ms;
     let mut handshake = builder(&worker.snapshot().plan.settings).handshake(transport.io());
     poll_fn(|cx| {
-        if let Poll::Ready(result) = Pin::new(&mut handshake).poll(cx) {
-            return Poll::Ready(result.ok());
+        match Pin::new(&mut handshake).poll(cx) {
+            Poll::Ready(Ok(connection)) => return Poll::Ready(Shaken::Hands(connection)),
+            Poll::Ready(Err(error)) if error.reason() == Some(Reason::PROTOCOL_ERROR) => {
+                // Told once, behind our SETTINGS; whoever does not take a few bytes is not told.
+                let _ = Pin::new(&mut transport.io()).poll_write(cx, &NO_HTTP2);
+                let _ = transport.poll_flush(cx);
+                return Poll::Ready(Shaken::NoPreface);
+            }
+            Poll::Ready(Err(_)) => return Poll::Ready(Shaken::Gone),
+            Poll::Pending => {}
         }
         if worker.clock.now_ms() >= deadline_ms || matches!(transport.poll_flush(cx), Poll::Ready(Err(_))) {
-            return Poll::Ready(None);
+            return Poll::Ready(Shaken::Gone);
         }
         timer.set(&worker.clock, deadline_ms, cx);
         Poll::Pending
