@@ -12,6 +12,7 @@ mod arrows;
 mod bench;
 mod envoy;
 mod fuzz;
+mod h2spec;
 mod icount;
 mod packages;
 mod parallel;

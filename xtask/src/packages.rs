@@ -60,6 +60,8 @@ pub(crate) const WRK: Package = program("wrk", "wrk");
 pub(crate) const NGHTTP2: Package = program("nghttp2-client", "h2load");
 /// A node that speaks HTTP/2 without TLS, with trailers.
 pub(crate) const NGHTTPD: Package = program("nghttp2-server", "nghttpd");
+/// Builds h2spec.
+pub(crate) const GO: Package = program("golang-go", "go");
 /// Counts system calls.
 pub(crate) const STRACE: Package = program("strace", "strace");
 
