@@ -6,11 +6,11 @@ use crate::matching::parse_variable;
 use crate::nearest::nearest;
 use crate::object::{Map, map, object};
 use crate::schema::Definitions;
-use crate::tree::{Node, Value};
+use crate::tree::{Entry, Node, Value};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::path::PathBuf;
-use stillgate_route::Variable;
+use stillgate_route::{HeaderName, Variable};
 
 /// `gateway.access_log`.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,16 +57,34 @@ pub enum AccessValue {
     Status,
     /// Bytes sent to the client, head included.
     BytesSent,
+    /// Bytes of the response's body as they were sent, with its chunk framing.
+    BodyBytesSent,
     /// Bytes received from the client for this request, head included.
     BytesReceived,
     /// Seconds from the first request byte to the last response byte, as a decimal number.
     RequestTime,
-    /// Seconds from choosing the node to the upstream's response head; null where there was none.
+    /// Seconds from choosing the last node to its response head; null where there was none.
     UpstreamTime,
-    /// The node that answered, as `host:port`; null where there was none.
+    /// Seconds that connecting to the last node took, its TLS handshake included; 0 on a kept connection, null without one.
+    UpstreamConnectTime,
+    /// Every node that was tried, as `IP:PORT` separated by `, `; null where none was.
     UpstreamAddr,
+    /// The status of every try, separated by `, `; `-` where a try has none. Null where no node was tried.
+    UpstreamStatus,
+    /// How many tries there were, a number.
+    UpstreamTries,
     /// The route's id; null where none matched.
     RouteId,
+    /// The id of the route's service; null where it has none.
+    ServiceId,
+    /// 16 random bytes in hexadecimal, made for this request.
+    RequestId,
+    /// The trace id in the request's `traceparent` (W3C); null where there is no valid one.
+    TraceId,
+    /// A header field of the response as it was sent to the client; several lines are joined by `, `.
+    SentHeader(HeaderName),
+    /// A header field of the response as the node sent it.
+    UpstreamHeader(HeaderName),
     /// Any variable of the request (`request_uri`, `http_user_agent`, `remote_addr`, …).
     Variable(Variable),
 }
@@ -78,9 +96,10 @@ object! {
         path: LogDestination = DESTINATION => default(LogDestination::Stdout);
         /// `combined` as Apache and nginx have it, or `json`: one object a line.
         format: Format = FORMAT => default(Format::Combined);
-        /// With `format: json`, the values of a line in their order, each by its name or as `{key: name}`. Names are
-        /// time, status, bytes_sent, bytes_received, request_time, upstream_response_time, upstream_addr, route_id and
-        /// the variables of a request as nginx calls them, such as http_user_agent.
+        /// With `format: json`, the values of a line in their order, each by its name or as `{KEY_IN_THE_LINE: value}`,
+        /// such as `{method: request_method}`. Values are the variables of a request as nginx calls them and those in
+        /// [access-log.md](access-log.md). By default time, remote_addr, request_method, host, request_uri, status,
+        /// bytes_received, bytes_sent, request_time, route_id, upstream_addr, upstream_response_time and http_user_agent.
         fields: At<Vec<AccessField>> = Located(FIELDS) => optional;
     }
 }
@@ -139,21 +158,46 @@ fn default_fields() -> Vec<AccessField> {
     DEFAULT_FIELDS.iter().filter_map(field).collect()
 }
 
-const OWN_VALUES: [(&str, AccessValue); 9] = [
+const OWN_VALUES: [(&str, AccessValue); 17] = [
     ("time", AccessValue::Time),
     ("status", AccessValue::Status),
     ("bytes_sent", AccessValue::BytesSent),
+    ("body_bytes_sent", AccessValue::BodyBytesSent),
     ("bytes_received", AccessValue::BytesReceived),
     ("request_length", AccessValue::BytesReceived),
     ("request_time", AccessValue::RequestTime),
     ("upstream_response_time", AccessValue::UpstreamTime),
+    ("upstream_header_time", AccessValue::UpstreamTime),
+    ("upstream_connect_time", AccessValue::UpstreamConnectTime),
     ("upstream_addr", AccessValue::UpstreamAddr),
+    ("upstream_status", AccessValue::UpstreamStatus),
+    ("upstream_tries", AccessValue::UpstreamTries),
     ("route_id", AccessValue::RouteId),
+    ("service_id", AccessValue::ServiceId),
+    ("request_id", AccessValue::RequestId),
+    ("trace_id", AccessValue::TraceId),
+];
+
+/// What becomes of the name of a header field.
+type OfField = fn(HeaderName) -> AccessValue;
+
+/// What the values of header fields of a response begin with, and what an example of each looks like.
+const RESPONSE_FIELDS: [(&str, &str, OfField); 2] = [
+    ("sent_http_", "sent_http_NAME", AccessValue::SentHeader),
+    ("upstream_http_", "upstream_http_NAME", AccessValue::UpstreamHeader),
 ];
 
 fn access_value(name: &str) -> Result<AccessValue, Fault> {
     if let Some((_, value)) = OWN_VALUES.iter().find(|(own, _)| *own == name) {
         return Ok(value.clone());
+    }
+    for (prefix, example, value) in RESPONSE_FIELDS {
+        if let Some(field) = name.strip_prefix(prefix) {
+            let fault = || Fault::new(format!("{:?}: no header field has that name", shortened(name)));
+            return HeaderName::from_variable(field)
+                .map(value)
+                .ok_or_else(|| fault().hint(format!("write {example}, such as {prefix}content_type")));
+        }
     }
     parse_variable(name).map(AccessValue::Variable).map_err(|fault| {
         match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
@@ -162,6 +206,16 @@ fn access_value(name: &str) -> Result<AccessValue, Fault> {
             }
             None => fault,
         }
+    })
+}
+
+/// What to say of `{request_method: method}`, which most read as the value and what to call it.
+fn turned_round(entry: &Entry) -> Option<Fault> {
+    let Value::Scalar(scalar) = &entry.value.value else { return None };
+    let (key, text) = (&*entry.key, &*scalar.text);
+    (access_value(text).is_err() && access_value(key).is_ok()).then(|| {
+        Fault::new(format!("{:?} is no value: the key in the line comes first, the value behind it", shortened(text)))
+            .hint(format!("write {{{}: {key}}}", shortened(text)))
     })
 }
 
@@ -218,10 +272,14 @@ impl Kind for Field {
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<AccessField> {
         match &node.value {
             Value::Map(entries) => match &**entries {
-                [entry] => Some(AccessField {
-                    value: read(&VALUE, &entry.value, &path.key(&entry.key), sink)?,
-                    name: entry.key.to_string(),
-                }),
+                [entry] => {
+                    let path = path.key(&entry.key);
+                    if let Some(fault) = turned_round(entry) {
+                        sink.error(entry.value.at, &path, fault);
+                        return None;
+                    }
+                    Some(AccessField { value: read(&VALUE, &entry.value, &path, sink)?, name: entry.key.to_string() })
+                }
                 _ => {
                     sink.error(node.at, path, Fault::new("expected one key").hint("begin a new item for each field"));
                     None
@@ -242,5 +300,27 @@ impl Kind for Field {
             {"type": "string"},
             {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": {"type": "string"}},
         ]})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_documented_is_all_there_is() {
+        let page = include_str!("../../../docs/access-log.md");
+        let (names, table) = page.split_once("## Values").unwrap();
+        let names = names.split_once("Without `fields` a line has").unwrap().1.split_once(".\n").unwrap().0;
+        assert_eq!(names.split('`').skip(1).step_by(2).collect::<Vec<_>>(), DEFAULT_FIELDS);
+        let own = OWN_VALUES.iter().map(|(name, _)| *name);
+        for name in own.chain(RESPONSE_FIELDS.map(|(_, example, _)| example)) {
+            assert!(table.contains(&format!("`{name}`")), "{name}");
+        }
+        let example = page.split_once("```yaml\n").unwrap().1.split_once("```").unwrap().0;
+        let loaded = crate::load(format!("{example}routes: []\n"), &|_| None).unwrap();
+        assert!(
+            matches!(loaded.config.gateway.access_log.unwrap().format, AccessFormat::Json(fields) if fields.len() == 6)
+        );
     }
 }

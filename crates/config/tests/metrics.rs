@@ -358,7 +358,7 @@ fn names_and_variables_of_added_labels() {
     refused(
         "labels: {http_requests_total: {uri: $upstream_addr}}",
         expect![[
-            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "upstream_addr": known only once there is a response; only the access log has it"#
+            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "upstream_addr": no variable of a request; only the access log has it"#
         ]],
     );
     refused(

@@ -12,15 +12,19 @@
 //!      └──────── empty chunks, a channel per worker ◀── give_back
 //! ```
 
+mod ids;
 mod line;
+mod response_fields;
 mod stamp;
 mod values;
 
+pub(crate) use response_fields::{ResponseFields, WantedFields};
 pub use stamp::rfc3339;
 pub use values::VALUE_BYTES_MAX;
 
+use crate::node_tries::NodeTries;
 use line::{Layout, Scratch};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -39,35 +43,39 @@ pub const CHUNKS_PER_WORKER: usize = 32;
 
 /// What a worker knows of a finished request.
 #[derive(Clone, Copy)]
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     /// When the response ended, in milliseconds since the epoch.
-    pub end_unix_ms: u64,
+    pub(crate) end_unix_ms: u64,
     /// Status sent to the client.
-    pub status: u16,
+    pub(crate) status: u16,
     /// Bytes sent to the client, head included.
-    pub bytes_sent: u64,
+    pub(crate) bytes_sent: u64,
     /// Bytes of the response's body as sent, with its chunk framing; what the combined format shows.
-    pub body_bytes_sent: u64,
+    pub(crate) body_bytes_sent: u64,
     /// Bytes received for this request, head included.
-    pub bytes_received: u64,
+    pub(crate) bytes_received: u64,
     /// From the request's first byte being read to the last of the response being written, in microseconds.
-    pub request_time_us: u64,
-    /// From choosing the node to its response head, in microseconds; `None`: no node answered.
-    pub upstream_time_us: Option<u64>,
-    /// The node that answered.
-    pub upstream_addr: Option<SocketAddr>,
+    pub(crate) request_time_us: u64,
+    /// From choosing the last node to its response head, in microseconds; `None`: no node answered.
+    pub(crate) upstream_time_us: Option<u64>,
+    /// The nodes that were asked.
+    pub(crate) tries: &'a NodeTries,
+    /// What was noted of the response's header; `None`: there is no response.
+    pub(crate) fields: Option<&'a ResponseFields>,
     /// The route that matched.
-    pub route_id: Option<&'a str>,
+    pub(crate) route_id: Option<&'a str>,
+    /// Its service.
+    pub(crate) service_id: Option<&'a str>,
     /// The request line's method, as it came; empty where the request could not be read.
-    pub method: &'a [u8],
+    pub(crate) method: &'a [u8],
     /// The request line's target, as it came.
-    pub target: &'a [u8],
+    pub(crate) target: &'a [u8],
     /// `HTTP/1.1` and its like.
-    pub version: &'a str,
+    pub(crate) version: &'a str,
     /// Who asked.
-    pub client: IpAddr,
+    pub(crate) client: IpAddr,
     /// The request's variables.
-    pub vars: &'a dyn Lookup,
+    pub(crate) vars: &'a dyn Lookup,
 }
 
 /// Makes the two halves for this many workers; the sinks are in the workers' order.
@@ -75,7 +83,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
     // All chunks there are fit into it at once: sending can only fail when the writer is gone.
     let (filled, chunks) = sync_channel(workers * CHUNKS_PER_WORKER);
     let dropped = Arc::new(AtomicU64::new(0));
-    let layout = Layout::new(format);
+    let (layout, wanted) = (Layout::new(format), WantedFields::new(format));
     let mut sinks = Vec::with_capacity(workers);
     let mut empties = Vec::with_capacity(workers);
     for worker in 0..workers {
@@ -87,6 +95,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
         sinks.push(Sink {
             worker,
             layout: layout.clone(),
+            wanted: wanted.clone(),
             scratch: Scratch::new(),
             current: Vec::new(),
             lines: 0,
@@ -103,6 +112,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
 pub struct Sink {
     worker: usize,
     layout: Layout,
+    wanted: WantedFields,
     scratch: Scratch,
     /// The chunk being filled; without capacity while the worker holds none.
     current: Vec<u8>,
@@ -114,8 +124,13 @@ pub struct Sink {
 }
 
 impl Sink {
+    /// Which header fields of responses the lines show.
+    pub(crate) fn wanted(&self) -> &WantedFields {
+        &self.wanted
+    }
+
     /// Adds one line, or drops and counts it where no chunk is free. Never blocks.
-    pub fn record(&mut self, record: &Record<'_>) {
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
         if self.current.capacity() == 0 {
             match self.empty.try_recv() {
                 Ok(chunk) => self.current = chunk,
@@ -209,7 +224,9 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use crate::node_tries::NodeTry;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::LazyLock;
     use stillgate_route::Variable;
 
     /// The variables of a request, by name.
@@ -224,6 +241,15 @@ mod tests {
         fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
     }
 
+    pub(super) static NO_TRIES: LazyLock<NodeTries> = LazyLock::new(NodeTries::default);
+
+    /// One node that was connected to, and answered.
+    static ONE_TRY: LazyLock<NodeTries> = LazyLock::new(|| {
+        let mut tries = NodeTries::default();
+        tries.push(NodeTry { node: SocketAddr::from(([10, 0, 0, 1], 8080)), status: 200, connect_us: Some(345) });
+        tries
+    });
+
     /// A request that went well.
     pub(super) fn record<'a>(vars: &'a Vars<'a>) -> Record<'a> {
         Record {
@@ -234,8 +260,10 @@ mod tests {
             bytes_received: 78,
             request_time_us: 1_002_003,
             upstream_time_us: Some(999),
-            upstream_addr: Some(SocketAddr::from(([10, 0, 0, 1], 8080))),
+            tries: &ONE_TRY,
+            fields: None,
             route_id: Some("orders"),
+            service_id: Some("shop"),
             method: b"GET",
             target: b"/orders/7?a=b",
             version: "HTTP/1.1",

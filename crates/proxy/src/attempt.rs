@@ -66,6 +66,8 @@ struct Connection {
     index: usize,
     stream: Stream,
     meta: ConnMeta,
+    /// How long it took to make; zero where it was there.
+    connect_us: u64,
 }
 
 /// A try that is under way at an endpoint; its end is counted whatever becomes of the task.
@@ -100,9 +102,19 @@ impl<'a> Trying<'a> {
         Trying { upstream, worker, index, latency_us: None, is_retry, began_ms: worker.clock.now_ms() }
     }
 
-    /// The final response's head is here.
-    fn answered(&self, status: u16) {
+    /// The final response's head is here, of a try that began then.
+    fn answered(&mut self, x: &mut Exchange, began: Option<Instant>) {
+        let status = x.response.status;
         health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
+        x.tries.answered(status);
+        let now = began.map(|_| Instant::now());
+        if x.outcome.timing.head {
+            let elapsed_us = began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
+            self.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
+            x.outcome.upstream_us = elapsed_us;
+        }
+        // Right where the whole response has come with its head; the end of any other is told where that comes.
+        x.outcome.node_until = now;
     }
 
     /// It ended before the response did.
@@ -124,7 +136,9 @@ pub(crate) async fn run(
     let state = &tries.upstream.state;
     let mut trying = Trying::new(worker, tries, index);
     x.mistaken = None;
-    x.outcome.asked = Some((index, state.borrow().endpoint(index).address));
+    let address = state.borrow().endpoint(index).address;
+    x.outcome.asked = Some((index, address));
+    x.tries.begin(address);
     let timing = x.outcome.timing;
     let began = (timing.head || timing.node).then(Instant::now);
     x.outcome.node_since = x.outcome.node_since.or(began);
@@ -135,11 +149,12 @@ pub(crate) async fn run(
             Ok(fresh) => fresh,
             Err(error) => {
                 x.outcome.node_ended();
+                x.tries.failed(error.failure);
                 return not_connected(error);
             }
         },
     };
-    x.outcome.upstream_addr = Some(state.borrow().endpoint(index).address);
+    x.tries.connected(connection.connect_us);
     stage_request(worker, x, tries, index);
     let mut relay = Relay::new(worker, client, x, &mut connection.stream, tries.bounds);
     relay.try_began_ms = trying.began_ms;
@@ -151,15 +166,7 @@ pub(crate) async fn run(
                 }
             }
             Event::Head => {
-                trying.answered(relay.x.response.status);
-                let now = began.map(|_| Instant::now());
-                if timing.head {
-                    let elapsed_us = began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
-                    trying.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
-                    relay.x.outcome.upstream_us = elapsed_us;
-                }
-                // Right where the whole response has come with its head; the end of any other is told below.
-                relay.x.outcome.node_until = now;
+                trying.answered(relay.x, began);
                 if let Err(failure) = begin_response(&mut relay, tries.settings) {
                     break Err(Event::NodeFailed(failure));
                 }
@@ -185,6 +192,9 @@ pub(crate) async fn run(
             }
             x.mistaken = connection.stream.mistaken(x.from_node.unparsed());
             trying.broke(event, reused);
+            if let Event::NodeFailed(failure) = event {
+                x.tries.failed(failure);
+            }
             match interrupted(x, event, reused, begun) {
                 Ended::Failed(failed) if is_unseen && x.from_client.replayable => {
                     Ended::Failed(Failed { request_sent: false, ..failed })
@@ -219,7 +229,7 @@ fn pooled(worker: &Worker, x: &Exchange, tries: &Tries<'_>, index: usize) -> Opt
     };
     let mut state = tries.upstream.state.borrow_mut();
     let (stream, meta) = node::take_live(&mut state, index, is_name, worker.clock.now_ms())?;
-    Some(Connection { index, stream, meta })
+    Some(Connection { index, stream, meta, connect_us: 0 })
 }
 
 async fn connect(
@@ -252,11 +262,11 @@ async fn connect(
     let destination = Destination { address, tls, http2, grpc, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, client, destination, left_ms).await {
-        Ok(stream) => {
+        Ok((stream, connect_us)) => {
             health::report(worker, tries.upstream, index, Report::Connected, String::new);
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
-            Ok(Connection { index, stream, meta })
+            Ok(Connection { index, stream, meta, connect_us })
         }
         Err(error) => {
             if !error.is_local {
@@ -351,12 +361,13 @@ fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fail
     let keep_alive = x.request.keep_alive && delimited && x.from_client.is_done() && !worker.parts_with(relay.client);
     forwarding::edit_response(worker, x, settings, keep_alive, chunked);
     debug_assert!(x.to_client.is_idle());
-    let interim_bytes = x.to_client.total;
+    let interim_bytes = x.bytes_sent();
     x.to_client.coding = if chunked { Coding::Chunked } else { Coding::Raw };
     let out = x.to_client.head(&worker.buffers);
     write_response(out, x.from_node.head(), &x.response, &x.response_edits);
     x.outcome.status = x.response.status;
     x.outcome.head_bytes = interim_bytes + out.len() as u64;
+    x.fields.note_response(worker.wanted_fields(), &x.response, x.from_node.head(), out);
     let end = x.from_node.is_done().then(|| x.from_node.trailers());
     x.to_client.stage(x.from_node.content(), end, &worker.buffers);
     x.from_node.written_but(x.to_client.content_left());
@@ -384,7 +395,7 @@ fn finish(
     x.from_node.release(&worker.buffers);
     x.to_node.release(&worker.buffers);
     if reusable {
-        let Connection { index, stream, meta } = connection;
+        let Connection { index, stream, meta, .. } = connection;
         let surplus = tries.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }

@@ -2,6 +2,7 @@
 //!
 //! What happens at one node is the business of `attempt`.
 
+use crate::access_log::ResponseFields;
 use crate::attempt::{self, Ended, Failed, Tries};
 use crate::client::Client;
 use crate::forwarding::{self, client_address};
@@ -9,10 +10,11 @@ use crate::grpc;
 use crate::health;
 use crate::metrics::Active;
 use crate::mistaken::Mistaken;
+use crate::node_tries::NodeTries;
 use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
 use crate::queue;
 use crate::receiver::Receiver;
-use crate::relay::Bounds;
+use crate::relay::{Bounds, PROBE};
 use crate::reply::{self, Refusal};
 use crate::sender::{Coding, Sender};
 use crate::snapshot::{Snapshot, WorkerUpstream};
@@ -53,6 +55,10 @@ pub(crate) struct Exchange {
     value: Vec<u8>,
     pub(crate) matching: stillgate_route::Scratch,
     pub(crate) tried: Tried,
+    /// What became of each try.
+    pub(crate) tries: NodeTries,
+    /// Header fields of the response that the access log shows.
+    pub(crate) fields: ResponseFields,
     /// An interim response has asked a client that closed its sending side whether it is still there.
     pub(crate) probed: bool,
     /// Interim responses of this request so far.
@@ -89,7 +95,6 @@ pub(crate) struct Outcome {
     pub(crate) status: u16,
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
-    pub(crate) upstream_addr: Option<SocketAddr>,
     pub(crate) route: Option<Match>,
     /// Of a tunnel, which may outlive its Plan.
     pub(crate) kept: Option<Rc<Kept>>,
@@ -150,6 +155,8 @@ impl Exchange {
         self.to_client.coding = Coding::Raw;
         self.probed = false;
         self.interims = 0;
+        self.tries.clear();
+        self.fields.clear();
         self.outcome = Outcome { timing, ..Outcome::default() };
         if self.from_client.has_leftover() {
             self.outcome.arrived();
@@ -159,6 +166,12 @@ impl Exchange {
     /// Bytes that came for this request; what is behind the message belongs to the next one.
     pub(crate) fn bytes_received(&self) -> u64 {
         self.from_client.total.saturating_sub(self.from_client.unparsed().len() as u64)
+    }
+
+    /// Bytes of the response that are out, interim ones of the node among them; our own asking whether the client is there is no
+    /// part of it.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        self.to_client.total.saturating_sub(if self.probed { PROBE.len() as u64 } else { 0 })
     }
 
     /// Gives all buffers back.
@@ -305,7 +318,7 @@ async fn forward(
             upstream.state.borrow_mut().pick(key, worker.clock.now_ms(), worker.random(), &x.tried)
         });
         let Some(index) = picked else {
-            worker.troubles.note(&definition.key, no_node(status), x.outcome.upstream_addr);
+            worker.troubles.note(&definition.key, no_node(status), &x.tries);
             return reply::send(worker, client, x, settings, &Refusal::new(status, no_node(status))).await;
         };
         if !x.tried.is_empty() {
@@ -340,7 +353,7 @@ async fn forward(
                 let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
                 let hint = x.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
                 let why = hint.as_deref().unwrap_or(&refusal.message);
-                worker.troubles.note(&definition.key, why, x.outcome.upstream_addr);
+                worker.troubles.note(&definition.key, why, &x.tries);
                 return reply::send(worker, client, x, settings, &refusal).await;
             }
         }

@@ -29,6 +29,7 @@ mod http2;
 mod metrics;
 mod mistaken;
 mod node;
+mod node_tries;
 mod overview;
 mod plan;
 mod proxy_protocol;

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 use stillgate_tls::rustls::ClientConfig;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_tls::{Peer, handshake_failure};
@@ -62,17 +63,18 @@ pub(crate) fn keep_shared(
     }
 }
 
-/// A new connection, or why there is none and whether that is the node's fault.
+/// A new connection and how many microseconds it took, or why there is none and whether that is the node's fault.
 pub(crate) async fn connect(
     worker: &Rc<Worker>,
     client: &Client,
     destination: Destination<'_>,
     timeout_ms: u64,
-) -> Result<Stream, ConnectError> {
+) -> Result<(Stream, u64), ConnectError> {
     let deadline_ms = worker.clock.now_ms() + timeout_ms;
+    let began = Instant::now();
     let connecting = Box::pin(open(worker, destination));
     match worker.clock.within(&client.timer, deadline_ms, connecting).await {
-        Some(Ok(stream)) => Ok(stream),
+        Some(Ok(stream)) => Ok((stream, began.elapsed().as_micros() as u64)),
         Some(Err(error)) => {
             Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
         }

@@ -18,6 +18,8 @@ use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};
 /// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
 /// the answer is looked at.
 const HALF_CLOSE_PROBE_MS: u64 = 250;
+/// What it is asked with. It does not count as bytes of the response.
+pub(crate) const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What stopped the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -440,7 +442,7 @@ pub(crate) fn is_still_there(worker: &Worker, client: &mut Client, x: &mut Excha
     }
     if !x.probed && x.request.version == Version::Http11 && x.to_client.is_idle() {
         x.probed = true;
-        x.to_client.head(&worker.buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+        x.to_client.head(&worker.buffers).extend_from_slice(PROBE);
         x.to_client.stage(&[], None, &worker.buffers);
         let flushed = x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
         return !matches!(flushed, Poll::Ready(Err(_)));

@@ -111,7 +111,7 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
     x.to_client.coding = Coding::Raw;
     x.from_node.release(&worker.buffers);
     x.to_node.release(&worker.buffers);
-    let before = x.to_client.total;
+    let before = x.bytes_sent();
     let out = x.to_client.head(&worker.buffers);
     let mut body = body(refusal.status, &refusal.message);
     if let Some(call) = grpc::call(&x.request, x.from_client.head()) {
@@ -126,6 +126,7 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
     push_common_lines(worker, settings, out, true, x.request.version, keep_alive);
     out.extend_from_slice(b"\r\n");
     x.outcome.head_bytes = before + out.len() as u64;
+    x.fields.note_answer(worker.wanted_fields(), out);
     if x.request.method != Method::Head {
         out.extend_from_slice(body.as_bytes());
     }

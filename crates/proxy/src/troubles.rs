@@ -1,6 +1,7 @@
 //! Tells the log, now and then, that upstreams fail requests or clients' connections do not begin as they must: once a
 //! while with a count, not once each.
 
+use crate::node_tries::NodeTries;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +31,8 @@ pub(crate) struct Troubles {
 struct Trouble {
     upstream: String,
     message: String,
-    node: Option<SocketAddr>,
+    /// Those that were tried.
+    nodes: String,
 }
 
 /// What has gone wrong since the last line about it.
@@ -63,8 +65,9 @@ impl<T> Kind<T> {
 
 impl Troubles {
     /// A request failed.
-    pub(crate) fn note(&self, upstream: &str, message: &str, node: Option<SocketAddr>) {
-        self.requests.note(1, Trouble { upstream: upstream.to_owned(), message: message.to_owned(), node });
+    pub(crate) fn note(&self, upstream: &str, message: &str, tries: &NodeTries) {
+        let (upstream, message, nodes) = (upstream.to_owned(), message.to_owned(), tries.to_string());
+        self.requests.note(1, Trouble { upstream, message, nodes });
     }
 
     /// A client's connection was closed before its first request.
@@ -99,9 +102,8 @@ impl Troubles {
 
     /// Writes the lines that are due.
     pub(crate) fn report(&self, now_ms: u64) {
-        if let Some((requests, Trouble { upstream, message, node })) = self.requests.due(now_ms) {
-            let node = node.map_or("none".to_owned(), |node| node.to_string());
-            tracing::warn!(requests, %upstream, node, "requests or streams were not served by their upstream; the latest: {message}");
+        if let Some((requests, Trouble { upstream, message, nodes })) = self.requests.due(now_ms) {
+            tracing::warn!(requests, %upstream, node = nodes, "requests or streams were not served by their upstream; the latest: {message}");
         }
         if let Some((connections, (peer, message))) = self.connections.due(now_ms) {
             tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");

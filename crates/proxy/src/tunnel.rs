@@ -208,7 +208,7 @@ impl Tunnel {
     fn record(&mut self) {
         let worker = self.open.worker.clone();
         let Switched { origin, up, down, .. } = &mut self.switched;
-        let Request { head, outcome } = match origin {
+        let Request { head, outcome, tries, fields } = match origin {
             Origin::Request(request) => &mut **request,
             Origin::Session(session) => {
                 let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
@@ -219,6 +219,8 @@ impl Tunnel {
         let mut x = worker.take_exchange();
         x.begin(outcome.timing);
         x.outcome = std::mem::take(outcome);
+        x.tries.clone_from(tries);
+        x.fields.clone_from(fields);
         x.outcome.node_ended();
         x.outcome.forget_moved_route(&snapshot.plan);
         x.from_client.recall(head, up.read, &worker.buffers);

@@ -2,7 +2,7 @@
 //! pointer, which it reads, and its counters, which it writes.
 
 use crate::accept::accept;
-use crate::access_log::{Record, Sink};
+use crate::access_log::{Record, Sink, WantedFields};
 use crate::buffer::Buffers;
 use crate::caching::RouteMemory;
 use crate::challenges::Challenges;
@@ -92,6 +92,7 @@ pub(crate) struct Worker {
     snapshot: RefCell<Rc<Snapshot>>,
     sink: RefCell<Option<Sink>>,
     is_logging: bool,
+    wanted_fields: WantedFields,
     /// `None`: there are no metrics.
     recorder: Option<RefCell<Recorder>>,
     pub(crate) routes: RefCell<RouteMemory>,
@@ -139,6 +140,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),
+        wanted_fields: setup.sink.as_ref().map(|sink| sink.wanted().clone()).unwrap_or_default(),
         sink: RefCell::new(setup.sink),
         recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
         routes: RefCell::new(RouteMemory::new(setup.secret)),
@@ -238,6 +240,12 @@ impl Worker {
         self.snapshot.replace(next);
     }
 
+    /// Which header fields of responses the access log shows.
+    #[inline]
+    pub(crate) fn wanted_fields(&self) -> &WantedFields {
+        &self.wanted_fields
+    }
+
     /// Which times anybody wants to know.
     #[inline]
     pub(crate) fn timing(&self) -> Timing {
@@ -331,17 +339,18 @@ impl Worker {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (status, upstream_time_us) = (x.outcome.status, x.outcome.upstream_us);
         let bytes_received = x.bytes_received();
-        let bytes_sent = x.to_client.total;
+        let bytes_sent = x.bytes_sent();
         let body_bytes_sent = bytes_sent.saturating_sub(x.outcome.head_bytes);
         let request_time =
             x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
         let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
         let kept = x.outcome.kept.clone();
-        let route_id = match (&kept, x.outcome.route) {
-            (Some(kept), _) => Some(kept.route.spec.id.as_str()),
-            (None, found) => found.map(|found| snapshot.plan.routes[found.route].route.spec.id.as_str()),
+        let route = match (&kept, x.outcome.route) {
+            (Some(kept), _) => Some(&kept.route),
+            (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
         };
-        let upstream_addr = x.outcome.upstream_addr;
+        // Taken out while the exchange lends its variables.
+        let (tries, fields) = (std::mem::take(&mut x.tries), std::mem::take(&mut x.fields));
         with_vars(client, x, snapshot.plan.matcher(), |vars, _| {
             sink.record(&Record {
                 end_unix_ms: now.as_millis() as u64,
@@ -351,8 +360,10 @@ impl Worker {
                 bytes_received,
                 request_time_us,
                 upstream_time_us,
-                upstream_addr,
-                route_id,
+                tries: &tries,
+                fields: Some(&fields),
+                route_id: route.map(|route| route.spec.id.as_str()),
+                service_id: route.and_then(|route| route.service_id.as_deref()),
                 method: vars.request.method_bytes(vars.head),
                 target: vars.request.target.of(vars.head),
                 version: vars.protocol,
@@ -360,5 +371,6 @@ impl Worker {
                 vars,
             });
         });
+        (x.tries, x.fields) = (tries, fields);
     }
 }

@@ -1,7 +1,7 @@
 //! Variables of a request, as nginx and APISIX name them, parsed once.
 //!
-//! Only what is known when a request has arrived is in here; what only its end tells (status, times, bytes) belongs to
-//! the access log. Who answers for a variable is behind [`Lookup`].
+//! Only what a client has sent is in here; what becomes of a request (its route, status, times, bytes) and what serves to find
+//! it again (its ids) belongs to the access log. Who answers for a variable is behind [`Lookup`].
 
 use std::fmt;
 
@@ -76,7 +76,7 @@ pub struct HeaderName(Box<str>);
 
 impl HeaderName {
     /// Of a name as variables have it: in any case, with underscores for dashes. `None` where no field can have it.
-    pub(crate) fn from_variable(name: &str) -> Option<HeaderName> {
+    pub fn from_variable(name: &str) -> Option<HeaderName> {
         let valid = !name.is_empty() && name.len() <= HEADER_NAME_BYTES_MAX && name.bytes().all(is_token);
         valid.then(|| HeaderName(name.to_ascii_lowercase().replace('_', "-").into()))
     }
@@ -143,18 +143,29 @@ const PLAIN: [(&str, Variable); 22] = [
 const PREFIXES: [(&str, &str); 4] =
     [("arg_", "arg_NAME"), ("http_", "http_NAME"), ("cookie_", "cookie_NAME"), ("uri_param_", "uri_param_NAME")];
 
-/// Names that exist only when the response is there.
-const LATER: [&str; 9] = [
+/// Names of values that only the access log has.
+const LOGGED: [&str; 17] = [
+    "time",
     "status",
+    "request_id",
+    "trace_id",
+    "route_id",
+    "service_id",
+    "bytes_received",
+    "request_length",
     "body_bytes_sent",
     "bytes_sent",
     "request_time",
     "upstream_addr",
     "upstream_status",
+    "upstream_tries",
     "upstream_response_time",
     "upstream_header_time",
     "upstream_connect_time",
 ];
+
+/// What the others of them begin with.
+const LOGGED_PREFIXES: [&str; 2] = ["sent_http_", "upstream_http_"];
 
 /// A name that is no variable of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,8 +189,8 @@ pub enum VariableErrorKind {
         /// How it is written.
         example: &'static str,
     },
-    /// It is known only when the response is.
-    Later,
+    /// The access log has it, and nothing else.
+    Logged,
 }
 
 impl Variable {
@@ -221,8 +232,8 @@ fn is_token(b: u8) -> bool {
 }
 
 fn unknown(name: &str) -> VariableErrorKind {
-    if LATER.contains(&name) {
-        return VariableErrorKind::Later;
+    if LOGGED.contains(&name) || LOGGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return VariableErrorKind::Logged;
     }
     let examples = PREFIXES.iter().map(|(_, example)| *example);
     let names = PLAIN.iter().map(|(name, _)| *name).chain(["content_type", "content_length"]);
@@ -270,8 +281,8 @@ impl fmt::Display for VariableError {
                     "\"{name}\": the name part is missing, too long, or holds a character it cannot; write {example}"
                 )
             }
-            VariableErrorKind::Later => {
-                write!(f, "\"{name}\": known only once there is a response; only the access log has it")
+            VariableErrorKind::Logged => {
+                write!(f, "\"{name}\": no variable of a request; only the access log has it")
             }
         }
     }
@@ -324,6 +335,6 @@ mod tests {
             "http_a b",
             "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME",
         );
-        check("status", "\"status\": known only once there is a response; only the access log has it");
+        check("status", "\"status\": no variable of a request; only the access log has it");
     }
 }

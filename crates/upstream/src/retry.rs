@@ -35,8 +35,8 @@ impl Failure {
         matches!(self, Failure::Connect | Failure::ConnectTimeout)
     }
 
-    /// Status for the client when nothing is tried any more.
-    fn status(self) -> u16 {
+    /// Status for the client when nothing is tried any more, and what the try is told to have come to.
+    pub fn status(self) -> u16 {
         match self {
             Failure::Connect | Failure::Reset | Failure::BadResponse => 502,
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout => 504,

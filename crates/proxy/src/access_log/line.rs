@@ -5,8 +5,10 @@
 //! always parses. How values are written is in `values`; chunks and threads are in the parent module.
 
 use super::Record;
+use super::ids::{Ids, trace_id};
 use super::stamp::Stamp;
 use super::values::{push_address, push_combined, push_ip, push_json_string, push_number, push_seconds};
+use crate::node_tries::{NodeTries, NodeTry};
 use stillgate_config::{AccessFormat, AccessValue};
 use stillgate_route::{Lookup, Variable};
 
@@ -16,11 +18,14 @@ pub(super) struct Scratch {
     stamp: Stamp,
     /// The value of a variable that does not stand in the request.
     value: Vec<u8>,
+    ids: Ids,
+    traceparent: Variable,
 }
 
 impl Scratch {
     pub(super) fn new() -> Scratch {
-        Scratch { stamp: Stamp::new(), value: Vec::new() }
+        let (stamp, traceparent) = (Stamp::new(), variable("http_traceparent"));
+        Scratch { stamp, value: Vec::new(), ids: Ids::new(), traceparent }
     }
 }
 
@@ -77,9 +82,10 @@ impl Layout {
                 if fields.is_empty() {
                     line.push(b'{');
                 }
+                let mut so_far = SoFar::default();
                 for (key, value) in fields {
                     line.extend_from_slice(key);
-                    push_json_value(value, record, scratch, line);
+                    push_json_value(value, record, scratch, &mut so_far, line);
                 }
                 line.push(b'}');
             }
@@ -88,7 +94,22 @@ impl Layout {
     }
 }
 
-fn push_json_value(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+/// What the rest of a line has to know of its beginning.
+#[derive(Default)]
+struct SoFar {
+    /// The request's id, once it is in the line.
+    id: Option<[u8; 32]>,
+    /// Header fields of the response.
+    fields: usize,
+}
+
+fn push_json_value(
+    value: &AccessValue,
+    record: &Record<'_>,
+    scratch: &mut Scratch,
+    so_far: &mut SoFar,
+    line: &mut Vec<u8>,
+) {
     match value {
         AccessValue::Time => {
             line.push(b'"');
@@ -97,29 +118,63 @@ fn push_json_value(value: &AccessValue, record: &Record<'_>, scratch: &mut Scrat
         }
         AccessValue::Status => push_number(record.status, line),
         AccessValue::BytesSent => push_number(record.bytes_sent, line),
+        AccessValue::BodyBytesSent => push_number(record.body_bytes_sent, line),
         AccessValue::BytesReceived => push_number(record.bytes_received, line),
         AccessValue::RequestTime => push_seconds(record.request_time_us, line),
-        AccessValue::UpstreamTime => match record.upstream_time_us {
-            Some(time_us) => push_seconds(time_us, line),
-            None => line.extend_from_slice(b"null"),
-        },
-        AccessValue::UpstreamAddr => match record.upstream_addr {
-            Some(address) => {
-                line.push(b'"');
-                push_address(address, line);
-                line.push(b'"');
-            }
-            None => line.extend_from_slice(b"null"),
-        },
-        AccessValue::RouteId => match record.route_id {
-            Some(id) => push_json_string(id.as_bytes(), line),
-            None => line.extend_from_slice(b"null"),
-        },
-        AccessValue::Variable(variable) => match record.vars.value(variable, &mut scratch.value) {
-            Some(value) => push_json_string(value, line),
-            None => line.extend_from_slice(b"null"),
-        },
+        AccessValue::UpstreamTime => push_json_seconds(record.upstream_time_us, line),
+        AccessValue::UpstreamConnectTime => {
+            push_json_seconds(record.tries.last().and_then(|last| last.connect_us), line);
+        }
+        AccessValue::UpstreamAddr => push_json_tries(record.tries, line, |tried, line| push_address(tried.node, line)),
+        AccessValue::UpstreamStatus => push_json_tries(record.tries, line, |tried, line| match tried.status {
+            0 => line.push(b'-'),
+            status => push_number(status, line),
+        }),
+        AccessValue::UpstreamTries => push_number(record.tries.count(), line),
+        AccessValue::RouteId => push_json_text(record.route_id.map(str::as_bytes), line),
+        AccessValue::ServiceId => push_json_text(record.service_id.map(str::as_bytes), line),
+        AccessValue::RequestId => {
+            push_json_string(so_far.id.get_or_insert_with(|| scratch.ids.next()), line);
+        }
+        AccessValue::TraceId => {
+            let traceparent = record.vars.value(&scratch.traceparent, &mut scratch.value);
+            push_json_text(traceparent.and_then(trace_id), line);
+        }
+        AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => {
+            push_json_text(record.fields.and_then(|fields| fields.get(so_far.fields)), line);
+            so_far.fields += 1;
+        }
+        AccessValue::Variable(variable) => push_json_text(record.vars.value(variable, &mut scratch.value), line),
     }
+}
+
+fn push_json_text(text: Option<&[u8]>, line: &mut Vec<u8>) {
+    match text {
+        Some(text) => push_json_string(text, line),
+        None => line.extend_from_slice(b"null"),
+    }
+}
+
+fn push_json_seconds(time_us: Option<u64>, line: &mut Vec<u8>) {
+    match time_us {
+        Some(time_us) => push_seconds(time_us, line),
+        None => line.extend_from_slice(b"null"),
+    }
+}
+
+/// Something of each try, separated as nginx does.
+fn push_json_tries(tries: &NodeTries, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &mut Vec<u8>)) {
+    if tries.shown().is_empty() {
+        return line.extend_from_slice(b"null");
+    }
+    line.push(b'"');
+    for (index, tried) in tries.shown().iter().enumerate() {
+        if index > 0 {
+            line.extend_from_slice(b", ");
+        }
+        push(tried, line);
+    }
+    line.push(b'"');
 }
 
 fn variable(name: &str) -> Variable {
@@ -147,12 +202,14 @@ fn push_combined_variable(vars: &dyn Lookup, variable: &Variable, buffer: &mut V
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Vars, record};
+    use super::super::tests::{NO_TRIES, Vars, record};
     use super::super::values::VALUE_BYTES_MAX;
+    use super::super::{ResponseFields, WantedFields};
     use super::*;
     use expect_test::{Expect, expect};
     use std::net::SocketAddr;
     use stillgate_config::AccessField;
+    use stillgate_route::HeaderName;
 
     fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {
         let mut line = Vec::new();
@@ -204,6 +261,63 @@ mod tests {
             {}
         "#]],
         );
+    }
+
+    /// A request with this `traceparent`, looked up without allocating.
+    struct Traced<'t>(&'t [u8]);
+
+    impl Lookup for Traced<'_> {
+        fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            matches!(variable, Variable::Header(name) if name.as_str() == "traceparent").then_some(self.0)
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    #[test]
+    fn what_became_of_the_tries_and_what_a_request_is_known_by() {
+        let name = |name: &str| HeaderName::from_variable(name).unwrap();
+        let format = json(&[
+            ("id", AccessValue::RequestId),
+            ("addr", AccessValue::UpstreamAddr),
+            ("status", AccessValue::UpstreamStatus),
+            ("tries", AccessValue::UpstreamTries),
+            ("connect", AccessValue::UpstreamConnectTime),
+            ("sent", AccessValue::SentHeader(name("x_a"))),
+            ("service", AccessValue::ServiceId),
+            ("trace", AccessValue::TraceId),
+            ("came", AccessValue::UpstreamHeader(name("x_a"))),
+            ("body", AccessValue::BodyBytesSent),
+        ]);
+        let trace = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let vars = Traced(trace);
+        let (mut tries, mut fields, wanted) =
+            (NodeTries::default(), ResponseFields::default(), WantedFields::new(&format));
+        for node in ["10.0.0.1:80", "[::1]:81", "10.0.0.2:82"] {
+            tries.begin(node.parse().unwrap());
+            tries.failed(stillgate_upstream::Failure::Connect);
+        }
+        tries.connected(12);
+        tries.answered(0);
+        let (layout, mut scratch, none) = (Layout::new(&format), Scratch::new(), Vars(vec![]));
+        let mut line = Vec::new();
+        let mut push = |line: &mut Vec<u8>| {
+            line.clear();
+            fields.clear();
+            fields.note_answer(&wanted, b"HTTP/1.1 200 OK\r\nX-A: \"b\"\r\n\r\n");
+            let record = Record { tries: &tries, fields: Some(&fields), vars: &vars, ..record(&none) };
+            layout.push(&record, &mut scratch, line);
+        };
+        push(&mut line);
+        let counted = allocation_counter::measure(|| push(&mut line));
+        assert_eq!(counted.count_total, 0);
+        let shown = String::from_utf8(line).unwrap();
+        let (id, rest) = shown.strip_prefix("{\"id\":\"").unwrap().split_at(32);
+        assert!(id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{shown}");
+        expect![[r#"
+            ","addr":"10.0.0.1:80, [::1]:81, 10.0.0.2:82","status":"502, 502, -","tries":3,"connect":0.000012,"sent":"\"b\"","service":"shop","trace":"4bf92f3577b34da6a3ce929d0e0e4736","came":null,"body":1000}
+        "#]]
+        .assert_eq(rest);
     }
 
     #[test]
@@ -275,7 +389,7 @@ mod tests {
     fn what_there_is_not_is_null_or_a_dash() {
         let vars = Vars(vec![]);
         let mut refused = record(&vars);
-        refused.upstream_addr = None;
+        refused.tries = &NO_TRIES;
         refused.upstream_time_us = None;
         refused.route_id = None;
         refused.status = 400;

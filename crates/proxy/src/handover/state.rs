@@ -5,6 +5,7 @@
 //! are missing, and lengths that do not fit, make a parcel damaged.
 
 use crate::buffer::BUFFER_BYTES;
+use crate::node_tries::NodeTry;
 use crate::tunnel::Bounds;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -93,6 +94,9 @@ pub(crate) enum OriginState {
 pub(crate) struct SessionState {
     pub(crate) status: u16,
     pub(crate) server_name: Option<String>,
+    /// The nodes that were asked, as of a request.
+    #[serde(default)]
+    pub(crate) tries: Vec<NodeTry>,
     pub(crate) connect_us: Option<u64>,
     pub(crate) started_us: u64,
 }
@@ -107,6 +111,9 @@ pub(crate) struct RequestState {
     /// Bytes of the response's head.
     pub(crate) head_bytes: u64,
     pub(crate) upstream_us: Option<u64>,
+    /// The nodes that were asked; of a process that does not tell of them, none.
+    #[serde(default)]
+    pub(crate) tries: Vec<NodeTry>,
     /// When its first bytes came, and when its node was chosen; `None`: nobody wanted to know.
     pub(crate) started_us: Option<u64>,
     pub(crate) node_since_us: Option<u64>,
@@ -195,12 +202,14 @@ impl State {
             .into_iter()
             .for_each(clamp);
         match &mut tunnel.origin {
-            OriginState::Request(RequestState { head_bytes, upstream_us, .. }) => {
+            OriginState::Request(RequestState { head_bytes, upstream_us, tries, .. }) => {
                 clamp(head_bytes);
                 upstream_us.iter_mut().for_each(clamp);
+                tries.iter_mut().flat_map(|tried| &mut tried.connect_us).for_each(clamp);
             }
-            OriginState::Session(SessionState { connect_us, .. }) => {
+            OriginState::Session(SessionState { connect_us, tries, .. }) => {
                 connect_us.iter_mut().for_each(clamp);
+                tries.iter_mut().flat_map(|tried| &mut tried.connect_us).for_each(clamp);
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::state::COUNT_MAX;
 use super::*;
 use crate::buffer::BUFFER_BYTES;
+use crate::node_tries::NodeTry;
 use crate::tunnel::Bounds;
 use proptest::prelude::*;
 use std::fs::File;
@@ -45,16 +46,23 @@ fn connection() -> impl Strategy<Value = ConnectionState> {
 }
 
 prop_compose! {
+    fn node_try(max: u64)(node in address(), status: u16, connect_us in prop::option::of(0..=max)) -> NodeTry {
+        NodeTry { node, status, connect_us }
+    }
+}
+
+prop_compose! {
     fn request(max: u64)(
         head in prop_oneof![0..500usize, Just(HEAD_BYTES_MAX)],
         path: Option<usize>,
         status: u16,
         head_bytes in 0..=max,
         upstream_us in prop::option::of(0..=max),
+        tries in prop::collection::vec(node_try(max), 0..4),
         times: [Option<u64>; 2],
     ) -> OriginState {
         let [started_us, node_since_us] = times;
-        OriginState::Request(RequestState { head, path, status, head_bytes, upstream_us, started_us, node_since_us })
+        OriginState::Request(RequestState { head, path, status, head_bytes, upstream_us, tries, started_us, node_since_us })
     }
 }
 
@@ -80,10 +88,11 @@ prop_compose! {
     fn session(max: u64)(
         status: u16,
         server_name in prop::option::of(".{0,40}"),
+        tries in prop::collection::vec(node_try(max), 0..4),
         connect_us in prop::option::of(0..=max),
         started_us: u64,
     ) -> OriginState {
-        OriginState::Session(SessionState { status, server_name, connect_us, started_us })
+        OriginState::Session(SessionState { status, server_name, tries, connect_us, started_us })
     }
 }
 
@@ -167,6 +176,7 @@ fn example() -> Parcel {
         status: 101,
         head_bytes: 5,
         upstream_us: None,
+        tries: Vec::new(),
         started_us: Some(1),
         node_since_us: None,
     };

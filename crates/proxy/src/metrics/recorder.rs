@@ -188,7 +188,7 @@ impl Amounts {
         });
         let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
         let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
-        Amounts { received: x.bytes_received(), sent: x.to_client.total, request, node, own }
+        Amounts { received: x.bytes_received(), sent: x.bytes_sent(), request, node, own }
     }
 
     /// Adds to the series of one aspect.

@@ -62,14 +62,16 @@ impl<'a> Choice<'a> {
             worker.counters.upstream_retries.add(1);
         }
         self.tried.insert(slot);
-        session.node = Some(upstream.state.borrow().endpoint(slot).clone());
+        let node = upstream.state.borrow().endpoint(slot).clone();
+        session.tries.begin(node.address);
+        session.node = Some(node);
         Ok(Try::new(worker, upstream, slot, self.retries_used > 0))
     }
 
     /// The node could not be reached. Ok: another one may be tried.
     pub(super) fn failed(
         &mut self,
-        session: &Session,
+        session: &mut Session,
         slot: usize,
         failure: Failure,
         is_local: bool,
@@ -77,6 +79,7 @@ impl<'a> Choice<'a> {
     ) -> Result<(), u16> {
         let Choice { worker, upstream, .. } = *self;
         let definition = &upstream.definition.definition;
+        session.tries.failed(failure);
         if !is_local {
             health::report(worker, upstream, slot, Report::Failed(failure), || why.to_owned());
         }
@@ -111,8 +114,7 @@ impl<'a> Choice<'a> {
     }
 
     fn note(&self, session: &Session, why: &str) {
-        let node = session.node.as_ref().map(|node| node.address);
-        self.worker.troubles.note(&self.upstream.definition.definition.key, why, node);
+        self.worker.troubles.note(&self.upstream.definition.definition.key, why, &session.tries);
     }
 }
 

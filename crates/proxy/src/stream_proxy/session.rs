@@ -2,6 +2,7 @@
 
 use crate::access_log::Record;
 use crate::handshake::TlsFacts;
+use crate::node_tries::NodeTries;
 use crate::variables::written;
 use crate::worker::Worker;
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,8 @@ pub(crate) struct Session {
     pub(crate) server_name: Option<Box<str>>,
     /// The node asked last.
     pub(crate) node: Option<Endpoint>,
+    /// Those that were asked.
+    pub(crate) tries: NodeTries,
     /// How long connecting to the node took, of all tries.
     pub(crate) connect_us: Option<u64>,
 }
@@ -50,6 +53,7 @@ impl Session {
             route: None,
             server_name: None,
             node: None,
+            tries: NodeTries::default(),
             connect_us: None,
         }
     }
@@ -82,8 +86,10 @@ impl StreamVars<'_> {
             bytes_received: received,
             request_time_us: self.session.started.elapsed().as_micros() as u64,
             upstream_time_us: self.session.connect_us,
-            upstream_addr: self.session.node.as_ref().map(|node| node.address),
+            tries: &self.session.tries,
+            fields: None,
             route_id: self.session.route.as_ref().map(|route| route.id.as_str()),
+            service_id: None,
             // There is no request: `-`.
             method: b"",
             target: b"",
@@ -141,7 +147,7 @@ mod tests {
             }
             let line = vars.line(7, 1, 2);
             assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
-            assert!(line.method.is_empty() && line.route_id.is_none() && line.upstream_addr.is_none());
+            assert!(line.method.is_empty() && line.route_id.is_none() && line.tries.count() == 0);
         };
         let some =
             |values: [&'static str; 5], name| [values.map(Some).as_slice(), &[name]].concat().try_into().unwrap();

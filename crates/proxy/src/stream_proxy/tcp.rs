@@ -3,7 +3,7 @@
 use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
 use super::nodes::Choice;
 use super::session::{Ends, Session};
-use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE};
+use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_SERVED};
 use crate::accept::Open;
 use crate::buffer::Buffer;
 use crate::client::Client;
@@ -189,11 +189,12 @@ async fn connect(
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
         let destination = Destination { address, tls, http2: false, grpc: false, preface: &preface };
-        let began = Instant::now();
         match node::connect(worker, client, destination, timeouts.connect).await {
-            Ok(stream) => {
+            Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, Report::Connected, String::new);
-                trying.connect_us = Some(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
+                trying.connect_us = Some(u32::try_from(connect_us).unwrap_or(u32::MAX));
+                session.tries.connected(connect_us);
+                session.tries.answered(STATUS_SERVED);
                 return Ok((stream, trying.slot));
             }
             Err(error) => {

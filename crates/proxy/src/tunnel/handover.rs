@@ -7,18 +7,21 @@ use super::direction::Direction;
 use super::opening::{Origin, Request, Switched};
 use super::{Leaving, Tunnel};
 use crate::accept::Open;
+use crate::access_log::ResponseFields;
 use crate::client::Client;
 use crate::exchange::{Kept, Outcome};
 use crate::handover::{
     ConnectionState, Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState,
     State, TunnelState, share,
 };
+use crate::node_tries::{NodeTries, NodeTry};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
 use crate::snapshot::{Snapshot, WorkerUpstream};
 use crate::stream::Stream;
 use crate::stream_proxy::Session;
 use crate::worker::Worker;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -187,12 +190,13 @@ impl Origin {
     }
 
     fn pack(&self, worker: &Worker, bytes: &mut Vec<u8>) -> OriginState {
-        let Request { head, outcome } = match self {
+        let Request { head, outcome, tries, .. } = match self {
             Origin::Request(request) => &**request,
             Origin::Session(session) => {
                 return OriginState::Session(SessionState {
                     status: session.status,
                     server_name: session.server_name.as_deref().map(str::to_owned),
+                    tries: session.tries.shown().to_vec(),
                     connect_us: session.connect_us,
                     started_us: session.started.elapsed().as_micros() as u64,
                 });
@@ -210,6 +214,7 @@ impl Origin {
             status: outcome.status,
             head_bytes: outcome.head_bytes,
             upstream_us: outcome.upstream_us,
+            tries: tries.shown().to_vec(),
             started_us: ago(outcome.started),
             node_since_us: ago(outcome.node_since),
         })
@@ -223,11 +228,22 @@ impl SessionState {
             status: self.status,
             route: Some(route.route.clone()),
             server_name: self.server_name.as_deref().map(Box::from),
+            tries: tries(&self.tries, node.address, self.status),
             node: Some(node),
             connect_us: self.connect_us,
             ..Session::new(Protocol::Tcp)
         }
     }
+}
+
+/// Those that another process tells of; where it does not, the node that has the tunnel.
+fn tries(told: &[NodeTry], node: SocketAddr, status: u16) -> NodeTries {
+    let mut tries = NodeTries::default();
+    told.iter().for_each(|tried| tries.push(*tried));
+    if told.is_empty() {
+        tries.push(NodeTry { node, status, connect_us: None });
+    }
+    tries
 }
 
 /// `None`: it began before the machine did.
@@ -257,11 +273,11 @@ impl RequestState {
             status: self.status,
             head_bytes: self.head_bytes,
             upstream_us: self.upstream_us,
-            upstream_addr: Some(state.node),
             route: found.map(|found| Match { path, ..found }),
             kept: Some(Rc::new(Kept { route: route.route.clone(), path, upstream: upstream.clone() })),
             ..Outcome::default()
         };
-        Request { head: head.into(), outcome }
+        let tries = tries(&self.tries, state.node, self.status);
+        Request { head: head.into(), outcome, tries, fields: ResponseFields::default() }
     }
 }

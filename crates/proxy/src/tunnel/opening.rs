@@ -3,9 +3,11 @@
 //! A session of `stream_proxy` comes to its tunnel by itself, with the same things in hand.
 
 use super::direction::Direction;
+use crate::access_log::ResponseFields;
 use crate::client::Client;
 use crate::exchange::{Exchange, Kept, Outcome};
 use crate::forwarding;
+use crate::node_tries::NodeTries;
 use crate::plan::{Lease, PlanRoute, Settings, TimeoutsMs};
 use crate::relay::Relay;
 use crate::snapshot::{Snapshot, WorkerUpstream};
@@ -52,6 +54,9 @@ pub(crate) struct Request {
     pub(crate) head: Box<[u8]>,
     /// Its `kept` is there.
     pub(crate) outcome: Outcome,
+    pub(crate) tries: NodeTries,
+    /// Of the 101; empty where another process has sent it.
+    pub(crate) fields: ResponseFields,
 }
 
 /// For how long a tunnel may do what.
@@ -95,11 +100,12 @@ pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fa
     forwarding::edit_response(worker, x, settings, true, false);
     let head = &x.from_node.unparsed()[..x.response.len];
     write_upgrade_lines(&mut x.response_edits.added, upgrade_protocols(&x.response.fields, head));
-    let before = x.to_client.total;
+    let before = x.bytes_sent();
     let out = x.to_client.head(&worker.buffers);
     write_response(out, head, &x.response, &x.response_edits);
     x.outcome.status = x.response.status;
     x.outcome.head_bytes = before + out.len() as u64;
+    x.fields.note_response(worker.wanted_fields(), &x.response, head, out);
     x.to_client.stage(&[], None, &worker.buffers);
     x.from_node.skip_head(x.response.len);
     relay.enter_switch();
@@ -128,11 +134,16 @@ impl Switched {
         }));
         let settings = &snapshot.plan.settings;
         let timeouts = snapshot.plan.timeouts(route);
-        let (received, sent) = (x.from_client.total, x.to_client.total);
+        let (received, sent) = (x.from_client.total, x.bytes_sent());
         let early = x.from_client.take_leftover();
         Switched {
             node,
-            origin: Origin::Request(Box::new(Request { head, outcome })),
+            origin: Origin::Request(Box::new(Request {
+                head,
+                outcome,
+                tries: x.tries.clone(),
+                fields: x.fields.clone(),
+            })),
             upstream,
             slot,
             lease: route.lease.clone(),

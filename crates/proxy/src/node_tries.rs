@@ -1,0 +1,128 @@
+//! Which nodes a request was sent to and what came of each try, as the access log and warnings tell of it.
+//!
+//! The rules for another try are not made from this; they are `stillgate-upstream`'s business.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use stillgate_upstream::Failure;
+
+/// Tries that are told of one by one. Of more, the first ones are only counted: a UDP session may change its node for days.
+const SHOWN_MAX: usize = 16;
+
+/// One try at one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeTry {
+    pub(crate) node: SocketAddr,
+    /// Of the node's response, or what its failure came to (502, 504); zero: it was broken off before either.
+    pub(crate) status: u16,
+    /// How long connecting took, zero on a kept connection; `None`: there was none.
+    pub(crate) connect_us: Option<u64>,
+}
+
+/// The tries of one request, in their order. Its memory is kept from request to request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeTries {
+    shown: Vec<NodeTry>,
+    count: u64,
+}
+
+impl NodeTries {
+    /// There have been none.
+    pub(crate) fn clear(&mut self) {
+        self.shown.clear();
+        self.count = 0;
+    }
+
+    /// This node is tried now.
+    #[inline]
+    pub(crate) fn begin(&mut self, node: SocketAddr) {
+        self.push(NodeTry { node, status: 0, connect_us: None });
+    }
+
+    /// One that another process has made.
+    pub(crate) fn push(&mut self, tried: NodeTry) {
+        if self.shown.len() == SHOWN_MAX {
+            self.shown.remove(0);
+        }
+        // Most have one, and sessions of streams keep theirs for as long as they last.
+        if self.shown.capacity() == 0 {
+            self.shown.reserve_exact(1);
+        }
+        self.shown.push(tried);
+        self.count += 1;
+    }
+
+    /// The node tried last is connected to.
+    #[inline]
+    pub(crate) fn connected(&mut self, connect_us: u64) {
+        if let Some(last) = self.shown.last_mut() {
+            last.connect_us = Some(connect_us);
+        }
+    }
+
+    /// It has answered.
+    #[inline]
+    pub(crate) fn answered(&mut self, status: u16) {
+        if let Some(last) = self.shown.last_mut() {
+            last.status = status;
+        }
+    }
+
+    /// It has failed.
+    pub(crate) fn failed(&mut self, failure: Failure) {
+        self.answered(failure.status());
+    }
+
+    /// How many there have been, shown or not.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Those that are told of.
+    pub(crate) fn shown(&self) -> &[NodeTry] {
+        &self.shown
+    }
+
+    pub(crate) fn last(&self) -> Option<&NodeTry> {
+        self.shown.last()
+    }
+}
+
+/// The nodes, separated by `, `, or `none`.
+impl fmt::Display for NodeTries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.shown.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, tried) in self.shown.iter().enumerate() {
+            write!(f, "{}{}", if index == 0 { "" } else { ", " }, tried.node)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_tries_are_shown_and_all_are_counted() {
+        let mut tries = NodeTries::default();
+        assert_eq!((tries.to_string().as_str(), tries.count()), ("none", 0));
+        for port in 1..=20 {
+            tries.begin(SocketAddr::from(([10, 0, 0, 1], port)));
+        }
+        let ports: Vec<u16> = tries.shown().iter().map(|tried| tried.node.port()).collect();
+        assert_eq!(ports, (5..=20).collect::<Vec<_>>());
+        assert_eq!(tries.count(), 20);
+        tries.clear();
+        tries.begin("10.0.0.1:80".parse().unwrap());
+        tries.failed(Failure::ConnectTimeout);
+        tries.begin("[::1]:81".parse().unwrap());
+        tries.connected(7);
+        assert_eq!(tries.to_string(), "10.0.0.1:80, [::1]:81");
+        let seen: Vec<_> = tries.shown().iter().map(|tried| (tried.status, tried.connect_us)).collect();
+        assert_eq!(seen, [(504, None), (0, Some(7))]);
+    }
+}
