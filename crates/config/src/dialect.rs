@@ -4,10 +4,13 @@
 //! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
 //! `metrics::declare`. How a value comes about is the business of whoever records it.
 
+mod labels;
 mod reference;
 mod tables;
 
+pub use labels::Label;
 pub(crate) use reference::reference;
+use std::collections::BTreeSet;
 use stillgate_metrics::Merge;
 
 /// Whose names, labels, units and buckets the families have.
@@ -30,6 +33,8 @@ pub enum Measure {
     HttpUpstreamDuration,
     /// `stillgate_http_gateway_duration_seconds`
     HttpGatewayDuration,
+    /// `stillgate_http_tunnel_duration_seconds`
+    HttpTunnelDuration,
     /// `stillgate_http_bytes_total`
     HttpBytes,
     /// `stillgate_connections`
@@ -62,6 +67,22 @@ pub enum Measure {
     ConfigLastReloadSuccessful,
     /// `stillgate_config_pending_restart_keys`
     ConfigPendingRestartKeys,
+    /// `stillgate_config_last_reload_timestamp_seconds`
+    ConfigLastReloadTime,
+    /// `stillgate_config_last_reload_success_timestamp_seconds`
+    ConfigLastReloadSuccessTime,
+    /// `stillgate_connections_accepted_total`
+    ConnectionsAccepted,
+    /// `stillgate_connections_refused_total`
+    ConnectionsRefused,
+    /// `stillgate_proxy_protocol_errors_total`
+    ProxyProtocolErrors,
+    /// `stillgate_worker_cpu_seconds_total`
+    WorkerCpu,
+    /// `stillgate_worker_connections`
+    WorkerConnections,
+    /// `stillgate_worker_turn_seconds`
+    WorkerTurns,
     /// `stillgate_metrics_bytes`
     MetricsBytes,
     /// `stillgate_metrics_series`
@@ -86,6 +107,8 @@ pub enum Measure {
     RouteCacheHits,
     /// `stillgate_route_cache_misses_total`
     RouteCacheMisses,
+    /// `stillgate_upstream_connect_duration_seconds`
+    UpstreamConnectDuration,
     /// `stillgate_upstream_retries_total`
     UpstreamRetries,
     /// `stillgate_upstream_retries_over_budget_total`
@@ -102,7 +125,7 @@ pub enum Measure {
     TlsHandshakes,
     /// `stillgate_tls_handshakes_failed_total`
     TlsHandshakesFailed,
-    /// `stillgate_tls_certificate_expiry_seconds`
+    /// `stillgate_tls_certificate_expiry_timestamp_seconds`
     TlsCertificateExpiry,
     /// `stillgate_acme_failures_total`
     AcmeFailures,
@@ -135,6 +158,8 @@ pub struct FamilySpec {
     pub kind: FamilyKind,
     /// In the order in which they are exposed.
     pub labels: &'static [Label],
+    /// Labels that it has only where `gateway.metrics.enable` names them; they come after its own.
+    pub optional: &'static [Label],
     /// Whether each request adds to one of its series. Only such a family can have labels from variables of the
     /// request, and only from such are labels taken away: elsewhere a label tells apart what would make no sense in one.
     pub per_request: bool,
@@ -155,60 +180,14 @@ pub enum FamilyKind {
     Histogram(&'static [f64]),
 }
 
-/// What a label tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Label {
-    /// `code`
-    Code,
-    /// `consumer`
-    Consumer,
-    /// `direction`
-    Direction,
-    /// `family`
-    Family,
-    /// `hostname`
-    Hostname,
-    /// `ip`
-    Ip,
-    /// `listener`
-    Listener,
-    /// `matched_host`
-    MatchedHost,
-    /// `matched_uri`
-    MatchedUri,
-    /// `name`
-    Name,
-    /// `node`
-    Node,
-    /// `part`
-    Part,
-    /// `port`
-    Port,
-    /// `protocol`
-    Protocol,
-    /// `reason`
-    Reason,
-    /// `route`
-    Route,
-    /// `service`
-    Service,
-    /// `ssl`
-    Ssl,
-    /// `state`
-    State,
-    /// `stream_route`
-    StreamRoute,
-    /// `type`
-    Type,
-    /// `upstream`
-    Upstream,
-    /// `version`
-    Version,
-}
-
 impl Dialect {
     /// Every dialect, with what `gateway.metrics.dialect` calls it.
     pub const ALL: [(&'static str, Dialect); 2] = [("native", Dialect::Native), ("apisix", Dialect::Apisix)];
+
+    /// The labels that are off unless `gateway.metrics.enable` names them.
+    pub(crate) fn optional_labels(self) -> BTreeSet<Label> {
+        self.families().flat_map(|spec| spec.optional).copied().collect()
+    }
 
     /// Every family of the dialect.
     pub fn families(self) -> impl Iterator<Item = &'static FamilySpec> + Clone {
@@ -242,75 +221,30 @@ impl Dialect {
     }
 }
 
-impl Label {
-    /// As exposed.
-    pub fn name(self) -> &'static str {
-        self.described().0
-    }
-
-    /// Whether requests may be counted without it. Without `type`, `apisix_http_latency` would count each request three
-    /// times over, with three different times.
-    pub(crate) fn can_be_left_out(self) -> bool {
-        self != Label::Type
-    }
-
-    /// Its name, and what its values are.
-    fn described(self) -> (&'static str, &'static str) {
-        match self {
-            Label::Code => (
-                "code",
-                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 421 \
-                 its name asks for a client certificate that was not shown, 502 or 504 its node failed, 503 no node, or \
-                 limits.requests.",
-            ),
-            Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
-            Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
-            Label::Family => ("family", "The family's name."),
-            Label::Hostname => ("hostname", "The machine's name."),
-            Label::Ip => ("ip", "The node's IP address."),
-            Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
-            Label::MatchedHost => {
-                ("matched_host", "The host of the route's that matched, as configured; empty where the route has none.")
-            }
-            Label::MatchedUri => ("matched_uri", "The path of the route's that matched, as configured: `/orders/*`."),
-            Label::Name => {
-                ("name", "The upstream, as `/apisix/upstreams/ID`, `/apisix/services/ID` or `/apisix/routes/ID`.")
-            }
-            Label::Node => {
-                ("node", "The node asked last: native `host:port`, apisix its IP address; empty where none was.")
-            }
-            Label::Part => (
-                "part",
-                "`log`: the series as they are recorded; `index`: how they are found; `reader`: the merged values; \
-                 `cache`: encoded and compressed text.",
-            ),
-            Label::Port => ("port", "The node's port."),
-            Label::Protocol => ("protocol", "`tcp` or `udp`."),
-            Label::Reason => (
-                "reason",
-                "Why a TLS handshake with a client failed: `not_tls`, `unknown_name` (no entry of `ssls`), `incompatible` (version, \
-                 cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (the client's; it may not trust \
-                 ours), `closed`, `timeout` or `other`.",
-            ),
-            Label::Route => ("route", "The route's id, never a path; empty where none matched."),
-            Label::Service => ("service", "The id of the route's service; empty where it has none."),
-            Label::Ssl => ("ssl", "The id of the entry of `ssls`."),
-            Label::State => (
-                "state",
-                "native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
-                 now, `accepted` and `handled` so far.",
-            ),
-            Label::StreamRoute => ("stream_route", "The stream route's id; empty where none takes the connection."),
-            Label::Type => (
-                "type",
-                "Of `apisix_http_latency`: `request` (all of it), `upstream` (waiting for the node) or `apisix` (the \
-                 rest); of `apisix_bandwidth`: `ingress` or `egress`.",
-            ),
-            Label::Upstream => {
-                ("upstream", "The upstream's id, or `routes/ID` or `services/ID` for one written inline.")
-            }
-            Label::Version => ("version", "The version of Stillgate."),
-        }
+impl Measure {
+    /// Whether the workers record it, each for itself; the others are set by the control thread.
+    pub fn is_of_workers(self) -> bool {
+        matches!(
+            self,
+            Measure::Connections
+                | Measure::ApisixConnections
+                | Measure::ConnectionsAccepted
+                | Measure::ConnectionsRefused
+                | Measure::ProxyProtocolErrors
+                | Measure::WorkerCpu
+                | Measure::WorkerConnections
+                | Measure::WorkerTurns
+                | Measure::UpstreamHealthy
+                | Measure::ApisixUpstreamStatus
+                | Measure::UpstreamConnectDuration
+                | Measure::UpstreamRetries
+                | Measure::RetriesOverBudget
+                | Measure::RequestsShed
+                | Measure::RequestsQueued
+                | Measure::RequestsWaiting
+                | Measure::StreamSessions
+                | Measure::StreamBytes
+        )
     }
 }
 
@@ -329,7 +263,7 @@ impl FamilyKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::{BTreeSet, HashSet};
+    use std::collections::HashSet;
 
     #[test]
     fn words_are_those_of_the_key() {
@@ -367,11 +301,13 @@ mod tests {
             "process_start_time_seconds",
             "process_virtual_memory_bytes",
             "stillgate_config_generation",
+            "stillgate_config_last_reload_success_timestamp_seconds",
             "stillgate_config_last_reload_successful",
             "stillgate_config_pending_restart_keys",
+            "stillgate_config_last_reload_timestamp_seconds",
             "stillgate_metrics_bytes",
             "stillgate_metrics_series",
-            "stillgate_tls_certificate_expiry_seconds",
+            "stillgate_tls_certificate_expiry_timestamp_seconds",
             "stillgate_upstream_healthy",
         ];
         assert_eq!(all, BTreeSet::from(of_one));

@@ -186,9 +186,7 @@ fn shared_and_switches() {
     );
     refused(
         "buckets: [1]",
-        expect![[
-            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, labels, native_histograms, created"#
-        ]],
+        expect![[r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created"#]],
     );
 }
 
@@ -229,15 +227,11 @@ fn families_that_are_disabled() {
     );
     refused(
         "dialect: apisix, disable: {families: [etcd_reachable]}",
-        expect![[
-            r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total, stillgate_upstream_retries_total, stillgate_upstream_retries_over_budget_total, stillgate_upstream_requests_shed_total, stillgate_upstream_requests_queued_total, stillgate_upstream_requests_waiting, stillgate_http2_requests_refused_total, stillgate_tls_handshakes_total, stillgate_tls_handshakes_failed_total, stillgate_tls_certificate_expiry_seconds, stillgate_acme_failures…"#
-        ]],
+        expect![[r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_config_pending_restart_keys, stillgate_config_last_reload_timestamp_seconds, stillgate_config_last_reload_success_timestamp_seconds, stillgate_connections_accepted_total, stillgate_connections_refused_total, stillgate_proxy_protocol_errors_total, stillgate_worker_cpu_seconds_total, stillgate_worker_connections, stillgate_worker_turn_seconds, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total, stillgate_upstream_co…"#]],
     );
     refused(
         &format!("disable: {{families: [{}]}}", "x".repeat(60_000)),
-        expect![[
-            r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_queued_total, upstream_requests_waiting, http2_requests_refused_total, tls_handshakes_total, tls_handshakes_failed_total, tls_certificate_expiry_seconds, acme_failures_total, tunnels_open, tunnels_total, stream_sessions_total, stream_bytes_total, stream_sessions_open, stream_datagrams_dropped_total"#
-        ]],
+        expect![[r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, config_pending_restart_keys, config_last_reload_timestamp_seconds, config_last_reload_success_timestamp_seconds, connections_accepted_total, connections_refused_total, proxy_protocol_errors_total, worker_cpu_seconds_total, worker_connections, worker_turn_seconds, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_connect_duration_seconds, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_queued_total, upstre…"#]],
     );
 
     let metrics = metrics("disable: {families: [process_open_fds, http_requests_total]}").unwrap();
@@ -298,6 +292,48 @@ fn labels_that_are_disabled() {
 }
 
 #[test]
+fn labels_that_are_enabled() {
+    refused(
+        "enable: {labels: [methods]}",
+        expect![[
+            r#"1:66: gateway.metrics.enable.labels: no label "methods" is off by default; write method, or add one of your own in gateway.metrics.labels"#
+        ]],
+    );
+    refused(
+        "enable: {labels: [node]}",
+        expect![[
+            r#"1:66: gateway.metrics.enable.labels: no label "node" is off by default; write method, or add one of your own in gateway.metrics.labels"#
+        ]],
+    );
+    refused(
+        "enable: {labels: [method, method]}",
+        expect![[r#"1:74: gateway.metrics.enable.labels: "method" is here twice; remove one"#]],
+    );
+    refused(
+        "disable: {labels: [method]}",
+        expect![[
+            r#"1:67: gateway.metrics.disable.labels: the label "method" is off unless gateway.metrics.enable names it; remove it here, and there"#
+        ]],
+    );
+    refused(
+        "enable: {labels: [method]}, labels: {http_requests_total: {method: $request_method}}",
+        expect![[
+            r#"1:107: gateway.metrics.labels.http_requests_total.method: stillgate_http_requests_total has the label "method" already; write another name"#
+        ]],
+    );
+    let enabled = metrics("enable: {labels: [method]}, disable: {labels: [node]}").unwrap();
+    assert_eq!(labels(&enabled, "http_requests_total"), "route service consumer code method");
+    assert_eq!(labels(&enabled, "http_bytes_total"), "route service direction method");
+    assert_eq!(labels(&enabled, "upstream_healthy"), "upstream node");
+    // Whoever has made one before goes on having it.
+    let own = metrics("labels: {http_requests_total: {method: $request_method}}").unwrap();
+    assert_eq!(labels(&own, "http_requests_total"), "route service node consumer code method=$request_method");
+    let apisix = metrics("dialect: apisix, enable: {labels: [method]}").unwrap();
+    assert_eq!(labels(&apisix, "bandwidth"), "type route service consumer node method");
+    assert_eq!(labels(&apisix, "nginx_http_current_connections"), "state");
+}
+
+#[test]
 fn labels_that_are_added() {
     refused(
         "labels: [uri]",
@@ -324,7 +360,7 @@ fn labels_that_are_added() {
     refused(
         "labels: {connections: {uri: $uri}}",
         expect![
-            "1:57: gateway.metrics.labels.connections: stillgate_connections does not count requests; remove it; these do: http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_bytes_total"
+            "1:57: gateway.metrics.labels.connections: stillgate_connections does not count requests; remove it; these do: http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total"
         ],
     );
     refused(
@@ -417,15 +453,17 @@ fn every_family_can_be_declared() {
         let per_request = dialect.families().filter(|spec| spec.per_request);
         let labels: Vec<String> = per_request.map(|spec| format!("{}: {{{added}}}", spec.name)).collect();
         for native in [true, false] {
-            let metrics =
-                metrics(&format!("dialect: {word}, native_histograms: {native}, labels: {{{}}}", labels.join(", ")))
-                    .unwrap();
+            let metrics = metrics(&format!(
+                "dialect: {word}, native_histograms: {native}, enable: {{labels: [method]}}, labels: {{{}}}",
+                labels.join(", ")
+            ))
+            .unwrap();
             for spec in metrics.families() {
                 let family = spec.family(&metrics).unwrap();
                 family.check().unwrap();
                 assert_eq!(
                     family.labels.len(),
-                    spec.labels.len() + if spec.per_request { EXTRA_LABELS_MAX } else { 0 }
+                    spec.labels.len() + spec.optional.len() + if spec.per_request { EXTRA_LABELS_MAX } else { 0 }
                 );
                 if let Kind::Histogram(buckets) = &family.kind {
                     assert_eq!(buckets.native.is_some(), native);

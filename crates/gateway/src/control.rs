@@ -381,6 +381,7 @@ impl Control {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
             pending_restart: self.reloader.pending_restart().len(),
+            reloads: self.reloader.times(),
             workers: self.tally.read(),
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),

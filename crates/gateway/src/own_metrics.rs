@@ -21,12 +21,30 @@ pub(crate) struct Facts {
     pub(crate) last_reload_successful: bool,
     /// Keys of it that wait for the next start.
     pub(crate) pending_restart: usize,
+    pub(crate) reloads: ReloadTimes,
     /// What the workers have counted so far.
     pub(crate) workers: Counters,
     /// Tries to order a certificate that have failed so far.
     pub(crate) acme_failures: u64,
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
+}
+
+/// When configurations were read, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReloadTimes {
+    /// One was put to use, or refused.
+    pub(crate) last_unix_ms: u64,
+    /// One was put to use.
+    pub(crate) success_unix_ms: u64,
+}
+
+impl ReloadTimes {
+    /// One is put to use.
+    pub(crate) fn now() -> ReloadTimes {
+        let now_ms = now_unix_ms();
+        ReloadTimes { last_unix_ms: now_ms, success_unix_ms: now_ms }
+    }
 }
 
 /// One of the families.
@@ -52,10 +70,6 @@ struct Counted {
     lost: u64,
     route_cache_hits: u64,
     route_cache_misses: u64,
-    retries: u64,
-    retries_over_budget: u64,
-    requests_shed: u64,
-    requests_queued: u64,
     http2_requests_refused: u64,
     tls_handshakes: u64,
     tls_handshakes_failed: [u64; FailureReason::COUNT],
@@ -82,7 +96,7 @@ impl OwnMetrics {
     /// Takes over what other settings want.
     pub(crate) fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
         let mut families = Vec::new();
-        for spec in settings.families().filter(|spec| !spec.per_request && !is_of_workers(spec.measure)) {
+        for spec in settings.families().filter(|spec| !spec.per_request && !spec.measure.is_of_workers()) {
             let Some(family) = spec.family(settings) else { continue };
             let label = |source| match source {
                 Source::Label(label) => Some(label),
@@ -163,10 +177,6 @@ impl OwnMetrics {
                 Some(Amount::SoFar(total)) => {
                     let before = match measure {
                         Measure::ApisixMetricErrors => &mut counted.lost,
-                        Measure::UpstreamRetries => &mut counted.retries,
-                        Measure::RetriesOverBudget => &mut counted.retries_over_budget,
-                        Measure::RequestsShed => &mut counted.requests_shed,
-                        Measure::RequestsQueued => &mut counted.requests_queued,
                         Measure::Http2RequestsRefused => &mut counted.http2_requests_refused,
                         Measure::TlsHandshakes => &mut counted.tls_handshakes,
                         Measure::RouteCacheHits => &mut counted.route_cache_hits,
@@ -214,6 +224,8 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ConfigGeneration => now(facts.generation),
         Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
         Measure::ConfigPendingRestartKeys => now(facts.pending_restart as u64),
+        Measure::ConfigLastReloadTime => Some(Amount::Now(facts.reloads.last_unix_ms as f64 / 1e3)),
+        Measure::ConfigLastReloadSuccessTime => Some(Amount::Now(facts.reloads.success_unix_ms as f64 / 1e3)),
         Measure::ApisixHttpRequests => now(facts.workers.requests_total),
         Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
         Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
@@ -222,13 +234,8 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
         Measure::ProcessOpenFds => now(usage.open_fds?),
         Measure::ProcessMaxFds => now(usage.max_fds?),
-        Measure::UpstreamRetries => Some(Amount::SoFar(facts.workers.upstream_retries)),
-        Measure::RetriesOverBudget => Some(Amount::SoFar(facts.workers.retries_over_budget)),
-        Measure::RequestsShed => Some(Amount::SoFar(facts.workers.requests_shed)),
-        Measure::RequestsQueued => Some(Amount::SoFar(facts.workers.requests_queued)),
         Measure::Http2RequestsRefused => Some(Amount::SoFar(facts.workers.http2_requests_refused)),
         Measure::TlsHandshakes => Some(Amount::SoFar(facts.workers.tls_handshakes)),
-        Measure::RequestsWaiting => now(facts.workers.requests_waiting),
         Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
         Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
         Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
@@ -239,15 +246,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
         Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
-        // Requests, connections and nodes are told by the workers, the metrics' own size by the collector.
+        // Requests, connections, nodes and upstreams are told by the workers, the metrics' own size by the collector.
         _ => None,
     }
-}
-
-fn is_of_workers(measure: Measure) -> bool {
-    use Measure::{ApisixConnections, ApisixUpstreamStatus, Connections, StreamBytes, StreamSessions, UpstreamHealthy};
-    matches!(
-        measure,
-        Connections | ApisixConnections | UpstreamHealthy | ApisixUpstreamStatus | StreamSessions | StreamBytes
-    )
 }

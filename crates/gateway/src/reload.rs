@@ -18,6 +18,8 @@ use crate::background;
 use crate::logging::Logging;
 use crate::metering::{Metering, Next};
 use crate::names;
+use crate::own_metrics::ReloadTimes;
+use crate::process_stats::now_unix_ms;
 use crate::reading::{Candidate, Look, Read, Reading};
 use crate::restart::needs_restart;
 use crate::retired::{Garbage, Retired};
@@ -71,6 +73,7 @@ pub(crate) struct Reloader {
     pending_restart: Vec<&'static str>,
     loaded_at: String,
     last_error: Option<LastError>,
+    times: ReloadTimes,
     /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
     looked_at: Option<String>,
     work: Work,
@@ -140,6 +143,7 @@ impl Reloader {
             reading: Some(Box::new(reading)),
             loaded_at: now_rfc3339(),
             last_error: None,
+            times: ReloadTimes::now(),
             work: Work::Idle,
             wanted: Wanted::default(),
             retired: Retired::default(),
@@ -186,6 +190,11 @@ impl Reloader {
     /// Where workers find the Plan.
     pub(crate) fn plans(&self) -> &Arc<PlanCell> {
         &self.plans
+    }
+
+    /// For the metrics.
+    pub(crate) fn times(&self) -> ReloadTimes {
+        self.times
     }
 
     /// For the status page.
@@ -396,6 +405,7 @@ impl Reloader {
         self.set_certificates(tls);
         self.loaded_at = now_rfc3339();
         self.last_error = None;
+        self.times = ReloadTimes::now();
         self.resolver.set_names(names::of(config));
         info!(
             generation = self.plans.load().generation,
@@ -430,6 +440,7 @@ impl Reloader {
             error!("{line}");
         }
         self.last_error = Some(LastError { at: now_rfc3339(), errors });
+        self.times.last_unix_ms = now_unix_ms();
     }
 
     /// Frees Plans that no worker holds any more, here and not in the worker that was the last, and ends the series of what

@@ -12,7 +12,7 @@ use crate::control::{Control, Signals};
 use crate::logging::{LevelError, Logging};
 use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
-use crate::own_metrics::Facts;
+use crate::own_metrics::{Facts, ReloadTimes};
 use crate::reading::{Candidate, Reading};
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
 use crate::source::{ReadError, Source};
@@ -239,6 +239,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         generation: 1,
         last_reload_successful: true,
         pending_restart: 0,
+        reloads: ReloadTimes::now(),
         workers: Counters::default(),
         acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),

@@ -104,14 +104,14 @@ fn http_01_gives_a_certificate_for_several_names_whatever_becomes_of_nonces() {
         let scrape = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false);
         String::from_utf8(scrape.body).expect("text")
     };
-    let series = "stillgate_tls_certificate_expiry_seconds{ssl=\"shop\"} ";
+    let series = "stillgate_tls_certificate_expiry_timestamp_seconds{ssl=\"shop\"} ";
     eventually("the certificate in the metrics, and no failure", || {
         let exposed = exposed();
         exposed.contains(series) && exposed.contains("\nstillgate_acme_failures_total 0\n")
     });
     stage.gateway.reload(&measured(stage.setup("", "")));
     eventually("its end", || !exposed().contains(series));
-    assert!(exposed().contains("stillgate_tls_certificate_expiry_seconds{ssl=\"own\"} "));
+    assert!(exposed().contains("stillgate_tls_certificate_expiry_timestamp_seconds{ssl=\"own\"} "));
     stage.gateway.assert_healthy();
 }
 

@@ -368,7 +368,7 @@ fn the_retry_budget_bounds_retries() {
     assert_eq!(alive.requests(), 0);
     eventually("the metrics to tell", || {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
-        text.contains("\nstillgate_upstream_retries_over_budget_total 1\n")
+        text.contains("\nstillgate_upstream_retries_over_budget_total{upstream=\"main\"} 1\n")
     });
     // With room for one, one goes.
     let setup = Setup::to_tiers(&nodes).upstream("retry_budget: {percent: 0, min_concurrency: 1}");
@@ -399,7 +399,7 @@ fn more_requests_than_an_upstream_may_have_are_answered_503_at_once() {
     assert_eq!(second.expect_response("GET").head.status(), 204);
     eventually("the metrics to tell", || {
         let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
-        text.contains("\nstillgate_upstream_requests_shed_total 1\n")
+        text.contains("\nstillgate_upstream_requests_shed_total{upstream=\"main\"} 1\n")
     });
 }
 

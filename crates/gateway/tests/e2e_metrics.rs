@@ -1,102 +1,13 @@
 //! What a running gateway measures: that the numbers are those of what was sent, and that they follow the configuration.
 
+mod measured;
+
+use measured::{Exposition, Measured, STILLGATE};
 use std::process::Command;
 use stillgate_testkit::{
-    ACCEPT_OPENMETRICS, ACCEPT_TEXT, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually,
-    promtool_check_metrics, scrape,
+    ACCEPT_OPENMETRICS, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually, promtool_check_metrics,
+    scrape,
 };
-
-const STILLGATE: &str = env!("CARGO_BIN_EXE_stillgate");
-
-/// A gateway with metrics.
-struct Measured {
-    gateway: Gateway,
-    metrics: ReservedPort,
-}
-
-impl Measured {
-    /// `keys` are further ones of `gateway.metrics`, each on a line.
-    fn start(setup: Setup, keys: &str) -> Measured {
-        let metrics = ReservedPort::new();
-        let gateway = Gateway::start(STILLGATE, &with(setup, &metrics, keys));
-        Measured { gateway, metrics }
-    }
-
-    fn reload(&self, setup: Setup, keys: &str) {
-        self.gateway.reload(&with(setup, &self.metrics, keys));
-    }
-
-    fn scrape(&self) -> Exposition {
-        Exposition(scrape(self.metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned())
-    }
-
-    /// Scrapes until this many requests are counted; what is sent before is counted after its response is out.
-    fn scrape_with(&self, requests: f64) -> Exposition {
-        let mut found = self.scrape();
-        eventually("all requests to be counted", || {
-            found = self.scrape();
-            let counted = found.sum("stillgate_http_requests_total", &[]) + found.sum("apisix_http_status", &[]);
-            assert!(counted <= requests, "{counted} > {requests}\n{}", found.0);
-            counted == requests
-        });
-        // How long they took is recorded before that they were; a scrape that found the latter may have passed by the former.
-        self.scrape()
-    }
-
-    /// Waits until these are what was received and sent, which is recorded last of a request.
-    fn await_bytes(&self, family: &str, kind: &str, expected: (f64, f64)) {
-        let mut found = (0.0, 0.0);
-        let is_it = || {
-            let exposition = self.scrape();
-            let bytes = |of: &str| exposition.sum(family, &[(kind, of)]);
-            found = (bytes("ingress"), bytes("egress"));
-            found == expected
-        };
-        eventually(&format!("{family} of {expected:?}"), is_it);
-    }
-}
-
-fn with(setup: Setup, metrics: &ReservedPort, keys: &str) -> Setup {
-    let keys: String = keys.lines().map(|line| format!("  {line}\n")).collect();
-    setup.gateway(&format!("metrics:\n  address: \"{}\"\n{keys}", metrics.addr()))
-}
-
-/// The text of a scrape.
-#[derive(Debug)]
-struct Exposition(String);
-
-impl Exposition {
-    /// The sum over all series of this name with these labels.
-    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.values(name, labels).into_iter().sum()
-    }
-
-    /// The value of the one such series.
-    #[track_caller]
-    fn one(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let values = self.values(name, labels);
-        assert_eq!(values.len(), 1, "{name} {labels:?}\n{}", self.0);
-        values[0]
-    }
-
-    fn values(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
-        let series = |line: &str| {
-            let rest = line.strip_prefix(name)?;
-            let (text, value) = match rest.strip_prefix('{') {
-                Some(rest) => rest.rsplit_once("} ")?,
-                None => ("", rest.strip_prefix(' ')?),
-            };
-            let text = format!(",{text},");
-            let is_it = labels.iter().all(|(label, value)| text.contains(&format!(",{label}=\"{value}\",")));
-            is_it.then(|| value.parse().expect("a number"))
-        };
-        self.0.lines().filter_map(series).collect()
-    }
-
-    fn has(&self, text: &str) -> bool {
-        self.0.contains(text)
-    }
-}
 
 /// A route with a service, one without, and one whose node is dead.
 fn resources(node: &Upstream, dead: &Upstream) -> Setup {
@@ -249,7 +160,7 @@ fn what_is_disabled_is_not_there() {
     assert_eq!(measured.gateway.get("/").head.status(), 200);
     let found = measured.scrape_with(1.0);
     assert!(found.has("stillgate_http_requests_total{route=\"all\",service=\"\",code=\"200\"} 1\n"), "{found:?}");
-    assert!(!found.has("gateway_duration") && !found.has("stillgate_connections"), "{found:?}");
+    assert!(!found.has("gateway_duration") && !found.has("stillgate_connections{"), "{found:?}");
     assert_eq!(found.one("stillgate_http_upstream_duration_seconds_count", &[]), 1.0);
 }
 

@@ -120,7 +120,7 @@ fn requests_go_in_the_order_they_came_and_one_too_many_is_answered_at_once() {
     let mut fourth = busy.gateway.client();
     ask(&mut fourth, "/4");
     expect_shed(&mut fourth);
-    busy.await_metric("stillgate_upstream_requests_waiting 2");
+    busy.await_metric("stillgate_upstream_requests_waiting{upstream=\"main\"} 2");
     busy.finish_first();
     expect_target(&mut busy.node, "/2");
     // There is room in the queue again, but no way past the one in it.
@@ -134,9 +134,9 @@ fn requests_go_in_the_order_they_came_and_one_too_many_is_answered_at_once() {
         assert_eq!(client.expect_response("GET").head.status(), 204);
     }
     assert!(busy.upstream.try_accept().is_none(), "all over the one connection");
-    busy.await_metric("stillgate_upstream_requests_shed_total 1");
-    busy.await_metric("stillgate_upstream_requests_queued_total 3");
-    busy.await_metric("stillgate_upstream_requests_waiting 0");
+    busy.await_metric("stillgate_upstream_requests_shed_total{upstream=\"main\"} 1");
+    busy.await_metric("stillgate_upstream_requests_queued_total{upstream=\"main\"} 3");
+    busy.await_metric("stillgate_upstream_requests_waiting{upstream=\"main\"} 0");
     eventually("nothing in flight", || busy.gateway.status()["requests"]["in_flight"] == 0);
 }
 
@@ -148,7 +148,7 @@ fn who_has_waited_long_enough_is_answered() {
     ask(&mut second, "/2");
     expect_shed(&mut second);
     assert!(began.elapsed() >= Duration::from_millis(1200) - BEHIND);
-    busy.await_metric("stillgate_upstream_requests_shed_total 1");
+    busy.await_metric("stillgate_upstream_requests_shed_total{upstream=\"main\"} 1");
     busy.await_logged(503, "/2");
     // The connection goes on, and so does the queue.
     busy.finish_first();
@@ -180,7 +180,7 @@ fn a_client_that_goes_away_leaves_the_queue() {
     expect_target(&mut busy.node, "/stays");
     answer(&mut busy.node);
     assert_eq!(stays.expect_response("GET").head.status(), 204);
-    busy.await_metric("stillgate_upstream_requests_shed_total 0");
+    busy.await_metric("stillgate_upstream_requests_shed_total{upstream=\"main\"} 0");
 }
 
 /// It wants its response all the same.
@@ -329,7 +329,7 @@ fn the_deadline_of_a_call_holds_in_the_queue() {
     assert_eq!((heads.len(), heads[0].status(), body.len(), end), (1, 200, 0, StreamEnd::Whole));
     busy.await_logged(504, "/test.Echo/Unary");
     busy.await_waiting(0);
-    busy.await_metric("stillgate_upstream_requests_shed_total 0");
+    busy.await_metric("stillgate_upstream_requests_shed_total{upstream=\"main\"} 0");
 }
 
 #[test]

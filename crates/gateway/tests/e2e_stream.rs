@@ -185,8 +185,11 @@ fn the_next_node_is_tried_and_who_fails_is_set_aside() {
     eventually("the log to tell of the node", || gateway.log().contains("a node fails: it is set aside"));
     // The first time for a second, then for longer.
     let retries_max = (1 + took.as_secs() as usize).min(SESSIONS);
-    let is_it =
-        |line: &str| (1..=retries_max).any(|retries| line == format!("stillgate_upstream_retries_total {retries}"));
+    let is_it = |line: &str| {
+        (1..=retries_max).any(|retries| {
+            line == format!("stillgate_upstream_retries_total{{upstream=\"stream_routes/all\"}} {retries}")
+        })
+    };
     eventually("the retries to be counted", || streams.metrics().lines().any(is_it));
 }
 

@@ -281,7 +281,7 @@ fn a_tunnel_is_told_of_once_and_exactly() {
         ),
         format!("stillgate_http_bytes_total{{route=\"all\",service=\"\",direction=\"ingress\"}} {up}"),
         format!("stillgate_http_bytes_total{{route=\"all\",service=\"\",direction=\"egress\"}} {down}"),
-        "stillgate_http_request_duration_seconds_count{route=\"all\",service=\"\"} 1".to_owned(),
+        "stillgate_http_tunnel_duration_seconds_count{route=\"all\",service=\"\"} 1".to_owned(),
         "stillgate_tunnels_open 0".to_owned(),
         "stillgate_tunnels_total 1".to_owned(),
     ];
@@ -289,6 +289,11 @@ fn a_tunnel_is_told_of_once_and_exactly() {
         eventually(&format!("the metrics to tell of it: {line}"), || {
             scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().lines().any(|have| have == line)
         });
+    }
+    // How long it lasted says nothing of how long requests take.
+    let text = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    for of_requests in ["request", "upstream", "gateway"] {
+        assert!(!text.contains(&format!("stillgate_http_{of_requests}_duration_seconds_count{{")), "{text}");
     }
 }
 

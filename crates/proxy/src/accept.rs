@@ -5,6 +5,7 @@
 use crate::client::{self, Client};
 use crate::clock::Timer;
 use crate::handshake;
+use crate::metrics::ConnectionEvent;
 use crate::proxy_protocol;
 use crate::reply;
 use crate::stream::Stream;
@@ -64,12 +65,12 @@ impl Worker {
             self.counters.accept_errors.add(1);
             return;
         };
-        self.counters.connections_total.add(1);
+        self.note_connection_event(ConnectionEvent::Accepted, listener);
         if listener >= self.listeners.len() {
             return stream_proxy::admit(self, stream, peer, local, listener);
         }
         if !self.has_room() {
-            self.counters.connections_refused.add(1);
+            self.note_connection_event(ConnectionEvent::Refused, listener);
             if self.refusals.get() < REFUSALS_MAX {
                 self.refusals.set(self.refusals.get() + 1);
                 spawn_local(refuse(self.clone(), stream));
@@ -123,7 +124,7 @@ impl Accepted {
         let timer = Timer::new();
         let mut is_https = tls;
         if proxy_protocol {
-            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?;
+            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer, self.listener).await?;
             (self.peer, self.local) = forwarded.endpoints.unwrap_or((self.peer, self.local));
             is_https |= forwarded.is_tls;
         }

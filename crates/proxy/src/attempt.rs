@@ -259,7 +259,7 @@ async fn connect(
         }
     };
     let tls = tries.upstream.tls.as_ref().zip(name);
-    let destination = Destination { address, tls, http2, grpc, preface: &[] };
+    let destination = Destination { upstream: tries.upstream, address, tls, http2, grpc, preface: &[] };
     let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
     match node::connect(worker, client, destination, left_ms).await {
         Ok((stream, connect_us)) => {

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The timers' resolution. Timeouts are kept to within one of it, never early.
 pub(crate) const TICK_MS: u64 = 50;
@@ -29,6 +29,8 @@ pub(crate) struct Clock {
     start: Instant,
     /// Milliseconds since `start`, and [`START_MS`].
     now_ms: Cell<u64>,
+    /// How long after `start` the present turn began.
+    turn: Cell<Duration>,
     /// The last tick whose slot was emptied.
     tick: Cell<u64>,
     /// The next one whose slot has something in it; `u64::MAX`: there is none.
@@ -66,6 +68,7 @@ impl Clock {
         let clock = Clock {
             start: Instant::now(),
             now_ms: Cell::new(START_MS),
+            turn: Cell::default(),
             tick: Cell::new(START_MS / TICK_MS),
             next: Cell::new(u64::MAX),
             filled: Default::default(),
@@ -97,6 +100,12 @@ impl Clock {
         self.next.get().saturating_mul(TICK_MS)
     }
 
+    /// How long the present turn has taken by now, to the nanosecond.
+    #[inline]
+    pub(crate) fn turn(&self) -> Duration {
+        self.start.elapsed().saturating_sub(self.turn.get())
+    }
+
     /// Milliseconds since 1970, as of the last tick.
     pub(crate) fn now_unix_ms(&self) -> u64 {
         self.now_unix_ms.get()
@@ -112,6 +121,7 @@ impl Clock {
     #[inline]
     pub(crate) fn advance(&self) -> bool {
         let elapsed = self.start.elapsed();
+        self.turn.set(elapsed);
         let has_ticked = self.advance_to(START_MS + elapsed.as_secs() * 1000 + u64::from(elapsed.subsec_millis()));
         if has_ticked {
             self.take_calendar();

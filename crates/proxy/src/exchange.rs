@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::forwarding::{self, client_address};
 use crate::grpc;
 use crate::health;
-use crate::metrics::Active;
+use crate::metrics::{Active, UpstreamEvent};
 use crate::mistaken::Mistaken;
 use crate::node_tries::NodeTries;
 use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
@@ -322,7 +322,7 @@ async fn forward(
             return reply::send(worker, client, x, settings, &Refusal::new(status, no_node(status))).await;
         };
         if !x.tried.is_empty() {
-            worker.counters.upstream_retries.add(1);
+            worker.note_upstream(UpstreamEvent::Retry, upstream);
         }
         x.tried.insert(index);
         let failed = match attempt::run(worker, client, x, &tries, index).await {
@@ -348,8 +348,9 @@ async fn forward(
                 status = with;
             }
             decision @ (Decision::Fail(status) | Decision::OverBudget(status)) => {
-                let is_over_budget = matches!(decision, Decision::OverBudget(_));
-                worker.counters.retries_over_budget.add(u64::from(is_over_budget));
+                if matches!(decision, Decision::OverBudget(_)) {
+                    worker.note_upstream(UpstreamEvent::RetryOverBudget, upstream);
+                }
                 let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
                 let hint = x.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
                 let why = hint.as_deref().unwrap_or(&refusal.message);

@@ -129,6 +129,7 @@ impl Fleet {
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for (index, sockets) in dealt.into_iter().enumerate() {
             let setup = Setup {
+                number: index,
                 sockets,
                 configured: gateway.listeners.clone(),
                 stream_listeners: gateway.stream_proxy.tcp.clone(),

@@ -1,7 +1,8 @@
 //! What a request changes in the metrics, worked out once for each configuration.
 //!
 //! A [`MetricsPlan`] is part of the Plan: the families as declared, and where each of their labels comes from. What a
-//! worker does with it for a request is in `recorder`, what is told of connections and nodes in `gauges`. What families
+//! worker does with it for a request is in `recorder`, what is told of connections and nodes in `gauges`, of upstreams in
+//! `upstreams`, and of the workers themselves in `workers`. What families
 //! there are is the configuration's business, how values are kept that of `stillgate-metrics`.
 
 mod gauges;
@@ -10,11 +11,15 @@ mod streams;
 mod table;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 mod values;
+mod workers;
 
 pub(crate) use gauges::{Active, Busy, Listener};
 pub(crate) use recorder::Recorder;
+pub(crate) use upstreams::UpstreamEvent;
 pub(crate) use values::{node_label, upstream_path};
+pub(crate) use workers::{ConnectionEvent, ListenerEvents};
 
 use std::sync::Arc;
 use stillgate_config::{FamilySpec, Label, Measure, Metrics, Source};
@@ -25,7 +30,7 @@ use stillgate_metrics::{Declared, Registry, RegistryError};
 pub(crate) enum Aspect {
     /// That it was answered.
     Count,
-    /// From its first byte to the response's last.
+    /// From its first byte to the response's last, or to the tunnel's end.
     RequestTime,
     /// From choosing a node to the end of its response.
     NodeTime,
@@ -62,7 +67,7 @@ impl Aspect {
     fn of(measure: Measure) -> &'static [Aspect] {
         match measure {
             Measure::HttpRequests | Measure::ApisixHttpStatus => &[Aspect::Count],
-            Measure::HttpRequestDuration => &[Aspect::RequestTime],
+            Measure::HttpRequestDuration | Measure::HttpTunnelDuration => &[Aspect::RequestTime],
             Measure::HttpUpstreamDuration => &[Aspect::NodeTime],
             Measure::HttpGatewayDuration => &[Aspect::OwnTime],
             Measure::ApisixHttpLatency => &[Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime],
@@ -80,59 +85,19 @@ pub(crate) struct PlanFamily {
     pub(crate) sources: Arc<[Source]>,
 }
 
-/// What is recorded under one configuration.
-#[derive(Debug)]
-pub struct MetricsPlan {
+/// The families to which one kind of request adds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Added {
     /// By aspect; `None`: nobody wants it, and it costs nothing.
     aspects: [Option<PlanFamily>; Aspect::ALL.len()],
     /// The aspects that are there, as bits.
     pub(crate) wanted: u8,
     /// Those with labels from variables of the request, whose series have to be looked up each time.
     pub(crate) variable: u8,
-    /// Of a nanosecond, in the unit of the families of times.
-    pub(crate) nanosecond: f64,
-    /// Whether labels tell which path and host of the route matched, as well as its id.
-    pub(crate) tells_match: bool,
-    /// Whether the node is told by its address without the port.
-    pub(crate) node_is_ip: bool,
-    connections: Option<PlanFamily>,
-    health: Option<PlanFamily>,
-    stream_sessions: Option<PlanFamily>,
-    stream_bytes: Option<PlanFamily>,
 }
 
-impl MetricsPlan {
-    /// Declares the families that requests, connections and nodes change.
-    pub fn new(metrics: &Metrics, registry: &Registry) -> Result<MetricsPlan, RegistryError> {
-        let is_apisix = metrics.dialect == stillgate_config::Dialect::Apisix;
-        let mut plan = MetricsPlan {
-            aspects: Default::default(),
-            wanted: 0,
-            variable: 0,
-            nanosecond: if is_apisix { 1e-6 } else { 1e-9 },
-            tells_match: false,
-            node_is_ip: is_apisix,
-            connections: None,
-            health: None,
-            stream_sessions: None,
-            stream_bytes: None,
-        };
-        for spec in metrics.families() {
-            let Some(family) = plan_family(spec, metrics, registry)? else { continue };
-            match spec.measure {
-                Measure::Connections | Measure::ApisixConnections => plan.connections = Some(family),
-                Measure::UpstreamHealthy | Measure::ApisixUpstreamStatus => plan.health = Some(family),
-                Measure::StreamSessions => plan.stream_sessions = Some(family),
-                Measure::StreamBytes => plan.stream_bytes = Some(family),
-                measure => Aspect::of(measure).iter().for_each(|aspect| plan.take(*aspect, family.clone())),
-            }
-        }
-        Ok(plan)
-    }
-
+impl Added {
     fn take(&mut self, aspect: Aspect, family: PlanFamily) {
-        let is = |label: Label| family.sources.contains(&Source::Label(label));
-        self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
         self.wanted |= aspect.bit();
         if family.sources.iter().any(|source| matches!(source, Source::Variable(_))) {
             self.variable |= aspect.bit();
@@ -143,32 +108,106 @@ impl MetricsPlan {
     pub(crate) fn aspect(&self, aspect: Aspect) -> Option<&PlanFamily> {
         self.aspects[aspect as usize].as_ref()
     }
+}
 
-    /// Whether somebody wants to know how long requests take.
+/// What is recorded under one configuration.
+#[derive(Debug)]
+pub struct MetricsPlan {
+    pub(crate) requests: Added,
+    /// Requests that became tunnels: native has another family for how long they last, APISIX has none.
+    pub(crate) tunnels: Added,
+    /// Of a nanosecond, in the unit of the families of times.
+    pub(crate) nanosecond: f64,
+    /// Whether labels tell which path and host of the route matched, as well as its id.
+    pub(crate) tells_match: bool,
+    /// Whether a label tells the method.
+    pub(crate) tells_method: bool,
+    /// Whether the node is told by its address without the port.
+    pub(crate) node_is_ip: bool,
+    /// Apart from the others, as it is asked for at every turn.
+    turns: Option<PlanFamily>,
+    /// All else that workers record.
+    others: Vec<(Measure, PlanFamily)>,
+}
+
+impl MetricsPlan {
+    /// Declares the families that requests, connections and nodes change.
+    pub fn new(metrics: &Metrics, registry: &Registry) -> Result<MetricsPlan, RegistryError> {
+        let is_apisix = metrics.dialect == stillgate_config::Dialect::Apisix;
+        let mut plan = MetricsPlan {
+            requests: Added::default(),
+            tunnels: Added::default(),
+            nanosecond: if is_apisix { 1e-6 } else { 1e-9 },
+            tells_match: false,
+            tells_method: false,
+            node_is_ip: is_apisix,
+            turns: None,
+            others: Vec::new(),
+        };
+        for spec in metrics.families() {
+            let Some(family) = plan_family(spec, metrics, registry)? else { continue };
+            match spec.measure {
+                Measure::WorkerTurns => plan.turns = Some(family),
+                measure if measure.is_of_workers() => plan.others.push((measure, family)),
+                measure => plan.take(measure, &family),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn take(&mut self, measure: Measure, family: &PlanFamily) {
+        let is = |label: Label| family.sources.contains(&Source::Label(label));
+        self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
+        self.tells_method |= is(Label::Method);
+        let is_of_tunnels = measure == Measure::HttpTunnelDuration;
+        let is_native_time = matches!(
+            measure,
+            Measure::HttpRequestDuration | Measure::HttpUpstreamDuration | Measure::HttpGatewayDuration
+        );
+        for aspect in Aspect::of(measure) {
+            if !is_of_tunnels {
+                self.requests.take(*aspect, family.clone());
+            }
+            if !is_native_time {
+                self.tunnels.take(*aspect, family.clone());
+            }
+        }
+    }
+
+    /// A family that is not of requests, where it is wanted.
+    pub(crate) fn family(&self, measure: Measure) -> Option<&PlanFamily> {
+        self.others.iter().find(|(of, _)| *of == measure).map(|(_, family)| family)
+    }
+
+    /// That of open connections, whatever the dialect calls it.
+    fn connections(&self) -> Option<&PlanFamily> {
+        self.family(Measure::Connections).or_else(|| self.family(Measure::ApisixConnections))
+    }
+
+    /// That of nodes' health.
+    fn health(&self) -> Option<&PlanFamily> {
+        self.family(Measure::UpstreamHealthy).or_else(|| self.family(Measure::ApisixUpstreamStatus))
+    }
+
+    /// Whether somebody wants to know how long requests, or tunnels, take.
     pub(crate) fn times_requests(&self) -> bool {
-        self.wanted & (Aspect::RequestTime.bit() | Aspect::OwnTime.bit() | Aspect::NodeTime.bit()) != 0
+        self.wants(Aspect::RequestTime) || self.times_nodes()
     }
 
     /// Whether somebody wants to know how long nodes take.
     pub(crate) fn times_nodes(&self) -> bool {
-        self.wanted & (Aspect::OwnTime.bit() | Aspect::NodeTime.bit()) != 0
+        self.wants(Aspect::OwnTime) || self.wants(Aspect::NodeTime)
+    }
+
+    fn wants(&self, aspect: Aspect) -> bool {
+        (self.requests.wanted | self.tunnels.wanted) & aspect.bit() != 0
     }
 }
 
 /// Several aspects of the same family share it: declaring is idempotent, and so is this.
 fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Result<Option<PlanFamily>, RegistryError> {
-    let is_ours = spec.per_request
-        || matches!(
-            spec.measure,
-            Measure::Connections
-                | Measure::ApisixConnections
-                | Measure::UpstreamHealthy
-                | Measure::ApisixUpstreamStatus
-                | Measure::StreamSessions
-                | Measure::StreamBytes
-        );
     match spec.family(metrics) {
-        Some(family) if is_ours => {
+        Some(family) if spec.per_request || spec.measure.is_of_workers() => {
             let declared = registry.declare(family)?;
             Ok(Some(PlanFamily { declared, sources: spec.label_plan(metrics).into() }))
         }

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::http2;
+use crate::snapshot::WorkerUpstream;
 use crate::stream::{Stream, Tls};
 use crate::worker::Worker;
 use std::io;
@@ -19,6 +20,8 @@ use tokio_rustls::TlsConnector;
 
 /// Where a connection is to lead.
 pub(crate) struct Destination<'a> {
+    /// Whose node it is.
+    pub(crate) upstream: &'a WorkerUpstream,
     pub(crate) address: SocketAddr,
     /// The TLS it must speak, and the name that the node must show a certificate of.
     pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
@@ -71,10 +74,14 @@ pub(crate) async fn connect(
     timeout_ms: u64,
 ) -> Result<(Stream, u64), ConnectError> {
     let deadline_ms = worker.clock.now_ms() + timeout_ms;
-    let began = Instant::now();
+    let (upstream, began) = (destination.upstream, Instant::now());
     let connecting = Box::pin(open(worker, destination));
     match worker.clock.within(&client.timer, deadline_ms, connecting).await {
-        Some(Ok(stream)) => Ok((stream, began.elapsed().as_micros() as u64)),
+        Some(Ok(stream)) => {
+            let took = began.elapsed();
+            worker.note_connect(upstream, took);
+            Ok((stream, took.as_micros() as u64))
+        }
         Some(Err(error)) => {
             Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
         }

@@ -7,6 +7,7 @@
 
 use crate::client::DRAINING_FIRST_REQUEST_MS;
 use crate::clock::Timer;
+use crate::metrics::ConnectionEvent;
 use crate::worker::Worker;
 use std::fmt;
 use std::future::poll_fn;
@@ -61,12 +62,18 @@ impl fmt::Display for NoHeader {
 
 /// Waits for the header and takes it from the connection: whom the peer speaks for. `None` where the connection is to be closed
 /// instead, without an answer: what it speaks is not known.
-pub(crate) async fn begin(worker: &Worker, stream: &TcpStream, timer: &Timer, peer: SocketAddr) -> Option<Forwarded> {
+pub(crate) async fn begin(
+    worker: &Worker,
+    stream: &TcpStream,
+    timer: &Timer,
+    peer: SocketAddr,
+    listener: usize,
+) -> Option<Forwarded> {
     match read(worker, stream, timer).await {
         Ok(forwarded) => Some(forwarded),
         Err(NoHeader::Unused) => None,
         Err(error) => {
-            worker.counters.proxy_protocol_errors.add(1);
+            worker.note_connection_event(ConnectionEvent::NoProxyHeader, listener);
             worker.troubles.note_connection(peer, format!("no good PROXY protocol header: {error}"));
             None
         }

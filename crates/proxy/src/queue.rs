@@ -6,6 +6,7 @@ use crate::attempt::STATUS_CLIENT_GONE;
 use crate::client::Client;
 use crate::clock::TICK_MS;
 use crate::exchange::{After, Exchange};
+use crate::metrics::UpstreamEvent;
 use crate::plan::Settings;
 use crate::relay::is_still_there;
 use crate::reply::{self, Refusal};
@@ -65,7 +66,7 @@ async fn wait_or_answer(
         }
     };
     if refusal.is_overload {
-        worker.counters.requests_shed.add(1);
+        worker.note_upstream(UpstreamEvent::Shed, upstream);
     }
     Err(reply::send(worker, client, x, settings, &refusal).await)
 }
@@ -81,8 +82,9 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, cx: &Context<'_>) -> Option<Waiting<'a>> {
         let (ticket, timeout) = upstream.state.borrow_mut().join_queue(cx.waker())?;
-        worker.counters.requests_queued.add(1);
+        worker.note_upstream(UpstreamEvent::Queued, upstream);
         worker.counters.requests_waiting.add(1);
+        worker.note_waiting(upstream);
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         Some(Waiting { worker, upstream, ticket, until_ms: worker.clock.now_ms() + timeout_ms })
     }
@@ -92,6 +94,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.upstream.state.borrow_mut().leave_queue(self.ticket);
         self.worker.counters.requests_waiting.sub(1);
+        self.worker.note_waiting(self.upstream);
     }
 }
 

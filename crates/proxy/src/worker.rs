@@ -12,7 +12,7 @@ use crate::counters::WorkerCounters;
 use crate::exchange::{Exchange, Timing};
 use crate::handover::{self, Arrival, Giving, Successor, Takes};
 use crate::http2::Connecting;
-use crate::metrics::{Listener, MetricsPlan, Recorder};
+use crate::metrics::{Listener, ListenerEvents, MetricsPlan, Recorder};
 use crate::overview::{self, Question};
 use crate::plan::PlanCell;
 use crate::snapshot::{Snapshot, WorkerUpstream};
@@ -52,6 +52,8 @@ pub(crate) enum Command {
 
 /// What a worker is made of; sent to its thread.
 pub(crate) struct Setup {
+    /// Counted from zero.
+    pub(crate) number: usize,
     pub(crate) sockets: Vec<WorkerSocket>,
     /// The listeners as configured; behind them, those of streams, and then of datagrams.
     pub(crate) configured: Vec<stillgate_config::Listener>,
@@ -79,6 +81,8 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) listeners: Box<[Listener]>,
     pub(crate) stream_listeners: Box<[StreamListener]>,
+    /// What has happened at both, in this order.
+    pub(crate) listener_events: Box<[ListenerEvents]>,
     pub(crate) addresses: Arc<[SocketAddr]>,
     /// It accepts no more, and no connection is kept for long.
     pub(crate) draining: Cell<bool>,
@@ -89,12 +93,12 @@ pub(crate) struct Worker {
     pub(crate) connecting: Connecting,
     pub(crate) watches: Watches,
     plans: Arc<PlanCell>,
-    snapshot: RefCell<Rc<Snapshot>>,
+    pub(crate) snapshot: RefCell<Rc<Snapshot>>,
     sink: RefCell<Option<Sink>>,
     is_logging: bool,
     wanted_fields: WantedFields,
     /// `None`: there are no metrics.
-    recorder: Option<RefCell<Recorder>>,
+    pub(crate) recorder: Option<RefCell<Recorder>>,
     pub(crate) routes: RefCell<RouteMemory>,
     random: Cell<u64>,
     #[expect(clippy::vec_box, reason = "taking and giving back moves a pointer, not a kilobyte")]
@@ -124,7 +128,11 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         .collect::<io::Result<_>>()?;
     let version = setup.plans.version();
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
+    let of_http = setup.configured.iter().map(|listener| listener.address);
+    let of_both = of_http.chain(setup.stream_listeners.iter().map(|listener| listener.address));
+    let listener_events = of_both.map(|address| ListenerEvents::new(address.to_string())).collect();
     let worker = Rc::new(Worker {
+        listener_events,
         clock: Clock::new(),
         buffers: Buffers::default(),
         counters: setup.counters,
@@ -142,7 +150,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         is_logging: setup.sink.is_some(),
         wanted_fields: setup.sink.as_ref().map(|sink| sink.wanted().clone()).unwrap_or_default(),
         sink: RefCell::new(setup.sink),
-        recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer))),
+        recorder: setup.writer.map(|writer| RefCell::new(Recorder::new(writer, setup.number))),
         routes: RefCell::new(RouteMemory::new(setup.secret)),
         random: Cell::new(setup.seed | 1),
         exchanges: RefCell::default(),
@@ -264,6 +272,7 @@ impl Worker {
             let now_unix_ms = self.clock.now_unix_ms();
             recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &self.listeners, &self.counters, due);
         }
+        self.tell_itself(due);
     }
 
     /// Tells the metrics that a node was set aside, or works again.

@@ -40,7 +40,13 @@ pub(crate) fn reference() -> String {
              `apisix_nginx_metric_errors_total` counts what could not be recorded at all.",
             tables::APISIX,
         ),
-        ("In both dialects", "The process, its configuration, streams and the metrics themselves.", tables::COMMON),
+        (
+            "In both dialects",
+            "The process, its workers, its configuration, upstreams, streams and the metrics themselves.\nCounters with the \
+             label `upstream` begin at 0 where the upstream is configured so that they can count; a histogram and \
+             `stillgate_upstream_requests_waiting` begin with their first value.",
+            tables::COMMON,
+        ),
     ];
     for (title, about, families) in sections {
         out +=
@@ -59,11 +65,14 @@ fn write_family(out: &mut String, spec: &FamilySpec) {
 }
 
 fn write_labels(out: &mut String) {
-    let all = Dialect::ALL.iter().flat_map(|(_, dialect)| dialect.families()).flat_map(|spec| spec.labels);
+    let all = Dialect::ALL
+        .iter()
+        .flat_map(|(_, dialect)| dialect.families())
+        .flat_map(|spec| spec.labels.iter().chain(spec.optional));
     let labels: BTreeMap<&str, &Label> = all.map(|label| (label.name(), label)).collect();
     *out += "\n## Labels\n\n";
-    *out += "`disable.labels` takes those of families that count requests, all but `type`; elsewhere a label tells apart \
-             what makes no sense as one.\n\n| label | values |\n|---|---|\n";
+    *out += "`disable.labels` takes those of families that count requests, all but `type`;\nelsewhere a label tells apart \
+             what makes no sense as one.\n`enable.labels: [method]` gives families that count requests the label `method`.\n\n| label | values |\n|---|---|\n";
     for label in labels.values() {
         let (name, values) = label.described();
         *out += &format!("| `{name}` | {values} |\n");

@@ -10,19 +10,24 @@
 
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
-    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Name, Node, Part, Port,
-    Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version,
+    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Method, Name, Node, Part, Port,
+    Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
 use stillgate_metrics::Merge::{Last, Sum, Total};
 
-/// Seconds a request or an upstream takes: from a node in the next rack to a timeout of a minute, two or three bounds a
-/// decade.
-const DURATION_SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Seconds a request, an upstream or a connect takes: from a node on the same machine to a timeout of a minute, two or three
+/// bounds a decade. As many as are compared without a branch (`bucket_of` in `stillgate-metrics`).
+const DURATION_SECONDS: &[f64] = &[
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
+
+/// Seconds a tunnel lasts: from one that is closed at once to one of a day.
+const TUNNEL_SECONDS: &[f64] =
+    &[0.1, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0];
 
 /// Seconds the gateway itself adds: tens of microseconds, where all is well; with the bounds above all of it would be in
-/// the first bucket.
+/// the first bucket. A turn of a worker's event loop is of the same kind.
 const OVERHEAD_SECONDS: &[f64] = &[
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 ];
@@ -47,7 +52,7 @@ pub(super) const NATIVE: &[FamilySpec] = &[
         "seconds",
         Histogram(DURATION_SECONDS),
         &[Route, Service],
-        "Time from a request's first byte to its response's last.",
+        "Time from a request's first byte to its response's last; tunnels have a family of their own.",
     ),
     of_requests(
         Measure::HttpUpstreamDuration,
@@ -64,6 +69,14 @@ pub(super) const NATIVE: &[FamilySpec] = &[
         Histogram(OVERHEAD_SECONDS),
         &[Route, Service],
         "Time of a request that the gateway itself added.",
+    ),
+    of_requests(
+        Measure::HttpTunnelDuration,
+        "stillgate_http_tunnel_duration_seconds",
+        "seconds",
+        Histogram(TUNNEL_SECONDS),
+        &[Route, Service],
+        "Time from the first byte of a request that became a tunnel (WebSocket and other upgrades) to the tunnel's end.",
     ),
     of_requests(
         Measure::HttpBytes,
@@ -197,6 +210,71 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Keys of the configuration whose values take effect at the next start only; /v1/status names them.",
     ),
     of_process(
+        Measure::ConfigLastReloadTime,
+        "stillgate_config_last_reload_timestamp_seconds",
+        "seconds",
+        Gauge(Last),
+        &[],
+        "When a configuration was last put to use or refused, in seconds since 1970; the start counts.",
+    ),
+    of_process(
+        Measure::ConfigLastReloadSuccessTime,
+        "stillgate_config_last_reload_success_timestamp_seconds",
+        "seconds",
+        Gauge(Last),
+        &[],
+        "When a configuration was last put to use, in seconds since 1970.",
+    ),
+    of_process(
+        Measure::ConnectionsAccepted,
+        "stillgate_connections_accepted_total",
+        "",
+        Counter,
+        &[Listener],
+        "Connections accepted, also those refused afterwards; those of streams over TCP among them.",
+    ),
+    of_process(
+        Measure::ConnectionsRefused,
+        "stillgate_connections_refused_total",
+        "",
+        Counter,
+        &[Listener],
+        "Connections answered 503, or closed, because the worker had its share (limits.connections_per_worker).",
+    ),
+    of_process(
+        Measure::ProxyProtocolErrors,
+        "stillgate_proxy_protocol_errors_total",
+        "",
+        Counter,
+        &[Listener],
+        "Connections closed because their PROXY protocol header was malformed or did not come in time.",
+    ),
+    of_process(
+        Measure::WorkerCpu,
+        "stillgate_worker_cpu_seconds_total",
+        "seconds",
+        FloatCounter,
+        &[Worker],
+        "User and system CPU time that a worker thread has spent.",
+    ),
+    of_process(
+        Measure::WorkerConnections,
+        "stillgate_worker_connections",
+        "",
+        Gauge(Sum),
+        &[Worker],
+        "Client connections of a worker open now, those of streams over TCP among them.",
+    ),
+    of_process(
+        Measure::WorkerTurns,
+        "stillgate_worker_turn_seconds",
+        "seconds",
+        Histogram(OVERHEAD_SECONDS),
+        &[Worker],
+        "How long a turn of a worker's event loop takes, during which nothing else of the worker is looked at. A worker that is \
+         not blocked has at least one a second.",
+    ),
+    of_process(
         Measure::MetricsBytes,
         "stillgate_metrics_bytes",
         "bytes",
@@ -279,11 +357,19 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests whose route a route cache was asked for and did not know.",
     ),
     of_process(
+        Measure::UpstreamConnectDuration,
+        "stillgate_upstream_connect_duration_seconds",
+        "seconds",
+        Histogram(DURATION_SECONDS),
+        &[Upstream],
+        "Time to make a new connection to a node, its TLS handshake included; failed tries do not count.",
+    ),
+    of_process(
         Measure::UpstreamRetries,
         "stillgate_upstream_retries_total",
         "",
         Counter,
-        &[],
+        &[Upstream],
         "Requests that were sent a second time, or to another node.",
     ),
     of_process(
@@ -291,7 +377,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "stillgate_upstream_retries_over_budget_total",
         "",
         Counter,
-        &[],
+        &[Upstream],
         "Retries that were not made because the upstream's retry_budget was spent.",
     ),
     of_process(
@@ -299,7 +385,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "stillgate_upstream_requests_shed_total",
         "",
         Counter,
-        &[],
+        &[Upstream],
         "Requests answered 503, and TCP connections of stream_routes closed, because limits.requests of their upstream were in flight.",
     ),
     of_process(
@@ -307,7 +393,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "stillgate_upstream_requests_queued_total",
         "",
         Counter,
-        &[],
+        &[Upstream],
         "Requests that waited in the queue of their upstream (limits.queue), served afterwards or not.",
     ),
     of_process(
@@ -315,7 +401,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "stillgate_upstream_requests_waiting",
         "",
         Gauge(Sum),
-        &[],
+        &[Upstream],
         "Requests that wait in the queue of their upstream now.",
     ),
     of_process(
@@ -344,7 +430,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
     ),
     of_process(
         Measure::TlsCertificateExpiry,
-        "stillgate_tls_certificate_expiry_seconds",
+        "stillgate_tls_certificate_expiry_timestamp_seconds",
         "seconds",
         Gauge(Last),
         &[Ssl],
@@ -417,7 +503,7 @@ const fn of_requests(
     labels: &'static [Label],
     help: &'static str,
 ) -> FamilySpec {
-    FamilySpec { measure, name, help, unit, kind, labels, per_request: true }
+    FamilySpec { measure, name, help, unit, kind, labels, optional: &[Method], per_request: true }
 }
 
 /// A family that tells how the process is.
@@ -429,5 +515,5 @@ const fn of_process(
     labels: &'static [Label],
     help: &'static str,
 ) -> FamilySpec {
-    FamilySpec { measure, name, help, unit, kind, labels, per_request: false }
+    FamilySpec { measure, name, help, unit, kind, labels, optional: &[], per_request: false }
 }

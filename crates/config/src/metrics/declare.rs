@@ -42,10 +42,11 @@ impl FamilySpec {
         self.sources(metrics).map(|(_, source)| source).collect()
     }
 
-    /// Its labels: its own that are not disabled, and then those of the configuration.
+    /// Its labels: its own that are not disabled, those that are enabled, and then those of the configuration.
     fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, Source)> {
         let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
-        let own = self.labels.iter().filter(kept).map(|label| (label.name(), Source::Label(*label)));
+        let optional = self.optional.iter().filter(|label| metrics.enabled_labels.contains(label));
+        let own = self.labels.iter().filter(kept).chain(optional).map(|label| (label.name(), Source::Label(*label)));
         let extra = metrics.extra_labels.iter().filter(|(measure, _)| *measure == self.measure);
         let extra = extra.flat_map(|(_, labels)| labels);
         own.chain(extra.map(|(name, variable)| (name.as_str(), Source::Variable(variable.clone()))))

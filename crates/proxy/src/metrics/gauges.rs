@@ -11,8 +11,8 @@ use crate::plan::{Plan, Positions};
 use crate::snapshot::WorkerUpstream;
 use std::sync::Arc;
 use stillgate_config::{Label, Source};
-use stillgate_metrics::Writer;
 use stillgate_metrics::family::LABELS_MAX;
+use stillgate_metrics::{Handle, Writer};
 use stillgate_upstream::Endpoint;
 
 /// A worker's connections of one listener.
@@ -84,7 +84,7 @@ impl Recorder {
         due: bool,
     ) {
         self.writer.tick(now_unix_ms);
-        let Some(family) = metrics.and_then(|metrics| metrics.connections.as_ref()) else {
+        let Some(family) = metrics.and_then(MetricsPlan::connections) else {
             self.told.clear();
             return;
         };
@@ -122,7 +122,7 @@ impl Recorder {
         index: usize,
         now_ms: u64,
     ) {
-        let Some(metrics) = metrics.filter(|metrics| metrics.health.is_some()) else { return };
+        let Some(metrics) = metrics.filter(|metrics| metrics.health().is_some()) else { return };
         let state = upstream.state.borrow();
         let node = state.endpoint(index);
         // A name stands for several addresses, and is well while one of them is.
@@ -139,9 +139,10 @@ impl Recorder {
 }
 
 impl MetricsPlan {
-    /// Tells of the nodes that `previous` did not have; they are well until they are found not to be.
+    /// Tells of the nodes that `previous` did not have, which are well until they are found not to be, and begins what is counted
+    /// of their upstreams.
     pub fn tell_new_nodes(&self, plan: &Plan, previous: Option<&Plan>, writer: &mut Writer) {
-        let declared = |plan: &MetricsPlan| plan.health.as_ref().map(|family| Arc::as_ptr(&family.declared));
+        let declared = |plan: &MetricsPlan| plan.health().map(|family| Arc::as_ptr(&family.declared));
         let has_told = |old: &&Plan| old.metrics().is_some_and(|old| declared(old) == declared(self));
         let previous = previous.filter(has_told);
         if previous.is_some_and(|old| Arc::ptr_eq(&old.upstreams, &plan.upstreams)) {
@@ -158,6 +159,7 @@ impl MetricsPlan {
             if old.is_some_and(|old| Arc::ptr_eq(old, upstream)) {
                 continue;
             }
+            self.begin_counts(writer, &upstream.definition);
             for endpoint in &upstream.endpoints {
                 let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
                 if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
@@ -178,7 +180,7 @@ impl MetricsPlan {
     }
 
     fn tell_node(&self, writer: &mut Writer, upstream: &str, endpoint: &Endpoint, is_well: bool) {
-        let Some(family) = &self.health else { return };
+        let Some(family) = self.health() else { return };
         set(writer, family, f64::from(u8::from(is_well)), |label| match label {
             Label::Upstream => upstream.to_owned(),
             Label::Name => upstream_path(upstream),
@@ -209,6 +211,11 @@ fn of_nginx(listeners: &[Listener], counters: &WorkerCounters) -> [(&'static str
         ("accepted", accepted),
         ("handled", accepted.saturating_sub(counters.connections_refused.get())),
     ]
+}
+
+/// The series of a family that has one label.
+pub(super) fn labelled(writer: &mut Writer, family: &PlanFamily, value: &str) -> Handle {
+    writer.series(&family.declared, &[value.as_bytes()])
 }
 
 /// Sets a gauge whose labels are all its family's own.

@@ -7,7 +7,8 @@
 
 use super::table::{Handles, Table};
 use super::values::{Texts, Values};
-use super::{Aspect, MetricsPlan};
+use super::workers::Itself;
+use super::{Added, Aspect, MetricsPlan};
 use crate::client::Client;
 use crate::exchange::{Exchange, Kept};
 use crate::plan::Plan;
@@ -17,12 +18,15 @@ use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
 use stillgate_route::{Lookup, Match, canonical_host};
+use stillgate_wire::Method;
 
-/// Bits of a key: the status, the node's slot plus one, and the number of the route, one bit above all.
+/// Bits of a key: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
 const STATUS_BITS: u32 = 10;
 const NODE_BITS: u32 = 20;
-const ROUTE_BITS: u32 = 33;
-const _: () = assert!(STATUS_BITS + NODE_BITS + ROUTE_BITS == u64::BITS - 1);
+const METHOD_BITS: u32 = 4;
+const ROUTE_BITS: u32 = 29;
+const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64::BITS - 1);
+const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 
 /// A worker's end of the metrics.
 pub(crate) struct Recorder {
@@ -36,6 +40,7 @@ pub(crate) struct Recorder {
     buffers: Vec<Vec<u8>>,
     /// What was last told of connections.
     pub(super) told: Vec<u64>,
+    pub(super) itself: Itself,
 }
 
 /// What a finished request adds.
@@ -60,7 +65,8 @@ struct Amounts {
 }
 
 impl Recorder {
-    pub(crate) fn new(writer: Writer) -> Recorder {
+    /// Of the worker with this number.
+    pub(crate) fn new(writer: Writer, number: usize) -> Recorder {
         let generation = writer.generation();
         Recorder {
             writer,
@@ -70,6 +76,7 @@ impl Recorder {
             texts: Texts::default(),
             buffers: vec![Vec::new(); EXTRA_LABELS_MAX],
             told: Vec::new(),
+            itself: Itself::new(number),
         }
     }
 
@@ -82,14 +89,15 @@ impl Recorder {
     /// Counts a request that has ended; `ended` where it is timed.
     pub(crate) fn record(&mut self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
         let Some(metrics) = snapshot.plan.metrics() else { return };
-        if metrics.wanted == 0 {
+        let added = if x.outcome.kept.is_some() { &metrics.tunnels } else { &metrics.requests };
+        if added.wanted == 0 {
             return;
         }
         let amounts = Amounts::of(x, metrics, ended);
         let host = if metrics.tells_match { matched_host(x, snapshot) } else { None };
         let is_present = self.is_present(snapshot.plan.numbering);
         let key = key(x, snapshot, metrics, host).filter(|_| is_present);
-        let mut unknown = metrics.wanted;
+        let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
         let is_known = known.is_some();
         if let Some(handles) = known {
@@ -102,7 +110,7 @@ impl Recorder {
             }
         }
         if unknown != 0 {
-            let handles = self.look_up(unknown, client, x, snapshot, metrics, host, &amounts);
+            let handles = self.look_up(unknown, added, client, x, snapshot, metrics, host, &amounts);
             if let Some(key) = key.filter(|_| !is_known) {
                 self.table.insert(key, handles);
             }
@@ -127,6 +135,7 @@ impl Recorder {
     fn look_up(
         &mut self,
         aspects: u8,
+        added: &Added,
         client: &Client,
         x: &mut Exchange,
         snapshot: &Snapshot,
@@ -150,11 +159,11 @@ impl Recorder {
             upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
         let route = route(found, kept.as_deref(), &snapshot.plan);
-        let values = Values::new(metrics, route, host, endpoint, x.outcome.status, texts);
+        let values = Values::new(metrics, route, host, endpoint, x.outcome.status, method(x), texts);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
-                let Some(family) = metrics.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
+                let Some(family) = added.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
                 if aspect == Aspect::NodeTime && endpoint.is_none() {
                     // Nor will there be for the next request with this key.
                     handles.kept |= aspect.bit();
@@ -164,14 +173,14 @@ impl Recorder {
                     values.with(family, aspect, vars, buffers, |values| writer.series(&family.declared, values));
                 amounts.add(writer, aspect, handle);
                 handles.of[aspect as usize] = handle;
-                let is_variable = metrics.variable & aspect.bit() != 0;
+                let is_variable = added.variable & aspect.bit() != 0;
                 if !is_variable && handle != Handle::NONE && !writer.is_collapsed(handle) {
                     handles.kept |= aspect.bit();
                 }
             }
             handles
         };
-        if aspects & metrics.variable == 0 {
+        if aspects & added.variable == 0 {
             return look(None);
         }
         with_vars(client, x, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
@@ -231,8 +240,17 @@ fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<us
     });
     let node = x.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
     let status = u64::from(x.outcome.status);
+    // Zero where no label tells it, so that requests share what they have in common.
+    let method = if metrics.tells_method { method(x).map_or(0, |method| method as u64 + 1) } else { 0 };
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
-    fits.then_some(1 << 63 | route << (NODE_BITS + STATUS_BITS) | node << STATUS_BITS | status)
+    let place = (route << METHOD_BITS | method) << NODE_BITS | node;
+    fits.then_some(1 << 63 | place << STATUS_BITS | status)
+}
+
+/// Its method; `None`: there is no request, as none could be read.
+#[inline]
+fn method(x: &Exchange) -> Option<Method> {
+    (!x.request.method_bytes(x.from_client.head()).is_empty()).then_some(x.request.method)
 }
 
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.

@@ -6,7 +6,7 @@ use super::values::node_label;
 use super::{MetricsPlan, PlanFamily, Recorder};
 use crate::stream_proxy::Session;
 use std::fmt::Write;
-use stillgate_config::{Label, Protocol, Source};
+use stillgate_config::{Label, Measure, Protocol, Source};
 use stillgate_metrics::family::LABELS_MAX;
 
 impl Recorder {
@@ -19,10 +19,10 @@ impl Recorder {
         sent: u64,
     ) {
         let Some(metrics) = metrics else { return };
-        if let Some(family) = &metrics.stream_sessions {
+        if let Some(family) = metrics.family(Measure::StreamSessions) {
             self.add_to_session(metrics, family, session, "", 1);
         }
-        if let Some(family) = &metrics.stream_bytes {
+        if let Some(family) = metrics.family(Measure::StreamBytes) {
             self.add_to_session(metrics, family, session, "ingress", received);
             self.add_to_session(metrics, family, session, "egress", sent);
         }

@@ -49,7 +49,7 @@ impl Bench {
         let (stream, _) = listener.accept().await.unwrap();
         peer.set_nodelay(true).unwrap();
         let client = Client::new(Stream::Plain(stream), address, address, 0, false, 0);
-        let recorder = Recorder::new(registry.writer().unwrap());
+        let recorder = Recorder::new(registry.writer().unwrap(), 0);
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }
 
@@ -125,9 +125,12 @@ const HEAD: &str = "GET /a HTTP/1.1\r\nHost: q.y.test\r\nX-Tenant: blue\r\n\r\n"
 
 #[tokio::test]
 async fn the_steady_state_allocates_nothing() {
-    for keys in
-        ["", "dialect: apisix", "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr}}"]
-    {
+    for keys in [
+        "",
+        "dialect: apisix",
+        "enable: {labels: [method]}",
+        "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr}}",
+    ] {
         let mut bench = Bench::new(keys).await;
         let snapshot = bench.snapshot();
         let mut requests = [

@@ -9,6 +9,7 @@ use stillgate_config::{Label, Route, Source};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Lookup;
 use stillgate_upstream::Endpoint;
+use stillgate_wire::Method;
 
 /// Every status as text.
 const CODES: [[u8; 3]; 1000] = codes();
@@ -22,6 +23,9 @@ const fn codes() -> [[u8; 3]; 1000] {
     }
     codes
 }
+
+/// What stands for methods that are not registered: a client may make up any number of them.
+const OTHER: &str = "__other__";
 
 /// Room for texts that do not stand anywhere.
 #[derive(Debug, Default)]
@@ -40,6 +44,7 @@ pub(crate) struct Values<'a> {
     uri: &'a str,
     host: &'a str,
     code: &'static [u8],
+    method: &'static str,
 }
 
 impl<'a> Values<'a> {
@@ -51,6 +56,7 @@ impl<'a> Values<'a> {
         host_index: Option<usize>,
         asked: Option<&'a Endpoint>,
         status: u16,
+        method: Option<Method>,
         texts: &'a mut Texts,
     ) -> Values<'a> {
         let Texts { node, uri, host } = texts;
@@ -72,12 +78,14 @@ impl<'a> Values<'a> {
             uri,
             host,
             code: &CODES[usize::from(status) % CODES.len()],
+            method: method.map_or("", |method| method.name().unwrap_or(OTHER)),
         }
     }
 
     fn of(&self, label: Label, aspect: Aspect) -> &[u8] {
         match label {
             Label::Code => self.code,
+            Label::Method => self.method.as_bytes(),
             Label::Route => self.route.as_bytes(),
             Label::Service => self.service.as_bytes(),
             Label::Node => self.node.as_bytes(),

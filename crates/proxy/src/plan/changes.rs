@@ -124,9 +124,9 @@ fn of_route(route: &Route, visit: &mut dyn FnMut(Label, &str)) {
 
 fn of_upstream(upstream: &PlanUpstream, metrics: &MetricsPlan, visit: &mut dyn FnMut(Label, &str)) {
     let key = &upstream.definition.key;
-    match metrics.node_is_ip {
-        true => visit(Label::Name, &upstream_path(key)),
-        false => visit(Label::Upstream, key),
+    visit(Label::Upstream, key);
+    if metrics.node_is_ip {
+        visit(Label::Name, &upstream_path(key));
     }
     let mut text = String::new();
     for endpoint in &upstream.endpoints {

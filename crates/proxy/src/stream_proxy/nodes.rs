@@ -3,6 +3,7 @@
 use super::STATUS_UNAVAILABLE;
 use super::session::{Ends, Session, StreamVars};
 use crate::health;
+use crate::metrics::UpstreamEvent;
 use crate::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
@@ -33,7 +34,9 @@ impl<'a> Choice<'a> {
         let definition = &upstream.definition.definition;
         if !upstream.state.borrow().has_place() {
             // Of datagrams each is counted as dropped.
-            worker.counters.requests_shed.add(u64::from(session.protocol != Protocol::Udp));
+            if session.protocol != Protocol::Udp {
+                worker.note_upstream(UpstreamEvent::Shed, upstream);
+            }
             return Err(STATUS_UNAVAILABLE);
         }
         let key = match &definition.balance {
@@ -59,7 +62,7 @@ impl<'a> Choice<'a> {
             return Err(self.status);
         };
         if !self.tried.is_empty() {
-            worker.counters.upstream_retries.add(1);
+            worker.note_upstream(UpstreamEvent::Retry, upstream);
         }
         self.tried.insert(slot);
         let node = upstream.state.borrow().endpoint(slot).clone();
@@ -106,7 +109,9 @@ impl<'a> Choice<'a> {
                 Ok(())
             }
             Decision::OverBudget(status) | Decision::Fail(status) => {
-                worker.counters.retries_over_budget.add(u64::from(matches!(decision, Decision::OverBudget(_))));
+                if matches!(decision, Decision::OverBudget(_)) {
+                    worker.note_upstream(UpstreamEvent::RetryOverBudget, upstream);
+                }
                 self.note(session, why);
                 Err(status)
             }

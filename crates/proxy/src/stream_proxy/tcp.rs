@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::clock::Timer;
 use crate::handshake;
 use crate::health;
+use crate::metrics::ConnectionEvent;
 use crate::node::{self, Destination};
 use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, millis};
 use crate::proxy_protocol;
@@ -34,7 +35,7 @@ use tokio::task::spawn_local;
 /// Serves a connection just accepted, or closes it: there is no protocol to refuse it in.
 pub(crate) fn admit(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, local: SocketAddr, listener: usize) {
     if !worker.has_room() {
-        worker.counters.connections_refused.add(1);
+        worker.note_connection_event(ConnectionEvent::Refused, listener);
         return;
     }
     let open = Open::of_stream(worker);
@@ -69,7 +70,8 @@ impl Accepted {
         // What a PROXY header says it was in front of us is for nodes and logs: routes know our own addresses.
         let at = self.local;
         if proxy_protocol
-            && let Some(named) = proxy_protocol::begin(worker, &self.stream, &timer, self.peer).await?.endpoints
+            && let Some(named) =
+                proxy_protocol::begin(worker, &self.stream, &timer, self.peer, self.listener).await?.endpoints
         {
             (self.peer, self.local) = named;
         }
@@ -188,7 +190,7 @@ async fn connect(
             let tls = upstream.definition.tls.as_ref().map(|tls| tls.server_name("", &endpoint.host));
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
-        let destination = Destination { address, tls, http2: false, grpc: false, preface: &preface };
+        let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };
         match node::connect(worker, client, destination, timeouts.connect).await {
             Ok((stream, connect_us)) => {
                 health::report(worker, upstream, trying.slot, Report::Connected, String::new);

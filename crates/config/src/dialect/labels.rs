@@ -1,0 +1,135 @@
+//! The labels of the dialects' families: their names, and what their values say.
+
+/// What a label tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label {
+    /// `code`
+    Code,
+    /// `consumer`
+    Consumer,
+    /// `direction`
+    Direction,
+    /// `family`
+    Family,
+    /// `hostname`
+    Hostname,
+    /// `ip`
+    Ip,
+    /// `listener`
+    Listener,
+    /// `matched_host`
+    MatchedHost,
+    /// `matched_uri`
+    MatchedUri,
+    /// `method`
+    Method,
+    /// `name`
+    Name,
+    /// `node`
+    Node,
+    /// `part`
+    Part,
+    /// `port`
+    Port,
+    /// `protocol`
+    Protocol,
+    /// `reason`
+    Reason,
+    /// `route`
+    Route,
+    /// `service`
+    Service,
+    /// `ssl`
+    Ssl,
+    /// `state`
+    State,
+    /// `stream_route`
+    StreamRoute,
+    /// `type`
+    Type,
+    /// `upstream`
+    Upstream,
+    /// `version`
+    Version,
+    /// `worker`
+    Worker,
+}
+
+impl Label {
+    /// As exposed.
+    pub fn name(self) -> &'static str {
+        self.described().0
+    }
+
+    /// Whether requests may be counted without it. Without `type`, `apisix_http_latency` would count each request three
+    /// times over, with three different times.
+    pub(crate) fn can_be_left_out(self) -> bool {
+        self != Label::Type
+    }
+
+    /// Its name, and what its values are.
+    pub(super) fn described(self) -> (&'static str, &'static str) {
+        match self {
+            Label::Code => (
+                "code",
+                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 421 \
+                 its name asks for a client certificate that was not shown, 502 or 504 its node failed, 503 no node, or \
+                 limits.requests.",
+            ),
+            Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
+            Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
+            Label::Family => ("family", "The family's name."),
+            Label::Hostname => ("hostname", "The machine's name."),
+            Label::Ip => ("ip", "The node's IP address."),
+            Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
+            Label::MatchedHost => {
+                ("matched_host", "The host of the route's that matched, as configured; empty where the route has none.")
+            }
+            Label::MatchedUri => ("matched_uri", "The path of the route's that matched, as configured: `/orders/*`."),
+            Label::Method => (
+                "method",
+                "The request's method; `__other__` for one that is none of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, \
+                 TRACE, PATCH and PURGE, and empty where no request could be read. Off by default.",
+            ),
+            Label::Name => {
+                ("name", "The upstream, as `/apisix/upstreams/ID`, `/apisix/services/ID` or `/apisix/routes/ID`.")
+            }
+            Label::Node => {
+                ("node", "The node asked last: native `host:port`, apisix its IP address; empty where none was.")
+            }
+            Label::Part => (
+                "part",
+                "`log`: the series as they are recorded; `index`: how they are found; `reader`: the merged values; \
+                 `cache`: encoded and compressed text.",
+            ),
+            Label::Port => ("port", "The node's port."),
+            Label::Protocol => ("protocol", "`tcp` or `udp`."),
+            Label::Reason => (
+                "reason",
+                "Why a TLS handshake with a client failed: `not_tls`, `unknown_name` (no entry of `ssls`), `incompatible` (version, \
+                 cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (the client's; it may not trust \
+                 ours), `closed`, `timeout` or `other`.",
+            ),
+            Label::Route => ("route", "The route's id, never a path; empty where none matched."),
+            Label::Service => ("service", "The id of the route's service; empty where it has none."),
+            Label::Ssl => ("ssl", "The id of the entry of `ssls`."),
+            Label::State => (
+                "state",
+                "native: `active` (requests in flight) or `idle`, as tunnels are; apisix: `active`, `reading`, `writing` and `waiting` \
+                 now, `accepted` and `handled` so far.",
+            ),
+            Label::StreamRoute => ("stream_route", "The stream route's id; empty where none takes the connection."),
+            Label::Type => (
+                "type",
+                "Of `apisix_http_latency`: `request` (all of it), `upstream` (waiting for the node) or `apisix` (the \
+                 rest); of `apisix_bandwidth`: `ingress` or `egress`.",
+            ),
+            Label::Upstream => (
+                "upstream",
+                "The upstream's id, or `routes/ID`, `services/ID` or `stream_routes/ID` for one written inline.",
+            ),
+            Label::Version => ("version", "The version of Stillgate."),
+            Label::Worker => ("worker", "The number of the worker thread, from 0; its thread is called `worker-N`."),
+        }
+    }
+}
