@@ -23,7 +23,11 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
         Decision::Undecided => "undecided",
         Decision::Void => "void",
     };
-    writeln!(out, "### Performance: {heading}\n\n{}\n", escaped(&result.analysis.sentence))?;
+    let (headline, more) = words::headline(&result.analysis.sentence);
+    writeln!(out, "### Performance: {heading}\n\n**{}**\n", escaped(headline))?;
+    if !more.is_empty() {
+        writeln!(out, "{}\n", escaped(more))?;
+    }
     writeln!(out, "| measure | A | B | change | interval | p | verdict |")?;
     writeln!(out, "|:--|--:|--:|--:|:-:|--:|:--|")?;
     for measure in &result.analysis.measures {
@@ -46,6 +50,9 @@ fn write_all(result: &CompareResult, environment: &Environment, out: &mut String
             words::interval(measure.low, measure.high),
             words::p(measure.p_adjusted),
         )?;
+    }
+    if !result.analysis.measures.is_empty() {
+        writeln!(out, "\n{}", words::PAIRED_NOTE)?;
     }
     let analysis = &result.analysis;
     let said: Vec<&String> = analysis.failures.sentence.iter().chain(&analysis.not_judged).collect();

@@ -19,4 +19,4 @@ pub(crate) mod run;
 pub(crate) mod side;
 pub(crate) mod subject;
 pub(crate) mod table;
-mod words;
+pub(crate) mod words;

@@ -1,4 +1,4 @@
-//! A comparison for the terminal: who was compared, a table of the measures, the verdicts, the decision.
+//! A comparison for the terminal: the verdict, who was compared, a table of the measures, the verdicts, the decision.
 
 use super::words;
 use crate::result::compare::{CompareResult, MeasureAnalysis, MeasureVerdict};
@@ -13,6 +13,7 @@ pub(crate) fn of(result: &CompareResult) -> String {
 }
 
 fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "{}\n", printable(words::headline(&result.analysis.sentence).0))?;
     writeln!(out, "{}\n{}", result.a.name, result.b.name)?;
     writeln!(out, "{}\n", words::design(&result.design, result.pairs.len()))?;
     writeln!(
@@ -33,6 +34,9 @@ fn write_all(result: &CompareResult, out: &mut String) -> std::fmt::Result {
             words::detectable(measure.minimum_detectable),
             mark(measure),
         )?;
+    }
+    if !result.analysis.measures.is_empty() {
+        writeln!(out, "Note: {}", words::PAIRED_NOTE)?;
     }
     writeln!(out)?;
     for measure in &result.analysis.measures {

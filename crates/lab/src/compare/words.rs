@@ -9,6 +9,15 @@ use crate::result::compare::{CompareDesign, Crash, Decision, Failures, MeasureAn
 /// More pairs than this are no advice.
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
 
+/// What stands beside changes and the figures of both sides: they look like bad arithmetic otherwise.
+pub(crate) const PAIRED_NOTE: &str = "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It is not the ratio \
+     of the columns A and B, which are medians by themselves.";
+
+/// The first sentence of a verdict, and what is behind it.
+pub(crate) fn headline(sentence: &str) -> (&str, &str) {
+    sentence.find(". ").map_or((sentence, ""), |at| (&sentence[..=at], &sentence[at + 2..]))
+}
+
 /// Of one measure.
 pub(super) fn measure(measure: &Measure, analysis: &MeasureAnalysis) -> String {
     let name = measure.name;

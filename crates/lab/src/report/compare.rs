@@ -11,6 +11,7 @@ use super::section::{Section, Source, Tone, chip, folded, together};
 use super::tables::{self, Cell, figures, words};
 use super::{number, provenance};
 use crate::compare::measures;
+use crate::compare::words::{PAIRED_NOTE, headline};
 use crate::error::Result;
 use crate::result::compare::{
     CompareDesign, CompareResult, Decision, MeasureAnalysis, MeasureVerdict, Pair, SideRecord,
@@ -24,10 +25,12 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &CompareResult) -> 
         Decision::Undecided => (Tone::Undecided, "undecided"),
         Decision::Void => (Tone::Void, "void"),
     };
+    let (verdict, more) = headline(&result.analysis.sentence);
     let mut section = Section {
         tone,
         word,
-        sentence: result.analysis.sentence.clone(),
+        sentence: verdict.to_owned(),
+        details: more.to_owned(),
         title: format!("{} (A) against {} (B)", result.a.name, result.b.name),
         entries: Vec::new(),
         body: String::new(),
@@ -90,10 +93,11 @@ fn forest(prefix: &str, result: &CompareResult) -> String {
         groups: vec![group],
         note: format!(
             "All intervals together hold with {level}. Grey: what so few pairs would have missed (power {}). Dotted: the margin \
-             of {}. p corrected for the number of measures{}. The scale is logarithmic in the ratio.",
+             of {}. p corrected for the number of measures{}. The scale is logarithmic in the ratio. {}",
             number::round_percent(result.design.power),
             number::round_percent(margin),
-            if result.design.looks.is_empty() { "" } else { " and looks" }
+            if result.design.looks.is_empty() { "" } else { " and looks" },
+            PAIRED_NOTE
         ),
     }
     .draw()

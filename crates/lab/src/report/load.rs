@@ -22,6 +22,7 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &LoadResult) -> Res
         tone,
         word,
         sentence: sentence(result, &corrected),
+        details: String::new(),
         title: format!("Load on {}", result.url),
         entries: Vec::new(),
         body: String::new(),

@@ -109,11 +109,15 @@ fn verdict(out: &mut String, number: usize, source: &Source, section: &Section, 
         Text(&source.name).to_string()
     };
     let (sentence, checked) = (Text(&section.sentence), checked(source));
+    let details = match section.details.as_str() {
+        "" => String::new(),
+        details => format!("<p class=\"details\">{}</p>", Text(details)),
+    };
     write(
         out,
         format_args!(
             "<div class=\"verdict {tone}\"><p class=\"about\">{chip} {about}</p>\
-             <p class=\"sentence{class}\">{sentence}</p>{checked}</div>\n"
+             <p class=\"sentence{class}\">{sentence}</p>{details}{checked}</div>\n"
         ),
     );
 }

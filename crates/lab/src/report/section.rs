@@ -78,8 +78,10 @@ pub(crate) struct Section {
     pub(crate) tone: Tone,
     /// The verdict in a word.
     pub(crate) word: &'static str,
-    /// The verdict in a sentence.
+    /// The verdict in one sentence.
     pub(crate) sentence: String,
+    /// What else is to be said with it.
+    pub(crate) details: String,
     /// The kind of the experiment and its subjects.
     pub(crate) title: String,
     pub(crate) entries: Vec<Entry>,

@@ -1,22 +1,30 @@
 //! Tables that a screen reader can walk: a caption, headings with scope, a heading for each row.
 //!
-//! A table wider than the page is scrolled within a region of its own, which takes the focus so that the keyboard can do it
-//! too. It does not know what is in the cells.
+//! On a narrow screen a table of many columns shows each row as a list, a cell with its heading a line; the roles say that it is a table
+//! nonetheless. What is still wider than the page is scrolled within a region of its own, which takes the focus so that the
+//! keyboard can do it too. It does not know what is in the cells.
 
 use super::escape::Text;
 use super::plot::write;
 
 /// What is in a cell.
+#[derive(Clone)]
 pub(crate) enum Cell {
     /// Words; escaped.
     Words(String),
     /// A figure, set to the right; escaped.
     Figure(String),
+    /// A figure with an interval in brackets, which may go on the next line.
+    Interval(String),
     /// Markup made by this program.
     Markup(String),
 }
 
+/// Tables of more columns are lists on a narrow screen.
+const NARROW_COLUMNS_MAX: usize = 5;
+
 /// A heading of a column.
+#[derive(Clone, Copy)]
 pub(crate) struct Head {
     name: &'static str,
     figures: bool,
@@ -34,27 +42,46 @@ pub(crate) const fn figures(name: &'static str) -> Head {
 
 /// The first cell of each row is its heading.
 pub(crate) fn draw(id: &str, caption: &str, heads: &[Head], rows: &[Vec<Cell>]) -> String {
+    let wide = heads.len() > NARROW_COLUMNS_MAX;
+    // A list on a narrow screen is a table to a screen reader nonetheless.
+    let role = |role: &str| if wide { format!(" role=\"{role}\"") } else { String::new() };
     let mut out = scrolled(id, caption);
-    out.push_str("<thead><tr>");
+    if wide {
+        out = out.replacen("<table", "<table class=\"wide\" role=\"table\"", 1);
+    }
+    write(&mut out, format_args!("<thead{}><tr{}>", role("rowgroup"), role("row")));
     for head in heads {
         let class = if head.figures { " class=\"n\"" } else { "" };
-        write(&mut out, format_args!("<th scope=\"col\"{class}>{}</th>", Text(head.name)));
+        write(&mut out, format_args!("<th scope=\"col\"{}{class}>{}</th>", role("columnheader"), Text(head.name)));
     }
-    out.push_str("</tr></thead><tbody>");
+    write(&mut out, format_args!("</tr></thead><tbody{}>", role("rowgroup")));
     for row in rows {
-        out.push_str("<tr>");
+        write(&mut out, format_args!("<tr{}>", role("row")));
         for (at, cell) in row.iter().enumerate() {
-            let (open, close) = if at == 0 { ("th scope=\"row\"", "th") } else { ("td", "td") };
-            match cell {
-                Cell::Words(text) => write(&mut out, format_args!("<{open}>{}</{close}>", Text(text))),
-                Cell::Figure(text) => write(&mut out, format_args!("<{open} class=\"n\">{}</{close}>", Text(text))),
-                Cell::Markup(markup) => write(&mut out, format_args!("<{open}>{markup}</{close}>")),
-            }
+            let (open, close) = match (at, heads.get(at)) {
+                (0, _) => (format!("th scope=\"row\"{}", role("rowheader")), "th"),
+                (_, Some(head)) if wide => (format!("td{} data-head=\"{}\"", role("cell"), Text(head.name)), "td"),
+                _ => ("td".to_owned(), "td"),
+            };
+            write_cell(&mut out, cell, (&open, close));
         }
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>\n");
     out
+}
+
+fn write_cell(out: &mut String, cell: &Cell, (open, close): (&str, &str)) {
+    match cell {
+        Cell::Words(text) => write(out, format_args!("<{open}>{}</{close}>", Text(text))),
+        Cell::Figure(text) => write(out, format_args!("<{open} class=\"n\">{}</{close}>", Text(text))),
+        Cell::Interval(text) => {
+            let (value, range) = text.split_at(text.find(" (").unwrap_or(text.len()));
+            let (value, range) = (Text(value), Text(range));
+            write(out, format_args!("<{open} class=\"n\">{value}<span class=\"range\">{range}</span></{close}>"));
+        }
+        Cell::Markup(markup) => write(out, format_args!("<{open}>{markup}</{close}>")),
+    }
 }
 
 /// Names and what they stand for; those without are left out.
@@ -88,6 +115,10 @@ mod tests {
         let drawn = draw("t", "A & B", &[words("name"), figures("count")], &rows);
         assert!(drawn.contains("<caption id=\"t\">A &amp; B</caption>"), "{drawn}");
         assert!(drawn.contains("<th scope=\"row\">&lt;i&gt;</th><td class=\"n\">1,234</td>"), "{drawn}");
+        let wide = draw("t", "c", &[figures("a"); 6], &[vec![Cell::Interval("+1 s (0 to 2 s)".to_owned()); 6]]);
+        assert!(wide.contains("<table class=\"wide\" role=\"table\">"), "{wide}");
+        let cell = "<td role=\"cell\" data-head=\"a\" class=\"n\">+1 s<span class=\"range\"> (0 to 2 s)</span></td>";
+        assert!(wide.contains(cell), "{wide}");
         let drawn = facts("t", "c", vec![("CPU", Some("x<y".to_owned())), ("turbo", None)]);
         assert!(drawn.contains("x&lt;y") && !drawn.contains("turbo"), "{drawn}");
     }

@@ -12,7 +12,7 @@ use super::tail_cell::{self, Shown, interval, name, tone_of};
 use super::{number, provenance};
 use crate::error::{Error, Result};
 use crate::result::tail::{Cell, CellAnalysis, Effect, TailDesign, TailResult, Verdict};
-use crate::tail::fairness;
+use crate::tail::{fairness, headline, readable};
 
 /// Up to so many cells are shown unfolded.
 const UNFOLDED_CELLS_MAX: usize = 2;
@@ -30,7 +30,8 @@ pub(crate) fn section(prefix: &str, source: &Source, result: &TailResult) -> Res
     let mut section = Section {
         tone,
         word,
-        sentence: sentence(result),
+        sentence: headline::of(result),
+        details: sentence(result),
         title: title(cells),
         entries: Vec::new(),
         body: String::new(),
@@ -200,7 +201,10 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
             time(analysis.with.p99_9),
             time(analysis.without.max),
             time(analysis.with.max),
-            TableCell::Figure(effect(analysis, "p99.9").filter(|_| sound).map_or_else(none, interval)),
+            match effect(analysis, "p99.9").filter(|_| sound) {
+                Some(effect) => TableCell::Interval(interval(effect)),
+                None => TableCell::Figure(none()),
+            },
             TableCell::Markup(chip(tone, word)),
         ]
     });
@@ -210,7 +214,7 @@ fn cell_table(prefix: &str, cells: &[Cell], analyses: &[CellAnalysis]) -> String
         "All cells; latencies of all blocks together, effects paired",
         &heads,
         &rows,
-    )
+    ) + &format!("<p class=\"note\">{}</p>\n", Text(readable::PAIRED_NOTE))
 }
 
 /// What must be known before targets are held against each other.

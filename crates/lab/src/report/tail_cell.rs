@@ -13,6 +13,7 @@ use super::{number, provenance};
 use crate::error::Result;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailDesign, Verdict};
 use crate::tail::analysis::{FAILED, pooled, void_reasons};
+use crate::tail::readable;
 use hdrhistogram::Histogram;
 
 /// How a cell is shown.
@@ -123,10 +124,11 @@ fn forest(id: &str, analysis: &CellAnalysis, design: &TailDesign) -> String {
         note: format!(
             "{pairs} pairs of blocks. All intervals together hold with {}. Grey: true differences that would not have been called \
              one with a power of {}, by the test or, of the 99%, the 99.9% and the slowest, by the margin of {}. p after Holm's \
-             correction. The scale is linear around zero and logarithmic beyond. {}",
+             correction. The scale is linear around zero and logarithmic beyond. {} {}",
             number::round_percent(design.confidence),
             number::round_percent(design.power),
             number::round_percent(design.margin),
+            readable::PAIRED_NOTE,
             failed(analysis)
         ),
     }

@@ -15,6 +15,7 @@
 pub(crate) mod analysis;
 pub(crate) mod design;
 pub(crate) mod fairness;
+pub(crate) mod headline;
 pub(crate) mod readable;
 pub(crate) mod run;
 pub(crate) mod spares;

@@ -1,4 +1,4 @@
-//! The result of a tail experiment as text: a row a cell, and each cell's distributions in the form of wrk2, which the reports
+//! The result of a tail experiment as text: the verdict, a row a cell, and each cell's distributions in the form of wrk2, which the reports
 //! of such stalls are written in.
 
 use crate::error::Result;
@@ -8,6 +8,7 @@ use crate::result::run::RunRecord;
 use crate::result::tail::{Arm, Cell, CellAnalysis, Effect, TailResult, Verdict};
 use crate::tail::analysis;
 use crate::tail::fairness;
+use crate::tail::headline;
 use crate::tail::readable;
 use std::fmt::Write as _;
 
@@ -20,7 +21,9 @@ const SUMMARY_MEASURES: [&str; 4] = ["p50", "p99", "p99.9", "max"];
 /// The whole text.
 pub(crate) fn text(result: &TailResult) -> Result<String> {
     let mut out = String::new();
+    line(&mut out, &format!("{}\n", plain(&headline::of(result))));
     summary(&mut out, result);
+    line(&mut out, &format!("Note: {}", readable::PAIRED_NOTE));
     for (cell, analysed) in result.cells.iter().zip(&result.analysis.cells) {
         out.push('\n');
         distributions(&mut out, cell, analysed)?;
@@ -170,9 +173,12 @@ mod tests {
         let file = synthetic::file(3, 8, 50_000.0);
         let Experiment::Tail(tail) = &file.experiment else { panic!("synthetic files are of this kind") };
         expect![[r#"
+            Scrapes made the slowest requests of synthetic (1 of 2 combinations) slower, and no significant difference in 1 of 2.
+
             target       series   every       p50   scrapes       p99   scrapes     p99.9   scrapes       max   scrapes      CPU  verdict
             synthetic   100,123     5 s    202 µs  -1.89 µs    416 µs  -9.60 µs    543 µs  -30.1 µs    638 µs  -31.2 µs    -0.4%  no difference
             synthetic   100,123     5 s    198 µs  +8.03 µs    401 µs   +231 µs    487 µs  +44.8 ms    590 µs  +49.7 ms    -0.9%  slower
+            Note: Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It is not the difference of the figures beside it, which sum up the blocks with and without scrapes by themselves.
 
             Scrapes every 5 s of 100,123 series made no significant difference to the slowest requests of synthetic: p99.9 from 543 µs to 511 µs (-30.1 µs, simultaneous 95% interval -86.5 to 42.5 µs). A change smaller than this could have been missed: p99.9 by 91.5 µs, the maximum by 261 µs (8 pairs, power 90%).
               Latency Distribution (HdrHistogram)

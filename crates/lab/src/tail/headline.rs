@@ -1,0 +1,117 @@
+//! The verdict over all combinations in one sentence, for who reads no more than that.
+//!
+//! Made of the verdicts that the analysis gave; which combinations they are, its own sentence says.
+
+use crate::result::tail::{TailResult, Verdict};
+
+/// One sentence.
+pub(crate) fn of(result: &TailResult) -> String {
+    let all = result.analysis.cells.len();
+    let count = |verdict| result.analysis.cells.iter().filter(|cell| cell.verdict == verdict).count();
+    let void = count(Verdict::Void);
+    if all == 0 {
+        return "Nothing can be said: no combination was measured.".to_owned();
+    }
+    if void == all {
+        return match all {
+            1 => "Nothing can be said: the measurement is void.".to_owned(),
+            _ => format!("Nothing can be said: all {all} combinations are void."),
+        };
+    }
+    let found: Vec<String> = FINDINGS
+        .iter()
+        .filter(|(verdict, ..)| count(*verdict) > 0)
+        .map(|(verdict, before, after)| format!("{before} {}{after}", targets(result, *verdict)))
+        .collect();
+    let same = count(Verdict::NoDifference);
+    let mut sentence = match (found.is_empty(), same) {
+        (true, _) => {
+            let targets = targets(result, Verdict::NoDifference);
+            format!("Scrapes made no significant difference to the slowest requests of {targets}")
+        }
+        (false, 0) => format!("Scrapes {}", found.join(", and ")),
+        (false, some) => format!("Scrapes {}, and no significant difference in {some} of {all}", found.join(", ")),
+    };
+    if void > 0 {
+        sentence.push_str(&format!("; of {void} of {all} nothing can be said"));
+    }
+    sentence + "."
+}
+
+/// Verdicts that are findings, each with what is before its targets and behind them.
+const FINDINGS: [(Verdict, &str, &str); 3] = [
+    (Verdict::Slower, "made the slowest requests of", " slower"),
+    (Verdict::Failing, "made more requests of", " fail"),
+    (Verdict::Faster, "came with faster slowest requests of", ""),
+];
+
+/// Targets with this verdict, and in how many of their combinations where not in all.
+fn targets(result: &TailResult, verdict: Verdict) -> String {
+    let mut named: Vec<(&str, usize, usize)> = Vec::new();
+    for (cell, analysis) in result.cells.iter().zip(&result.analysis.cells) {
+        let name = cell.subject.name.as_str();
+        let at = named.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
+            named.push((name, 0, 0));
+            named.len() - 1
+        });
+        named[at].1 += usize::from(analysis.verdict == verdict);
+        named[at].2 += 1;
+    }
+    let shown: Vec<String> = named
+        .into_iter()
+        .filter(|(_, with_it, _)| *with_it > 0)
+        .map(|(name, with_it, all)| match with_it == all {
+            true => name.to_owned(),
+            false => format!("{name} ({with_it} of {all} combinations)"),
+        })
+        .collect();
+    match shown.as_slice() {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        only => only.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Experiment;
+    use crate::tail::synthetic;
+
+    /// Two cells of these targets, with these verdicts.
+    fn check(cells: &[(&str, Verdict)], sentence: &str) {
+        let file = synthetic::file(3, 8, 50_000.0);
+        let Experiment::Tail(mut tail) = file.experiment else { panic!("synthetic files are of this kind") };
+        let (cell, analysis) = (tail.cells[0].clone(), tail.analysis.cells[0].clone());
+        (tail.cells, tail.analysis.cells) = (Vec::new(), Vec::new());
+        for (name, verdict) in cells {
+            let (mut cell, mut analysis) = (cell.clone(), analysis.clone());
+            (cell.subject.name, analysis.verdict) = ((*name).to_owned(), *verdict);
+            tail.cells.push(cell);
+            tail.analysis.cells.push(analysis);
+        }
+        assert_eq!(of(&tail), sentence);
+    }
+
+    #[test]
+    fn one_sentence_whatever_was_found() {
+        use Verdict::{Failing, Faster, NoDifference, Slower, Void};
+        check(&[], "Nothing can be said: no combination was measured.");
+        check(&[("a", Void)], "Nothing can be said: the measurement is void.");
+        check(&[("a", Void), ("b", Void)], "Nothing can be said: all 2 combinations are void.");
+        check(&[("a", Slower)], "Scrapes made the slowest requests of a slower.");
+        check(
+            &[("a", NoDifference), ("b", NoDifference), ("c", NoDifference)],
+            "Scrapes made no significant difference to the slowest requests of a, b and c.",
+        );
+        check(
+            &[("a", NoDifference), ("b", Slower), ("b", NoDifference), ("b", Void)],
+            "Scrapes made the slowest requests of b (1 of 3 combinations) slower, and no significant difference in 2 of 4; of 1 of 4 \
+             nothing can be said.",
+        );
+        check(
+            &[("a", Failing), ("b", Slower), ("c", Faster)],
+            "Scrapes made the slowest requests of b slower, and made more requests of a fail, and came with faster slowest requests \
+             of c.",
+        );
+    }
+}
