@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use stillgate_load::{Bounds, Load, Mix, Pace, Target};
+use stillgate_load::{Bounds, Load, Mix, Pace, Protocol, Target};
 
 /// As `compare` asks by default.
 const CONNECTIONS: usize = 32;
@@ -106,6 +106,9 @@ fn cpu_a_request(server: &Child, address: std::net::SocketAddr) -> Result<f64> {
         pace: Pace::Closed,
         warm_up: Duration::ZERO,
         duration: WARM_UP,
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections: CONNECTIONS,
         threads: 1,
         cpus: Vec::new(),

@@ -52,7 +52,7 @@ fn values_that_make_no_sense() {
 #[test]
 fn addresses_that_cannot_be_asked() {
     check(&["127.0.0.1:80"], &["write http://127.0.0.1:80"]);
-    check(&["https://127.0.0.1/"], &["TLS", "http:// listener"]);
+    check(&["wss://127.0.0.1/"], &["\"wss\"", "http:// or https://"]);
     check(&["ftp://127.0.0.1/"], &["\"ftp\""]);
     check(&["http://127.0.0.1:99999/"], &["\"99999\" is no port"]);
     check(&["http://user@127.0.0.1/"], &["user name"]);

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Schedule, Target, run};
+use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Protocol, Schedule, Target, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
         warm_up: Duration::from_millis(500),
         duration: Duration::from_secs_f64(number(2, 5.0)?),
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections: number(1, 50.0)? as usize,
         threads: 1,
         cpus: if cpu >= 0.0 { vec![cpu as usize] } else { Vec::new() },

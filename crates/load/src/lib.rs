@@ -16,11 +16,13 @@ pub mod outcome;
 pub mod plan;
 pub mod present;
 pub mod target;
+pub mod tls;
 pub mod verdict;
 
 pub use engine::{LoadError, run};
 pub use mix::{Mix, MixErrors};
 pub use outcome::{ErrorKind, Errors, Interval, Latencies, Outcome, SelfWatch};
-pub use plan::{Arrivals, Bounds, Load, Pace, Schedule};
+pub use plan::{Arrivals, Bounds, Load, Pace, Protocol, Schedule};
 pub use target::{Target, TargetError};
+pub use tls::{Tls, TlsError, Trust};
 pub use verdict::{Note, Void};

@@ -51,6 +51,8 @@ pub struct Outcome {
     pub errors: Errors,
     /// Requests sent in all, warm-up included.
     pub sent: u64,
+    /// Those that were sent again, because the target ended their connection without looking at them (HTTP/2's GOAWAY).
+    pub sent_again: u64,
     /// Bytes received in the measured time.
     pub bytes_received: u64,
     /// Requests that were answered by the end of the measured time, a second: less than the intended rate where the
@@ -60,9 +62,9 @@ pub struct Outcome {
     pub rate_intended: Option<f64>,
     /// Latencies of the measured time.
     pub latencies: Latencies,
-    /// Time to establish a connection, in nanoseconds.
+    /// Time to establish a connection, TLS and the beginning of HTTP/2 included, in nanoseconds.
     pub connect: Histogram<u64>,
-    /// From the beginning of a send until the system had taken all of the request, in nanoseconds.
+    /// From the beginning of a send until the system had taken all of the request, in nanoseconds. Of HTTP/2 it is not known.
     pub send: Histogram<u64>,
     /// From the send to the first byte of the answer, in nanoseconds.
     pub first_byte: Histogram<u64>,
@@ -107,13 +109,13 @@ pub enum ErrorKind {
     Connect,
     /// The request could not be written.
     Send,
-    /// The connection broke while the answer was awaited.
+    /// The connection broke while the answer was awaited, or the target ended the stream.
     Receive,
     /// The connection ended before the answer was complete.
     Closed,
     /// No complete answer in time.
     Timeout,
-    /// The answer was not HTTP/1.
+    /// The answer was not HTTP.
     Malformed,
     /// The status was none of the expected.
     Status,

@@ -4,6 +4,7 @@
 
 use crate::mix::Mix;
 use crate::target::Target;
+use crate::tls::Tls;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,12 +15,19 @@ pub struct Load {
     pub target: Target,
     /// What is asked.
     pub mix: Mix,
+    /// How it is asked.
+    pub protocol: Protocol,
+    /// The TLS below that; none: plain TCP.
+    pub tls: Option<Tls>,
     /// How fast.
     pub pace: Pace,
     /// Load before the measured time, at the schedule's first rate; connections and caches are there when it ends.
     pub warm_up: Duration,
-    /// The measured time.
+    /// The measured time; where `requests` is given, the longest it may be ([`DURATION_UNBOUNDED`] for no such limit).
     pub duration: Duration,
+    /// Requests of the measured time, which ends with them: in a closed loop when the last was answered, in an open loop when the next
+    /// would be due. None: as many as there are in `duration`.
+    pub requests: Option<u64>,
     /// Connections over all threads, at least one a thread.
     pub connections: usize,
     /// Generator threads; each has its share of the connections and of the rate.
@@ -41,6 +49,38 @@ pub struct Load {
     pub bounds: Bounds,
     /// Of Poisson arrivals, the choice among a mix and its variables: the same seed gives the same run.
     pub seed: u64,
+}
+
+/// More than any run lasts: its requests are counted, not its time.
+pub const DURATION_UNBOUNDED: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+impl Load {
+    /// Requests that can be under way at once.
+    pub fn places(&self) -> usize {
+        self.connections * self.protocol.streams()
+    }
+}
+
+/// How a target is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// One request at a time on a connection.
+    Http1,
+    /// Over TLS agreed on by ALPN, otherwise with prior knowledge.
+    Http2 {
+        /// Requests under way at once on a connection, as far as the target allows them.
+        streams: usize,
+    },
+}
+
+impl Protocol {
+    /// Requests under way at once on a connection.
+    pub fn streams(self) -> usize {
+        match self {
+            Protocol::Http1 => 1,
+            Protocol::Http2 { streams } => streams,
+        }
+    }
 }
 
 /// How fast requests are made.

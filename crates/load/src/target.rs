@@ -1,7 +1,7 @@
 //! Who is asked: the parts of a URL that a connection and a request need.
 //!
 //! Strict, because a URL that is silently read as another one makes a measurement of something else: what a browser would
-//! mend (spaces, other scripts, `\`) is refused with what to write. TLS is not spoken.
+//! mend (spaces, other scripts, `\`) is refused with what to write.
 
 mod error;
 
@@ -17,7 +17,11 @@ pub struct Target {
     pub url: String,
     /// Where to connect to, in the order of preference; empty until a name was resolved.
     pub addresses: Vec<SocketAddr>,
-    /// The value of the Host field: lower case, without the port where it is 80.
+    /// Whether the URL asks for TLS (`https`).
+    pub is_secure: bool,
+    /// The host alone, lower case: what a certificate must be for.
+    pub name: String,
+    /// The value of the Host field: lower case, without the port where it is the scheme's.
     pub host: String,
     /// What is asked for; begins with `/`.
     pub path_and_query: String,
@@ -55,8 +59,6 @@ struct Authority {
     port: u16,
 }
 
-const PORT_DEFAULT: u16 = 80;
-
 /// Longest name in the DNS (RFC 1035 section 2.3.4).
 const HOST_BYTES_MAX: usize = 255;
 
@@ -67,7 +69,7 @@ fn read(url: &str) -> Result<(Target, Authority), TargetError> {
     if let Some((at, character)) = url.char_indices().find(|(_, c)| !in_url(*c)) {
         return Err(TargetError::BadCharacter { character, column: url[..at].chars().count() + 1 });
     }
-    let rest = without_scheme(url)?;
+    let (scheme, rest) = split_scheme(url)?;
     if rest.contains('#') {
         return Err(TargetError::Fragment);
     }
@@ -75,23 +77,41 @@ fn read(url: &str) -> Result<(Target, Authority), TargetError> {
     if authority.contains('@') {
         return Err(TargetError::UserInformation);
     }
-    let (host, port) = split(authority)?;
+    let (host, port) = split(authority, scheme.port())?;
     let address = address(host)?;
-    let host = match address {
-        Some(IpAddr::V6(address)) => format!("[{address}]"),
-        _ => host.to_ascii_lowercase(),
+    let (name, host) = match address {
+        Some(IpAddr::V6(address)) => (address.to_string(), format!("[{address}]")),
+        _ => (host.to_ascii_lowercase(), host.to_ascii_lowercase()),
     };
     let target = Target {
         url: url.to_owned(),
         addresses: address.into_iter().map(|address| SocketAddr::new(address, port)).collect(),
-        host: if port == PORT_DEFAULT { host.clone() } else { format!("{host}:{port}") },
+        is_secure: scheme == Scheme::Https,
+        name,
+        host: if port == scheme.port() { host.clone() } else { format!("{host}:{port}") },
         path_and_query: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
     };
     Ok((target, Authority { host, port }))
 }
 
-/// What is behind `http://`.
-fn without_scheme(url: &str) -> Result<&str, TargetError> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    /// The port of a URL that names none.
+    fn port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
+
+/// The scheme, and what is behind its `://`.
+fn split_scheme(url: &str) -> Result<(Scheme, &str), TargetError> {
     let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?', '#', '@']))
     else {
         let bare = url.trim_start_matches("http:").trim_start_matches('/');
@@ -99,9 +119,9 @@ fn without_scheme(url: &str) -> Result<&str, TargetError> {
         return Err(TargetError::NoScheme { meant: format!("http://{}", shown(bare)) });
     };
     match scheme.to_ascii_lowercase().as_str() {
-        "http" => Ok(rest),
+        "http" => Ok((Scheme::Http, rest)),
+        "https" => Ok((Scheme::Https, rest)),
         "" => Err(TargetError::NoScheme { meant: format!("http://{}", shown(rest)) }),
-        "https" | "wss" => Err(TargetError::Tls { scheme: scheme.to_ascii_lowercase() }),
         _ => Err(TargetError::OtherScheme { scheme: scheme.to_owned() }),
     }
 }
@@ -111,7 +131,7 @@ fn in_url(character: char) -> bool {
     character.is_ascii_graphic() && !matches!(character, '"' | '<' | '>' | '\\' | '`')
 }
 
-fn split(authority: &str) -> Result<(&str, u16), TargetError> {
+fn split(authority: &str, port_default: u16) -> Result<(&str, u16), TargetError> {
     let bad_host = || TargetError::BadHost { host: authority.to_owned() };
     if authority.parse::<Ipv6Addr>().is_ok() {
         return Err(bad_host());
@@ -126,13 +146,13 @@ fn split(authority: &str) -> Result<(&str, u16), TargetError> {
         return Err(TargetError::NoHost);
     }
     let port = match rest.strip_prefix(':') {
-        Some("") => PORT_DEFAULT,
+        Some("") => port_default,
         Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => match port.parse() {
             Ok(number) if number > 0 => number,
             _ => return Err(TargetError::BadPort { port: port.to_owned() }),
         },
         Some(port) => return Err(TargetError::BadPort { port: port.to_owned() }),
-        None if rest.is_empty() => PORT_DEFAULT,
+        None if rest.is_empty() => port_default,
         None => return Err(bad_host()),
     };
     Ok((host, port))
@@ -189,6 +209,10 @@ mod tests {
             ("http://[::1]", "[::1] / [::1]:80"),
             ("http://a_b.internal./x", "a_b.internal. /x "),
             ("http://h/a:b@c://d", "h /a:b@c://d "),
+            ("https://Example.com/x", "example.com /x "),
+            ("HTTPS://example.com:443", "example.com / "),
+            ("https://example.com:80/", "example.com:80 / "),
+            ("https://127.0.0.1", "127.0.0.1 / 127.0.0.1:443"),
         ] {
             check(url, want);
         }
@@ -206,9 +230,8 @@ mod tests {
             ("http:", "no scheme; write http://127.0.0.1:8080/"),
             ("://host", "no scheme; write http://host"),
             ("localhost/?next=http://a", "no scheme; write http://localhost/?next=http://a"),
-            ("https://localhost/", "https means TLS, which is not spoken yet; measure an http:// listener"),
-            ("WSS://localhost/", "wss means TLS"),
-            ("ws://localhost/", "cannot ask by \"ws\"; write a URL that begins with http://"),
+            ("WSS://localhost/", "cannot ask by \"WSS\""),
+            ("ws://localhost/", "cannot ask by \"ws\"; write a URL that begins with http:// or https://"),
             ("ftp://localhost/", "cannot ask by \"ftp\""),
             ("unix:///run/a.sock", "cannot ask by \"unix\""),
             ("http://ann:secret@host/", "remove it up to the @"),

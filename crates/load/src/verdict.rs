@@ -52,8 +52,8 @@ pub enum Note {
         answered: u64,
         /// Requests of the schedule.
         due: u64,
-        /// See [`crate::Load::connections`].
-        connections: usize,
+        /// See [`crate::Load::places`].
+        places: usize,
         /// See [`crate::SelfWatch::cpu_share_max`].
         cpu_share: f64,
     },
@@ -66,6 +66,25 @@ pub enum Note {
     GeneratorKeptWaiting {
         /// See [`crate::SelfWatch::cpu_wait_share_max`].
         share: f64,
+    },
+    /// Fewer requests were made than were asked for.
+    FewerRequests {
+        /// Made.
+        made: u64,
+        /// Asked for.
+        of: u64,
+    },
+    /// The target allows fewer streams on a connection than were asked for.
+    FewerStreams {
+        /// The fewest that it allowed.
+        allowed: usize,
+        /// Asked for.
+        of: usize,
+    },
+    /// Requests that the target did not look at before it ended their connection, and that were sent again.
+    SentAgain {
+        /// How many.
+        requests: u64,
     },
     /// The generator was to go before other programs, and the system did not let it; see [`crate::Load::realtime`].
     NotFirst,
@@ -148,10 +167,10 @@ impl fmt::Display for Void {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::FellBehind { answered, due, connections, cpu_share } => write!(
+            Note::FellBehind { answered, due, places, cpu_share } => write!(
                 f,
                 "only {answered} of {due} requests were answered in the measured time, the others waited: the target is too slow for \
-                 this rate or gone, or {connections} connections are too few (the generator's busiest thread used {:.0}% of its CPU)",
+                 this rate or gone, or {places} requests under way are too few for it (the generator's busiest thread used {:.0}% of its CPU)",
                 cpu_share * 100.0
             ),
             Note::GeneratorFull { cpu_share } => write!(
@@ -165,6 +184,21 @@ impl fmt::Display for Note {
                 "another program had the generator's CPU for {:.1}% of the time, so the target can perhaps do more than this; pin \
                  the generator to CPUs that everything else leaves alone",
                 share * 100.0
+            ),
+            Note::FewerRequests { made, of } => write!(
+                f,
+                "only {made} of {of} requests were made: the measured time was over before, or nothing was answered for as long as a \
+                 request may take"
+            ),
+            Note::FewerStreams { allowed, of } => write!(
+                f,
+                "the target allows {allowed} streams on a connection, so there were no more, instead of {of}; ask for more connections \
+                 where more requests are to be under way"
+            ),
+            Note::SentAgain { requests } => write!(
+                f,
+                "the target ended connections (GOAWAY) without looking at all their requests, and {requests} times one was sent again on \
+                 another connection; latency counts from the first send"
             ),
             Note::NotFirst => f.write_str(
                 "the generator does not go before other programs: the system refused it real-time priority; run it as root or with \
@@ -209,8 +243,8 @@ mod tests {
             assert!(words.iter().all(|word| text.contains(word)), "{text}");
         };
         check(
-            Note::FellBehind { answered: 117, due: 1000, connections: 50, cpu_share: 0.31 },
-            &["117 of 1000", "50 connections", "31%"],
+            Note::FellBehind { answered: 117, due: 1000, places: 50, cpu_share: 0.31 },
+            &["117 of 1000", "50 requests under way", "31%"],
         );
         check(Note::GeneratorFull { cpu_share: 0.97 }, &["97%", "more threads"]);
         check(Note::GeneratorKeptWaiting { share: 0.25 }, &["25.0%", "alone"]);

@@ -9,7 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use stillgate_load::outcome::histogram;
 use stillgate_load::present::table;
 use stillgate_load::{
-    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Note, Outcome, Pace, Schedule, SelfWatch, Target, Void,
+    Arrivals, Bounds, ErrorKind, Errors, Latencies, Load, Mix, Note, Outcome, Pace, Protocol, Schedule, SelfWatch,
+    Target, Void,
 };
 
 fn load(pace: Pace, threads: usize) -> Load {
@@ -20,6 +21,9 @@ fn load(pace: Pace, threads: usize) -> Load {
         pace,
         warm_up: Duration::ZERO,
         duration: Duration::from_secs(10),
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections: 50,
         threads,
         cpus: Vec::new(),
@@ -61,6 +65,7 @@ fn outcome() -> Outcome {
         interrupted: false,
         errors: Errors::default(),
         sent: 200_000,
+        sent_again: 0,
         bytes_received: 20_772_000,
         rate_achieved: 19_997.5,
         rate_intended: Some(20_000.0),
@@ -91,8 +96,8 @@ fn with_errors() -> Outcome {
     outcome.self_watch.missed_starts = 1;
     (outcome.cut_off, outcome.interrupted) = (3, true);
     outcome.drain = Duration::from_secs(1);
-    let (answered, connections, cpu_share) = (199_985, 50, 0.431);
-    outcome.notes = vec![Note::FellBehind { answered, due: 210_000, connections, cpu_share }, Note::NotFirst];
+    let (answered, places, cpu_share) = (199_985, 50, 0.431);
+    outcome.notes = vec![Note::FellBehind { answered, due: 210_000, places, cpu_share }, Note::NotFirst];
     outcome
 }
 
@@ -120,6 +125,7 @@ fn empty() -> Outcome {
         answered_in_time: 0,
         drain: Duration::ZERO,
         sent: 0,
+        sent_again: 0,
         bytes_received: 0,
         rate_achieved: 0.0,
         rate_intended: None,

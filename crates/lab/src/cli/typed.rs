@@ -17,7 +17,7 @@ const HEADER: [&str; 2] = ["--header", "-H"];
 const BODY: &str = "--body";
 
 /// Flags without a value that may stand before `H` in one word.
-const FLAGS_BEFORE: &str = "q";
+const FLAGS_BEFORE: &str = "qk";
 
 /// The arguments of this process, its name left out. What is not text is in no argument that is understood.
 pub(crate) fn typed() -> Vec<String> {

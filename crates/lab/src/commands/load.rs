@@ -1,8 +1,9 @@
 //! `stillgate-lab load`: one run of the load generator, shown live and as a result.
 //!
 //! A run that says nothing about the target is not passed off as one that does: it ends with [`EXIT_VOID`]. Failed requests are a
-//! finding, not a failure of the command; whoever wants to act on them reads `errors` of the JSON.
+//! finding, not a failure of the command; a script that wants them to be one says so by `--fail-if`.
 
+pub(crate) mod fail_if;
 mod plan;
 
 use crate::cli::typed::typed;
@@ -18,6 +19,7 @@ use crate::stdout::show;
 use crate::stop::{self, EXIT_INTERRUPTED};
 use crate::target::placement;
 use clap::Args;
+use fail_if::Condition;
 use std::fs::{self, File};
 use std::io::LineWriter;
 use std::net::IpAddr;
@@ -30,19 +32,26 @@ use stillgate_load::{Interval, Load, LoadError, Outcome};
 /// Exit code of a run that is void.
 const EXIT_VOID: u8 = 3;
 
+/// Exit code of a run of which a condition of `--fail-if` holds.
+const EXIT_CONDITION: u8 = 4;
+
 /// `stillgate-lab load`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 With --rate, requests start by a schedule, whatever the server does, and latency counts from the intended start (corrected) and \
 from the send (uncorrected). Without, each connection sends its next request when the last was answered.
 
-Exit codes: 0 the run is done, failed requests included (they are in the table, and as `errors` in the JSON); 3 the run is void, \
-it says more about this generator than about the server; 2 it could not be done; 130 it was ended before anything was measured. \
-Ctrl-C ends a run early with the figures so far; once more, at once and without them.
+Exit codes: 0 the run is done, failed requests included (they are in the table, and as `errors` in the JSON); 4 a --fail-if \
+condition holds; 3 the run is void, it says more about this generator than about the server, and no condition is judged; 2 it could not \
+be done; 130 it was ended before anything was measured. Ctrl-C ends a run early with the figures so far; once more, at once and without them.
 
 After the measured time the generator waits, for up to --timeout, for what is still under way or was due and found no free connection; \
 Ctrl-C ends that, too. Where the server breaks or refuses connections, one new connection is tried at a time, with pauses of 10 to \
 100 ms, and what is due meanwhile waits.
+
+--fail-if takes METRIC > VALUE, with <, >= or <= as well. Metrics: errors (a number, or a share such as 1%: all requests that did not \
+get the answer they should have got, starts that never came about included), p50, p99, p99.9 and any other percentile, max (all from \
+the intended start), rate (answers a second), requests (answers).
 
 Examples:
   20,000 requests a second over 50 connections, result also as JSON:
@@ -51,10 +60,12 @@ Examples:
     stillgate-lab load http://127.0.0.1:8080/ --duration 10s --connections 64
   A ramp, requests arriving as from many independent users:
     stillgate-lab load http://127.0.0.1:8080/ --rate 1k --rate-end 20k --poisson --duration 60s
+  As a check in CI, 10,000 requests over TLS and HTTP/2:
+    stillgate-lab load https://127.0.0.1:8443/ --http2 --cacert ca.pem --requests 10k --fail-if 'errors>0' --fail-if 'p99>20ms'
   What was recorded in a browser, a log for the HdrHistogram plotters beside it:
     stillgate-lab load http://127.0.0.1:8080/ --rate 500 --mix recording.har --hdr-log run.hlog")]
 pub(crate) struct LoadArguments {
-    /// Who is asked, e.g. http://127.0.0.1:8080/path
+    /// Who is asked, e.g. http://127.0.0.1:8080/path or https://example.com/
     #[arg(value_name = "URL")]
     url: String,
     /// Requests a second, e.g. 500 or 20k; without it, a closed loop
@@ -66,12 +77,30 @@ pub(crate) struct LoadArguments {
     /// Requests arrive as from many independent users instead of evenly
     #[arg(long, requires = "rate")]
     poisson: bool,
-    /// The measured time
-    #[arg(long, short, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
-    duration: Duration,
+    /// The measured time; 10s by default, and without an end where --requests is given
+    #[arg(long, short, value_name = "TIME", value_parser = values::duration)]
+    duration: Option<Duration>,
+    /// End after so many requests of the measured time
+    #[arg(long, short = 'n', value_name = "N", value_parser = values::positive)]
+    requests: Option<usize>,
     /// Connections, over all threads
     #[arg(long, short, value_name = "N", default_value = "50", value_parser = values::positive)]
     connections: usize,
+    /// Speak HTTP/2: over TLS by ALPN, otherwise with prior knowledge
+    #[arg(long)]
+    http2: bool,
+    /// Requests under way at once on each connection
+    #[arg(long, value_name = "N", default_value = "1", requires = "http2", value_parser = values::positive)]
+    streams: usize,
+    /// Take certificates of the authorities in this file (PEM) instead of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Take any certificate
+    #[arg(long, short = 'k')]
+    insecure: bool,
+    /// The name asked for in TLS (SNI) and expected in the certificate, instead of the URL's
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
     /// Generator threads; by default one for each of the --cpus, or half as many as there are CPUs
     #[arg(long, short, value_name = "N", value_parser = values::positive)]
     threads: Option<usize>,
@@ -118,6 +147,9 @@ pub(crate) struct LoadArguments {
     /// The share of requests that may be late before the run is void
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
     late_share: f64,
+    /// Exit with code 4 where this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a list with commas
+    #[arg(long, value_name = "CONDITION", value_delimiter = ',', value_parser = fail_if::condition)]
+    fail_if: Vec<Condition>,
     /// Of everything random: the same seed makes the same requests at the same times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -148,10 +180,16 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
         log.finish()?;
     }
     let text = table(&outcome, &load);
+    let mut result = LoadResult::of(&load, &outcome, points, mix_sha256)?;
+    result.conditions = fail_if::judge(&arguments.fail_if, &result.run)?;
+    let code = exit_code(&result);
+    for judged in result.conditions.iter().filter(|judged| judged.holds) {
+        eprintln!("stillgate-lab: --fail-if {}: it is {}", judged.condition, judged.found);
+    }
     match json {
         Some(json) => {
             let on_stdout = json.path() == Path::new("-");
-            json.finish(&result_file(&load, &outcome, points, mix_sha256)?)?;
+            json.finish(&ResultFile::new(typed(), environment::gather(), Experiment::Load(Box::new(result))))?;
             if !on_stdout {
                 show(text)?;
             } else if !arguments.quiet {
@@ -160,7 +198,14 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
         }
         None => show(text)?,
     }
-    Ok(if outcome.void.is_empty() { 0 } else { EXIT_VOID })
+    Ok(code)
+}
+
+fn exit_code(result: &LoadResult) -> u8 {
+    if result.void {
+        return EXIT_VOID;
+    }
+    if result.conditions.iter().any(|judged| judged.holds) { EXIT_CONDITION } else { 0 }
 }
 
 /// The run, shown and logged while it goes on.
@@ -191,11 +236,6 @@ fn observe(load: &Load, quiet: bool, mut log: Option<&mut Log>) -> Result<(Outco
         (Err(error), None) => Err(Error::new(error.to_string())),
         (Ok(outcome), None) => Ok((outcome, points)),
     }
-}
-
-fn result_file(load: &Load, outcome: &Outcome, points: Vec<Point>, mix_sha256: Option<String>) -> Result<ResultFile> {
-    let result = LoadResult::of(load, outcome, points, mix_sha256)?;
-    Ok(ResultFile::new(typed(), environment::gather(), Experiment::Load(Box::new(result))))
 }
 
 /// The interval log, with its path for messages.

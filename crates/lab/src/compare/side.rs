@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use stillgate_load::outcome::ERROR_EXAMPLES_MAX;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Schedule, Target};
+use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Protocol, Schedule, Target};
 
 /// Before the open loop's measured time: its connections are opened in it.
 const LEAD_IN: Duration = Duration::from_millis(50);
@@ -239,6 +239,9 @@ impl<'a> Asking<'a> {
             pace,
             warm_up,
             duration,
+            requests: None,
+            protocol: Protocol::Http1,
+            tls: None,
             connections: self.connections,
             threads,
             cpus: self.cpus.to_vec(),

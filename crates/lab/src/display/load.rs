@@ -7,8 +7,9 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
+use stillgate_load::plan::DURATION_UNBOUNDED;
 use stillgate_load::present::units;
-use stillgate_load::{Interval, Load, Pace, outcome};
+use stillgate_load::{Interval, Load, Pace, Protocol, outcome};
 
 /// A run while it goes on; the terminal is left clean when it is dropped.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct LoadDisplay {
     total: Histogram<u64>,
     requests: u64,
     errors: u64,
+    /// Where requests are counted and not time.
+    requests_max: Option<u64>,
 }
 
 const TEMPLATE: &str = "{prefix} [{bar:24}] {msg}";
@@ -26,7 +29,8 @@ const TEMPLATE: &str = "{prefix} [{bar:24}] {msg}";
 impl LoadDisplay {
     pub(crate) fn new(load: &Load) -> LoadDisplay {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(Some(milliseconds(load.duration)), ProgressDrawTarget::stderr());
+            let length = load.requests.unwrap_or(milliseconds(load.duration));
+            let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template(TEMPLATE).expect("a constant template, tried by a test");
             bar.set_style(style.progress_chars("=> "));
             bar.set_prefix(units::shortened(&load.target.url).into_owned());
@@ -36,7 +40,7 @@ impl LoadDisplay {
             Some(bar) => bar.set_message(beginning(load)),
             None => eprintln!("{}: {}", units::shortened(&load.target.url), beginning(load)),
         }
-        LoadDisplay { bar, total: outcome::histogram(), requests: 0, errors: 0 }
+        LoadDisplay { bar, total: outcome::histogram(), requests: 0, errors: 0, requests_max: load.requests }
     }
 
     /// The next stretch.
@@ -51,10 +55,16 @@ impl LoadDisplay {
         let last = figures(interval.requests, interval.errors, interval.length, latencies);
         match &self.bar {
             Some(bar) => {
-                let left = interval.of.saturating_sub(end);
                 let total = figures(self.requests, self.errors, end, &self.total);
-                bar.set_position(milliseconds(end));
-                bar.set_message(format!("{} s left\n  now    {last}\n  so far {total}", left.as_secs_f64().round()));
+                let (done, left) = match self.requests_max {
+                    Some(max) => (self.requests, format!("{} requests", max.saturating_sub(self.requests))),
+                    None => {
+                        let left = interval.of.saturating_sub(end);
+                        (milliseconds(end), format!("{} s", left.as_secs_f64().round()))
+                    }
+                };
+                bar.set_position(done);
+                bar.set_message(format!("{left} left\n  now    {last}\n  so far {total}"));
             }
             None => eprintln!("{:>6.1} s  {last}", end.as_secs_f64()),
         }
@@ -80,7 +90,17 @@ fn beginning(load: &Load) -> String {
         true => String::new(),
         false => format!(" after {:?} of warm-up", load.warm_up),
     };
-    format!("{pace} for {:?}{warm_up}, connections: {}, threads: {}", load.duration, load.connections, load.threads)
+    let length = match load.requests {
+        Some(requests) => format!("{requests} requests, "),
+        None => String::new(),
+    };
+    let time = if load.duration < DURATION_UNBOUNDED { format!(" for {:?}", load.duration) } else { String::new() };
+    let streams = match load.protocol {
+        Protocol::Http1 => String::new(),
+        Protocol::Http2 { streams } => format!(" of HTTP/2, streams on each: {streams}"),
+    };
+    let Load { connections, threads, .. } = load;
+    format!("{length}{pace}{time}{warm_up}, connections: {connections}{streams}, threads: {threads}")
 }
 
 /// `  19998/s  p50 1.20 ms  p99 3.40 ms  max 8.10 ms  0 errors`

@@ -7,7 +7,8 @@ use crate::result::tail::Point;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use stillgate_load::{Arrivals, Load, Outcome, Pace};
+use stillgate_load::plan::DURATION_UNBOUNDED;
+use stillgate_load::{Arrivals, Load, Outcome, Pace, Protocol};
 
 /// What scripts read is at the top: counts, and percentiles in microseconds. All of it but the bytes follows from `run`, `parts` and
 /// what was asked.
@@ -68,6 +69,12 @@ pub(crate) struct LoadResult {
     /// Bytes received in the measured time.
     #[serde(default)]
     pub(crate) bytes_received: u64,
+    /// Requests sent again, because the target ended their connection without looking at them.
+    #[serde(default)]
+    pub(crate) sent_again: u64,
+    /// What `--fail-if` asked for, and what came of it; a void run is not judged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) conditions: Vec<Judged>,
     /// Starts that were due and never came about, for no connection became free.
     #[serde(default)]
     pub(crate) missed_starts: u64,
@@ -104,6 +111,17 @@ pub(crate) struct LoadResult {
     pub(crate) points: Vec<Point>,
 }
 
+/// A condition of `--fail-if`, held against the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Judged {
+    /// As it was typed.
+    pub(crate) condition: String,
+    /// What was measured of it, in words.
+    pub(crate) found: String,
+    /// Whether it holds, so that the run failed.
+    pub(crate) holds: bool,
+}
+
 /// What was decided before the run, beside what stands at the top.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LoadDesign {
@@ -113,8 +131,17 @@ pub(crate) struct LoadDesign {
     pub(crate) rate_end: Option<f64>,
     /// `uniform` or `poisson`; none in a closed loop.
     pub(crate) arrivals: Option<String>,
-    /// The time that was to be measured.
-    pub(crate) duration_s: f64,
+    /// The time that was to be measured, at most; none where only requests were counted.
+    pub(crate) duration_s: Option<f64>,
+    /// Requests that were to be made; none: as many as fit the time.
+    #[serde(default)]
+    pub(crate) requests: Option<u64>,
+    /// `HTTP/1.1` or `HTTP/2`.
+    #[serde(default)]
+    pub(crate) protocol: Option<String>,
+    /// Of HTTP/2, requests under way at once on a connection.
+    #[serde(default)]
+    pub(crate) streams: Option<usize>,
     /// Load before it.
     pub(crate) warm_up_s: f64,
     /// A request without a complete answer for so long has failed.
@@ -158,7 +185,10 @@ impl LoadDesign {
             rate: schedule.map(|schedule| schedule.rate),
             rate_end: schedule.map(|schedule| schedule.rate_end),
             arrivals: arrivals.map(str::to_owned),
-            duration_s: load.duration.as_secs_f64(),
+            duration_s: (load.duration < DURATION_UNBOUNDED).then_some(load.duration.as_secs_f64()),
+            requests: load.requests,
+            protocol: Some(if load.protocol == Protocol::Http1 { "HTTP/1.1" } else { "HTTP/2" }.to_owned()),
+            streams: (load.protocol != Protocol::Http1).then_some(load.protocol.streams()),
             warm_up_s: load.warm_up.as_secs_f64(),
             timeout_s: load.timeout.as_secs_f64(),
             interval_s: load.interval.as_secs_f64(),
@@ -202,6 +232,8 @@ impl LoadResult {
             rate_intended: run.rate_intended,
             rate_achieved: run.rate_achieved,
             bytes_received: outcome.bytes_received,
+            sent_again: outcome.sent_again,
+            conditions: Vec::new(),
             missed_starts: watch.missed_starts,
             cpu_share_max: watch.cpu_share_max,
             realtime: watch.realtime,

@@ -79,6 +79,7 @@ mod tests {
             interrupted: false,
             errors,
             sent: 10,
+            sent_again: 0,
             bytes_received: 700,
             rate_achieved: 28.0,
             rate_intended: Some(40.0),

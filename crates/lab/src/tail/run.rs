@@ -17,7 +17,7 @@ use crate::tail::{analysis, readable};
 use crate::target::{MetricsAddress, Started, Upstream, make_series, mix, schedule};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Schedule, Target};
+use stillgate_load::{Arrivals, Bounds, Interval, Load, Outcome, Pace, Protocol, Schedule, Target};
 
 /// Points that a block's time series has, about.
 const POINTS: u32 = 50;
@@ -294,6 +294,9 @@ fn load(design: &TailDesign, planned: &PlannedCell, target: &Started) -> Result<
         pace: Pace::Open(Schedule { rate: design.rate, rate_end: design.rate, arrivals: Arrivals::Uniform }),
         warm_up: Duration::from_secs_f64(design.lead_in_s),
         duration,
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections: design.connections,
         threads: threads.min(design.connections),
         cpus: cpus.clone(),

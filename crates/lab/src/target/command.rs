@@ -54,6 +54,9 @@ pub(super) fn fill(word: &str, place: &Place<'_>) -> String {
 /// Where a URL's exposition is.
 fn metrics_address(url: &str) -> Result<MetricsAddress> {
     let target = Target::resolve(url).map_err(|error| format!("metrics {url:?}: {error}"))?;
+    if target.is_secure {
+        return Err(format!("metrics {url:?}: scrapes are made without TLS; name an http:// listener").into());
+    }
     let address = target.addresses.first().ok_or_else(|| format!("metrics {url:?}: it has no address"))?;
     Ok(MetricsAddress { address: *address, path: target.path_and_query })
 }

@@ -3,43 +3,52 @@
 //! Small, because there may be tens of thousands: bytes are kept only where a request was not taken whole or a head
 //! came in pieces. It neither waits nor counts.
 
+use super::link::Link;
 use super::response::Answer;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::tls::Tls;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 /// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Closed,
+    /// TLS and HTTP/2 are begun in it, too.
     Connecting,
-    /// Open, and nothing is asked.
+    /// Open, and nothing is asked; of HTTP/2, nothing is asked of it but of its streams.
     Idle,
     /// A request was begun, and its answer is not complete.
     Asked,
 }
 
+/// What is known of a request under way.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Request {
+    /// In its mix.
+    pub(super) entry: u32,
+    /// Whether the answer has begun.
+    pub(super) answering: bool,
+    pub(super) intended_ns: u64,
+    /// When the send began.
+    pub(super) sent_ns: u64,
+}
+
 /// A place for a connection; the sockets in it come and go.
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: Option<OwnedFd>,
+    link: Option<Link>,
     /// Counts the sockets, so that an event of the last is not taken for one of this.
     pub(super) generation: u32,
     pub(super) stage: Stage,
     /// Whether this socket ever gave an answer.
     pub(super) proven: bool,
-    /// Whether the answer has begun.
-    pub(super) answering: bool,
     /// Why no more of the request can be written; its answer may have come nonetheless.
-    pub(super) send_error: Option<Errno>,
-    /// Of the request under way, in its mix.
-    pub(super) entry: u32,
-    pub(super) intended_ns: u64,
-    /// When the send began; of a connection that is being opened, when that began.
-    pub(super) sent_ns: u64,
+    pub(super) send_error: Option<io::Error>,
+    /// The one under way; of a connection that is being opened, it was sent when that began.
+    pub(super) request: Request,
     pub(super) answer: Answer,
     unsent: Option<Box<Rest>>,
     kept: Option<Box<Rest>>,
@@ -62,15 +71,12 @@ struct Rest {
 impl Connection {
     pub(super) fn closed() -> Self {
         Connection {
-            socket: None,
+            link: None,
             generation: 0,
             stage: Stage::Closed,
             proven: false,
-            answering: false,
             send_error: None,
-            entry: 0,
-            intended_ns: 0,
-            sent_ns: 0,
+            request: Request::default(),
             answer: Answer::default(),
             unsent: None,
             kept: None,
@@ -78,7 +84,7 @@ impl Connection {
     }
 
     /// Begins to connect; the socket tells by becoming writable.
-    pub(super) fn open(&mut self, to: SocketAddr, from: Option<IpAddr>, now_ns: u64) -> Result<BorrowedFd<'_>, Errno> {
+    pub(super) fn open(&mut self, to: SocketAddr, from: Option<IpAddr>, now_ns: u64) -> Result<&OwnedFd, Errno> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
@@ -95,22 +101,42 @@ impl Connection {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        (self.stage, self.sent_ns, self.proven) = (Stage::Connecting, now_ns, false);
-        let socket: &OwnedFd = self.socket.insert(socket);
-        Ok(socket.as_fd())
+        (self.stage, self.request.sent_ns, self.proven) = (Stage::Connecting, now_ns, false);
+        Ok(self.link.insert(Link::new(socket)).socket())
     }
 
-    /// What came of connecting.
-    pub(super) fn connected(&self) -> Result<(), Errno> {
-        match &self.socket {
-            Some(socket) => sockopt::socket_error(socket)?,
-            None => Err(Errno::NOTCONN),
+    /// Goes on with connecting; whether that is over, TLS included.
+    pub(super) fn connected(&mut self, tls: Option<&Tls>) -> io::Result<bool> {
+        let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
+        sockopt::socket_error(link.socket())??;
+        match tls {
+            None => Ok(true),
+            Some(tls) => link.handshake(tls),
         }
+    }
+
+    /// Gives its link to who speaks HTTP/2 on it.
+    pub(super) fn take_link(&mut self) -> Option<Link> {
+        self.link.take()
+    }
+
+    /// The socket told of something; `ending`: the peer will send no more.
+    #[inline]
+    pub(super) fn woken(&mut self, ending: bool) {
+        if let Some(link) = &mut self.link {
+            link.woken(ending);
+        }
+    }
+
+    /// Whether a short read means that all was read.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_plain)
     }
 
     /// Closes it, whatever it was at; the answer is to be reset by its reader.
     pub(super) fn close(&mut self) {
-        self.socket = None;
+        self.link = None;
         self.generation = self.generation.wrapping_add(1);
         self.stage = Stage::Closed;
         (self.send_error, self.unsent, self.kept) = (None, None, None);
@@ -118,14 +144,15 @@ impl Connection {
 
     /// Writes a request; whether all of it was taken. What was not, [`Connection::flush`] writes when it can.
     #[inline]
-    pub(super) fn send(&mut self, request: &[u8]) -> Result<bool, Errno> {
-        let written = match self.write(request) {
+    pub(super) fn send(&mut self, request: &[u8]) -> io::Result<bool> {
+        let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
+        let written = match link.write(request) {
             Ok(written) => written,
-            Err(Errno::AGAIN) => 0,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
         if written == request.len() {
-            return Ok(true);
+            return Ok(link.is_flushed());
         }
         self.unsent = Some(Box::new(Rest { bytes: request[written..].to_vec(), done: 0 }));
         self.flush()
@@ -134,36 +161,31 @@ impl Connection {
     /// Whether some of the request is still to be written.
     #[inline]
     pub(super) fn is_sending(&self) -> bool {
-        self.unsent.is_some()
+        self.unsent.is_some() || self.link.as_ref().is_some_and(|link| !link.is_flushed())
     }
 
     /// Writes on until the system takes no more: only then will it tell when it does again. Whether all was taken.
-    pub(super) fn flush(&mut self) -> Result<bool, Errno> {
-        let Some(mut rest) = self.unsent.take() else { return Ok(true) };
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        let link = self.link.as_mut().ok_or(Errno::NOTCONN)?;
+        link.flush()?;
+        let Some(mut rest) = self.unsent.take() else { return Ok(link.is_flushed()) };
         while rest.done < rest.bytes.len() {
-            match self.write(&rest.bytes[rest.done..]) {
+            match link.write(&rest.bytes[rest.done..]) {
                 Ok(written) => rest.done += written,
-                Err(Errno::AGAIN) => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.unsent = Some(rest);
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(link.is_flushed())
     }
 
     /// Reads what has come; zero: the peer will send no more.
     #[inline]
-    pub(super) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let Some(socket) = &self.socket else { return Err(Errno::NOTCONN) };
-        loop {
-            match recv(socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((_, length)) => return Ok(length),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.link.as_mut().ok_or(Errno::NOTCONN)?.read(buffer)
     }
 
     /// Keeps the beginning of a head for the next read.
@@ -183,16 +205,5 @@ impl Connection {
         let Some(kept) = &self.kept else { return 0 };
         buffer[..kept.bytes.len()].copy_from_slice(&kept.bytes);
         kept.bytes.len()
-    }
-
-    #[inline]
-    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let Some(socket) = &self.socket else { return Err(Errno::NOTCONN) };
-        loop {
-            match send(socket, bytes, SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => {}
-                other => return other,
-            }
-        }
     }
 }

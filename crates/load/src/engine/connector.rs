@@ -4,8 +4,8 @@
 //! pauses that double. It decides only; sockets are opened by who owns them.
 
 use super::sources::Endpoints;
-use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 /// Attempts under way at once in a thread: a target's queue of connections not yet accepted is often 128 long.
@@ -45,7 +45,7 @@ pub(super) struct Connector {
     /// Whether some connection was ever open.
     reached: bool,
     /// The last failure.
-    failure: Option<(SocketAddr, Errno)>,
+    failure: Option<(SocketAddr, io::Error)>,
 }
 
 impl Connector {
@@ -111,7 +111,7 @@ impl Connector {
     }
 
     /// An attempt failed; its connection is to be tried again.
-    pub(super) fn failed(&mut self, number: usize, error: Errno, now_ns: u64) {
+    pub(super) fn failed(&mut self, number: usize, error: io::Error, now_ns: u64) {
         self.connecting -= 1;
         self.add(number);
         self.failure = Some((self.endpoints.destinations[self.destination], error));
@@ -137,8 +137,9 @@ impl Connector {
     }
 
     /// Why nothing can be opened: all was tried, and nothing ever was open.
-    pub(super) fn unreachable(&self) -> Option<(SocketAddr, Errno)> {
-        self.failure.filter(|_| !self.reached && self.pause_ns > 0)
+    pub(super) fn unreachable(&mut self) -> Option<(SocketAddr, io::Error)> {
+        let is_given_up = !self.reached && self.pause_ns > 0;
+        self.failure.take_if(|_| is_given_up)
     }
 
     /// The destination that is tried, for telling that it was tried for too long.
@@ -172,6 +173,10 @@ mod tests {
         Connector::new(Endpoints { destinations, sources: Vec::new() }, connections, 0, 1)
     }
 
+    fn refused() -> io::Error {
+        io::ErrorKind::ConnectionRefused.into()
+    }
+
     fn taken(connector: &mut Connector, now_ns: u64) -> usize {
         std::iter::from_fn(|| connector.next(now_ns)).count()
     }
@@ -199,16 +204,16 @@ mod tests {
         assert_eq!(taken(&mut connector, 0), CONNECTING_MAX);
         // All fail at once: that is one failure.
         for number in 0..CONNECTING_MAX {
-            connector.failed(number, Errno::CONNREFUSED, 0);
+            connector.failed(number, refused(), 0);
         }
         let mut now = 0;
         for pause_ms in [10, 20, 40, 80, 100, 100] {
             assert_eq!(taken(&mut connector, now + pause_ms * MS - 1), 0, "before {pause_ms} ms");
             now += pause_ms * MS;
             assert_eq!(taken(&mut connector, now), 1, "after {pause_ms} ms");
-            connector.failed(0, Errno::CONNREFUSED, now);
+            connector.failed(0, refused(), now);
         }
-        assert_eq!(connector.unreachable(), None);
+        assert!(connector.unreachable().is_none());
         assert_eq!(taken(&mut connector, now + 100 * MS), 1);
         connector.succeeded();
         assert_eq!(taken(&mut connector, now + 100 * MS), 1);
@@ -221,11 +226,11 @@ mod tests {
         let mut connector = connector(&["[::1]:1", "127.0.0.1:1"], 3);
         let number = connector.next(0).unwrap();
         assert!(connector.ends(number).0.is_ipv6());
-        connector.failed(number, Errno::CONNREFUSED, 0);
-        assert_eq!(connector.unreachable(), None);
+        connector.failed(number, refused(), 0);
+        assert!(connector.unreachable().is_none());
         let number = connector.next(0).unwrap();
         assert!(connector.ends(number).0.is_ipv4());
-        connector.failed(number, Errno::CONNREFUSED, 0);
-        assert_eq!(connector.unreachable().unwrap().1, Errno::CONNREFUSED);
+        connector.failed(number, refused(), 0);
+        assert_eq!(connector.unreachable().unwrap().1.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -9,7 +9,7 @@ use super::schedule::requests_due;
 use super::sources::Endpoints;
 use super::worker::{Common, Finished, Report, Wires, work};
 use crate::outcome::{ERROR_EXAMPLES_MAX, Errors, Interval, Latencies, Outcome, histogram};
-use crate::plan::{Load, Pace};
+use crate::plan::{DURATION_UNBOUNDED, Load, Pace};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -61,6 +61,9 @@ pub fn run(load: &Load, interrupt: &AtomicBool, observe: &mut dyn FnMut(&Interva
     })
 }
 
+/// What is longer has no end.
+const DURATION_MAX: Duration = Duration::from_secs(DURATION_UNBOUNDED.as_secs() - 1);
+
 fn validate(load: &Load) -> Result<(), LoadError> {
     let invalid = |what| Err(LoadError::Invalid(what));
     if load.threads == 0 {
@@ -72,7 +75,19 @@ fn validate(load: &Load) -> Result<(), LoadError> {
     if load.duration.is_zero() || load.interval.is_zero() || load.timeout.is_zero() {
         return invalid("duration, interval and timeout must be above zero");
     }
+    if load.requests == Some(0) || load.protocol.streams() == 0 {
+        return invalid("a run needs at least one request, and a connection at least one stream");
+    }
+    if load.tls.is_some() != load.target.is_secure {
+        return invalid("TLS goes with an https:// target, and with no other");
+    }
+    if load.duration > DURATION_MAX && load.requests.is_none() {
+        return invalid("a run without an end needs a number of requests");
+    }
     if let Pace::Open(schedule) = &load.pace {
+        if load.requests.is_some() && schedule.rate_end != schedule.rate && load.duration > DURATION_MAX {
+            return invalid("a rate that changes needs the time in which it does");
+        }
         if !(schedule.rate.is_finite() && schedule.rate > 0.0) {
             return invalid("the rate must be above zero; for as many requests as the target can do, give no rate");
         }
@@ -251,6 +266,7 @@ impl Sum {
             interrupted: self.finished.iter().any(|finished| finished.interrupted),
             errors: Errors::default(),
             sent: 0,
+            sent_again: 0,
             bytes_received: 0,
             rate_achieved: per_second(answered_in_time as f64),
             rate_intended,
@@ -266,13 +282,15 @@ impl Sum {
             add(&mut outcome, &finished.totals);
         }
         let late = self.finished.iter().map(|finished| finished.totals.late).sum();
-        (outcome.void, outcome.notes) = judge(load, &Seen::of(&outcome, late));
+        let allowed = self.finished.iter().filter_map(|finished| finished.totals.streams_allowed).min();
+        (outcome.void, outcome.notes) = judge(load, &Seen::of(&outcome, late, allowed));
         outcome
     }
 }
 
 fn add(outcome: &mut Outcome, totals: &Totals) {
     outcome.sent += totals.sent;
+    outcome.sent_again += totals.sent_again;
     outcome.bytes_received += totals.bytes_received;
     merge(&mut outcome.connect, &totals.connect);
     merge(&mut outcome.send, &totals.send);

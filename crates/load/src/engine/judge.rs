@@ -24,6 +24,13 @@ pub(super) struct Seen<'a> {
     /// Answered, at whatever time.
     requests: u64,
     answered_in_time: u64,
+    /// The measured time, as it came to be.
+    elapsed: Duration,
+    /// Requests that were begun in the measured time, or never could be.
+    made: u64,
+    interrupted: bool,
+    sent_again: u64,
+    streams_allowed: Option<usize>,
     /// Requests that ended without an answer.
     failed: u64,
     /// Starts later than the bound.
@@ -32,11 +39,23 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub(super) fn of(outcome: &'a Outcome, late: u64) -> Self {
+    pub(super) fn of(outcome: &'a Outcome, late: u64, streams_allowed: Option<usize>) -> Self {
         let counts = ErrorKind::ALL.iter().zip(outcome.errors.counts);
         let failed = counts.filter(|(kind, _)| ends_request(**kind)).map(|(_, count)| count).sum();
-        let Outcome { requests, answered_in_time, ref self_watch, .. } = *outcome;
-        Seen { requests, answered_in_time, failed, late, watch: self_watch }
+        let &Outcome { requests, answered_in_time, elapsed, interrupted, sent_again, ref self_watch, .. } = outcome;
+        let made = requests + failed + outcome.cut_off + self_watch.missed_starts;
+        Seen {
+            requests,
+            answered_in_time,
+            elapsed,
+            made,
+            interrupted,
+            sent_again,
+            streams_allowed,
+            failed,
+            late,
+            watch: self_watch,
+        }
     }
 
     /// Starts that were due.
@@ -66,7 +85,9 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
             cpu_share: watch.cpu_share_max,
         });
     }
-    let pauses_max = load.duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
+    // Where requests are counted, the time that they took is the one that was meant.
+    let duration = if load.requests.is_some() { seen.elapsed } else { load.duration };
+    let pauses_max = duration.mul_f64(load.bounds.late_share_max.clamp(0.0, 1.0));
     if void.is_empty() && watch.pauses > pauses_max && watch.pause_longest > pause_alone(load) {
         void.push(Void::StoodStill { longest: watch.pause_longest, sum: watch.pauses });
     }
@@ -75,7 +96,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
     match load.pace {
         Pace::Open(_) if fell_behind(load, seen) && full => void.push(Void::Saturated { answered, due, cpu_share }),
         Pace::Open(_) if fell_behind(load, seen) => {
-            notes.push(Note::FellBehind { answered, due, connections: load.connections, cpu_share });
+            notes.push(Note::FellBehind { answered, due, places: load.places(), cpu_share });
         }
         Pace::Open(_) => {}
         // Not void: a closed loop always has a limit, and a target that can do more has been seen to do this much.
@@ -85,6 +106,7 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
             notes.extend(share.map(|share| Note::GeneratorKeptWaiting { share }));
         }
     }
+    notes.extend(differing(load, seen));
     if load.realtime && matches!(load.pace, Pace::Open(_)) && !watch.realtime {
         notes.push(Note::NotFirst);
     }
@@ -94,10 +116,22 @@ pub(super) fn judge(load: &Load, seen: &Seen<'_>) -> (Vec<Void>, Vec<Note>) {
     (void, notes)
 }
 
+/// Where a run was not quite the one that was asked for.
+fn differing(load: &Load, seen: &Seen<'_>) -> impl Iterator<Item = Note> {
+    let fewer_requests = load
+        .requests
+        .filter(|of| seen.made < *of && !seen.interrupted)
+        .map(|of| Note::FewerRequests { made: seen.made, of });
+    let streams = load.protocol.streams();
+    let fewer_streams = seen.streams_allowed.map(|allowed| Note::FewerStreams { allowed, of: streams });
+    let sent_again = (seen.sent_again > 0).then_some(Note::SentAgain { requests: seen.sent_again });
+    [fewer_requests, fewer_streams, sent_again].into_iter().flatten()
+}
+
 /// Requests that never got an answer in the measured time, beyond those that may be under way at any moment.
 fn fell_behind(load: &Load, seen: &Seen<'_>) -> bool {
     let unanswered = seen.due().saturating_sub(seen.answered_in_time).saturating_sub(seen.failed);
-    unanswered as f64 > load.connections as f64 + BEHIND_SHARE_MAX * seen.due() as f64
+    unanswered as f64 > load.places() as f64 + BEHIND_SHARE_MAX * seen.due() as f64
 }
 
 fn pause_alone(load: &Load) -> Duration {
@@ -138,7 +172,7 @@ pub(super) fn watch(finished: &[Finished]) -> SelfWatch {
 mod tests {
     use super::*;
     use crate::mix::Mix;
-    use crate::plan::{Arrivals, Bounds, Schedule};
+    use crate::plan::{Arrivals, Bounds, DURATION_UNBOUNDED, Protocol, Schedule};
     use crate::target::Target;
 
     fn load(pace: Pace) -> Load {
@@ -149,6 +183,9 @@ mod tests {
             pace,
             warm_up: Duration::ZERO,
             duration: Duration::from_secs(10),
+            requests: None,
+            protocol: Protocol::Http1,
+            tls: None,
             connections: 50,
             threads: 1,
             cpus: Vec::new(),
@@ -173,11 +210,26 @@ mod tests {
         watch
     }
 
+    fn seen(requests: u64, answered_in_time: u64, watch: &SelfWatch) -> Seen<'_> {
+        Seen {
+            requests,
+            answered_in_time,
+            elapsed: Duration::from_secs(10),
+            made: requests,
+            interrupted: false,
+            sent_again: 0,
+            streams_allowed: None,
+            failed: 0,
+            late: 0,
+            watch,
+        }
+    }
+
     #[test]
     fn few_late_starts_of_few_are_chance() {
         let check = |due: u64, late: u64, is_void: bool| {
             let watch = watched(due);
-            let seen = Seen { requests: due, answered_in_time: due, failed: 0, late, watch: &watch };
+            let seen = Seen { late, ..seen(due, due, &watch) };
             let (void, notes) = judge(&load(open()), &seen);
             assert_eq!(!void.is_empty(), is_void, "{late} of {due}: {void:?}");
             assert_eq!(notes, []);
@@ -196,7 +248,7 @@ mod tests {
     fn a_rate_that_was_not_kept_is_told_and_void_where_the_generator_was_busy() {
         let check = |pace: Pace, answered_in_time, failed, cpu_share_max, void: &str, note: &str| {
             let watch = SelfWatch { cpu_share_max, ..watched(1_000) };
-            let seen = Seen { requests: 1_000, answered_in_time, failed, late: 0, watch: &watch };
+            let seen = Seen { failed, ..seen(1_000, answered_in_time, &watch) };
             let said = judge(&load(pace), &seen);
             let of = |words: String, expected: &str| words.contains(expected) && (words == "[]") == expected.is_empty();
             assert!(of(format!("{:?}", said.0), void), "{said:?}");
@@ -213,9 +265,31 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_as_asked_is_told() {
+        let watch = watched(90);
+        let asked = Load { requests: Some(100), protocol: Protocol::Http2 { streams: 32 }, ..load(Pace::Closed) };
+        let fewer = Seen { sent_again: 3, streams_allowed: Some(8), ..seen(90, 90, &watch) };
+        let notes = [
+            Note::FewerRequests { made: 90, of: 100 },
+            Note::FewerStreams { allowed: 8, of: 32 },
+            Note::SentAgain { requests: 3 },
+        ];
+        assert_eq!(judge(&asked, &fewer).1, notes);
+        assert_eq!(judge(&asked, &Seen { interrupted: true, ..seen(90, 90, &watch) }).1, []);
+        assert_eq!(judge(&asked, &Seen { made: 100, ..seen(90, 90, &watch) }).1, []);
+        // A pause of a fifth of a second in one that took four is more than a share of 1%, however long it might have taken.
+        let bounds = Bounds { late_share_max: 0.01, ..Bounds::default() };
+        let unbounded = Load { duration: DURATION_UNBOUNDED, bounds, ..asked };
+        let pause = Duration::from_millis(200);
+        let watch = SelfWatch { pauses: pause, pause_longest: pause, ..watched(90) };
+        let said = judge(&unbounded, &Seen { made: 100, elapsed: Duration::from_secs(4), ..seen(90, 90, &watch) });
+        assert!(matches!(said.0[..], [Void::StoodStill { .. }]), "{said:?}");
+    }
+
+    #[test]
     fn a_refused_priority_is_told() {
         let watch = watched(10);
-        let seen = Seen { requests: 10, answered_in_time: 10, failed: 0, late: 0, watch: &watch };
+        let seen = seen(10, 10, &watch);
         let asked = |pace| Load { realtime: true, ..load(pace) };
         assert_eq!(judge(&asked(open()), &seen).1, if watch.realtime { vec![] } else { vec![Note::NotFirst] });
         assert_eq!(judge(&asked(Pace::Closed), &seen).1, []);

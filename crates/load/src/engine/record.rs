@@ -36,6 +36,10 @@ pub(super) struct Totals {
     pub(super) missed_starts: u64,
     /// Requests under way when the run was given up, before their timeout.
     pub(super) cut_off: u64,
+    /// Requests that a target did not look at and that were sent again.
+    pub(super) sent_again: u64,
+    /// The fewest streams that a target allowed, where those were fewer than asked for.
+    pub(super) streams_allowed: Option<usize>,
     /// See [`crate::SelfWatch::pause_longest`] and `pauses`.
     pub(super) pause_longest_ns: u64,
     pub(super) pauses_ns: u64,
@@ -80,6 +84,8 @@ impl Record {
             late: 0,
             missed_starts: 0,
             cut_off: 0,
+            sent_again: 0,
+            streams_allowed: None,
             pause_longest_ns: 0,
             pauses_ns: 0,
         };

@@ -165,6 +165,18 @@ impl Reader {
         Some(self.judge(answer, verdict, entry, &[]))
     }
 
+    /// Notes the head of an answer whose framing is another protocol's matter; [`Reader::ended`] says when it is complete.
+    pub(super) fn begin(&mut self, answer: &mut Answer, status: u16) {
+        answer.verdict = Some(Verdict { status, framing: Framing::UntilClose, keep_alive: true });
+    }
+
+    /// Notes some of the body of such an answer.
+    pub(super) fn content(&mut self, answer: &mut Answer, entry: &Entry, bytes: &[u8]) {
+        if entry.expect.needs_body() {
+            self.keep(answer, bytes);
+        }
+    }
+
     /// Makes ready for the next answer, whatever became of this one.
     #[inline]
     pub(super) fn reset(&mut self, answer: &mut Answer) {

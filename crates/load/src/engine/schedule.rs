@@ -30,7 +30,15 @@ pub(super) struct Starts {
     /// The next start; [`NEVER_NS`] after the last.
     next_ns: u64,
     passed: u64,
+    /// How many more of this thread's starts the measured time has, and how many of all threads it has.
+    left: u64,
+    all: u64,
+    /// When the start after the last of them would have been.
+    ended_ns: Option<u64>,
 }
+
+/// The measured time, among the phases.
+const MEASURED: usize = 1;
 
 /// Which of how many threads.
 #[derive(Debug, Clone, Copy)]
@@ -39,11 +47,21 @@ pub(super) struct Share {
     pub(super) threads: usize,
 }
 
+impl Share {
+    /// This thread's part of so many requests.
+    pub(super) fn of(self, requests: u64) -> u64 {
+        let (thread, threads) = (self.thread as u64, self.threads as u64);
+        requests / threads + u64::from(thread < requests % threads)
+    }
+}
+
 impl Starts {
-    /// A schedule whose warm-up begins at `begin_ns`. The same seed gives the same starts.
+    /// A schedule whose warm-up begins at `begin_ns` and whose measured time has so many requests at most, over all threads. The same
+    /// seed gives the same starts.
     pub(super) fn new(
         schedule: &Schedule,
         (warm_up, duration): (Duration, Duration),
+        requests: Option<u64>,
         share: Share,
         seed: u64,
         begin_ns: u64,
@@ -67,6 +85,9 @@ impl Starts {
             position: 0.0,
             next_ns: NEVER_NS,
             passed: 0,
+            left: requests.map_or(u64::MAX, |requests| share.of(requests)),
+            all: requests.unwrap_or(u64::MAX),
+            ended_ns: None,
         };
         starts.position = starts.first();
         starts.find();
@@ -89,8 +110,14 @@ impl Starts {
     #[inline]
     pub(super) fn advance(&mut self) {
         self.passed += 1;
+        self.left -= u64::from(self.phase == MEASURED);
         self.position += self.gap();
         self.find();
+    }
+
+    /// When the measured time ends for its requests were all begun.
+    pub(super) fn ended_ns(&self) -> Option<u64> {
+        self.ended_ns
     }
 
     /// Ends the schedule at `end_ns` at the latest.
@@ -123,6 +150,16 @@ impl Starts {
     #[inline]
     fn find(&mut self) {
         while let Some(phase) = self.phases.get(self.phase) {
+            if self.left == 0 && self.phase == MEASURED {
+                // Of an even schedule the same for all threads.
+                let position = match self.arrivals {
+                    Arrivals::Uniform => self.all as f64,
+                    Arrivals::Poisson => self.position,
+                };
+                self.ended_ns = Some(phase.at(position).unwrap_or(phase.end_ns));
+                self.phase = self.phases.len();
+                break;
+            }
             if let Some(ns) = phase.at(self.position) {
                 self.next_ns = ns;
                 return;
@@ -187,12 +224,13 @@ impl Curve {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::DURATION_UNBOUNDED;
     use proptest::prelude::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn all(schedule: Schedule, warm_up: Duration, duration: Duration, share: Share) -> Vec<u64> {
-        let mut starts = Starts::new(&schedule, (warm_up, duration), share, 7, 0);
+        let mut starts = Starts::new(&schedule, (warm_up, duration), None, share, 7, 0);
         let mut times = Vec::new();
         while starts.next_ns() != NEVER_NS {
             assert_eq!(starts.passed(), times.len() as u64);
@@ -218,9 +256,35 @@ mod tests {
     }
 
     #[test]
+    fn counted_starts_end_when_the_next_would_be_due() {
+        let check = |schedule: Schedule, requests: u64, threads: usize| -> Vec<u64> {
+            let ends = (0..threads).map(|thread| {
+                let share = Share { thread, threads };
+                let lengths = (Duration::from_millis(50), DURATION_UNBOUNDED);
+                let mut starts = Starts::new(&schedule, lengths, Some(requests), share, 7, 0);
+                let mut counted = 0;
+                while starts.next_ns() != NEVER_NS {
+                    counted += u64::from(starts.next_ns() >= 50_000_000);
+                    starts.advance();
+                }
+                (counted, starts.ended_ns().unwrap())
+            });
+            let (counts, ends): (Vec<u64>, Vec<u64>) = ends.unzip();
+            assert_eq!(counts.iter().sum::<u64>(), requests);
+            ends
+        };
+        for threads in [1, 3] {
+            let ends = check(even(100.0), 7, threads);
+            assert!(ends.iter().all(|end| *end == 120_000_000), "{ends:?}");
+        }
+        check(even(100.0), 2, 3);
+        check(Schedule { arrivals: Arrivals::Poisson, ..even(100.0) }, 1_000, 3);
+    }
+
+    #[test]
     fn nothing_drifts() {
         // A third of a nanosecond more each time would be 33 ms after 10^8 requests.
-        let mut starts = Starts::new(&even(3e5), (Duration::ZERO, Duration::from_secs(3600)), ALONE, 1, 0);
+        let mut starts = Starts::new(&even(3e5), (Duration::ZERO, Duration::from_secs(3600)), None, ALONE, 1, 0);
         starts.position = 300_000_000.0 - 1.0;
         starts.advance();
         assert_eq!(starts.next_ns(), 1_000_000_000_000);
@@ -277,7 +341,7 @@ mod tests {
     #[test]
     fn a_copy_reads_the_same_starts() {
         let schedule = Schedule { arrivals: Arrivals::Poisson, ..even(1000.0) };
-        let mut ahead = Starts::new(&schedule, (SECOND, SECOND), ALONE, 3, 5);
+        let mut ahead = Starts::new(&schedule, (SECOND, SECOND), None, ALONE, 3, 5);
         let mut behind = ahead.clone();
         let mut times = Vec::new();
         while ahead.next_ns() != NEVER_NS {
@@ -293,7 +357,7 @@ mod tests {
 
     #[test]
     fn cut_short() {
-        let mut starts = Starts::new(&even(10.0), (Duration::ZERO, SECOND), ALONE, 1, 0);
+        let mut starts = Starts::new(&even(10.0), (Duration::ZERO, SECOND), None, ALONE, 1, 0);
         starts.cut(150_000_000);
         assert_eq!(starts.next_ns(), 0);
         starts.advance();

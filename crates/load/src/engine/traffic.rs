@@ -1,28 +1,34 @@
 //! The requests of a thread on its connections: started when due, answered, judged, given up.
 //!
 //! One turn waits for events once and handles them all: what is due starts (`pacing`), what comes is read (`exchange`), what is
-//! closed is opened (`opening`). Before it waits, the generator says by when it will look again (`look_by_ns`): what is later
+//! closed is opened (`opening`). A place for a request is a connection, or where several are under way on one a stream of it
+//! (`streams`); what becomes of a request counts the same (`count`). Before it waits, the generator says by when it will look again (`look_by_ns`): what is later
 //! than that is its own doing.
 
+mod count;
 mod exchange;
 mod opening;
 mod pacing;
+mod streams;
 
 use super::clock::{Clock, NEVER_NS, nanos};
 use super::connection::{Connection, Stage};
 use super::connector::Connector;
+use super::error::LoadError;
 use super::idle::IdleList;
+use super::message::Messages;
 use super::record::Record;
 use super::response::Reader;
 use super::schedule::Starts;
 use crate::mix::Composer;
-use crate::plan::Load;
+use crate::plan::{Load, Protocol};
 use pacing::Pacing;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use stillgate_wire::HEAD_BYTES_MAX;
+use streams::Multiplex;
 
 /// Read at once, over all connections; a head that came in pieces has its beginning here too.
 const READ_BYTES: usize = 64 * 1024;
@@ -39,6 +45,8 @@ pub(super) struct Traffic<'a> {
     events: Vec<epoll::Event>,
     buffer: Vec<u8>,
     connections: Vec<Connection>,
+    /// What is on them; none where they carry one request at a time.
+    multiplex: Option<Box<Multiplex>>,
     pub(super) connector: Connector,
     idle: IdleList,
     composer: Composer,
@@ -52,6 +60,8 @@ pub(super) struct Traffic<'a> {
     timeout_ns: u64,
     late_ns: u64,
     look_by_ns: u64,
+    /// The last answer.
+    answered_ns: u64,
     /// The connection that is looked at next for being overdue.
     overdue_at: usize,
 }
@@ -71,19 +81,29 @@ impl<'a> Traffic<'a> {
         composer: Composer,
         connector: Connector,
         record: Record,
-    ) -> Result<Self, Errno> {
+    ) -> Result<Self, LoadError> {
         let connections = connector.not_open();
+        let entries = load.mix.entries();
+        let multiplex = match load.protocol {
+            Protocol::Http1 => None,
+            Protocol::Http2 { streams } => {
+                let messages = Messages::new(entries, load.tls.is_some())?;
+                Some(Box::new(Multiplex::new(messages, connections, streams)))
+            }
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| LoadError::Epoll(error.into()))?;
         Ok(Traffic {
             load,
             clock,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll,
+            multiplex,
             events: Vec::with_capacity(EVENTS_MAX),
             buffer: vec![0; READ_BYTES],
             connections: std::iter::repeat_with(Connection::closed).take(connections).collect(),
             connector,
-            idle: IdleList::new(connections),
+            idle: IdleList::new(connections * load.protocol.streams()),
             composer,
-            reader: Reader::new(load.mix.entries().len()),
+            reader: Reader::new(entries.len()),
             record,
             pacing: Pacing::Held,
             asked: 0,
@@ -92,12 +112,13 @@ impl<'a> Traffic<'a> {
             timeout_ns: nanos(load.timeout),
             late_ns: nanos(load.bounds.late),
             look_by_ns: 0,
+            answered_ns: 0,
             overdue_at: 0,
         })
     }
 
-    /// Begins to make requests: by a schedule, or without one on each connection as soon as it is free.
-    pub(super) fn begin(&mut self, starts: Option<Starts>, window: Window) {
+    /// Begins to make requests: by a schedule, or without one as many as are left, on each connection as soon as it is free.
+    pub(super) fn begin(&mut self, starts: Option<Starts>, left: u64, window: Window) {
         let now = self.clock.now_ns();
         (self.measured_ns, self.end_ns) = (window.begin_ns, window.end_ns);
         self.connector.hurry();
@@ -105,12 +126,32 @@ impl<'a> Traffic<'a> {
             self.pacing = Pacing::Open { starts, backlog: None };
             return;
         }
-        self.pacing = Pacing::Closed;
+        self.pacing = Pacing::Closed { left };
         for _ in 0..self.idle.len() {
-            if let Some(number) = self.idle.pop() {
-                self.available(number, now);
+            if let Some(place) = self.idle.pop() {
+                self.available(place, now);
             }
         }
+        self.start_due(now);
+    }
+
+    /// Where requests are counted: when the measured time ends, once all of them were begun.
+    pub(super) fn ends_at(&self, now: u64) -> Option<u64> {
+        match &self.pacing {
+            Pacing::Closed { left: 0 } if self.asked == 0 => Some(now),
+            Pacing::Open { starts, .. } => starts.ended_ns(),
+            _ => None,
+        }
+    }
+
+    /// Whether each connection waits for an answer, or for the next attempt to open it, and none came since.
+    pub(super) fn is_stalled(&self, since_ns: u64) -> bool {
+        matches!(self.pacing, Pacing::Closed { .. }) && self.answered_ns < since_ns && self.measured_ns < since_ns
+    }
+
+    /// Ends the measured time before its planned end.
+    pub(super) fn end_at(&mut self, end_ns: u64) {
+        self.end_ns = self.end_ns.min(end_ns);
     }
 
     /// Starts nothing more; what was due and has no connection is missed.
@@ -128,7 +169,7 @@ impl<'a> Traffic<'a> {
             Pacing::Open { starts, backlog } => {
                 starts.next_ns() == NEVER_NS && (backlog.is_none() || self.connector.is_shut_out())
             }
-            Pacing::Held | Pacing::Closed => true,
+            Pacing::Held | Pacing::Closed { .. } => true,
         };
         now >= self.end_ns && self.asked == 0 && nothing_due
     }
@@ -141,13 +182,16 @@ impl<'a> Traffic<'a> {
     /// Gives up what is under way and what waits.
     pub(super) fn give_up(&mut self, now: u64) {
         self.miss_backlog(now);
+        if self.multiplex.is_some() {
+            return self.give_up_streams(now);
+        }
         for number in 0..self.connections.len() {
             let connection = &self.connections[number];
             if connection.stage != Stage::Asked {
                 continue;
             }
             // Sent late, for no connection was free before, or of a run that was ended early: the target still had time.
-            match now.saturating_sub(connection.sent_ns) < self.timeout_ns {
+            match now.saturating_sub(connection.request.sent_ns) < self.timeout_ns {
                 true => self.cut_off(number, now),
                 false => self.time_out(number, now),
             }
@@ -183,15 +227,15 @@ impl<'a> Traffic<'a> {
             let number = self.overdue_at;
             self.overdue_at = (number + 1) % self.connections.len();
             let connection = &self.connections[number];
-            if now.saturating_sub(connection.sent_ns) < self.timeout_ns {
-                continue;
-            }
+            let is_overdue = now.saturating_sub(connection.request.sent_ns) >= self.timeout_ns;
             match connection.stage {
-                Stage::Connecting => self.connect_failed(number, Errno::TIMEDOUT, now),
-                Stage::Asked => self.time_out(number, now),
-                Stage::Closed | Stage::Idle => {}
+                Stage::Connecting if is_overdue => self.abandon(number, now),
+                Stage::Asked if is_overdue => self.time_out(number, now),
+                Stage::Idle if self.multiplex.is_some() => self.look_for_overdue_streams(number, now),
+                _ => {}
             }
         }
+        self.look_for_overdue_lost(now);
     }
 
     fn wait(&mut self, ns: u64) -> Result<(), Errno> {
@@ -213,8 +257,13 @@ impl<'a> Traffic<'a> {
         }
         let flags = event.flags;
         let ended = flags.intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+        connection.woken(ended);
+        if self.multiplex.as_ref().is_some_and(|multiplex| multiplex.has_session(number)) {
+            return self.on_session_event(number, ended, now);
+        }
+        let connection = &mut self.connections[number];
         if connection.stage == Stage::Connecting {
-            return self.on_connected(number, now);
+            return self.on_connecting(number, now);
         }
         if connection.is_sending() && flags.contains(epoll::EventFlags::OUT) {
             let sent = connection.flush();

@@ -159,8 +159,7 @@ impl<'a> Worker<'a> {
         let is_open = matches!(load.pace, Pace::Open(_));
         let composer = Composer::new(&load.mix, load.seed, thread, threads);
         let connector = Connector::new(common.endpoints.clone(), connections, thread, threads);
-        let traffic =
-            Traffic::new(load, common.clock, composer, connector, Record::new(is_open)).map_err(epoll_failed)?;
+        let traffic = Traffic::new(load, common.clock, composer, connector, Record::new(is_open))?;
         Ok(Worker {
             common,
             wires,
@@ -185,11 +184,8 @@ impl<'a> Worker<'a> {
     fn open_connections(&mut self) -> Result<(), LoadError> {
         let mut now = self.common.clock.now_ns();
         let deadline = now + OPENING_NS_MAX;
-        let unreachable = |(address, error): (_, Errno)| LoadError::Unreachable {
-            address,
-            url: self.common.load.target.url.clone(),
-            error: error.into(),
-        };
+        let url = &self.common.load.target.url;
+        let unreachable = |(address, error)| LoadError::Unreachable { address, url: url.clone(), error };
         while self.traffic.connector.not_open() > 0 && !self.common.is_ending() {
             if let Some(failure) = self.traffic.connector.unreachable() {
                 return Err(unreachable(failure));
@@ -198,7 +194,7 @@ impl<'a> Worker<'a> {
                 if self.traffic.connector.has_reached() {
                     return Ok(());
                 }
-                return Err(unreachable((self.traffic.connector.destination(), Errno::TIMEDOUT)));
+                return Err(unreachable((self.traffic.connector.destination(), Errno::TIMEDOUT.into())));
             }
             now = self.traffic.turn(now + WAKE_CLOSED_NS).map_err(epoll_failed)?;
             self.traffic.look_for_overdue(self.overdue_count(), now);
@@ -214,7 +210,8 @@ impl<'a> Worker<'a> {
         self.stretch_until_ns = self.next_stretch(measured_ns);
         let starts = match &load.pace {
             Pace::Open(schedule) => {
-                Some(Starts::new(schedule, (load.warm_up, load.duration), self.share, load.seed, begin_ns))
+                let lengths = (load.warm_up, load.duration);
+                Some(Starts::new(schedule, lengths, load.requests, self.share, load.seed, begin_ns))
             }
             Pace::Closed => None,
         };
@@ -223,7 +220,8 @@ impl<'a> Worker<'a> {
         while starts.is_none() && now < begin_ns {
             now = self.traffic.turn(begin_ns)?;
         }
-        self.traffic.begin(starts, self.window);
+        let left = load.requests.map_or(u64::MAX, |requests| self.share.of(requests));
+        self.traffic.begin(starts, left, self.window);
         while !self.traffic.is_over(now) {
             if now >= self.chores_at_ns {
                 if (self.window.begin_ns..self.window.end_ns).contains(&self.chores_at_ns) {
@@ -236,6 +234,9 @@ impl<'a> Worker<'a> {
                 }
             }
             now = self.traffic.turn(self.chores_at_ns)?;
+            if load.requests.is_some() {
+                self.end_with_requests(now);
+            }
         }
         self.traffic.give_up(now);
         self.finished_ns = now;
@@ -264,6 +265,22 @@ impl<'a> Worker<'a> {
         }
         let grace_ns = if measures { STOP_GRACE_NS.min(nanos(self.common.load.timeout)) } else { 0 };
         self.give_up_ns = self.give_up_ns.min(now + grace_ns);
+    }
+
+    /// Ends the measured time where all its requests were begun, or will hardly ever be: a target that answers nothing for the time
+    /// in which a request fails is not waited for.
+    fn end_with_requests(&mut self, now: u64) {
+        let timeout_ns = nanos(self.common.load.timeout);
+        let (end_ns, give_up_ns) = match self.traffic.ends_at(now) {
+            Some(end_ns) => (end_ns, end_ns + timeout_ns),
+            None if self.traffic.is_stalled(now.saturating_sub(timeout_ns + OVERDUE_ROUND_NS)) => (now, now),
+            None => return,
+        };
+        if end_ns < self.window.end_ns {
+            self.window.end_ns = end_ns;
+            self.traffic.end_at(end_ns);
+            self.give_up_ns = self.give_up_ns.min(give_up_ns);
+        }
     }
 
     /// Notes its usage of the CPU where the measured time begins and where it ends.

@@ -329,27 +329,20 @@ enum Where {
     NotHttp,
 }
 
-/// Of `https` only the names of the hosts are compared: the listener that speaks TLS cannot be the one that is asked.
+/// A recording over TLS may be asked without it and the other way around: then only the names of the hosts are compared, because
+/// another listener speaks there.
 fn path(url: &str, target: &Target) -> Result<Where, TargetError> {
     let url = url.split('#').next().unwrap_or_default();
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    let is_tls = scheme.eq_ignore_ascii_case("https");
-    if !is_tls && !scheme.eq_ignore_ascii_case("http") {
+    let (scheme, _) = url.split_once("://").unwrap_or_default();
+    if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {
         return Ok(Where::NotHttp);
     }
-    let recorded = Target::parse(&format!("http://{rest}"))?;
-    let is_targets = match is_tls {
-        true => without_port(&recorded.host) == without_port(&target.host),
-        false => recorded.host == target.host,
+    let recorded = Target::parse(url)?;
+    let is_targets = match recorded.is_secure == target.is_secure {
+        true => recorded.host == target.host,
+        false => recorded.name == target.name,
     };
     Ok(if is_targets { Where::Target(recorded.path_and_query) } else { Where::Other(recorded.host) })
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    }
 }
 
 fn statuses(recorded: Option<i64>) -> Statuses {

@@ -54,7 +54,19 @@ pub struct Entry {
     pub method: Method,
     /// What its answer must be.
     pub expect: Expect,
+    /// The names of its header fields, as written.
+    pub(crate) fields: Vec<String>,
     sent: Sent,
+}
+
+impl Entry {
+    /// What is always sent of it; none where it has variables.
+    pub(crate) fn fixed(&self) -> Option<&[u8]> {
+        match &self.sent {
+            Sent::Fixed(bytes) => Some(bytes),
+            Sent::Filled { .. } => None,
+        }
+    }
 }
 
 /// What is sent of an entry.

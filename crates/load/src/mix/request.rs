@@ -82,7 +82,8 @@ impl Draft {
             _ => Sent::Filled { head, body },
         };
         let name = self.name.unwrap_or_else(|| format!("{} {}", self.method.value, shown(&self.path.value, variables)));
-        Entry { name, method, expect: self.expect, sent }
+        let fields = self.headers.into_iter().map(|(name, _)| name.value).collect();
+        Entry { name, method, expect: self.expect, fields, sent }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::units::{bytes, counted, latency, shortened};
 use crate::outcome::{ErrorKind, Outcome};
-use crate::plan::{Arrivals, Load, Pace, Schedule};
+use crate::plan::{Arrivals, Load, Pace, Protocol, Schedule};
 use hdrhistogram::Histogram;
 
 /// Percentiles of a distribution, as wrk2 prints them.
@@ -31,10 +31,18 @@ pub fn table(outcome: &Outcome, load: &Load) -> String {
 }
 
 fn heading(load: &Load) -> String {
-    let mut text = format!("Running {:?} test @ {}\n", load.duration, shortened(&load.target.url));
+    let length = match load.requests {
+        Some(requests) => counted(requests, "request"),
+        None => format!("{:?} test", load.duration),
+    };
+    let mut text = format!("Running {length} @ {}\n", shortened(&load.target.url));
     let threads = counted(load.threads as u64, "thread");
     let connections = counted(load.connections as u64, "connection");
-    text.push_str(&format!("  {threads} and {connections}, {}\n", pace(&load.pace)));
+    let streams = match load.protocol {
+        Protocol::Http1 => String::new(),
+        Protocol::Http2 { streams } => format!(" of HTTP/2 with {} each", counted(streams as u64, "stream")),
+    };
+    text.push_str(&format!("  {threads} and {connections}{streams}, {}\n", pace(&load.pace)));
     if let [_, _, ..] = load.mix.entries() {
         text.push_str(&format!("  a mix of {} requests\n", load.mix.entries().len()));
     }
@@ -72,7 +80,8 @@ fn interruption(outcome: &Outcome, load: &Load) -> String {
     match outcome.interrupted {
         false => String::new(),
         true if outcome.elapsed < load.duration => {
-            format!("  interrupted after {elapsed_s:.2}s of {:?}: the figures are of that time\n", load.duration)
+            let of = if load.requests.is_some() { String::new() } else { format!(" of {:?}", load.duration) };
+            format!("  interrupted after {elapsed_s:.2}s{of}: the figures are of that time\n")
         }
         true => "  interrupted while the last answers were awaited\n".to_owned(),
     }

@@ -8,15 +8,10 @@ use std::io;
 pub enum TargetError {
     /// Nothing was given.
     Empty,
-    /// No `http://` in front.
+    /// No scheme in front.
     NoScheme {
         /// With it in front.
         meant: String,
-    },
-    /// A URL of TLS.
-    Tls {
-        /// `https` or `wss`.
-        scheme: String,
     },
     /// A scheme that is not HTTP.
     OtherScheme {
@@ -65,13 +60,8 @@ impl fmt::Display for TargetError {
         match self {
             TargetError::Empty => f.write_str("the URL is empty; write one like http://127.0.0.1:8080/"),
             TargetError::NoScheme { meant } => write!(f, "the URL has no scheme; write {meant}"),
-            TargetError::Tls { scheme } => write!(
-                f,
-                "{scheme} means TLS, which is not spoken yet; measure an http:// listener of the same server, or put a \
-                 proxy that speaks TLS between and measure both"
-            ),
             TargetError::OtherScheme { scheme } => {
-                write!(f, "cannot ask by {:?}; write a URL that begins with http://", shown(scheme))
+                write!(f, "cannot ask by {:?}; write a URL that begins with http:// or https://", shown(scheme))
             }
             TargetError::UserInformation => f.write_str(
                 "the URL has a user name before its host; remove it up to the @, and send an Authorization header",

@@ -121,7 +121,7 @@ fn a_schedule_that_is_beyond_the_target() {
     assert!((in_time - outcome.answered_in_time as f64).abs() < 1e-6);
     assert_eq!(outcome.latencies.corrected.len(), 200);
     // A debug build on a busy machine may be at its own limit, too.
-    let told = outcome.notes.iter().any(|note| matches!(note, Note::FellBehind { due: 200, connections: 2, .. }));
+    let told = outcome.notes.iter().any(|note| matches!(note, Note::FellBehind { due: 200, places: 2, .. }));
     assert!(told || outcome.void.iter().any(|void| matches!(void, Void::Saturated { .. })), "{outcome:?}");
 }
 

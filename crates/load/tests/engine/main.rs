@@ -15,7 +15,7 @@ mod stopped_generator;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Outcome, Pace, Schedule, Target, run};
+use stillgate_load::{Arrivals, Bounds, ErrorKind, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, run};
 
 const MS: u64 = 1_000_000;
 
@@ -35,6 +35,9 @@ fn load(address: SocketAddr, pace: Pace, connections: usize, duration: Duration)
         pace,
         warm_up: Duration::ZERO,
         duration,
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections,
         threads: 1,
         cpus: Vec::new(),

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Schedule, Target, Void, run};
+use stillgate_load::{Arrivals, Bounds, Load, Mix, Outcome, Pace, Protocol, Schedule, Target, Void, run};
 
 const URL: &str = "STILLGATE_LOAD_TEST_URL";
 
@@ -100,6 +100,9 @@ fn generate(url: &str, pace: Pace) -> Outcome {
         pace,
         warm_up: Duration::ZERO,
         duration: Duration::from_secs(2),
+        requests: None,
+        protocol: Protocol::Http1,
+        tls: None,
         connections: 4,
         threads: 1,
         cpus: Vec::new(),

@@ -9,30 +9,45 @@ use std::num::NonZero;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
-use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Schedule, Target};
+use stillgate_load::plan::DURATION_UNBOUNDED;
+use stillgate_load::{Arrivals, Bounds, Load, Mix, Pace, Protocol, Schedule, Target, Tls, TlsError, Trust};
 
 /// Stretches shorter than this say nothing and cost the generator its time.
 pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// The run.
 pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
-    for (name, value) in [("--duration", arguments.duration), ("--timeout", arguments.timeout)] {
-        if value.is_zero() {
+    for (name, value) in [("--duration", arguments.duration), ("--timeout", Some(arguments.timeout))] {
+        if value.is_some_and(|value| value.is_zero()) {
             return Err(Error::new(format!("{name} 0: must be more than nothing; write for example {name} 10s")));
         }
     }
     if arguments.interval < INTERVAL_MIN {
         return Err(Error::new(format!("--interval {:?}: at least {INTERVAL_MIN:?}", arguments.interval)));
     }
+    if arguments.rate_end.is_some() && arguments.requests.is_some() && arguments.duration.is_none() {
+        return Err(Error::new(
+            "--rate-end with --requests: say in which time the rate changes, for example --duration 60s",
+        ));
+    }
     files_of_their_own(arguments)?;
     let threads = threads(arguments)?;
     let target = Target::resolve(&arguments.url).map_err(|error| Error::new(error.to_string()))?;
     Ok(Load {
         mix: mix(arguments, &target)?,
+        protocol: match arguments.http2 {
+            true => Protocol::Http2 { streams: arguments.streams },
+            false => Protocol::Http1,
+        },
+        tls: tls(arguments, &target)?,
         target,
         pace: pace(arguments),
         warm_up: arguments.warm_up,
-        duration: arguments.duration,
+        duration: arguments.duration.unwrap_or(match arguments.requests {
+            Some(_) => DURATION_UNBOUNDED,
+            None => DURATION_DEFAULT,
+        }),
+        requests: arguments.requests.map(|requests| requests as u64),
         connections: arguments.connections,
         threads,
         cpus: arguments.cpus.as_ref().map(|cpus| cpus.0.clone()).unwrap_or_default(),
@@ -45,6 +60,39 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
     })
 }
 
+/// The measured time where nothing says how long it is.
+const DURATION_DEFAULT: Duration = Duration::from_secs(10);
+
+/// What is known of TLS, where the URL asks for it; otherwise nothing may be said of it.
+fn tls(arguments: &LoadArguments, target: &Target) -> Result<Option<Tls>> {
+    let said = [
+        ("--cacert", arguments.cacert.is_some()),
+        ("--insecure", arguments.insecure),
+        ("--sni", arguments.sni.is_some()),
+    ];
+    if !target.is_secure {
+        return match said.iter().find(|(_, is_said)| *is_said) {
+            Some((option, _)) => {
+                Err(Error::new(format!("{option} is of TLS, and this URL is not; write https:// for TLS")))
+            }
+            None => Ok(None),
+        };
+    }
+    let trust = match (&arguments.cacert, arguments.insecure) {
+        (Some(path), _) => Trust::Authorities(path.clone()),
+        (None, true) => Trust::Anyone,
+        (None, false) => Trust::System,
+    };
+    let name = arguments.sni.as_deref().unwrap_or(&target.name);
+    let option = |error| match error {
+        TlsError::File { .. } => format!("--cacert {error}"),
+        TlsError::Name { .. } if arguments.sni.is_some() => format!("--sni {error}"),
+        TlsError::NoAuthorities { .. } => format!("{error} (--cacert FILE)"),
+        other => other.to_string(),
+    };
+    Tls::new(&trust, name, arguments.http2).map(Some).map_err(|error| Error::new(option(error)))
+}
+
 /// What is written replaces nothing else that is written or read.
 fn files_of_their_own(arguments: &LoadArguments) -> Result {
     let body = arguments.body.as_deref().and_then(|body| body.strip_prefix('@')).map(Path::new);
@@ -52,6 +100,7 @@ fn files_of_their_own(arguments: &LoadArguments) -> Result {
         ("--json", arguments.json.as_deref().filter(|path| *path != Path::new(STANDARD_OUTPUT))),
         ("--hdr-log", arguments.hdr_log.as_deref()),
         ("--mix", arguments.mix.as_deref()),
+        ("--cacert", arguments.cacert.as_deref()),
         ("--body", body),
     ];
     for (at, (written, path)) in files.iter().enumerate().take(WRITTEN) {

@@ -43,6 +43,10 @@ pub(super) fn check(result: &ResultFile, found: &mut Vec<Difference>) {
         Experiment::Load(load) if command == "load" => {
             typed.one("seed", &load.seed);
             typed.one("connections", &load.connections);
+            if let Some(design) = &load.design {
+                typed.one("requests", &(design.requests.unwrap_or(0) as usize));
+                typed.one("streams", &design.streams.unwrap_or(1));
+            }
         }
         _ => found.push(difference("arguments", command, "those of the experiment that is in the file")),
     }

@@ -2,6 +2,7 @@
 
 use super::runs::{self, Rules};
 use super::{Difference, compare_json, json};
+use crate::commands::load::fail_if;
 use crate::error::Result;
 use crate::result::histogram;
 use crate::result::load::{LoadResult, PartHistograms};
@@ -15,7 +16,11 @@ pub(super) fn check(load: &mut LoadResult, found: &mut Vec<Difference>) -> Resul
         let rules = Rules {
             late: duration(design.late_s),
             late_share_max: design.late_share_max,
-            duration: duration(design.duration_s),
+            // Where requests are counted, the time that they took is the one that was meant.
+            duration: duration(match (design.requests, design.duration_s) {
+                (None, Some(seconds)) => seconds,
+                _ => load.run.elapsed_s,
+            }),
         };
         runs::check("run", &load.run, &rules, found)?;
         runs::check_points("", &load.run, &load.points, found)?;
@@ -54,6 +59,7 @@ fn again(load: &LoadResult) -> Result<LoadResult> {
         cpu_share_max: run.generator_cpu_share_max.unwrap_or(load.cpu_share_max),
         realtime: run.generator_realtime.unwrap_or(load.realtime),
         missed_starts: run.missed_starts.unwrap_or(load.missed_starts),
+        conditions: fail_if::again(&load.conditions, run)?,
         corrected: percentiles("run.corrected", &run.corrected)?,
         uncorrected: percentiles("run.uncorrected", &run.uncorrected)?,
         lateness: percentiles("run.lateness", &run.lateness)?,

@@ -2,36 +2,43 @@
 //!
 //! It costs one write, one read and two looks at the clock.
 
+use super::count::when;
 use super::{READ_BYTES, Traffic};
-use crate::engine::connection::Stage;
-use crate::engine::response::{Advance, Done, Refused};
+use crate::engine::connection::{Request, Stage};
+use crate::engine::response::{Advance, Done};
 use crate::outcome::ErrorKind;
-use rustix::io::Errno;
 use std::fmt::Display;
+use std::io;
 
 impl Traffic<'_> {
+    /// Sends the next request on a free place.
     #[inline]
-    pub(super) fn ask(&mut self, number: usize, intended: u64, now: u64) -> u64 {
+    pub(super) fn ask(&mut self, place: usize, intended_ns: u64, now: u64) -> u64 {
+        let request = Request { intended_ns, sent_ns: now, ..Request::default() };
+        if self.multiplex.is_some() {
+            self.asked += 1;
+            return self.ask_stream(place, request, now);
+        }
         let composed = self.composer.compose();
-        let connection = &mut self.connections[number];
-        connection.entry = composed.entry as u32;
-        (connection.intended_ns, connection.sent_ns) = (intended, now);
-        (connection.stage, connection.answering) = (Stage::Asked, false);
+        let connection = &mut self.connections[place];
+        connection.request = Request { entry: composed.entry as u32, ..request };
+        connection.stage = Stage::Asked;
         let sent = connection.send(composed.bytes);
         self.asked += 1;
         self.record.totals.sent += 1;
         let after = self.clock.now_ns();
-        self.sent(number, sent, after)
+        self.sent(place, sent, after)
     }
 
     /// Notes what came of writing.
     #[inline]
-    pub(super) fn sent(&mut self, number: usize, sent: Result<bool, Errno>, now: u64) -> u64 {
+    pub(super) fn sent(&mut self, number: usize, sent: io::Result<bool>, now: u64) -> u64 {
         let connection = &mut self.connections[number];
         match sent {
             Ok(true) => {
-                if connection.intended_ns >= self.measured_ns {
-                    self.record.totals.send.saturating_record(now - connection.sent_ns);
+                let request = connection.request;
+                if request.intended_ns >= self.measured_ns {
+                    self.record.totals.send.saturating_record(now - request.sent_ns);
                 }
                 now
             }
@@ -58,11 +65,11 @@ impl Traffic<'_> {
                         return now;
                     }
                     // A short read has emptied the socket: more would be a new event.
-                    if kept + length < READ_BYTES && !ended {
+                    if kept + length < READ_BYTES && !ended && self.connections[number].is_plain() {
                         return now;
                     }
                 }
-                Err(Errno::AGAIN) => match connection.send_error {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match connection.send_error {
                     Some(_) => return self.end(number, None, now),
                     None => return now,
                 },
@@ -74,20 +81,18 @@ impl Traffic<'_> {
     /// Reads the answer on, from what was kept of it and `length` bytes behind that; the time, once it is over.
     #[inline]
     fn take(&mut self, number: usize, kept: usize, length: usize, ended: bool, now: u64) -> Option<u64> {
-        if now >= self.measured_ns && now < self.end_ns {
-            self.record.totals.bytes_received += length as u64;
-        }
+        self.count_bytes(length as u64, now);
         let connection = &mut self.connections[number];
         if connection.stage == Stage::Idle {
             return Some(self.unasked(number, length, now));
         }
-        if !connection.answering {
-            connection.answering = true;
-            if connection.intended_ns >= self.measured_ns {
-                self.record.totals.first_byte.saturating_record(now - connection.sent_ns);
-            }
+        if !connection.request.answering {
+            connection.request.answering = true;
+            let request = connection.request;
+            self.count_first_byte(request, now);
         }
-        let index = connection.entry as usize;
+        let connection = &mut self.connections[number];
+        let index = connection.request.entry as usize;
         let entry = self.composer.entry(index);
         let bytes = &mut self.buffer[..kept + length];
         match self.reader.advance(&mut connection.answer, index, entry, bytes) {
@@ -105,23 +110,10 @@ impl Traffic<'_> {
 
     #[inline]
     fn answered(&mut self, number: usize, done: Done, ended: bool, now: u64) -> u64 {
-        let connection = &mut self.connections[number];
-        let entry = connection.entry as usize;
-        if connection.intended_ns >= self.measured_ns {
-            self.record.latency(now - connection.intended_ns, now - connection.sent_ns);
-            self.record.stretch.requests += 1;
-            self.record.totals.answered_in_time += u64::from(now <= self.end_ns);
-            if let Some(refused) = done.refused {
-                let name = &self.composer.entry(entry).name;
-                match refused {
-                    Refused::Status(status) => {
-                        self.record.error(ErrorKind::Status, &format_args!("{status} to {name}"))
-                    }
-                    Refused::Body => self.record.error(ErrorKind::Body, &format_args!("not the expected, to {name}")),
-                }
-            }
-        }
+        let request = self.connections[number].request;
+        self.count_answer(request, done.refused, now);
         self.asked -= 1;
+        let connection = &mut self.connections[number];
         if !connection.proven {
             connection.proven = true;
             self.connector.proven();
@@ -136,7 +128,7 @@ impl Traffic<'_> {
     }
 
     /// The peer sent no more, or the connection broke.
-    fn end(&mut self, number: usize, error: Option<Errno>, now: u64) -> u64 {
+    fn end(&mut self, number: usize, error: Option<io::Error>, now: u64) -> u64 {
         let connection = &mut self.connections[number];
         if connection.stage == Stage::Idle {
             self.idle.remove(number);
@@ -146,13 +138,14 @@ impl Traffic<'_> {
             self.close(number);
             return now;
         }
-        let entry = self.composer.entry(connection.entry as usize);
-        match (error, connection.send_error) {
+        let Request { entry, answering, .. } = connection.request;
+        let entry = self.composer.entry(entry as usize);
+        match (error, connection.send_error.take()) {
             (None, None) => {
                 if let Some(done) = self.reader.ended(&mut connection.answer, entry) {
                     return self.answered(number, done, true, now);
                 }
-                let when = if connection.answering { "in the middle of the answer" } else { "before an answer" };
+                let when = when(answering);
                 self.fail(number, ErrorKind::Closed, &when, now);
             }
             (_, Some(error)) => self.fail(number, ErrorKind::Send, &error, now),
@@ -177,20 +170,16 @@ impl Traffic<'_> {
     }
 
     pub(super) fn time_out(&mut self, number: usize, now: u64) {
-        let connection = &self.connections[number];
-        if connection.intended_ns >= self.measured_ns {
-            self.record.latency(now - connection.intended_ns, now - connection.sent_ns);
-        }
-        let waited_ms = self.load.timeout.as_millis();
-        self.fail(number, ErrorKind::Timeout, &format_args!("no complete answer in {waited_ms} ms"), now);
+        let request = self.connections[number].request;
+        self.count_timeout(request, now);
+        self.asked -= 1;
+        self.give_back(number, now);
     }
 
     /// The run ended before its answer and before its time was over: neither a latency nor a failure is known of it.
     pub(super) fn cut_off(&mut self, number: usize, now: u64) {
-        let intended_ns = self.connections[number].intended_ns;
-        if intended_ns >= self.measured_ns {
-            self.record.cut_off(now - intended_ns);
-        }
+        let request = self.connections[number].request;
+        self.count_cut_off(request, now);
         self.asked -= 1;
         self.close(number);
     }
@@ -198,15 +187,17 @@ impl Traffic<'_> {
     /// A request under way failed, and its connection with it.
     #[cold]
     fn fail(&mut self, number: usize, kind: ErrorKind, what: &dyn Display, now: u64) {
-        let connection = &self.connections[number];
-        let name = &self.composer.entry(connection.entry as usize).name;
-        if connection.intended_ns >= self.measured_ns {
-            self.record.error(kind, &format_args!("{what}, to {name}"));
-        }
-        if !connection.proven {
+        let request = self.connections[number].request;
+        self.count_failure(request, kind, what);
+        self.asked -= 1;
+        self.give_back(number, now);
+    }
+
+    /// Closes a connection whose request failed.
+    pub(super) fn give_back(&mut self, number: usize, now: u64) {
+        if !self.connections[number].proven {
             self.connector.slow_down(now);
         }
-        self.asked -= 1;
         self.close(number);
     }
 }

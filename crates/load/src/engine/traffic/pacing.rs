@@ -15,8 +15,8 @@ use crate::engine::schedule::Starts;
 pub(super) enum Pacing {
     /// Nothing does: before the run.
     Held,
-    /// A connection's becoming free.
-    Closed,
+    /// A connection's becoming free, so many times more in the measured time.
+    Closed { left: u64 },
     /// The schedule. What was due and found no connection lies between `backlog` and `starts`; there is a backlog only
     /// while no connection is idle.
     Open { starts: Starts, backlog: Option<Starts> },
@@ -24,7 +24,16 @@ pub(super) enum Pacing {
 
 impl Traffic<'_> {
     #[inline]
-    pub(super) fn start_due(&mut self, mut now: u64) -> u64 {
+    pub(super) fn start_due(&mut self, now: u64) -> u64 {
+        let now = self.start_on_idle(now);
+        match self.multiplex {
+            None => now,
+            Some(_) => self.send_asked(now),
+        }
+    }
+
+    #[inline]
+    fn start_on_idle(&mut self, mut now: u64) -> u64 {
         while let Pacing::Open { starts, backlog } = &mut self.pacing
             && starts.next_ns() <= now
         {
@@ -53,7 +62,10 @@ impl Traffic<'_> {
     #[inline]
     pub(super) fn available(&mut self, number: usize, now: u64) -> u64 {
         match &mut self.pacing {
-            Pacing::Closed if now < self.end_ns => return self.ask(number, now, now),
+            Pacing::Closed { left } if now < self.end_ns && *left > 0 => {
+                *left -= u64::from(now >= self.measured_ns);
+                return self.ask(number, now, now);
+            }
             Pacing::Open { starts, backlog: waiting @ Some(_) } => {
                 if let Some(backlog) = waiting {
                     let intended = backlog.next_ns();

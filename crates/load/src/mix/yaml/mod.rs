@@ -161,11 +161,18 @@ impl Requests<'_> {
             return None;
         }
         match Target::parse(url) {
-            Ok(target) if target.host == self.target.host => Some(target.path_and_query),
+            Ok(target) if (&target.host, target.is_secure) == (&self.target.host, self.target.is_secure) => {
+                Some(target.path_and_query)
+            }
             Ok(target) => {
+                let named = |target: &Target| match target.is_secure {
+                    true => format!("https://{}", target.host),
+                    false => target.host.clone(),
+                };
                 let message = format!(
                     "a URL of {}, but {} is asked; write `path`, and a Host header if it is to differ",
-                    target.host, self.target.host
+                    named(&target),
+                    named(self.target)
                 );
                 reader.findings.add(node.at, message);
                 None

@@ -1,0 +1,202 @@
+//! Conditions under which a run counts as failed: `p99>20ms`, `errors>1%`, `rate<500`.
+//!
+//! Judged from what a result file keeps of the run, so that `verify` can judge again.
+
+use crate::cli::values;
+use crate::error::Result;
+use crate::result::histogram;
+use crate::result::load::Judged;
+use crate::result::run::RunRecord;
+use crate::tail::readable;
+use std::time::Duration;
+
+/// A condition as it was typed, and what it means.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Condition {
+    typed: String,
+    comparison: Comparison,
+    bound: Bound,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Above,
+    AtLeast,
+    Below,
+    AtMost,
+}
+
+/// What is compared, and with what.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bound {
+    /// Requests without the answer that they should have got.
+    Errors(u64),
+    /// The same as a share, 0 to 1.
+    ErrorShare(f64),
+    /// A percentile, as a share from 0 to 1, of the latency from the intended start.
+    Latency(f64, Duration),
+    /// Answers a second.
+    Rate(f64),
+    /// Answers.
+    Requests(u64),
+}
+
+/// The longest first: one is the beginning of another.
+const COMPARISONS: [(&str, Comparison); 4] =
+    [(">=", Comparison::AtLeast), ("<=", Comparison::AtMost), (">", Comparison::Above), ("<", Comparison::Below)];
+
+const SHAPE: &str = "write METRIC>VALUE or METRIC<VALUE, for example errors>1%, p99>20ms, max>1s, rate<500";
+
+/// For clap.
+pub(crate) fn condition(text: &str) -> Result<Condition, String> {
+    let at = text.find(['<', '>']).ok_or(SHAPE)?;
+    let (metric, rest) = text.split_at(at);
+    let found = COMPARISONS.iter().find_map(|(sign, comparison)| Some((rest.strip_prefix(sign)?, *comparison)));
+    let (value, comparison) = found.ok_or(SHAPE)?;
+    let bound = bound(metric.trim(), value.trim())?;
+    Ok(Condition { typed: text.trim().to_owned(), comparison, bound })
+}
+
+fn bound(metric: &str, value: &str) -> Result<Bound, String> {
+    let wrong = |shape: String| format!("\"{value}\" after {metric}: {shape}");
+    match metric {
+        "errors" if value.ends_with('%') => values::percent(value).map(Bound::ErrorShare).map_err(wrong),
+        "errors" => {
+            values::count(value).map(Bound::Errors).map_err(|_| wrong("write a number, or a share: 10, 1%".to_owned()))
+        }
+        "rate" => values::rate(value).map(Bound::Rate).map_err(wrong),
+        "requests" => values::count(value).map(Bound::Requests).map_err(wrong),
+        _ => {
+            let share = percentile(metric).ok_or_else(|| {
+                format!("\"{metric}\" is no metric; there are errors, rate, requests, max and percentiles such as p50, p99, p99.9")
+            })?;
+            values::duration(value).map(|bound| Bound::Latency(share, bound)).map_err(wrong)
+        }
+    }
+}
+
+/// `p99.9` is 0.999, `max` is 1.
+fn percentile(metric: &str) -> Option<f64> {
+    if metric == "max" {
+        return Some(1.0);
+    }
+    let share = values::percent(&format!("{}%", metric.strip_prefix('p')?)).ok()?;
+    (share > 0.0).then_some(share)
+}
+
+/// Holds conditions against a run; a void one is not judged.
+pub(crate) fn judge(conditions: &[Condition], run: &RunRecord) -> Result<Vec<Judged>> {
+    if conditions.is_empty() || !run.void.is_empty() {
+        return Ok(Vec::new());
+    }
+    let corrected = histogram::decode(&run.corrected)?;
+    let judged = conditions.iter().map(|condition| {
+        let share_percent = run.failed_share() * 100.0;
+        let (holds, found) = match condition.bound {
+            Bound::Errors(bound) => (condition.is(run.failed() as f64, bound as f64), readable::count(run.failed())),
+            Bound::ErrorShare(bound) => {
+                let (failed, asked) = (readable::count(run.failed()), readable::count(run.asked()));
+                (condition.is(run.failed_share(), bound), format!("{share_percent:.3}% ({failed} of {asked})"))
+            }
+            Bound::Latency(share, bound) => {
+                let us = histogram::quantile_us(&corrected, share);
+                (condition.is(us, bound.as_secs_f64() * 1e6), readable::time(us))
+            }
+            Bound::Rate(bound) => (condition.is(run.rate_achieved, bound), format!("{:.2}/s", run.rate_achieved)),
+            Bound::Requests(bound) => (condition.is(run.requests as f64, bound as f64), readable::count(run.requests)),
+        };
+        Judged { condition: condition.typed.clone(), found, holds }
+    });
+    Ok(judged.collect())
+}
+
+/// Holds the conditions of a file against its run once more.
+pub(crate) fn again(judged: &[Judged], run: &RunRecord) -> Result<Vec<Judged>> {
+    let conditions: Result<Vec<_>, String> = judged.iter().map(|judged| condition(&judged.condition)).collect();
+    judge(&conditions?, run)
+}
+
+impl Condition {
+    fn is(&self, found: f64, bound: f64) -> bool {
+        match self.comparison {
+            Comparison::Above => found > bound,
+            Comparison::AtLeast => found >= bound,
+            Comparison::Below => found < bound,
+            Comparison::AtMost => found <= bound,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use stillgate_load::outcome;
+
+    #[test]
+    fn what_is_no_condition() {
+        let check = |text: &str, words: &str| {
+            let error = condition(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        };
+        check("", "METRIC>VALUE");
+        check("p99", "METRIC>VALUE");
+        check("p99=20ms", "METRIC>VALUE");
+        check(">20ms", "\"\" is no metric");
+        check("p99>", "a number and its unit");
+        check("p99>20", "a number and its unit");
+        check("p99>-20ms", "a number and its unit");
+        check("p99>>20ms", "a number and its unit");
+        check("p99=>20ms", "\"p99=\" is no metric");
+        check("p101>20ms", "\"p101\" is no metric");
+        check("p0>20ms", "\"p0\" is no metric");
+        check("pNaN>20ms", "is no metric");
+        check("p>20ms", "is no metric");
+        check("P99>20ms", "percentiles such as p50");
+        check("mean>20ms", "\"mean\" is no metric");
+        check("errors>1.5", "a number, or a share");
+        check("errors>101%", "0% to 100%");
+        check("errors>NaN", "a number, or a share");
+        check("rate<fast", "requests a second");
+        check("requests<0.5", "whole number");
+    }
+
+    #[test]
+    fn conditions_hold_or_do_not() {
+        let mut histogram = outcome::histogram();
+        histogram.record_n(1_000_000, 990).unwrap();
+        histogram.record_n(50_000_000, 5).unwrap();
+        let run = RunRecord {
+            requests: 990,
+            errors: 5,
+            errors_by_kind: BTreeMap::from([("timeout".to_owned(), 5)]),
+            missed_starts: Some(5),
+            rate_achieved: 99.0,
+            corrected: histogram::encode(&histogram).unwrap(),
+            ..RunRecord::default()
+        };
+        let check = |text: &str, holds: bool| {
+            let judged = judge(&[condition(text).unwrap()], &run).unwrap();
+            assert_eq!(judged[0].holds, holds, "{judged:?}");
+            assert_eq!(again(&judged, &run).unwrap(), judged);
+        };
+        check("errors>9", true);
+        check("errors>10", false);
+        check("errors >= 10", true);
+        check("errors>0.9%", true);
+        check("errors>1%", false);
+        check("errors>=1%", true);
+        check("p99>20ms", false);
+        check("p99.9>20ms", true);
+        check("p50<=1ms", false);
+        check("p50<1.1ms", true);
+        check("max>49ms", true);
+        check("p100>51ms", false);
+        check("rate<100", true);
+        check("rate<99", false);
+        check("requests<990", false);
+        check("requests<=990", true);
+        let void = RunRecord { void: vec!["late".to_owned()], ..run.clone() };
+        assert_eq!(judge(&[condition("errors>0").unwrap()], &void).unwrap(), []);
+    }
+}

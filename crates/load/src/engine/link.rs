@@ -1,0 +1,218 @@
+//! The way of bytes to a target: a socket that is not waited for, with TLS on it or without.
+//!
+//! Registered once and edge-triggered, so what it was told must be used up: without TLS a short read says that it was, with
+//! TLS the link itself keeps count of it, since a read of it takes what came before.
+
+use crate::tls::Tls;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustls::ClientConnection;
+use std::io::{self, Read, Write};
+
+/// An open socket, and its TLS.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: OwnedFd,
+    /// Boxed: without it connections stay small.
+    secured: Option<Box<Secured>>,
+}
+
+#[derive(Debug)]
+struct Secured {
+    session: ClientConnection,
+    /// Whether the socket gave less than was asked for since its last event: asking again would be for nothing.
+    is_drained: bool,
+    /// Whether the peer will send no more, so that only the end says that all was read.
+    is_ending: bool,
+}
+
+impl Link {
+    /// Without TLS.
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Link { socket, secured: None }
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Whether a short read means that all was read.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.secured.is_none()
+    }
+
+    /// Goes on with the handshake, and begins it at first; whether it is over.
+    pub(super) fn handshake(&mut self, tls: &Tls) -> io::Result<bool> {
+        let Link { socket, secured } = self;
+        let secured = match secured {
+            Some(secured) => secured,
+            none => {
+                let session = tls.connection().map_err(refused)?;
+                none.insert(Box::new(Secured { session, is_drained: false, is_ending: false }))
+            }
+        };
+        secured.handshake(socket)
+    }
+
+    /// What both sides agreed to speak.
+    pub(super) fn protocol(&self) -> Option<&[u8]> {
+        self.secured.as_ref().and_then(|secured| secured.session.alpn_protocol())
+    }
+
+    /// The socket told of something; `ending`: the peer will send no more.
+    #[inline]
+    pub(super) fn woken(&mut self, ending: bool) {
+        if let Some(secured) = &mut self.secured {
+            (secured.is_drained, secured.is_ending) = (false, ending);
+        }
+    }
+
+    /// Reads what has come; zero: the peer will send no more.
+    #[inline]
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.secured {
+            None => received(&self.socket, buffer),
+            Some(secured) => secured.read(&self.socket, buffer),
+        }
+    }
+
+    /// Writes some of it.
+    #[inline]
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.secured {
+            None => sent(&self.socket, bytes),
+            Some(secured) => secured.write(&self.socket, bytes),
+        }
+    }
+
+    /// Whether the socket took all that was written.
+    #[inline]
+    pub(super) fn is_flushed(&self) -> bool {
+        self.secured.as_ref().is_none_or(|secured| !secured.session.wants_write())
+    }
+
+    /// Writes on what the socket did not take yet.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match &mut self.secured {
+            None => Ok(()),
+            Some(secured) => secured.flush(&self.socket),
+        }
+    }
+}
+
+impl Secured {
+    fn handshake(&mut self, socket: &OwnedFd) -> io::Result<bool> {
+        loop {
+            self.flush(socket)?;
+            if !self.session.is_handshaking() {
+                return Ok(true);
+            }
+            match self.fill(socket) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed in the TLS handshake")),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn read(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.session.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Ended without a word: what that means, the length of the answer says.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            self.fill(socket)?;
+        }
+    }
+
+    /// Takes what the socket has; zero: it has ended.
+    fn fill(&mut self, socket: &OwnedFd) -> io::Result<usize> {
+        if self.is_drained {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut raw = Raw { socket, was_short: false };
+        let length = self.session.read_tls(&mut raw)?;
+        self.is_drained = raw.was_short && !self.is_ending;
+        let processed = self.session.process_new_packets();
+        // An alert that says what is wrong, or an answer to a change of keys. Refused: the socket has ended, and reading tells.
+        let _ = self.flush(socket);
+        processed.map(|_| length).map_err(refused)
+    }
+
+    fn write(&mut self, socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.session.writer().write(bytes)?;
+        self.flush(socket)?;
+        if taken == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(taken)
+    }
+
+    /// As far as the socket takes it.
+    fn flush(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Raw { socket, was_short: false }) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The socket as rustls wants it.
+struct Raw<'a> {
+    socket: &'a OwnedFd,
+    /// Whether it gave less than was asked for.
+    was_short: bool,
+}
+
+impl Read for Raw<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = received(self.socket, buffer)?;
+        self.was_short = length < buffer.len();
+        Ok(length)
+    }
+}
+
+impl Write for Raw<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        sent(self.socket, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[inline]
+fn received(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match recv(socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((_, length)) => return Ok(length),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[inline]
+fn sent(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match send(socket, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(io::Error::from),
+        }
+    }
+}
+
+/// Of the peer's TLS.
+fn refused(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,309 @@
+//! An HTTP/2 connection, driven by the events of its socket.
+//!
+//! The library wants a runtime that polls it when something wakes it. Here that is the engine's one loop: an event of the
+//! socket, or a request, is a reason to poll the connection; what it then has for a stream is noted in a list, and only
+//! those streams are asked. No timer and no other thread takes part.
+
+use super::link::Link;
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
+use http::Request;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What a stream may send before it was read; all of it is read at once.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+
+/// The same of a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 64 * 1024 * 1024;
+
+/// A field section beyond this is refused.
+const HEADER_LIST_BYTES_MAX: u32 = 256 * 1024;
+
+/// Streams given up here that the target may still send frames of.
+const RESET_STREAMS_MAX: usize = 4096;
+
+/// A connection and its streams, which have numbers from zero.
+pub(super) struct Session {
+    phase: Phase,
+    carrier: Rc<Shared>,
+    news: Arc<News>,
+    waker: Waker,
+    /// By stream.
+    wakers: Vec<Waker>,
+    flows: Vec<Option<Flow>>,
+}
+
+enum Phase {
+    /// What it begins with is being written.
+    Opening(Pin<Box<dyn Future<Output = Result<Spoken, h2::Error>>>>),
+    Open(Box<Spoken>),
+    /// It failed, or has ended.
+    Over,
+}
+
+type Spoken = (SendRequest<Bytes>, Connection<Carrier, Bytes>);
+
+/// What is still to come of an answer.
+enum Flow {
+    Head(ResponseFuture),
+    Body(RecvStream),
+}
+
+/// What a connection is at.
+#[derive(Debug)]
+pub(super) enum State {
+    /// The target has not said how many streams it allows.
+    Opening,
+    /// So many requests may be under way; none: the target takes no more on this connection.
+    Open(usize),
+    /// With why, where it did not end as it should.
+    Over(Option<h2::Error>),
+}
+
+/// What a stream has.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Nothing more for now.
+    Nothing,
+    /// The final status.
+    Head(u16),
+    /// Some of the body.
+    Data(Bytes),
+    /// The end of the answer.
+    End,
+    Failed(h2::Error),
+}
+
+impl Session {
+    /// Begins to speak, with so many streams at most.
+    pub(super) fn begin(link: Link, streams: usize) -> Session {
+        let shared = Rc::new(Shared { link: RefCell::new(link), received: Cell::new(0) });
+        let news = Arc::new(News::default());
+        let mut builder = Builder::new();
+        builder
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_header_list_size(HEADER_LIST_BYTES_MAX)
+            .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+            // Small frames are no attack on who asked for them, and all are read at once.
+            .data_frame_budget(usize::MAX)
+            // Until the target says how many it allows: what is above would wait here and count as the target's time.
+            .initial_max_send_streams(0);
+        let carrier = Carrier(shared.clone());
+        let opening = Box::pin(async move { builder.handshake::<_, Bytes>(carrier).await });
+        let waker = |stream| Waker::from(Arc::new(Wakes { news: news.clone(), stream }));
+        Session {
+            phase: Phase::Opening(opening),
+            carrier: shared,
+            waker: waker(None),
+            wakers: (0..streams).map(|stream| waker(Some(stream))).collect(),
+            flows: (0..streams).map(|_| None).collect(),
+            news,
+        }
+    }
+
+    /// The socket told of something; `ending`: the peer will send no more.
+    pub(super) fn woken(&mut self, ending: bool) {
+        self.carrier.link.borrow_mut().woken(ending);
+        self.news.connection.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is a reason to drive it.
+    pub(super) fn is_woken(&self) -> bool {
+        self.news.connection.load(Ordering::Relaxed)
+    }
+
+    /// Reads and writes what it can.
+    pub(super) fn drive(&mut self) -> State {
+        self.news.connection.store(false, Ordering::Relaxed);
+        let mut context = Context::from_waker(&self.waker);
+        if let Phase::Opening(opening) = &mut self.phase {
+            match opening.as_mut().poll(&mut context) {
+                Poll::Pending => return State::Opening,
+                Poll::Ready(Ok(spoken)) => self.phase = Phase::Open(Box::new(spoken)),
+                Poll::Ready(Err(error)) => {
+                    self.phase = Phase::Over;
+                    return State::Over(Some(error));
+                }
+            }
+        }
+        let Phase::Open(spoken) = &mut self.phase else { return State::Over(None) };
+        let (send, connection) = spoken.as_mut();
+        if let Poll::Ready(ended) = Pin::new(connection).poll(&mut context) {
+            self.phase = Phase::Over;
+            return State::Over(ended.err());
+        }
+        match (send.poll_ready(&mut context), send.current_max_send_streams()) {
+            (Poll::Ready(Err(_)), _) => State::Open(0),
+            (_, 0) => State::Opening,
+            (_, allowed) => State::Open(allowed),
+        }
+    }
+
+    /// Bytes read since this was asked last.
+    pub(super) fn received(&self) -> u64 {
+        self.carrier.received.take()
+    }
+
+    /// Begins a request on a stream of which nothing is to come.
+    pub(super) fn ask(&mut self, stream: usize, request: Request<()>, body: Bytes) -> Result<(), h2::Error> {
+        let Phase::Open(spoken) = &mut self.phase else { return Err(h2::Reason::CANCEL.into()) };
+        let (response, mut sending) = spoken.0.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            sending.send_data(body, true)?;
+        }
+        self.flows[stream] = Some(Flow::Head(response));
+        self.news.wake(Some(stream));
+        self.news.wake(None);
+        Ok(())
+    }
+
+    /// A stream that may have something.
+    pub(super) fn news(&self) -> Option<usize> {
+        self.news.streams.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// The next that a stream has.
+    pub(super) fn hear(&mut self, stream: usize) -> Heard {
+        let mut context = Context::from_waker(&self.wakers[stream]);
+        let flow = &mut self.flows[stream];
+        let heard = match flow {
+            None => return Heard::Nothing,
+            Some(Flow::Head(response)) => match Pin::new(response).poll(&mut context) {
+                Poll::Pending => return Heard::Nothing,
+                Poll::Ready(Ok(response)) => {
+                    let status = response.status().as_u16();
+                    *flow = Some(Flow::Body(response.into_body()));
+                    return Heard::Head(status);
+                }
+                Poll::Ready(Err(error)) => Heard::Failed(error),
+            },
+            Some(Flow::Body(body)) => match body.poll_data(&mut context) {
+                Poll::Pending => return Heard::Nothing,
+                Poll::Ready(Some(Ok(data))) => match body.flow_control().release_capacity(data.len()) {
+                    Ok(()) => return Heard::Data(data),
+                    Err(error) => Heard::Failed(error),
+                },
+                Poll::Ready(Some(Err(error))) => Heard::Failed(error),
+                Poll::Ready(None) => match body.poll_trailers(&mut context) {
+                    Poll::Pending => return Heard::Nothing,
+                    Poll::Ready(Ok(_)) => Heard::End,
+                    Poll::Ready(Err(error)) => Heard::Failed(error),
+                },
+            },
+        };
+        *flow = None;
+        heard
+    }
+
+    /// Gives up what is under way on a stream; the target is told.
+    pub(super) fn forget(&mut self, stream: usize) {
+        self.flows[stream] = None;
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("streams", &self.flows.len()).finish_non_exhaustive()
+    }
+}
+
+/// What there is to look at.
+#[derive(Debug, Default)]
+struct News {
+    connection: AtomicBool,
+    /// Uncontended: the library asks for something that could be sent to other threads, and there are none.
+    streams: Mutex<Vec<usize>>,
+}
+
+impl News {
+    fn wake(&self, stream: Option<usize>) {
+        match stream {
+            None => self.connection.store(true, Ordering::Relaxed),
+            Some(stream) => {
+                self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            }
+        }
+    }
+}
+
+/// Wakes a stream, or the connection.
+#[derive(Debug)]
+struct Wakes {
+    news: Arc<News>,
+    stream: Option<usize>,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.news.wake(self.stream);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.news.wake(self.stream);
+    }
+}
+
+/// The link, which the library owns, and what the engine wants of it meanwhile.
+struct Shared {
+    link: RefCell<Link>,
+    /// Bytes read.
+    received: Cell<u64>,
+}
+
+/// The link as the library wants it. It wakes nobody: the socket's events do.
+struct Carrier(Rc<Shared>);
+
+impl AsyncRead for Carrier {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.0.link.borrow_mut().read(buffer.initialize_unfilled()) {
+            Ok(length) => {
+                buffer.advance(length);
+                self.0.received.set(self.0.received.get() + length as u64);
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => blocked(error),
+        }
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.0.link.borrow_mut().write(bytes) {
+            Ok(length) => Poll::Ready(Ok(length)),
+            Err(error) => blocked(error),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut link = self.0.link.borrow_mut();
+        match link.flush() {
+            Ok(()) if link.is_flushed() => Poll::Ready(Ok(())),
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Dropping it closes it.
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn blocked<T>(error: io::Error) -> Poll<io::Result<T>> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Poll::Pending,
+        _ => Poll::Ready(Err(error)),
+    }
+}

@@ -1,0 +1,424 @@
+//! Requests on the streams of HTTP/2 connections: several under way on each, and a connection that ends takes all of its along.
+//!
+//! A target that ends a connection in order (GOAWAY) names the last request it took. Those after it were never looked at, and any
+//! client sends them again elsewhere; so they are here, with their first send as their beginning, until they are overdue.
+
+use super::Traffic;
+use super::count::when;
+use crate::engine::connection::{Request, Stage};
+use crate::engine::message::Messages;
+use crate::engine::response::Answer;
+use crate::engine::session::{Heard, Session, State};
+use crate::outcome::ErrorKind;
+use crate::tls::ALPN_HTTP2;
+use h2::Reason;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io;
+
+/// What is on the connections of a thread.
+#[derive(Debug)]
+pub(super) struct Multiplex {
+    messages: Messages,
+    /// On each connection, at most.
+    streams: usize,
+    /// By connection, from when it is connected.
+    bundles: Vec<Option<Box<Bundle>>>,
+    /// Connection by connection, its streams.
+    places: Vec<Place>,
+    /// Requests that wait to be sent again.
+    lost: VecDeque<Request>,
+    /// Connections with something to be written.
+    unsent: Vec<usize>,
+}
+
+/// A connection with its streams.
+#[derive(Debug)]
+struct Bundle {
+    session: Session,
+    under_way: usize,
+    /// Nothing more is asked on it; it is closed with its last answer.
+    is_leaving: bool,
+}
+
+/// A stream after the other, each with a request or free for one.
+#[derive(Debug, Default)]
+struct Place {
+    is_asked: bool,
+    /// Whether it is in the list of idle ones, or about to be.
+    is_free: bool,
+    request: Request,
+    answer: Answer,
+}
+
+impl Multiplex {
+    pub(super) fn new(messages: Messages, connections: usize, streams: usize) -> Self {
+        Multiplex {
+            messages,
+            streams,
+            bundles: (0..connections).map(|_| None).collect(),
+            places: (0..connections * streams).map(|_| Place::default()).collect(),
+            lost: VecDeque::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    pub(super) fn has_session(&self, number: usize) -> bool {
+        self.bundles[number].is_some()
+    }
+
+    fn bundle(&mut self, number: usize) -> Option<&mut Bundle> {
+        self.bundles[number].as_deref_mut()
+    }
+
+    /// The places of a connection.
+    fn places_of(&self, number: usize) -> std::ops::Range<usize> {
+        number * self.streams..(number + 1) * self.streams
+    }
+
+    /// Takes the request off a place; whether another may follow there.
+    fn take_off(&mut self, place: usize) -> bool {
+        self.places[place].is_asked = false;
+        let Some(bundle) = self.bundle(place / self.streams) else { return false };
+        bundle.under_way -= 1;
+        !bundle.is_leaving
+    }
+}
+
+impl Traffic<'_> {
+    /// A connection stands: HTTP/2 begins on it.
+    pub(super) fn begin_session(&mut self, number: usize, now: u64) -> u64 {
+        let link = self.connections[number].take_link();
+        let Some((multiplex, link)) = self.multiplex.as_mut().zip(link) else { return now };
+        if self.load.tls.is_some() && link.protocol() != Some(ALPN_HTTP2) {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "the target did not agree to HTTP/2 (ALPN h2)");
+            self.connect_failed(number, error, now);
+            return now;
+        }
+        let session = Session::begin(link, multiplex.streams);
+        multiplex.bundles[number] = Some(Box::new(Bundle { session, under_way: 0, is_leaving: false }));
+        self.drive(number, now)
+    }
+
+    pub(super) fn on_session_event(&mut self, number: usize, ended: bool, now: u64) -> u64 {
+        if let Some(bundle) = self.multiplex.as_mut().and_then(|multiplex| multiplex.bundle(number)) {
+            bundle.session.woken(ended);
+        }
+        self.drive(number, now)
+    }
+
+    /// Reads and writes on a connection until nothing is left to do.
+    fn drive(&mut self, number: usize, mut now: u64) -> u64 {
+        loop {
+            let Some(bundle) = self.multiplex.as_mut().and_then(|multiplex| multiplex.bundle(number)) else {
+                return now;
+            };
+            let (state, bytes) = (bundle.session.drive(), bundle.session.received());
+            now = self.clock.now_ns();
+            self.count_bytes(bytes, now);
+            match state {
+                State::Over(why) => return self.session_over(number, why, now),
+                State::Open(0) => self.leave(number),
+                State::Open(allowed) if self.connections[number].stage == Stage::Connecting => {
+                    now = self.begin_streams(number, allowed, now);
+                }
+                State::Open(_) | State::Opening => {}
+            }
+            now = self.hear_all(number, now);
+            let Some(bundle) = self.multiplex.as_mut().and_then(|multiplex| multiplex.bundle(number)) else {
+                return now;
+            };
+            if bundle.is_leaving && bundle.under_way == 0 {
+                return self.session_over(number, None, now);
+            }
+            if !bundle.session.is_woken() {
+                return now;
+            }
+        }
+    }
+
+    /// The target has said how many streams it allows.
+    fn begin_streams(&mut self, number: usize, allowed: usize, mut now: u64) -> u64 {
+        self.opened(number, now);
+        let Some(multiplex) = &self.multiplex else { return now };
+        let (streams, places) = (multiplex.streams, multiplex.places_of(number));
+        if allowed < streams {
+            let least = &mut self.record.totals.streams_allowed;
+            *least = Some(least.map_or(allowed, |least| least.min(allowed)));
+        }
+        for place in places.take(allowed) {
+            now = self.free(place, now);
+        }
+        now
+    }
+
+    /// A place can take a request.
+    fn free(&mut self, place: usize, now: u64) -> u64 {
+        if let Some(multiplex) = &mut self.multiplex {
+            multiplex.places[place].is_free = true;
+        }
+        match self.send_lost(place, now) {
+            Some(now) => now,
+            None => self.available(place, now),
+        }
+    }
+
+    /// Sends a request; `asked` counts it already.
+    pub(super) fn ask_stream(&mut self, place: usize, request: Request, now: u64) -> u64 {
+        let composed = self.composer.compose();
+        let Some(multiplex) = &mut self.multiplex else { return now };
+        let message = multiplex.messages.of(&composed);
+        let (number, stream) = (place / multiplex.streams, place % multiplex.streams);
+        let Some(bundle) = multiplex.bundles[number].as_deref_mut() else { return now };
+        let taken = &mut multiplex.places[place];
+        taken.request = Request { entry: composed.entry as u32, ..request };
+        (taken.is_asked, taken.is_free) = (true, false);
+        bundle.under_way += 1;
+        multiplex.unsent.push(number);
+        self.record.totals.sent += 1;
+        match message.map(|(message, body)| bundle.session.ask(stream, message, body)) {
+            Ok(Ok(())) => now,
+            Ok(Err(error)) => {
+                // The target has just ended the connection, in whatever way.
+                bundle.is_leaving = true;
+                self.stream_failed(place, &error, now)
+            }
+            Err(reason) => {
+                bundle.is_leaving = true;
+                self.drop_request(place, ErrorKind::Send, &reason);
+                now
+            }
+        }
+    }
+
+    /// Writes what was asked since the last time.
+    pub(super) fn send_asked(&mut self, mut now: u64) -> u64 {
+        while let Some(multiplex) = &mut self.multiplex {
+            if let Some(number) = multiplex.unsent.pop() {
+                let due = multiplex.bundle(number).is_some_and(|bundle| bundle.session.is_woken() || bundle.is_leaving);
+                now = if due { self.drive(number, now) } else { now };
+                continue;
+            }
+            if multiplex.lost.is_empty() {
+                return now;
+            }
+            let Some(place) = self.idle.pop() else { return now };
+            now = self.send_lost(place, now).unwrap_or(now);
+        }
+        now
+    }
+
+    /// Whether requests wait to be sent again.
+    pub(super) fn has_lost(&self) -> bool {
+        self.multiplex.as_ref().is_some_and(|multiplex| !multiplex.lost.is_empty())
+    }
+
+    fn send_lost(&mut self, place: usize, now: u64) -> Option<u64> {
+        let request = self.multiplex.as_mut()?.lost.pop_front()?;
+        Some(self.ask_stream(place, request, now))
+    }
+
+    fn hear_all(&mut self, number: usize, mut now: u64) -> u64 {
+        while let Some(multiplex) = &mut self.multiplex
+            && let Some(stream) = multiplex.bundle(number).and_then(|bundle| bundle.session.news())
+        {
+            now = self.hear(number, stream, now);
+        }
+        now
+    }
+
+    /// Takes what a stream has.
+    fn hear(&mut self, number: usize, stream: usize, now: u64) -> u64 {
+        loop {
+            let Some(multiplex) = &mut self.multiplex else { return now };
+            let place = number * multiplex.streams + stream;
+            let Some(bundle) = multiplex.bundles[number].as_deref_mut() else { return now };
+            let heard = bundle.session.hear(stream);
+            let Place { request, answer, .. } = &mut multiplex.places[place];
+            match heard {
+                Heard::Nothing => return now,
+                Heard::Head(status) => {
+                    self.reader.begin(answer, status);
+                    request.answering = true;
+                    let request = *request;
+                    self.count_first_byte(request, now);
+                }
+                Heard::Data(bytes) => {
+                    self.reader.content(answer, self.composer.entry(request.entry as usize), &bytes);
+                }
+                Heard::End => return self.stream_answered(place, now),
+                Heard::Failed(error) => return self.stream_failed(place, &error, now),
+            }
+        }
+    }
+
+    fn stream_answered(&mut self, place: usize, now: u64) -> u64 {
+        let Some(multiplex) = &mut self.multiplex else { return now };
+        let number = place / multiplex.streams;
+        let Place { request, answer, .. } = &mut multiplex.places[place];
+        let request = *request;
+        let done = self.reader.ended(answer, self.composer.entry(request.entry as usize));
+        let goes_on = multiplex.take_off(place);
+        self.count_answer(request, done.and_then(|done| done.refused), now);
+        self.asked -= 1;
+        let connection = &mut self.connections[number];
+        if !connection.proven {
+            connection.proven = true;
+            self.connector.proven();
+        }
+        if goes_on { self.free(place, now) } else { now }
+    }
+
+    /// A request was not answered; of one that was never looked at, that is no failure yet.
+    fn stream_failed(&mut self, place: usize, error: &h2::Error, now: u64) -> u64 {
+        let Some(multiplex) = &mut self.multiplex else { return now };
+        let request = multiplex.places[place].request;
+        let is_unseen = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        if is_unseen {
+            self.reader.reset(&mut multiplex.places[place].answer);
+            multiplex.take_off(place);
+            multiplex.lost.push_back(Request { answering: false, ..request });
+            self.record.totals.sent_again += 1;
+            return now;
+        }
+        let (kind, what) = told(error, request.answering);
+        let goes_on = self.drop_request(place, kind, &what);
+        if goes_on && error.is_reset() { self.free(place, now) } else { now }
+    }
+
+    /// Counts a request as failed; whether another may follow in its place.
+    fn drop_request(&mut self, place: usize, kind: ErrorKind, what: &dyn Display) -> bool {
+        let Some(multiplex) = &mut self.multiplex else { return false };
+        let request = multiplex.places[place].request;
+        self.reader.reset(&mut multiplex.places[place].answer);
+        let goes_on = multiplex.take_off(place);
+        self.asked -= 1;
+        self.count_failure(request, kind, what);
+        goes_on
+    }
+
+    /// Asks nothing more on a connection.
+    fn leave(&mut self, number: usize) {
+        let Some(multiplex) = &mut self.multiplex else { return };
+        let places = multiplex.places_of(number);
+        if let Some(bundle) = multiplex.bundle(number) {
+            bundle.is_leaving = true;
+        }
+        for place in places {
+            if std::mem::take(&mut multiplex.places[place].is_free) {
+                self.idle.remove(place);
+            }
+        }
+    }
+
+    /// A connection has ended, and is closed and opened again.
+    fn session_over(&mut self, number: usize, why: Option<h2::Error>, mut now: u64) -> u64 {
+        self.leave(number);
+        let Some(multiplex) = &self.multiplex else { return now };
+        let streams = multiplex.streams;
+        for place in multiplex.places_of(number) {
+            now = self.hear(number, place % streams, now);
+            let Some(multiplex) = &self.multiplex else { return now };
+            let Place { is_asked, request, .. } = multiplex.places[place];
+            if is_asked {
+                self.drop_request(place, ErrorKind::Closed, &when(request.answering));
+            }
+        }
+        if let Some(multiplex) = &mut self.multiplex {
+            multiplex.bundles[number] = None;
+        }
+        if self.connections[number].stage == Stage::Connecting {
+            self.connect_failed(number, not_begun(why), now);
+            return now;
+        }
+        self.give_back(number, now);
+        now
+    }
+
+    /// A connection took too long to be opened.
+    pub(super) fn abandon(&mut self, number: usize, now: u64) {
+        if let Some(multiplex) = &mut self.multiplex {
+            multiplex.bundles[number] = None;
+        }
+        self.connect_failed(number, Errno::TIMEDOUT.into(), now);
+    }
+
+    pub(super) fn look_for_overdue_streams(&mut self, number: usize, now: u64) {
+        let Some(multiplex) = &self.multiplex else { return };
+        for place in multiplex.places_of(number) {
+            let Some(multiplex) = &self.multiplex else { return };
+            let Place { is_asked, request, .. } = multiplex.places[place];
+            if is_asked && now.saturating_sub(request.sent_ns) >= self.timeout_ns {
+                self.time_out_stream(place, request, now);
+            }
+        }
+    }
+
+    /// Gives up a request; its connection goes on.
+    fn time_out_stream(&mut self, place: usize, request: Request, now: u64) {
+        let Some(multiplex) = &mut self.multiplex else { return };
+        let (number, stream) = (place / multiplex.streams, place % multiplex.streams);
+        if let Some(bundle) = multiplex.bundle(number) {
+            bundle.session.forget(stream);
+        }
+        self.reader.reset(&mut multiplex.places[place].answer);
+        let goes_on = multiplex.take_off(place);
+        multiplex.unsent.push(number);
+        self.asked -= 1;
+        self.count_timeout(request, now);
+        if goes_on {
+            self.free(place, now);
+        }
+    }
+
+    pub(super) fn look_for_overdue_lost(&mut self, now: u64) {
+        while let Some(multiplex) = &mut self.multiplex
+            && let Some(request) =
+                multiplex.lost.pop_front_if(|request| now.saturating_sub(request.sent_ns) >= self.timeout_ns)
+        {
+            self.asked -= 1;
+            self.count_timeout(request, now);
+        }
+    }
+
+    /// Gives up all that is under way at the end of a run.
+    pub(super) fn give_up_streams(&mut self, now: u64) {
+        let Some(multiplex) = &mut self.multiplex else { return };
+        let asked = multiplex.places.iter_mut().filter(|place| place.is_asked);
+        let under_way: Vec<Request> = asked.map(|place| place.request).chain(multiplex.lost.drain(..)).collect();
+        for request in under_way {
+            self.asked -= 1;
+            match now.saturating_sub(request.sent_ns) < self.timeout_ns {
+                true => self.count_cut_off(request, now),
+                false => self.count_timeout(request, now),
+            }
+        }
+    }
+}
+
+/// A failure's kind and its words.
+fn told(error: &h2::Error, answering: bool) -> (ErrorKind, String) {
+    let reason = error.reason().map_or(String::new(), |reason| reason.description().to_owned());
+    if error.is_io() {
+        return (ErrorKind::Closed, when(answering).to_owned());
+    }
+    if error.is_go_away() && error.is_remote() {
+        return (ErrorKind::Closed, format!("the target ended the connection ({reason})"));
+    }
+    if error.is_reset() && error.is_remote() {
+        return (ErrorKind::Receive, format!("the target ended the stream ({reason})"));
+    }
+    (ErrorKind::Malformed, error.to_string())
+}
+
+/// Why HTTP/2 did not begin.
+fn not_begun(why: Option<h2::Error>) -> io::Error {
+    match why {
+        None => io::Error::new(io::ErrorKind::UnexpectedEof, "closed before HTTP/2 began"),
+        Some(error) if error.is_io() => error
+            .into_io()
+            .unwrap_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "closed before HTTP/2 began")),
+        Some(error) => io::Error::new(io::ErrorKind::InvalidData, format!("not HTTP/2: {error}")),
+    }
+}

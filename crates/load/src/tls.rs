@@ -1,0 +1,197 @@
+//! TLS towards a target: whom it trusts, and for which name.
+//!
+//! Made before the run, so that a file that cannot be read is no failure in the middle of one. Connections share it, and with
+//! it the tickets by which they resume, as those of one client do.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What connections over TLS have in common.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+/// Whose certificates are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trust {
+    /// Those of the authorities that the system trusts.
+    System,
+    /// Those of the authorities in this file, in PEM.
+    Authorities(PathBuf),
+    /// Any, for any name.
+    Anyone,
+}
+
+/// Why no connection over TLS can be made. `Display` says what to do.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A name that no certificate can be for.
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// The system names no authority that it trusts.
+    NoAuthorities {
+        /// Why not, where that is known.
+        reason: String,
+    },
+    /// A file of authorities that says nothing.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The library refuses its own defaults.
+    Unsupported(rustls::Error),
+}
+
+impl Tls {
+    /// For a server of this name (or address), over HTTP/2 or HTTP/1.
+    pub fn new(trust: &Trust, name: &str, is_http2: bool) -> Result<Tls, TlsError> {
+        let server = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name { name: name.to_owned() })?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Unsupported)?;
+        let mut config = match trust {
+            Trust::System => builder.with_root_certificates(system()?),
+            Trust::Authorities(path) => builder.with_root_certificates(authorities(path)?),
+            Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))),
+        }
+        .with_no_client_auth();
+        config.alpn_protocols = vec![if is_http2 { ALPN_HTTP2 } else { b"http/1.1" }.to_vec()];
+        Ok(Tls { config: Arc::new(config), name: server })
+    }
+
+    /// A connection's side of it, before its handshake.
+    pub(crate) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
+        ClientConnection::new(self.config.clone(), self.name.clone())
+    }
+}
+
+/// HTTP/2 in the negotiation of protocols (RFC 9113 section 3.2).
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+
+fn system() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    // One that the library cannot read is one that is not trusted.
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let reason = found.errors.first().map_or("none was found".to_owned(), ToString::to_string);
+        return Err(TlsError::NoAuthorities { reason });
+    }
+    Ok(roots)
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let wrong = |reason: String| TlsError::File { path: path.to_owned(), reason };
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| wrong(told(error)))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| wrong(told(error)))?;
+        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    }
+    Ok(roots)
+}
+
+/// The system's words are enough where a file cannot be read.
+fn told(error: rustls::pki_types::pem::Error) -> String {
+    match error {
+        rustls::pki_types::pem::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Takes any certificate; that its key signed the handshake is still checked.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TlsError::Name { name } => write!(f, "{name:?} is no name of a server; write a DNS name or an address"),
+            TlsError::NoAuthorities { reason } => write!(
+                f,
+                "this system names no certificate authority that it trusts ({reason}); install ca-certificates, or name a file of \
+                 authorities"
+            ),
+            TlsError::File { path, reason } => {
+                write!(f, "{}: {reason}; name a file with certificates of authorities in PEM", path.display())
+            }
+            TlsError::Unsupported(error) => write!(f, "TLS cannot be set up: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_trusted_is_named() {
+        let check = |trust: Trust, name: &str, words: &str| {
+            let error = Tls::new(&trust, name, false).map(drop).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        check(Trust::Authorities(file.clone()), "a.example", "No such file");
+        std::fs::write(&file, "no PEM").unwrap();
+        check(Trust::Authorities(file.clone()), "a.example", "there is no certificate in it");
+        std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        check(Trust::Authorities(file), "a.example", "ca.pem: ");
+        check(Trust::Anyone, "a b", "\"a b\" is no name of a server");
+        assert!(Tls::new(&Trust::Anyone, "::1", true).is_ok());
+    }
+}
