@@ -4,7 +4,7 @@
 
 mod processes;
 
-use processes::{Ended, load, load_json, number, run};
+use processes::{Ended, Loading, load, load_json, number, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::io::{Read, Write};
@@ -13,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 use stillgate_testkit::http2::{END_STREAM, Frame, Http2, code, kind};
 use stillgate_testkit::{Nginx, ReservedPort};
 use tempfile::TempDir;
@@ -298,6 +299,30 @@ fn a_target_that_answers_no_more_ends_a_counted_run() {
     let json = load_json(&[&arguments[..], &ANY_LATENESS].concat(), 4);
     assert_eq!(number(&json, &["requests"]), 10.0, "{json}");
     assert!(json["notes"].to_string().contains("of 10000 requests were made"), "{json}");
+}
+
+/// The generator watches itself whatever it speaks: stopped for half a second, it says so, and so does a run of counted requests.
+#[test]
+fn a_generator_that_stood_still_over_tls_and_http2_is_void() {
+    const STOP: Duration = Duration::from_millis(500);
+    let peer = Peer::start("");
+    let url = peer.h2();
+    for (pace, reason) in [(&["--rate", "1k", "--duration", "3s"][..], "late"), (&["--requests", "1M"], "stood still")]
+    {
+        let common = [url.as_str(), "--insecure", "--http2", "--streams", "2", "-c", "4", "--interval", "200ms"];
+        // A busy machine is late, too, but not as much as the stop makes it.
+        let run = Loading::start(&[&common[..], pace, &["--late-share", "10%"]].concat());
+        run.stretches(2);
+        run.process.signal("STOP");
+        thread::sleep(STOP);
+        run.process.signal("CONT");
+        if pace.contains(&"--requests") {
+            run.process.signal("INT");
+        }
+        let (code, json, log) = run.finish();
+        let reasons = json.unwrap()["void_reasons"].to_string();
+        assert!(code == Some(3) && reasons.contains(reason), "{reasons}\n{log}");
+    }
 }
 
 /// In both loops, whatever an HTTP/2 target does with the first request of a connection, the run ends and says what it was.
