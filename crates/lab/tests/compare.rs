@@ -66,6 +66,9 @@ fn verdict<'a>(result: &'a Value, name: &str) -> &'a str {
     measures.iter().find(|measure| measure["measure"] == name).unwrap()["verdict"].as_str().unwrap()
 }
 
+/// What stands beside A, B and the change: it is no mistake that they do not add up.
+const PAIRED_NOTE: &str = "It is not the ratio of the columns A and B, which are medians by themselves.";
+
 #[test]
 fn a_program_against_itself_gives_a_decision_and_a_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,7 +102,8 @@ fn a_hugely_slower_program_is_worse() {
         assert_eq!(verdict(&result, "throughput"), "slower");
         let summary = String::from_utf8(output.stdout).unwrap();
         assert!(summary.starts_with("### Performance: worse\n"), "{summary}");
-        assert!(summary.contains("| p50 (us) |"), "{summary}");
+        assert!(summary.contains("\n\n**B is worse than A: ") && summary.contains("| p50 (us) |"), "{summary}");
+        assert!(summary.contains(PAIRED_NOTE), "{summary}");
     });
 }
 
@@ -116,6 +120,8 @@ fn a_sequential_comparison_stops_early_at_a_planned_look() {
         let result = result(&folder.path().join("early.json"));
         assert_eq!(result["design"]["looks"], serde_json::json!([8, 12, 16]));
         assert_eq!(result["pairs"].as_array().unwrap().len(), 8);
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert!(table.starts_with("B is worse than A: ") && table.contains(PAIRED_NOTE), "{table}");
     });
 }
 

@@ -263,3 +263,15 @@ pub(super) fn design(design: &CompareDesign, done: usize) -> String {
         design.seed
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_sentence_of_a_verdict() {
+        let check = |sentence, first, rest| assert_eq!(headline(sentence), (first, rest));
+        check("B is worse than A: cpu +5.2%. Better: p99.", "B is worse than A: cpu +5.2%.", "Better: p99.");
+        check("Void: 3 of 8 pairs", "Void: 3 of 8 pairs", "");
+    }
+}

@@ -1,5 +1,5 @@
-//! The result of a tail experiment as text: the verdict, a row a cell, and each cell's distributions in the form of wrk2, which the reports
-//! of such stalls are written in.
+//! The result of a tail experiment as text: the verdict, a row a cell, and each cell's distributions in the form of wrk2, which the
+//! reports of such stalls are written in.
 
 use crate::error::Result;
 use crate::report::plain;

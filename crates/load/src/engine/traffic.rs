@@ -2,8 +2,8 @@
 //!
 //! One turn waits for events once and handles them all: what is due starts (`pacing`), what comes is read (`exchange`), what is
 //! closed is opened (`opening`). A place for a request is a connection, or where several are under way on one a stream of it
-//! (`streams`); what becomes of a request counts the same (`count`). Before it waits, the generator says by when it will look again (`look_by_ns`): what is later
-//! than that is its own doing.
+//! (`streams`); what becomes of a request counts the same (`count`). Before it waits, the generator says by when it will look
+//! again (`look_by_ns`): what is later than that is its own doing.
 
 mod count;
 mod exchange;
