@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod corpus;
 mod cutter;
+mod dispositions;
 mod exposition;
 mod gateway;
 pub mod http2;

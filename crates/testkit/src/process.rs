@@ -1,5 +1,6 @@
 //! A child process of a test: its output kept, its resources read from `/proc`, its end certain.
 
+use crate::dispositions::reset_in_children;
 use crate::{PATIENCE, POLL_INTERVAL, eventually_within};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -31,12 +32,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` with both outputs appended to `log`.
+    /// Starts `command` with both outputs appended to `log`. It ignores no signal that this process was started to ignore.
     ///
     /// # Panics
     /// When it cannot be started.
     #[track_caller]
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
+        reset_in_children();
         let out = File::options().create(true).append(true).open(log).expect("open the child's log");
         let child = command
             .stdin(Stdio::null())

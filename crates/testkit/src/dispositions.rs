@@ -1,0 +1,62 @@
+//! What the children of a test do when they get a signal: what the system does, whatever the test itself was started with.
+//!
+//! `nohup`, and a shell that starts something in the background, have SIGHUP, SIGINT or SIGQUIT ignored, and children inherit
+//! that. Some programs respect it, so that a test would signal them in vain. A signal that has a handler is reset where a program is
+//! started: so what is ignored here gets one that does nothing, which for this process is the same.
+
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
+use std::sync::Once;
+
+const SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD];
+
+/// From here on children ignore none of [`SIGNALS`] when they are started.
+pub(crate) fn reset_in_children() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
+        for signal in SIGNALS.into_iter().filter(|signal| is_ignored(&status, *signal)) {
+            flag::register(signal, std::sync::Arc::default()).expect("it may be handled");
+        }
+    });
+}
+
+/// `SigIgn:` is a bit a signal, in hexadecimal.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a process has one");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("it is hexadecimal");
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{END_PATIENCE, Process, eventually};
+    use std::process::Command;
+
+    /// In processes of its own: the first ignores signals, the second is this test again, the third its child.
+    #[test]
+    fn children_ignore_nothing() {
+        const AGAIN: &str = "STILLGATE_TEST_DISPOSITIONS";
+        if std::env::var_os(AGAIN).is_none() {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", r#"trap "" HUP INT QUIT CHLD; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+            shell.args(["--exact", "dispositions::tests::children_ignore_nothing"]).env(AGAIN, "1");
+            let output = shell.output().unwrap();
+            let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+            assert!(output.status.success() && passed, "{output:?}");
+            return;
+        }
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert!(is_ignored(&status, SIGHUP) && is_ignored(&status, SIGINT), "{status}");
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["HUP", "INT", "QUIT"] {
+            let mut command = Command::new("sleep");
+            let mut child = Process::spawn("sleep", command.arg("600"), &folder.path().join("log"));
+            let comm = format!("/proc/{}/comm", child.pid());
+            eventually("it to run", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == "sleep"));
+            child.signal(name);
+            assert!(!child.wait_within(END_PATIENCE).success(), "{name}");
+        }
+    }
+}
