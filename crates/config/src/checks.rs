@@ -9,6 +9,7 @@ use crate::model::{Balance, UpstreamTls};
 use crate::nodes::parse_authority;
 use crate::object::{map, object};
 use crate::quantity::{Span, span};
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ const TIMES_OR_NEVER: Int<u8> = int(0, CHECK_COUNT_MAX as i64);
 object! {
     /// How the health of the nodes is found out. Without it a node is set aside after a connection to it failed, for a time
     /// that grows from 1 s to 30 s, and then tried by one request.
-    pub struct Checks {
+    pub struct Checks: Serialize {
         /// Checks by requests of the gateway's own, made once for all workers. A node is taken for healthy until enough
         /// of them failed.
         active: ActiveCheck = map::<ActiveCheck>() => optional;
@@ -49,7 +50,7 @@ object! {
 
 object! {
     /// Checks by requests of the gateway's own.
-    pub struct ActiveCheck {
+    pub struct ActiveCheck: Serialize {
         /// `http`: a GET whose status decides; `https`: the same with the TLS of the upstream, which must have `scheme: https`;
         /// `tcp`: whether a connection can be made. The GET is one of HTTP/1.1: where the upstream has `http2`, `grpc` or
         /// `grpcs`, use `tcp`, or name a `port` that speaks it.
@@ -77,7 +78,7 @@ object! {
 
 object! {
     /// What shows an active check that a node is well.
-    pub struct ActiveHealthy {
+    pub struct ActiveHealthy: Serialize {
         /// Between two checks of a healthy node.
         interval: Duration = CHECK_INTERVAL => default(Duration::from_secs(1));
         /// Statuses that count as a success; one in neither list counts as nothing.
@@ -90,7 +91,7 @@ object! {
 object! {
     /// What shows an active check that a node is not well. The counts are of failures of the same kind without a success
     /// between them; 0: such failures do not count.
-    pub struct ActiveUnhealthy {
+    pub struct ActiveUnhealthy: Serialize {
         /// Between two checks of an unhealthy node.
         interval: Duration = CHECK_INTERVAL => default(Duration::from_secs(1));
         /// Statuses that count as a failure.
@@ -106,7 +107,7 @@ object! {
 
 object! {
     /// Judging nodes by the requests that are forwarded.
-    pub struct PassiveCheck {
+    pub struct PassiveCheck: Serialize {
         /// `http` and `https` are the same here; with `tcp` statuses do not count.
         r#type: CheckType = CHECK_TYPE => default(CheckType::Http);
         /// What shows that a node is well.
@@ -118,7 +119,7 @@ object! {
 
 object! {
     /// What shows a passive check that a node is well.
-    pub struct PassiveHealthy {
+    pub struct PassiveHealthy: Serialize {
         /// Statuses that count as a success; one in neither list counts as nothing.
         http_statuses: Vec<u16> = some(STATUS) => default(PASSIVE_HEALTHY_STATUSES.to_vec());
         /// Successes that an ejected node needs to get its share again; it gets one request at a time until then.
@@ -129,7 +130,7 @@ object! {
 object! {
     /// What shows a passive check that a node is not well. The counts are of failures of the same kind without a success
     /// between them; 0: such failures do not count.
-    pub struct PassiveUnhealthy {
+    pub struct PassiveUnhealthy: Serialize {
         /// Statuses that count as a failure.
         http_statuses: Vec<u16> = some(STATUS) => default(vec![429, 500, 503]);
         /// Failures by status, or by a response that is not HTTP.
@@ -144,7 +145,7 @@ object! {
 object! {
     /// A bound on retries, so that they do not bury an upstream that is failing already. A retry beyond it is not made: the
     /// failure is answered. Each worker counts its own requests.
-    pub struct RetryBudget: Copy, Eq {
+    pub struct RetryBudget: Copy, Eq, Serialize {
         /// Retries in flight, as a share of the requests in flight to the upstream.
         percent: u32 = int(0, 100) => default(20);
         /// Retries in flight that are always allowed.
@@ -155,7 +156,7 @@ object! {
 object! {
     /// What a worker takes on for the upstream. A request beyond it waits in the queue, or is answered 503 with `Retry-After: 1`:
     /// better few that wait for nothing than all that wait too long.
-    pub struct UpstreamLimits: Copy, Eq {
+    pub struct UpstreamLimits: Copy, Eq, Serialize {
         /// Requests in flight to the upstream, in each worker; no bound where it is absent.
         requests: u32 = int(1, 1_000_000) => optional;
         /// Requests that may wait until one of those has ended, in each worker; the oldest is the next. One more is answered at
@@ -170,7 +171,7 @@ const PASSIVE_HEALTHY_STATUSES: [u16; 19] =
     [200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307, 308];
 
 /// How a node is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum CheckType {
     /// By an HTTP exchange.
     Http,

@@ -15,6 +15,7 @@ use crate::schema::{Definitions, or_environment};
 use crate::stream_proxy::StreamProxy;
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -86,7 +87,7 @@ object! {
 
 object! {
     /// One address that accepts connections.
-    pub struct Listener: Copy, Eq, Hash {
+    pub struct Listener: Copy, Eq, Hash, Serialize {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
         /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.

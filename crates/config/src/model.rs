@@ -3,12 +3,16 @@
 //! Nothing here can be invalid: references are resolved to indices, defaults are filled in, services are folded into
 //! their routes. Objects that mean what they say (such as `gateway`) are made by their tables of keys, in `gateway`,
 //! `metrics`, `access_log` and `resources`. How the text is read and what it may say is the business of the sibling modules.
+//!
+//! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
 use crate::checks::{Checks, RetryBudget, UpstreamLimits};
+use crate::digest;
 use crate::gateway::Gateway;
 use crate::resources::KeepalivePool;
 use crate::stream_routes::StreamTimeouts;
 use ipnet::IpNet;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +80,7 @@ pub struct StreamRoute {
 }
 
 /// `on_change` of a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum OnChange {
     /// They go on.
     Keep,
@@ -87,7 +91,7 @@ pub enum OnChange {
 }
 
 /// One upstream. Two that compare equal may share a balancer's state across a reload.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Upstream {
     /// Unique in the file: the upstream's id, or `routes/ID`, `stream_routes/ID` or `services/ID` for one written inline.
     pub key: String,
@@ -104,6 +108,7 @@ pub struct Upstream {
     /// What each worker takes on at once.
     pub limits: UpstreamLimits,
     /// How the health of the nodes is found out; `None`: by connections that fail.
+    #[serde(serialize_with = "checks")]
     pub checks: Option<Arc<Checks>>,
     /// Bounds on each try.
     pub timeout: UpstreamTimeouts,
@@ -124,7 +129,7 @@ pub struct Upstream {
 }
 
 /// What the nodes of an upstream are spoken to in, below TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Protocol {
     /// Requests, of `routes`.
     Http,
@@ -135,7 +140,7 @@ pub enum Protocol {
 }
 
 /// `proxy_protocol` of an upstream: the version of the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ProxyProtocol {
     /// A line of text.
     V1,
@@ -144,20 +149,20 @@ pub enum ProxyProtocol {
 }
 
 /// `type` of an upstream.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Balance {
     /// Smooth weighted round robin.
     RoundRobin,
     /// Fewest requests in flight by weight.
     LeastConn,
     /// Ketama consistent hash of a request variable.
-    ConsistentHash(Variable),
+    ConsistentHash(#[serde(serialize_with = "text")] Variable),
     /// Peak exponentially weighted moving average of latency, best of two random choices.
     Ewma,
 }
 
 /// One entry of `nodes`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Node {
     /// IP address or DNS name.
     pub host: Host,
@@ -170,7 +175,7 @@ pub struct Node {
 }
 
 /// Who a node is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub enum Host {
     /// A literal address.
     Ip(std::net::IpAddr),
@@ -179,7 +184,7 @@ pub enum Host {
 }
 
 /// `timeout` of a route or upstream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct UpstreamTimeouts {
     /// TCP connect.
     pub connect: Duration,
@@ -192,7 +197,7 @@ pub struct UpstreamTimeouts {
 }
 
 /// `pass_host` of an upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum PassHost {
     /// The client's.
     Pass,
@@ -203,7 +208,7 @@ pub enum PassHost {
 }
 
 /// One enabled entry of `ssls`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ssl {
     /// Unique in the file.
     pub id: String,
@@ -216,7 +221,7 @@ pub struct Ssl {
 }
 
 /// `type` of an entry of `ssls`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum SslUse {
     /// Clients of our listeners.
     Server(ServerSsl),
@@ -225,7 +230,7 @@ pub enum SslUse {
 }
 
 /// What an entry of `ssls` says of the clients of our listeners.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServerSsl {
     /// DNS names in lower case, without a trailing dot; one that begins with `*.` stands for any one label. No name is
     /// in two entries.
@@ -241,7 +246,7 @@ pub struct ServerSsl {
 }
 
 /// `client` of an entry of `ssls`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClientAuth {
     /// The certificates that may have signed a client's.
     pub ca: Pem,
@@ -259,7 +264,7 @@ pub enum TlsVersion {
 }
 
 /// `ssl_protocols` of an entry of `ssls`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TlsVersions {
     /// TLS 1.2.
     pub v12: bool,
@@ -268,7 +273,7 @@ pub struct TlsVersions {
 }
 
 /// A certificate with those that lead to its root, and its private key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeyPair {
     /// The certificate first.
     pub cert: Pem,
@@ -305,8 +310,30 @@ impl fmt::Debug for Pem {
     }
 }
 
+/// As with `Debug`, not the text, but its digest, so that another text is another value.
+impl Serialize for Pem {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Pem::Inline(text) => to.serialize_newtype_variant("Pem", 0, "Inline", &digest(text.as_bytes())),
+            Pem::File(file) => to.serialize_newtype_variant("Pem", 1, "File", file),
+        }
+    }
+}
+
+fn checks<S: Serializer>(checks: &Option<Arc<Checks>>, to: S) -> Result<S::Ok, S::Error> {
+    checks.as_deref().serialize(to)
+}
+
+fn entry<S: Serializer>(entry: &Arc<Ssl>, to: S) -> Result<S::Ok, S::Error> {
+    (**entry).serialize(to)
+}
+
+fn text<S: Serializer>(variable: &Variable, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(variable)
+}
+
 /// `tls` of an upstream with `scheme: https` or `tls`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UpstreamTls {
     /// What nodes are shown that ask for a certificate.
     pub client: Option<ClientPair>,
@@ -319,10 +346,10 @@ pub struct UpstreamTls {
 }
 
 /// The certificate that upstreams are shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum ClientPair {
     /// `client_cert` and `client_key`.
     Own(KeyPair),
     /// `client_cert_id`; its use is [`SslUse::Client`].
-    Ssl(Arc<Ssl>),
+    Ssl(#[serde(serialize_with = "entry")] Arc<Ssl>),
 }

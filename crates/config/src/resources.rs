@@ -19,6 +19,7 @@ use crate::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::stream_routes::StreamRouteKeys;
 use crate::tree::{Node, Value};
 use ipnet::IpNet;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
@@ -241,7 +242,7 @@ object! {
 
 object! {
     /// Bounds of the idle connections that are kept.
-    pub struct KeepalivePool: Copy, Eq {
+    pub struct KeepalivePool: Copy, Eq, Serialize {
         /// Idle connections kept per worker, over all nodes.
         size: usize = int(1, POOL_SIZE_MAX as i64) => default(320);
         /// How long one is kept.

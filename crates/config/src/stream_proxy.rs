@@ -9,6 +9,7 @@ use crate::object::{Object, map, object};
 use crate::quantity::{Span, span};
 use crate::schema::Definitions;
 use crate::tree::Node;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ object! {
 
 object! {
     /// One address that accepts TCP connections for `stream_routes`.
-    pub struct StreamListener: Copy, Eq, Hash {
+    pub struct StreamListener: Copy, Eq, Hash, Serialize {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
         /// Whether connections begin with a TLS handshake, which is done here; the certificates are in `ssls`.
@@ -51,7 +52,7 @@ object! {
 
 object! {
     /// One address that receives UDP datagrams for `stream_routes`.
-    pub struct UdpListener: Copy, Eq, Hash {
+    pub struct UdpListener: Copy, Eq, Hash, Serialize {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
     }

@@ -11,6 +11,7 @@ use crate::quantity::{Span, span};
 use crate::resolve::{Identified, Place, Shared, dangling, insert};
 use crate::resources::{ID, ON_CHANGE, Resource, STATUS, Scheme, UNIX_TIME, UpstreamKeys};
 use ipnet::IpNet;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ object! {
 
 object! {
     /// Bounds on a connection or session of a stream route.
-    pub struct StreamTimeouts: Copy, Eq {
+    pub struct StreamTimeouts: Copy, Eq, Serialize {
         /// TCP connect, with the TLS handshake of `scheme: tls`; the upstream's where it is absent.
         connect: Duration = BOUND => optional;
         /// Between two successful writes to the node; the upstream's where it is absent.

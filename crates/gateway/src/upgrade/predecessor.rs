@@ -251,9 +251,9 @@ pub(crate) fn lost(reason: &str) -> String {
 /// What each listener does, in the configuration's order.
 pub(super) fn listener_digests(gateway: &Gateway) -> Vec<u64> {
     let streams = &gateway.stream_proxy;
-    let http = gateway.listeners.iter().map(|listener| digest(listener));
-    let tcp = streams.tcp.iter().map(|listener| digest(listener));
-    http.chain(tcp).chain(streams.udp.iter().map(|listener| digest(listener))).collect()
+    let http = gateway.listeners.iter().map(digest);
+    let tcp = streams.tcp.iter().map(digest);
+    http.chain(tcp).chain(streams.udp.iter().map(digest)).collect()
 }
 
 fn duplicate(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

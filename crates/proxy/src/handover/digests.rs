@@ -1,13 +1,15 @@
 //! Whether a route is the same in two processes, told by a number.
 //!
-//! What a reload decides by comparing two routes in memory (see `plan::lease`) is decided here by the digests of their text forms.
-//! The same configuration makes the same digests in the same version; another version may see a route as changed that is not, so
-//! who has the very same file need not ask.
+//! What a reload decides by comparing two routes in memory (see `plan::lease`) is decided here by digests. What is digested is JSON
+//! of everything that a thing says, by the names of its fields, so that the order in which a compiler or a later version has them
+//! in memory makes no difference. A version in which routes say more may see one as changed that is not, so who has the very
+//! same file need not ask. Rejected: the text of `Debug`, which leaves out what is not to be printed, and so what a secret is.
 
 use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
-use std::fmt::{self, Write};
+use std::fmt::Display;
 use stillgate_config::{Route, StreamRoute};
+use stillgate_route::{RouteSpec, Takes, UriRoute};
 
 /// A route that may have tunnels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,23 +24,15 @@ pub struct RouteDigest {
 pub(crate) const ROUTES: &str = "routes/";
 pub(crate) const STREAM_ROUTES: &str = "stream_routes/";
 
-/// FNV-1a, 64 bits: the same in every build, as the hashers of the standard library need not be.
-struct Fnv(u64);
+/// Hexadecimal digits of a SHA-256 that make a number.
+const DIGITS: usize = 16;
 
-impl Write for Fnv {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
-        }
-        Ok(())
-    }
-}
-
-/// The digest of a thing's text form.
-pub fn digest(thing: &dyn fmt::Debug) -> u64 {
-    let mut hash = Fnv(0xCBF2_9CE4_8422_2325);
-    write!(hash, "{thing:?}").expect("hashing does not fail");
-    hash.0
+/// The digest of a thing.
+pub fn digest(thing: &impl Serialize) -> u64 {
+    let mut json = serde_json::to_value(thing).expect("a configuration is text and numbers, whose keys are text");
+    json.sort_all_objects();
+    let hex = stillgate_config::digest(json.to_string().as_bytes());
+    u64::from_str_radix(&hex[..DIGITS], 16).expect("a digest has 64 hexadecimal digits")
 }
 
 impl Plan {
@@ -46,23 +40,156 @@ impl Plan {
     pub fn tunnel_routes(&self) -> Vec<RouteDigest> {
         // One that is written in the route is part of it.
         let own = |key: &str, upstream: usize| {
-            let upstream = &self.upstreams[upstream].definition;
-            (upstream.key.clone(), (upstream.key == key).then(|| upstream.clone()))
+            let upstream = &*self.upstreams[upstream].definition;
+            (upstream.key.clone(), (upstream.key == key).then_some(upstream))
         };
         let routes = self.routes.iter().filter(|route| route.route.upgrades);
         let routes = routes.map(|route| {
             let Route { spec, upstream: _, service_id, timeout, upgrades, on_change } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = own(&key, route.upstream());
-            RouteDigest { key, digest: digest(&(spec, service_id, timeout, upgrades, on_change, upstream)) }
+            let digest = digest(&(Spec::of(spec), service_id, timeout, upgrades, on_change, upstream));
+            RouteDigest { key, digest }
         });
         let streams = self.stream_routes.iter().map(|route| {
-            let key = format!("{STREAM_ROUTES}{}", route.route.id);
-            let upstream = own(&key, route.route.upstream);
             // Its place in the list means nothing.
-            let route = StreamRoute { upstream: 0, ..(*route.route).clone() };
-            RouteDigest { key, digest: digest(&(route, upstream)) }
+            let StreamRoute {
+                id,
+                sni,
+                remote_addr,
+                server_addr,
+                server_port,
+                upstream,
+                service_id,
+                timeout,
+                on_change,
+            } = &*route.route;
+            let key = format!("{STREAM_ROUTES}{id}");
+            let upstream = own(&key, *upstream);
+            let (sni, addresses) = (texts(sni), (texts(remote_addr), texts(server_addr)));
+            let digest = digest(&(sni, addresses, server_port, service_id, timeout, on_change, upstream));
+            RouteDigest { key, digest }
         });
         routes.chain(streams).collect()
+    }
+}
+
+/// What requests a route takes, as it is written.
+#[derive(Serialize)]
+struct Spec<'a> {
+    id: &'a str,
+    priority: i64,
+    takes: Taken,
+}
+
+#[derive(Serialize)]
+enum Taken {
+    Uri { hosts: Vec<String>, paths: Vec<String>, methods: String, remote_addrs: Vec<String>, vars: Vec<String> },
+    Expression(String),
+}
+
+impl Spec<'_> {
+    fn of(spec: &RouteSpec) -> Spec<'_> {
+        let RouteSpec { id, priority, takes } = spec;
+        let takes = match takes {
+            Takes::Uri(UriRoute { hosts, paths, methods, remote_addrs, vars }) => Taken::Uri {
+                hosts: texts(hosts),
+                paths: texts(paths),
+                methods: methods.to_string(),
+                remote_addrs: texts(remote_addrs),
+                vars: texts(vars),
+            },
+            Takes::Expression(expression) => Taken::Expression(expression.text().to_owned()),
+        };
+        Spec { id, priority: *priority, takes }
+    }
+}
+
+fn texts<'a, T: Display + 'a>(all: impl IntoIterator<Item = &'a T>) -> Vec<String> {
+    all.into_iter().map(T::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use std::collections::HashMap;
+    use std::fmt::Write;
+
+    fn digests(text: &str) -> Vec<RouteDigest> {
+        let config = stillgate_config::load(text.as_bytes(), &|_| None).unwrap().config;
+        Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap().tunnel_routes()
+    }
+
+    /// A route and a stream route, with upstreams of their own, of which `keys` are further keys.
+    fn text(route: &str, keys: &str, stream: &str) -> String {
+        format!(
+            "routes:\n- {{id: r, uri: /a, enable_websocket: true, {route} upstream: {{nodes: {{\"10.0.0.1:81\": 1}}, {keys}}}}}\n\
+             stream_routes:\n- {{id: s, {stream} upstream: {{scheme: tcp, nodes: {{\"10.0.0.1:82\": 1}}}}}}\n"
+        )
+    }
+
+    #[test]
+    fn every_change_of_what_a_route_says_makes_another_digest() {
+        let client = |cert: &str, key: &str| {
+            let pem =
+                |label: &str, body: &str| format!("\"-----BEGIN {label}-----\\n{body}\\n-----END {label}-----\\n\"");
+            let (cert, key) = (pem("CERTIFICATE", cert), pem("PRIVATE KEY", key));
+            format!("scheme: https, tls: {{client_cert: {cert}, client_key: {key}}}")
+        };
+        // Of equal length, the same, and of another file.
+        let routes = [
+            ("", ""),
+            ("priority: 7,", ""),
+            ("hosts: [a.example],", ""),
+            ("hosts: [b.example],", ""),
+            ("methods: [GET],", ""),
+            ("remote_addrs: [10.0.0.0/8],", ""),
+            ("vars: [[arg_a, \"==\", b]],", ""),
+            ("vars: [[arg_a, \"==\", c]],", ""),
+            ("on_change: drain,", ""),
+            ("timeout: {connect: 1, send: 2, read: 3},", ""),
+            ("", "type: chash, key: uri"),
+            ("", "type: chash, key: host"),
+            ("", "checks: {active: {http_path: /a}}"),
+            ("", "checks: {active: {http_path: /b}}"),
+            ("", "pass_host: rewrite, upstream_host: a"),
+            ("", "keepalive_pool: {size: 7}"),
+            ("", "retries: 7"),
+            ("", "scheme: https"),
+            ("", &client("MDEy", "MDEy")),
+            ("", &client("MDEz", "MDEy")),
+            ("", &client("MDEy", "MDEz")),
+        ];
+        let found: Vec<u64> = routes.iter().map(|(route, keys)| digests(&text(route, keys, ""))[0].digest).collect();
+        for (at, one) in found.iter().enumerate() {
+            assert_eq!(*one, digests(&text(routes[at].0, routes[at].1, ""))[0].digest, "{:?}", routes[at]);
+            let same = found[..at].iter().position(|other| other == one);
+            assert_eq!(same, None, "{:?}", routes[at]);
+        }
+        let streams =
+            ["", "sni: a.example,", "server_port: 9,", "remote_addr: 10.0.0.0/8,", "server_addr: 10.0.0.0/8,"];
+        let found: Vec<u64> = streams.iter().map(|stream| digests(&text("", "", stream))[1].digest).collect();
+        assert!((1..found.len()).all(|at| !found[..at].contains(&found[at])), "{found:?}");
+    }
+
+    /// Another version should see the same: where this fails, tunnels of all routes are taken for those of changed ones at the next
+    /// upgrade.
+    #[test]
+    fn digests_are_the_same_in_every_build() {
+        let shared = "upstreams: [{id: u, nodes: {\"a.example:80\": 2}}]\n";
+        let expression = "- {id: e, expression: 'http.path == \"/x\"', enable_websocket: true, upstream_id: u}\n";
+        let text = text("vars: [[arg_a, \"==\", b]],", "checks: {active: {}, passive: {}}", "sni: a.example,");
+        let text = text.replace("stream_routes:", &format!("{expression}stream_routes:"));
+        let lines = digests(&format!("{shared}{text}")).into_iter().fold(String::new(), |mut lines, route| {
+            writeln!(lines, "{} {:016x}", route.key, route.digest).unwrap();
+            lines
+        });
+        expect![[r#"
+            routes/r 767663fdabb02243
+            routes/e f0512729011ba934
+            stream_routes/s 05a984f5964c5b9b
+        "#]]
+        .assert_eq(&lines);
     }
 }
