@@ -12,16 +12,15 @@ use crate::cardinality::Cardinality;
 use crate::health::{Change, Checker};
 use crate::own_metrics::Facts;
 use crate::reload::{Reloader, Step};
+use crate::signals::Signals;
 use crate::status::{AccessLogStatus, Status, certificates, counted};
 use crate::upgrade::{self, PidFile, Predecessor};
 use crate::upstreams::Known;
 use crate::watch::FileWatch;
-use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval};
@@ -38,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 enum Event {
     /// SIGHUP: reload, whether or not the file changed; without a file as SIGTERM.
     Hangup,
-    /// SIGTERM or SIGINT: finish and end; the second time at once.
+    /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time at once.
     Terminate(&'static str),
     /// SIGUSR1: open the access log anew.
     ReopenLogs,
@@ -62,37 +61,6 @@ enum Event {
     Second,
     /// All workers have ended, as they were told to.
     WorkersEnded(Result<(), String>),
-}
-
-/// The signals the process takes.
-pub(crate) struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-    reopen: Signal,
-    upgrade: Signal,
-}
-
-impl Signals {
-    /// From here on these signals are events and no longer end the process. Needs a running runtime.
-    pub(crate) fn take() -> io::Result<Signals> {
-        Ok(Signals {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: signal(SignalKind::user_defined1())?,
-            upgrade: signal(SignalKind::user_defined2())?,
-        })
-    }
-
-    /// Waits for something, unless a signal says once more that the process is to end: `None`.
-    async fn unless_hurried<T>(&mut self, last: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            done = last => Some(done),
-            _ = self.terminate.recv() => None,
-            _ = self.interrupt.recv() => None,
-        }
-    }
 }
 
 /// The workers, as seen from here.
@@ -208,8 +176,7 @@ impl Control {
         tokio::select! {
             // Ending goes before answering, so that a flood of questions cannot hold it up.
             biased;
-            Some(()) = self.signals.terminate.recv() => Event::Terminate("SIGTERM"),
-            Some(()) = self.signals.interrupt.recv() => Event::Terminate("SIGINT"),
+            signal = self.signals.ending.next() => Event::Terminate(signal),
             event = ended => event,
             _ = self.second.tick() => Event::Second,
             Some(()) = self.signals.hangup.recv() => Event::Hangup,
@@ -337,7 +304,7 @@ impl Control {
         let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
         let Some(access_log) = self.access_log.take_if(|_| has_ended) else { return };
         let written = spawn_blocking(|| access_log.finish(ACCESS_LOG_END_TIMEOUT));
-        if !matches!(self.signals.unless_hurried(written).await, Some(Ok(true))) {
+        if !matches!(self.signals.ending.unless_asked(written).await, Some(Ok(true))) {
             warn!("the access log's last lines are lost: whoever reads it is too slow");
         }
     }
@@ -401,7 +368,7 @@ impl Control {
     async fn end_metrics(&mut self) {
         self.tell_metrics();
         let Some(metering) = self.reloader.take_metering() else { return };
-        self.signals.unless_hurried(spawn_blocking(|| metering.end())).await;
+        self.signals.ending.unless_asked(spawn_blocking(|| metering.end())).await;
     }
 
     fn status(&self) -> Status {

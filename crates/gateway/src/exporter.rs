@@ -6,6 +6,7 @@
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Exporter as Arguments};
 use crate::logging::{LevelError, Logging};
 use crate::process_stats;
+use crate::signals::Ending;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +18,6 @@ use stillgate_metrics::encode;
 use stillgate_metrics::reader::ReaderOptions;
 use stillgate_metrics::{Collector, CollectorOptions};
 use stillgate_proxy::StartError;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 use tracing::info;
@@ -83,20 +83,21 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
 }
 
 fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
-    let folder = &arguments.metrics_dir;
-    look_at(folder)?;
-    let log = Log { level: "info".to_owned(), format: LogFormat::Auto };
-    // Dropping it writes what waits.
-    let _logging = Logging::start(&log).map_err(ExporterError::Log)?;
     let system = |what| move |error| ExporterError::System(what, error);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("cannot start the runtime"))?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Ending::take_alone().map_err(system("cannot take signals"))?
+    };
+    let folder = &arguments.metrics_dir;
+    look_at(folder)?;
+    let log = Log { level: "info".to_owned(), format: LogFormat::Auto };
+    // Dropping it writes what waits.
+    let _logging = Logging::start(&log).map_err(ExporterError::Log)?;
     let result = runtime.block_on(async {
-        // Before anybody can connect, so that no signal ends it half started.
-        let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot take signals"))?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take signals"))?;
         let listener = listen(arguments.listen)?;
         let exporter = Exporter::spawn(Some(listener), Collector::open(folder, options()), site(arguments))
             .map_err(system("cannot start the exporter's thread"))?;
@@ -107,14 +108,8 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
             folder = %folder.display(),
             "exposing"
         );
-        let mut next = async || {
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            }
-        };
         let signal = tokio::select! {
-            signal = next() => signal,
+            signal = signals.next() => signal,
             () = end_of(&exporter) => return Err(ExporterError::Lost),
         };
         info!("{signal}: finishing what is in flight");
@@ -124,7 +119,7 @@ fn serve(arguments: &Arguments) -> Result<(), ExporterError> {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(_)) | Err(_) => Err(ExporterError::Lost),
             },
-            _ = next() => Err(ExporterError::Hurried),
+            _ = signals.next() => Err(ExporterError::Hurried),
         }
     });
     // Not dropped: that would wait for scrapes although a second signal came.

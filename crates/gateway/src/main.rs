@@ -35,6 +35,7 @@ mod request_head;
 mod restart;
 mod retired;
 mod run;
+mod signals;
 mod source;
 mod status;
 mod stdout;

@@ -8,13 +8,14 @@ use crate::acme;
 use crate::admin::{self, Access};
 use crate::allocator;
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Run};
-use crate::control::{Control, Signals};
+use crate::control::Control;
 use crate::logging::{LevelError, Logging};
 use crate::metering::{Metering, MeteringError, Prepared};
 use crate::names;
 use crate::own_metrics::{Facts, ReloadTimes};
 use crate::reading::{Candidate, Reading};
 use crate::reload::{Live, NAMES_TIMEOUT, Reloader, tell_route_cache};
+use crate::signals::Signals;
 use crate::source::{ReadError, Source};
 use crate::tls_material;
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
@@ -22,6 +23,7 @@ use crate::watch::{FileWatch, Stamp};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text};
 use stillgate_proxy::{Counters, Fleet, Inherited, Plan, PlanCell, PlanError, Sockets, StartError, access_log};
@@ -123,7 +125,18 @@ pub(crate) fn exit_code(result: Result<(), RunError>) -> u8 {
 
 /// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
 pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
-    // Before all else: later there may be another file at its path.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("control-work")
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
+    // Before all else: until then they end the process.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::take().map_err(|error| RunError::System("cannot take signals", error))?
+    };
+    // Soon: later there may be another file at its path.
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = source.file().map(Stamp::of);
     let text = Text::new(source.read().map_err(RunError::Read)?);
@@ -134,51 +147,49 @@ pub(crate) fn serve(source: Source, announce: impl FnOnce(&Up<'_>)) -> Result<()
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("control-work")
-        .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .build()
-        .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
+    let beginning = Beginning { signals, source, stamp, reader, loaded, logging, program, takeover };
     let result = runtime.block_on(async {
-        let control = start((source, stamp), reader, loaded, logging, (program, takeover), announce).await?;
-        control.run().await.map_err(RunError::Ended)
+        match start(beginning, announce).await? {
+            Some(control) => control.run().await.map_err(RunError::Ended),
+            None => Ok(()),
+        }
     });
     // Not dropped: that would wait for a reload, or for workers that were told to end at once.
     runtime.shutdown_background();
     result
 }
 
-async fn start(
-    (source, stamp): (Source, Option<Stamp>),
+/// What is there before anything is started.
+struct Beginning {
+    signals: Signals,
+    source: Source,
+    /// Of the file, before it was read.
+    stamp: Option<Stamp>,
     reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
-    (program, takeover): (Program, Option<(Takeover, Former)>),
-    announce: impl FnOnce(&Up<'_>),
-) -> Result<Control, RunError> {
+    program: Program,
+    takeover: Option<(Takeover, Former)>,
+}
+
+/// `None`: the process was asked to end before it served.
+async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
+    let Beginning { mut signals, source, stamp, reader, loaded, logging, program, takeover } = beginning;
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
-    let signals = Signals::take().map_err(|error| RunError::System("cannot take signals", error))?;
     let config = &loaded.config;
-    info!(
-        version = env!("CARGO_PKG_VERSION"),
-        digest = config.digest,
-        routes = config.routes.len(),
-        upstreams = config.upstreams.len(),
-        file = source.name(),
-        "starting"
-    );
+    tell_start(&source, config);
     acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
-    let mut watch = source.file().zip(stamp).map(|(file, stamp)| FileWatch::start(file, stamp));
-    if let Some(watch) = &mut watch {
-        watch.set_others(&tls_material::files(config));
-    }
+    let watch = source.file().zip(stamp).map(|(file, stamp)| watch_files(file, stamp, config));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
     let gateway = &config.gateway;
     raise_descriptors(gateway);
-    let resolver = resolve(config).await?;
+    // This alone takes long.
+    let Some(resolver) = signals.ending.unless_asked(resolve(config)).await.transpose()? else {
+        info!("told to end before it served");
+        return Ok(None);
+    };
     let addresses = names::addresses(&resolver, config);
     let counted = std::mem::take(&mut former.metrics);
     let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
@@ -230,7 +241,24 @@ async fn start(
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, live);
     let predecessor = Predecessor::new(launcher, admin);
-    Ok(Control::new(signals, watch, questions, reloader, fleet, access_log, (predecessor, pid_file)))
+    Ok(Some(Control::new(signals, watch, questions, reloader, fleet, access_log, (predecessor, pid_file))))
+}
+
+fn tell_start(source: &Source, config: &Config) {
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        digest = config.digest,
+        routes = config.routes.len(),
+        upstreams = config.upstreams.len(),
+        file = source.name(),
+        "starting"
+    );
+}
+
+fn watch_files(file: &Path, stamp: Stamp, config: &Config) -> FileWatch {
+    let mut watch = FileWatch::start(file, stamp);
+    watch.set_others(&tls_material::files(config));
+    watch
 }
 
 /// What the metrics are told before anything has happened.

@@ -91,6 +91,21 @@ fn over_loopback_it_answers_to_the_names_it_was_given() {
 }
 
 #[test]
+fn it_outlives_signals_of_gateways_and_ends_when_it_is_asked_to() {
+    let dir = tempfile::tempdir().unwrap();
+    for last in ["TERM", "INT", "QUIT"] {
+        let (mut exporter, addr) = start(dir.path(), &dir.path().join(last));
+        for name in ["HUP", "USR1", "USR2", "ALRM"] {
+            exporter.signal(name);
+            assert_eq!(scrape(addr, "/metrics", ACCEPT_TEXT, false).status, 503, "{name}");
+        }
+        exporter.signal(last);
+        assert!(exporter.wait_within(END_PATIENCE).success());
+        assert!(exporter.log().contains(&format!("SIG{last}: finishing")), "{}", exporter.log());
+    }
+}
+
+#[test]
 fn two_read_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let _gateway = write(dir.path(), 3);

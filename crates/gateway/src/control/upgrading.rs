@@ -111,7 +111,7 @@ impl Control {
         }
         let hurried =
             || Err("told again to end: without waiting for the new process to take what it is given".to_owned());
-        self.signals.unless_hurried(self.predecessor.finish()).await.unwrap_or_else(hurried)
+        self.signals.ending.unless_asked(self.predecessor.finish()).await.unwrap_or_else(hurried)
     }
 
     fn serve_on(&mut self, reason: &str) {
