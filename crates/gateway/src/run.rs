@@ -25,11 +25,13 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text};
 use stillgate_proxy::{Counters, Fleet, Inherited, Plan, PlanCell, PlanError, Sockets, StartError, access_log};
 use stillgate_tls::Refused;
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 /// The control thread's niceness: a reload must not take a core from a worker.
@@ -37,6 +39,9 @@ pub(crate) const CONTROL_NICE: i32 = 10;
 
 /// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
 const BLOCKING_THREADS_MAX: usize = 3 + admin::EXPLAINED_MAX;
+
+/// How long the exporter may take to begin on the former process's socket: its thread gets what time others leave.
+const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NO_TAKEOVER: &str = "cannot take over from the former process";
 
@@ -216,26 +221,30 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
-    let went = takeover.map(|takeover| takeover.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
-    let went = went.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    let following = takeover.map(|takeover| takeover.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
+    let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
-    if let Some(went) = went {
-        // Where the former process is gone already there is nobody to wait for.
-        let _ = went.await;
+    if let Some(following) = &mut following {
+        following.went().await;
     }
 
     let (admin_access, access) = watch::channel(Access::of(gateway));
     let (ask, questions) = mpsc::channel(admin::QUESTIONS_MAX);
     let admin = admin.map(|(address, listener)| serve_admin(address, listener, access, ask)).transpose()?;
     if let Some(metering) = &mut metering {
-        metering.serve().await;
+        expose(metering).await;
     }
     let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
     tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
     announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
+    // All that could fail is done.
+    if let Some(following) = following {
+        fleet.read_all();
+        following.serves();
+    }
     let live = Live { logging, admin_access, metering };
     let reading = Reading::new(reader, loaded.clone());
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
@@ -259,6 +268,15 @@ fn watch_files(file: &Path, stamp: Stamp, config: &Config) -> FileWatch {
     let mut watch = FileWatch::start(file, stamp);
     watch.set_others(&tls_material::files(config));
     watch
+}
+
+/// Answers scrapes, on a former process's socket from now on.
+async fn expose(metering: &mut Metering) {
+    // Of its own, so that it goes on where it is not waited for.
+    let served = tokio::spawn(metering.serve());
+    if timeout(EXPOSED_TIMEOUT, served).await.is_err() {
+        warn!("the exporter is slow to begin; going on, and scrapes wait until it does");
+    }
 }
 
 /// What the metrics are told before anything has happened.

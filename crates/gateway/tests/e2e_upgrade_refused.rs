@@ -116,12 +116,21 @@ fn plays_a_new_process() {
     if role == "dies" {
         std::process::exit(5);
     }
+    if role == "dies later" {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::process::exit(6);
+    }
     if let Some(micros) = role.strip_prefix("TERM after ") {
         std::thread::sleep(std::time::Duration::from_micros(micros.parse().expect("a number")));
         former_is_to_end();
     }
     while let Ok(n @ 1..) = former.recv(&mut space) {
         if space[..n].starts_with(b"{\"go\"") {
+            match role.as_str() {
+                "TERM on go" => former_is_to_end(),
+                "dies on go" => std::process::exit(7),
+                _ => {}
+            }
             // It may be gone by now.
             let _ = former.send(br#"{"going":{}}"#);
         }
@@ -136,9 +145,10 @@ fn impostor(role: &str) -> String {
 
 #[test]
 fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
-    // Some come while the old process stops exposing, some before and some after it has told the new one to go on.
-    let after = [0, 50, 100, 200, 400, 800, 2000].map(|micros| format!("TERM after {micros}"));
-    for role in after.iter().map(String::as_str).chain(["TERM before"]) {
+    // Some come while the new process proves itself, some while the old one stops exposing, some before and some after it has
+    // told the new one to go on.
+    let after = [0, 2000, 990_000, 1_000_000, 1_001_000, 1_002_000, 1_005_000].map(|us| format!("TERM after {us}"));
+    for role in after.iter().map(String::as_str).chain(["TERM before", "TERM on go"]) {
         let (upstream, metrics) = (Upstream::echo(), ReservedPort::new());
         let setup = Setup::to(upstream.addr()).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
         let mut gateway = Replaceable::start(&setup);
@@ -189,7 +199,17 @@ fn one_that_dies_when_it_is_ready_is_no_loss() {
         assert!(scraped.text().contains("stillgate_"), "{}", scraped.text());
         assert_eq!(Client::connect(gateway.upgraded.gateway.admin_addr()).get("/v1/status").head.status(), 200);
     }
-    gateway.logs("was ready, and is gone (exit status: 5)");
+    gateway.logs("had begun to serve, and is gone (exit status: 5)");
+    gateway.replace(&impostor("dies later"));
+    gateway.refused(1);
+    gateway.logs("had begun to serve, and is gone (exit status: 6)");
+    // It has written its number already, and may take scrapes.
+    let pid_file = gateway.upgraded.pid_file();
+    gateway.replace(&format!("echo $$ >{}; {}", pid_file.display(), impostor("dies on go")));
+    gateway.refused(1);
+    gateway.logs("was ready, and is gone (exit status: 7)");
+    assert!(scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().contains("stillgate_"));
+    assert_eq!(Client::connect(gateway.upgraded.gateway.admin_addr()).get("/v1/status").head.status(), 200);
     gateway.restore();
     gateway.upgraded.upgrade();
     gateway.upgraded.await_old();

@@ -112,7 +112,7 @@ impl Fleet {
         let addresses: Arc<[SocketAddr]> = sockets.addresses().into();
         let (arrivals, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(INBOX)).unzip();
         let mut inboxes = inboxes.into_iter();
-        let (commands, receiver) = watch::channel(Command::Serve);
+        let (commands, receiver) = watch::channel(Command::Share);
         let counters: Arc<[_]> = (0..workers).map(|_| Arc::new(WorkerCounters::default())).collect();
         let (inquiry, questions) = Inquiry::new(workers);
         let mut fleet = Fleet {
@@ -174,6 +174,11 @@ impl Fleet {
     /// Where to ask what the workers know of the nodes.
     pub fn inquiry(&self) -> Inquiry {
         self.inquiry.clone()
+    }
+
+    /// Has the workers read datagrams also where the process before has read them until now.
+    pub fn read_all(&self) {
+        self.commander.0.send_replace(Command::Serve);
     }
 
     /// Asks all workers to accept no more, to finish what is in flight within this time, and to end.

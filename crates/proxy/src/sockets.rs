@@ -41,7 +41,9 @@ pub struct Listening {
     pub place: Place,
     /// Where that is.
     address: SocketAddr,
+    /// Those that were left to us come first.
     sockets: Vec<Socket>,
+    left: usize,
 }
 
 /// What the process before has left to this one, until it is taken.
@@ -58,6 +60,8 @@ pub(crate) struct WorkerSocket {
     /// Which of the configured listeners it is one of.
     pub(crate) listener: usize,
     pub(crate) socket: Socket,
+    /// The process before may read it as well.
+    pub(crate) is_left: bool,
 }
 
 impl Place {
@@ -88,7 +92,8 @@ impl Inherited {
         }
         let Some(first) = sockets.first() else { return Ok(()) };
         let address = local_address(first)?;
-        self.0.push(Listening { place, address, sockets });
+        let left = sockets.len();
+        self.0.push(Listening { place, address, sockets, left });
         Ok(())
     }
 
@@ -108,7 +113,7 @@ impl Listening {
                 // Sharing a port is asked for by every socket that shares it, so another gateway already there would not be
                 // noticed: a first socket that does not share finds out.
                 drop(bind(place, false).map_err(fail)?);
-                Listening { place, address: place.address, sockets: Vec::new() }
+                Listening { place, address: place.address, sockets: Vec::new(), left: 0 }
             }
         };
         while listening.sockets.len() < sockets_min {
@@ -165,7 +170,8 @@ impl Sockets {
         let mut dealt: Vec<Vec<WorkerSocket>> = (0..workers).map(|_| Vec::new()).collect();
         for (listener, listening) in self.0.iter().enumerate() {
             for (at, socket) in listening.sockets.iter().enumerate() {
-                dealt[at % workers].push(WorkerSocket { listener, socket: socket.try_clone()? });
+                let is_left = at < listening.left;
+                dealt[at % workers].push(WorkerSocket { listener, socket: socket.try_clone()?, is_left });
             }
         }
         Ok(dealt)

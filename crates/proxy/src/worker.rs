@@ -43,6 +43,10 @@ const END_LOOK: Duration = Duration::from_millis(50);
 /// What the control thread asks of the workers.
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
+    /// Accept connections, but leave datagrams to the process before, where their sockets are its as well: of one client's each
+    /// process would get some.
+    Share,
+    /// Serve all that there is.
     Serve,
     /// Accept no more, give away to another process what can be given, finish the rest within this time, end.
     HandOver(Arc<Successor>, Duration),
@@ -111,6 +115,9 @@ pub(crate) struct Worker {
     pub(crate) turns: Turns,
 }
 
+/// A socket, of which listener, and whether the process before may read it as well.
+type Datagrams = (usize, UdpSocket, bool);
+
 /// Runs a worker until it has drained.
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -118,9 +125,9 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let (mut commands, mut questions, mut arrivals) = (setup.commands.clone(), setup.questions, setup.arrivals);
     let of_streams = setup.configured.len()..setup.configured.len() + setup.stream_listeners.len();
     let (of_tcp, of_udp): (Vec<_>, Vec<_>) = setup.sockets.into_iter().partition(|of| of.listener < of_streams.end);
-    let datagrams: Vec<(usize, UdpSocket)> = of_udp
+    let datagrams: Vec<Datagrams> = of_udp
         .into_iter()
-        .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?)))
+        .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?, of.is_left)))
         .collect::<io::Result<_>>()?;
     let listeners: Vec<(usize, Rc<TcpListener>)> = of_tcp
         .into_iter()
@@ -172,7 +179,7 @@ impl Worker {
     async fn live(
         self: &Rc<Self>,
         mut listeners: Vec<(usize, Rc<TcpListener>)>,
-        datagrams: Vec<(usize, UdpSocket)>,
+        datagrams: Vec<Datagrams>,
         commands: &mut watch::Receiver<Command>,
         questions: &mut mpsc::Receiver<Question>,
         arrivals: &mut mpsc::Receiver<Arrival>,
@@ -181,10 +188,11 @@ impl Worker {
             .iter()
             .map(|(index, listener)| spawn_local(accept(self.clone(), listener.clone(), *index)).abort_handle())
             .collect();
-        let receiving: Vec<(usize, AbortHandle)> = datagrams
-            .into_iter()
-            .map(|(index, socket)| (index, spawn_local(stream_proxy::serve_udp(self.clone(), socket)).abort_handle()))
-            .collect();
+        let receive = |(index, socket, _): Datagrams| {
+            (index, spawn_local(stream_proxy::serve_udp(self.clone(), socket)).abort_handle())
+        };
+        let (mut left, own): (Vec<_>, Vec<_>) = datagrams.into_iter().partition(|(_, _, is_left)| *is_left);
+        let mut receiving: Vec<(usize, AbortHandle)> = own.into_iter().map(receive).collect();
         let mut deadline_ms = u64::MAX;
         let mut plans = self.plans.news();
         loop {
@@ -200,7 +208,11 @@ impl Worker {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
                     let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
                     let (successor, time) = match command {
-                        Command::Serve => continue,
+                        Command::Share => continue,
+                        Command::Serve => {
+                            receiving.extend(left.drain(..).map(receive));
+                            continue;
+                        }
                         Command::HandOver(successor, time) => (Some(successor), time),
                         Command::Drain(time) => (None, time),
                     };

@@ -119,6 +119,9 @@ impl Control {
         if let Some(metering) = self.reloader.metering() {
             metering.keep();
         }
+        if let Some(pid_file) = &self.pid_file {
+            pid_file.restore();
+        }
         error!("upgrade: {reason}; serving on as before");
     }
 }

@@ -201,9 +201,9 @@ impl Channel {
         }
     }
 
-    /// Whether the next [`Channel::receive`] would not wait.
-    pub(crate) fn has_something(&self) -> bool {
-        self.wait(Some(Duration::ZERO)).is_ok()
+    /// Whether the next [`Channel::receive`] would not wait, at once or after this time.
+    pub(crate) fn has_something(&self, within: Duration) -> bool {
+        self.wait(Some(within)).is_ok()
     }
 
     fn wait(&self, within: Option<Duration>) -> io::Result<()> {
@@ -315,13 +315,13 @@ mod tests {
         let late = b.receive(Some(Duration::from_millis(10)));
         assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
         a.send(&vec![1; DATAGRAM_BYTES_MAX + 1], &[]).unwrap();
-        assert!(!a.has_something() && b.has_something());
+        assert!(!a.has_something(Duration::ZERO) && b.has_something(Duration::ZERO));
         assert_eq!(b.receive(None).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert!(!b.has_something());
+        assert!(!b.has_something(Duration::ZERO));
         a.send(b"last", &[]).unwrap();
         drop(a);
         assert_eq!(b.receive(None).unwrap().unwrap().bytes, b"last");
-        assert!(b.has_something() && b.receive(None).unwrap().is_none());
+        assert!(b.has_something(Duration::ZERO) && b.receive(None).unwrap().is_none());
         assert!(b.send(b"nobody", &[]).is_err());
         assert!(Channel::new(tempfile::tempfile().unwrap().into()).is_err());
     }

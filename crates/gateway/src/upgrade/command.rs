@@ -1,6 +1,8 @@
 //! `stillgate upgrade`: has a running gateway replaced by a new process of its binary, and tells what became of it.
 
+use super::launcher::GO_TIMEOUT;
 use super::pid_file::PidFile;
+use super::probation::PROBATION;
 use super::program::READY_TIMEOUT;
 use super::{FAILURES_NAME, OLD_NAME};
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Upgrade};
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 use stillgate_config::Loaded;
 
 /// How long the command waits beyond what the gateway itself does.
-const PATIENCE: Duration = READY_TIMEOUT.saturating_add(Duration::from_secs(15));
+const PATIENCE: Duration =
+    READY_TIMEOUT.saturating_add(PROBATION).saturating_add(GO_TIMEOUT).saturating_add(Duration::from_secs(15));
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long the gateway has to begin: its control thread is nice, and may wait for a core.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(20);

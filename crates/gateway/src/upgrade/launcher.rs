@@ -6,6 +6,7 @@
 
 use super::channel::Channel;
 use super::messages::Message;
+use super::probation::{Found, PROBATION, prove};
 use super::program::Program;
 use super::{FAILURES_NAME, VARIABLE, predecessor::Heard};
 use rustix::io::Errno;
@@ -32,7 +33,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer one may take that has let go of its memory: each of its threads needs a core for its end.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(10);
-/// How long one that serves has to say that it goes on alone, or that it has everything.
+/// How long one that accepts connections has to do the rest, for which its control thread, which is nice, needs a core.
+pub(super) const GO_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one that serves has to say that it has everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to be known, once all is sent, whether it has arrived.
 pub(super) const VERDICT_TIMEOUT: Duration =
@@ -99,7 +102,7 @@ impl Starting {
     /// It runs. Whoever comes second sees what the other has written.
     fn began(&self, child: &Child) {
         self.pid.store(i32::try_from(child.id()).unwrap_or_default(), Ordering::SeqCst);
-        if self.is_unwanted.load(Ordering::SeqCst) {
+        if self.is_unwanted() {
             self.kill();
         }
     }
@@ -107,6 +110,10 @@ impl Starting {
     /// It serves, or is about to be waited for: its number may soon be another's.
     fn ended(&self) {
         self.pid.store(0, Ordering::SeqCst);
+    }
+
+    fn is_unwanted(&self) -> bool {
+        self.is_unwanted.load(Ordering::SeqCst)
     }
 
     fn kill(&self) {
@@ -139,7 +146,8 @@ impl Launcher {
         }
     }
 
-    /// This process is to end, and the one that it starts with it; [`Progress::Failed`] follows.
+    /// This process is to end, and the one that it starts with it: killed before it serves, told to end after that.
+    /// [`Progress::Failed`] follows.
     pub(crate) fn end_child(&self) {
         self.starting.is_unwanted.store(true, Ordering::SeqCst);
         self.starting.kill();
@@ -184,7 +192,8 @@ fn serve(
     starting.thread.store(gettid().as_raw_nonzero().get(), Ordering::SeqCst);
     while let Ok(order) = orders.recv() {
         let Order::Launch(offer) = order else { continue };
-        let ready = launch(program, offer, starting, &tell).and_then(|(mut child, channel, heard)| {
+        let ready = launch(program, offer, starting, &tell).and_then(|(child, channel, heard)| {
+            let (mut child, channel) = on_probation(child, channel, starting)?;
             tell(Progress::Ready(heard));
             match orders.recv() {
                 Ok(Order::Go(parcels)) => go(&mut child, &channel).map(|()| (child, channel, parcels)),
@@ -202,9 +211,23 @@ fn serve(
     }
 }
 
+/// Keeps the new process beside this one for a while. An error: it is gone, and nothing has changed here.
+fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(Child, Channel), String> {
+    info!("upgrade: both processes accept connections for {} s", PROBATION.as_secs());
+    match prove(&channel, || starting.is_unwanted()) {
+        Found::Proven => Ok((child, channel)),
+        Found::Unwanted => Err(dismiss(child, channel)),
+        Found::Gone => {
+            // Before it is waited for: one that spoke out of turn sees that nobody listens.
+            drop(channel);
+            Err(format!("the new process had begun to serve, and is gone ({}); its own lines say why", ended(child)))
+        }
+    }
+}
+
 /// Has the new process serve alone. An error: it is gone, and this one has changed nothing that cannot be undone.
 fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
-    let answer = Message::Go {}.send_with(channel, &[]).and_then(|()| Message::receive(channel, Some(ANSWER_TIMEOUT)));
+    let answer = Message::Go {}.send_with(channel, &[]).and_then(|()| Message::receive(channel, Some(GO_TIMEOUT)));
     let answer = match answer {
         Ok(Some((Message::Going {}, _))) => return Ok(()),
         Ok(Some((other, _))) => format!("it says {other:?}"),
@@ -305,7 +328,7 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
             let parcel = match timeout(LOOK_EVERY, parcels.recv()).await {
                 Ok(Some(parcel)) => parcel,
                 // It says no more: what there is to hear is its end.
-                _ if channel.has_something() => return Err(io::ErrorKind::BrokenPipe.into()),
+                _ if channel.has_something(Duration::ZERO) => return Err(io::ErrorKind::BrokenPipe.into()),
                 Ok(None) => return conclude(&channel),
                 Err(_) => continue,
             };

@@ -41,7 +41,7 @@ pub(crate) enum Message {
     Ready { listening: Vec<Place>, alike: Vec<Place> },
     /// Old to new: it exposes no more, and accepts none from the answer on. What follows are parcels.
     Go {},
-    /// New to old: it serves alone from here on.
+    /// New to old: it does all that the old one did, and serves alone from here on.
     Going {},
     /// New to old, which sends no more: it has all parcels.
     Taken {},

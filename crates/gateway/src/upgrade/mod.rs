@@ -4,15 +4,17 @@
 //!  old                                             new
 //!  starts the binary, its end of a socket pair ──▶ standard input
 //!  Hello, Sockets…, Metrics…, Routes…, End ──────▶ reads and checks the configuration, starts on the sockets
-//!                        ◀──── Has…, Ready ──── takes new connections from here on
-//!  exposes no more ── Go ────────────────────────▶
-//!  accepts no more       ◀──── Going ───────────── exposes
+//!                        ◀──── Has…, Ready ──── accepts connections from here on, on the same sockets
+//!  waits for a second; both serve
+//!  exposes no more ── Go ────────────────────────▶ exposes, answers admin requests, reads datagrams, writes the pid file
+//!  accepts no more       ◀──── Going ─────────────
 //!  parcels (stillgate_proxy::handover) ──────────▶ workers
 //!  that was all ─────────────────────────────────▶
 //!  ends                  ◀──── Taken ───────────── alone with all of it
 //! ```
 //!
-//! Until `Going` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on.
+//! Until `Going` the old process has changed nothing that it cannot undo: whatever becomes of the new one, it serves on. After
+//! `Going` the new one has nothing left to do that could keep it from serving.
 
 mod channel;
 mod command;
@@ -21,6 +23,7 @@ mod messages;
 mod notify;
 mod pid_file;
 mod predecessor;
+mod probation;
 mod program;
 mod takeover;
 

@@ -15,19 +15,13 @@ const FILE_BYTES_MAX: u64 = 32;
 impl PidFile {
     /// Writes it in one step: who reads it sees a former number or this one.
     pub(crate) fn write(path: &Path) -> Option<PidFile> {
-        let pid = std::process::id();
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{pid}"));
-        let write = || fs::write(&beside, format!("{pid}\n")).and_then(|()| fs::rename(&beside, path));
-        let written = PidFile::check(path).and_then(|()| write());
-        match written {
-            Ok(()) => Some(PidFile(path.to_owned())),
-            Err(error) => {
-                // Nothing that is served depends on it.
-                warn!(file = %path.display(), %error, "gateway.pid_file cannot be written");
-                let _ = fs::remove_file(&beside);
-                None
-            }
+        put(path).then(|| PidFile(path.to_owned()))
+    }
+
+    /// Writes it again where a process that was to follow has put its own number there, or removed it as it ended.
+    pub(crate) fn restore(&self) {
+        if PidFile::read(&self.0).ok() != Some(std::process::id()) {
+            put(&self.0);
         }
     }
 
@@ -56,6 +50,21 @@ impl PidFile {
     }
 }
 
+/// False: it cannot be written, which is in the log.
+fn put(path: &Path) -> bool {
+    let pid = std::process::id();
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{pid}"));
+    let write = || fs::write(&beside, format!("{pid}\n")).and_then(|()| fs::rename(&beside, path));
+    if let Err(error) = PidFile::check(path).and_then(|()| write()) {
+        // Nothing that is served depends on it.
+        warn!(file = %path.display(), %error, "gateway.pid_file cannot be written");
+        let _ = fs::remove_file(&beside);
+        return false;
+    }
+    true
+}
+
 impl Drop for PidFile {
     fn drop(&mut self) {
         if PidFile::read(&self.0).is_ok_and(|pid| pid == std::process::id()) {
@@ -79,6 +88,12 @@ mod tests {
         drop(file);
         assert!(!path.exists());
         let file = PidFile::write(&path).unwrap();
+        fs::write(&path, "1\n").unwrap();
+        file.restore();
+        assert_eq!(PidFile::read(&path).unwrap(), std::process::id());
+        fs::remove_file(&path).unwrap();
+        file.restore();
+        assert_eq!(PidFile::read(&path).unwrap(), std::process::id());
         fs::write(&path, "1\n").unwrap();
         drop(file);
         assert_eq!(PidFile::read(&path).unwrap(), 1);

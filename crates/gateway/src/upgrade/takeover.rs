@@ -23,6 +23,12 @@ const WORD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The way to the old process.
 pub(crate) struct Takeover(Channel);
 
+/// Waits for the old process to leave. When this is dropped without [`Following::serves`], the old process serves on.
+pub(crate) struct Following {
+    went: oneshot::Receiver<()>,
+    serves: oneshot::Sender<()>,
+}
+
 /// What the old process has left.
 #[derive(Default)]
 pub(crate) struct Former {
@@ -63,40 +69,55 @@ impl Takeover {
         Ok(Some((Takeover(channel), former)))
     }
 
-    /// Says that this process serves. What the receiver gets says that the old one does no more; connections come in from then on.
+    /// Says that this process accepts connections.
     pub(crate) fn serve(
         self,
         former: &Former,
         gateway: &Gateway,
         plan: &Plan,
         fleet: &mut Fleet,
-    ) -> io::Result<oneshot::Receiver<()>> {
+    ) -> io::Result<Following> {
         let verdict = former.judge(gateway, plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
-        let (gone, went) = oneshot::channel();
+        let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
         // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
         let follow = move || {
-            if let Err(error) = follow(&self.0, &verdict, gone, &inbox) {
+            if let Err(error) = follow(&self.0, &verdict, (gone, served), &inbox) {
                 error!(%error, "upgrade: what the former process still holds is lost");
             }
         };
         thread::Builder::new().name("takeover".to_owned()).spawn(follow)?;
-        Ok(went)
+        Ok(Following { went, serves })
     }
 }
 
-fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox: &Inbox) -> io::Result<()> {
+impl Following {
+    /// Waits until the old process exposes no more, so that this one can do what only one of them may.
+    pub(crate) async fn went(&mut self) {
+        // Where the old process is gone already there is nobody to wait for.
+        let _ = (&mut self.went).await;
+    }
+
+    /// This process does all of it: the old one may leave, and connections come in from here on.
+    pub(crate) fn serves(self) {
+        // The thread that listens ends with an error of its own.
+        let _ = self.serves.send(());
+    }
+}
+
+fn follow(
+    channel: &Channel,
+    verdict: &Verdict,
+    (gone, served): (oneshot::Sender<()>, oneshot::Receiver<()>),
+    inbox: &Inbox,
+) -> io::Result<()> {
     for routes in in_parts(&verdict.routes) {
         Message::Has { routes }.send_with(channel, &[])?;
     }
     let (listening, alike) = (verdict.listening.clone(), verdict.alike.clone());
     Message::Ready { listening, alike }.send_with(channel, &[])?;
     let mut has_gone = match Message::receive(channel, Some(WORD_TIMEOUT)) {
-        Ok(Some((Message::Go {}, _))) => {
-            // Whether anybody is left to hear it makes no difference here.
-            let _ = Message::Going {}.send_with(channel, &[]);
-            true
-        }
+        Ok(Some((Message::Go {}, _))) => true,
         other => {
             warn!(?other, "upgrade: the former process has not said that it is done; going on without it");
             false
@@ -104,6 +125,14 @@ fn follow(channel: &Channel, verdict: &Verdict, gone: oneshot::Sender<()>, inbox
     };
     // Whoever waits has gone where this process ends already.
     let _ = gone.send(());
+    if served.blocking_recv().is_err() {
+        // It could not: the old process sees by our end that it is to serve on.
+        return Ok(());
+    }
+    if has_gone {
+        // Whether anybody is left to hear it makes no difference here.
+        let _ = Message::Going {}.send_with(channel, &[]);
+    }
     let mut count = 0u64;
     while let Some(datagram) = next_parcel(channel, &mut has_gone)? {
         match Parcel::decode(&datagram.bytes, datagram.descriptors) {

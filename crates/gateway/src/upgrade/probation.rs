@@ -1,0 +1,66 @@
+//! Probation of a new process: for a second it serves beside the old one, which gives nothing away.
+//!
+//! A new version that crashes usually does so at once: on its first requests, or because the memory it may have is used up.
+//! The old process still has everything then, so it just goes on. What is lost with the new one is what that had accepted.
+
+use super::channel::Channel;
+use std::time::{Duration, Instant};
+
+/// How long the new process serves before the old one leaves.
+pub(super) const PROBATION: Duration = Duration::from_secs(1);
+/// How soon it is noticed that the new process is not wanted any more. Its end is noticed at once.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How probation ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It has served all the time.
+    Proven,
+    /// It has ended, or says something although it has nothing to say.
+    Gone,
+    /// This process is to end, and the new one with it.
+    Unwanted,
+}
+
+/// Waits for the end of the new process, which there should not be.
+pub(super) fn prove(channel: &Channel, is_unwanted: impl Fn() -> bool) -> Found {
+    let end = Instant::now() + PROBATION;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if is_unwanted() {
+            return Found::Unwanted;
+        }
+        if channel.has_something(left.min(LOOK_EVERY)) {
+            return Found::Gone;
+        }
+        if left.is_zero() {
+            return Found::Proven;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upgrade::messages::Message;
+    use std::thread;
+
+    #[test]
+    fn only_silence_proves_it() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let theirs = Channel::new(theirs).unwrap();
+        let began = Instant::now();
+        assert_eq!(prove(&ours, || false), Found::Proven);
+        assert!(began.elapsed() >= PROBATION);
+        assert_eq!(prove(&ours, || true), Found::Unwanted);
+        let dying = thread::spawn(move || {
+            thread::sleep(LOOK_EVERY);
+            drop(theirs);
+        });
+        assert_eq!(prove(&ours, || false), Found::Gone);
+        dying.join().unwrap();
+        let (ours, theirs) = Channel::pair().unwrap();
+        Message::Taken {}.send_with(&Channel::new(theirs).unwrap(), &[]).unwrap();
+        assert_eq!(prove(&ours, || false), Found::Gone);
+    }
+}
