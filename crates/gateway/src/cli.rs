@@ -51,7 +51,8 @@ pub(crate) struct Run {
 /// `stillgate upgrade`.
 #[derive(Debug, Args)]
 pub(crate) struct Upgrade {
-    /// The configuration that the gateway was started with; by default where `run` looks for it
+    /// The configuration that the gateway was started with, which names its gateway.pid_file; by default where `run` looks for
+    /// it. With --pid or --pid-file it is not needed: the process itself says what it was started with
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// The number of the process; by default it is in gateway.pid_file

@@ -76,7 +76,12 @@ impl Source {
 
     /// Validates what was read. Errors name the file.
     pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
-        stillgate_config::load(text, &environment).map_err(|errors| self.named(errors))
+        self.parse_with(text, &environment)
+    }
+
+    /// [`Source::parse`] with the environment of another process.
+    pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
+        stillgate_config::load(text, lookup).map_err(|errors| self.named(errors))
     }
 
     /// [`Source::parse`] where other texts came before, in proportion to what changed since.

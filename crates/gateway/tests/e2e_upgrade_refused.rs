@@ -5,12 +5,10 @@ mod upgrade;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Client, Connection, END_PATIENCE, Gateway, ReservedPort, Setup, Upstream, eventually,
-    eventually_within, scrape,
+    ACCEPT_TEXT, Client, Connection, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within, scrape,
 };
-use upgrade::{STILLGATE, Upgraded, await_no_children, await_rest, children, is_gateway, signal};
+use upgrade::{STILLGATE, Upgraded, await_no_children, await_rest, children, script, sh, signal};
 
 /// A gateway that runs from a copy of the binary, in whose place something else can be put.
 struct Replaceable {
@@ -65,11 +63,6 @@ impl Replaceable {
     fn logs(&self, text: &str) {
         eventually(&format!("{text:?} in the log"), || self.upgraded.gateway.log().contains(text));
     }
-}
-
-fn sh(script: &str) {
-    let output = Command::new("sh").args(["-c", script]).output().expect("run sh");
-    assert!(output.status.success(), "{script}: {output:?}");
 }
 
 #[test]
@@ -314,14 +307,6 @@ fn a_configuration_that_is_wrong_is_refused_by_the_command_and_by_the_new_proces
     assert_eq!(Client::connect(addr).get("/").head.status(), 200);
 }
 
-/// A file in a folder of its own that runs these lines of the shell.
-fn script(lines: &str) -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let file = dir.path().join("wrapper");
-    sh(&format!("printf '%s\\n' '#!/bin/sh' '{lines}' > {0} && chmod +x {0}", file.display()));
-    (dir, file)
-}
-
 #[test]
 fn a_supervisor_that_would_not_follow_keeps_its_process() {
     let upstream = Upstream::echo();
@@ -356,39 +341,4 @@ fn a_link_leads_to_what_it_names_by_then() {
     let runs = std::fs::read_link(format!("/proc/{successor}/exe")).expect("it runs");
     assert_eq!(runs, second.join("stillgate").canonicalize().expect("it is there"));
     upgraded.await_old();
-}
-
-#[test]
-fn the_command_finds_the_process_or_says_why_not() {
-    let upstream = Upstream::echo();
-    let upgraded = Upgraded::start(&Setup::to(upstream.addr()));
-    let config = upgraded.gateway.config_path();
-    let run = |arguments: &[&str]| -> Output {
-        Command::new(STILLGATE).arg("upgrade").arg("--config").arg(&config).args(arguments).output().expect("run it")
-    };
-    #[track_caller]
-    fn check(output: &Output, code: i32, expected: &str) {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(expected), "{said}");
-    }
-    check(&run(&["--pid", "4194304"]), 2, "there is no process 4194304");
-    check(&run(&["--pid", &std::process::id().to_string()]), 2, "no gateway that can be upgraded");
-    check(&run(&["--pid", "0"]), 2, "no number of a process");
-    check(&run(&["--pid-file", "/nowhere/pid"]), 2, "cannot read /nowhere/pid");
-    let other = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(other.path(), "seven").expect("write");
-    check(&run(&["--pid-file", other.path().to_str().expect("a plain path")]), 2, "no number of a process");
-    let missing = Command::new(STILLGATE).args(["upgrade", "--config", "/nowhere.yaml"]).output().expect("run it");
-    check(&missing, 2, "/nowhere.yaml");
-    let pid = upgraded.gateway.pid();
-    assert!(is_gateway(pid, upgraded.gateway.dir()));
-    // The file that it was started with has no pid file any more.
-    upgraded.gateway.write_config(&Setup::to(upstream.addr()));
-    check(&run(&[]), 2, "--pid");
-    assert_eq!(children(pid), Vec::<u32>::new(), "nothing of all that started anything");
-    let output = run(&["--pid", &pid.to_string()]);
-    assert!(output.status.success(), "{output:?}");
-    let gateway: &Gateway = &upgraded.gateway;
-    assert_eq!(gateway.get("/").head.status(), 200);
 }

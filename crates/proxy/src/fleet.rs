@@ -19,6 +19,9 @@ use stillgate_config::Gateway;
 use stillgate_metrics::Writer;
 use tokio::sync::{mpsc, watch};
 
+/// What a worker's thread is called, before its number.
+pub const WORKER_NAME: &str = "worker-";
+
 /// Why the workers could not be started, or did not end well.
 #[derive(Debug)]
 pub enum StartError {
@@ -145,7 +148,7 @@ impl Fleet {
                 secret: RandomState::new().build_hasher().finish(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             };
-            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{index}"));
             fleet.threads.push(thread.spawn(move || worker::run(setup)).map_err(StartError::Thread)?);
         }
         Ok(fleet)

@@ -52,7 +52,7 @@ mod worker;
 pub use caching::measure::MatchCost;
 pub use challenges::{Challenges, Live};
 pub use counters::{Counters, Tally};
-pub use fleet::{Commander, Fleet, StartError, raise_fd_limit, worker_count};
+pub use fleet::{Commander, Fleet, StartError, WORKER_NAME, raise_fd_limit, worker_count};
 pub use metrics::MetricsPlan;
 pub use overview::{Inquiry, UpstreamOverview};
 pub use plan::{Changes, Plan, PlanCell, PlanError};

@@ -4,16 +4,16 @@ use super::launcher::GO_TIMEOUT;
 use super::pid_file::PidFile;
 use super::probation::PROBATION;
 use super::program::READY_TIMEOUT;
+use super::running::{configuration, environment, refuse, threads};
 use super::{FAILURES_NAME, OLD_NAME};
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Upgrade};
 use crate::source::Source;
 use crate::tls_material;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use stillgate_config::Loaded;
 
 /// How long the command waits beyond what the gateway itself does.
 const PATIENCE: Duration =
@@ -21,8 +21,6 @@ const PATIENCE: Duration =
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long the gateway has to begin: its control thread is nice, and may wait for a core.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// SIGUSR2 in the masks of /proc/PID/status.
-const SIGUSR2_BIT: u64 = 1 << (12 - 1);
 
 /// Why it was not upgraded, with the exit code.
 struct Failure(u8, String);
@@ -42,21 +40,21 @@ pub(crate) fn run(arguments: Upgrade) -> u8 {
 }
 
 fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
-    let source = Source::find(arguments.config).map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
-    let loaded = check(&source)?;
-    let pid = match (arguments.pid, arguments.pid_file.or(loaded.config.gateway.pid_file.clone())) {
+    let unusable = |message: String| Failure(EXIT_UNUSABLE, message);
+    // Before the folder is another one.
+    let named = arguments.config.as_deref().map(|file| {
+        std::path::absolute(file).map_err(|error| unusable(format!("cannot read {}: {error}", file.display())))
+    });
+    let named = named.transpose()?;
+    let pid = match (arguments.pid, arguments.pid_file) {
         (Some(pid), _) => pid,
         (None, Some(file)) => read(&file)?,
-        (None, None) => {
-            return Err(Failure(
-                EXIT_UNUSABLE,
-                "which process? The configuration has no gateway.pid_file; say it with --pid or --pid-file".to_owned(),
-            ));
-        }
+        (None, None) => configured(&Source::find(named.clone()).map_err(|error| unusable(error.to_string()))?)?,
     };
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let raw = raw.ok_or_else(|| Failure(EXIT_UNUSABLE, format!("{pid} is no number of a process")))?;
-    may_be_upgraded(pid)?;
+    let raw = raw.ok_or_else(|| unusable(format!("{pid} is no number of a process")))?;
+    refuse(pid).map_err(unusable)?;
+    check(&configuration(pid, named).map_err(unusable)?, &environment(pid))?;
     let before = Before::of(pid);
     if let Some(new) = before.alike.iter().find(|other| parent(**other) == Some(pid)) {
         return Err(Failure(
@@ -71,53 +69,33 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
     before.await_successor()
 }
 
-/// An invalid configuration is refused before anything happens.
-fn check(source: &Source) -> Result<Loaded, Failure> {
+/// The process that the configuration names.
+fn configured(source: &Source) -> Result<u32, Failure> {
     let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
-    let refused = |errors: &dyn std::fmt::Display| {
-        Failure(EXIT_ERRORS, format!("nothing was upgraded: the configuration is refused\n{errors}"))
-    };
     let loaded = source.parse(&text).map_err(|errors| refused(&errors))?;
+    let file = loaded.config.gateway.pid_file.as_deref().ok_or_else(|| {
+        let message = "which process? The configuration has no gateway.pid_file; say it with --pid or --pid-file";
+        Failure(EXIT_UNUSABLE, message.to_owned())
+    });
+    read(file?)
+}
+
+/// An invalid configuration is refused before anything happens.
+fn check(source: &Source, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), Failure> {
+    let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
+    let loaded = source.parse_with(&text, environment).map_err(|errors| refused(&errors))?;
     tls_material::load(&loaded.config, None).map_err(|errors| refused(&errors))?;
-    Ok(loaded)
+    Ok(())
+}
+
+fn refused(errors: &dyn std::fmt::Display) -> Failure {
+    Failure(EXIT_ERRORS, format!("nothing was upgraded: the configuration is refused\n{errors}"))
 }
 
 fn read(file: &Path) -> Result<u32, Failure> {
     PidFile::read(file).map_err(|error| {
         Failure(EXIT_UNUSABLE, format!("cannot read {}: {error}; is a gateway running with it?", file.display()))
     })
-}
-
-/// The signal would end whoever does not expect it.
-fn may_be_upgraded(pid: u32) -> Result<(), Failure> {
-    let no = |message: String| Err(Failure(EXIT_UNUSABLE, message));
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
-        return no(format!("there is no process {pid}"));
-    };
-    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    let caught = value("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
-    let name = value("Name:").unwrap_or_default();
-    if Some(name) == OLD_NAME.to_str().ok() {
-        return no(format!("process {pid} has been upgraded already, and ends when it holds nothing any more"));
-    }
-    if !is_ours(pid, name) || caught & SIGUSR2_BIT == 0 {
-        return no(format!("process {pid} ({name}) is no gateway that can be upgraded"));
-    }
-    if pid == 1 {
-        return no(
-            "process 1 cannot be upgraded so: its container ends with it; replace the container instead".to_owned()
-        );
-    }
-    Ok(())
-}
-
-/// Whether it is called as we are, or runs the same file.
-fn is_ours(pid: u32, name: &str) -> bool {
-    let exe = |of: &str| fs::read_link(format!("/proc/{of}/exe")).ok();
-    let file = |path: Option<PathBuf>| path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    // A file that was replaced is shown as `NAME (deleted)`.
-    let theirs = file(exe(&pid.to_string())).map(|name| name.trim_end_matches(" (deleted)").to_owned());
-    name.starts_with("stillgate") || theirs.is_some() && theirs == file(exe("self"))
 }
 
 /// What is there before the signal.
@@ -173,9 +151,8 @@ impl Before {
 
 /// How many upgrades have failed in a process.
 fn failures(pid: u32) -> u64 {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
-    let names = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
-    names.filter_map(|name| name.trim().strip_prefix(FAILURES_NAME)?.parse::<u64>().ok()).max().unwrap_or(0)
+    let numbers = threads(pid).into_iter().filter_map(|name| name.strip_prefix(FAILURES_NAME)?.parse().ok());
+    numbers.max().unwrap_or(0)
 }
 
 fn command_line(pid: u32) -> Vec<u8> {

@@ -8,7 +8,7 @@ use super::channel::Channel;
 use super::messages::Message;
 use super::probation::{Found, PROBATION, prove};
 use super::program::Program;
-use super::{FAILURES_NAME, VARIABLE, predecessor::Heard};
+use super::{FAILURES_NAME, LAUNCHER_NAME, VARIABLE, predecessor::Heard};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;
@@ -134,7 +134,7 @@ impl Launcher {
         // Now, for later there may be no descriptors for it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let serve = move || serve(&program, &runtime, &ordered, &news, &seen);
-        thread::Builder::new().name("upgrade".to_owned()).spawn(serve)?;
+        thread::Builder::new().name(LAUNCHER_NAME.to_owned()).spawn(serve)?;
         Ok(Launcher { orders, progress, starting, failures: 0, is_loss_told: false })
     }
 

@@ -25,6 +25,7 @@ mod pid_file;
 mod predecessor;
 mod probation;
 mod program;
+mod running;
 mod takeover;
 
 pub(crate) use command::run;
@@ -37,7 +38,9 @@ pub(crate) use takeover::{Former, Takeover};
 
 /// Is the former process's number where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";
-/// What the thread that starts successors is called, before the number of those that came to nothing.
+/// What the thread that starts successors is called: by it, and by the workers, `stillgate upgrade` knows a gateway.
+const LAUNCHER_NAME: &str = "upgrade";
+/// The same once some came to nothing, before their number.
 const FAILURES_NAME: &str = "lost-";
 /// What the main thread of a process is called that another one has taken over from, as `ps` and /proc show it.
 pub(crate) const OLD_NAME: &std::ffi::CStr = c"stillgate-old";

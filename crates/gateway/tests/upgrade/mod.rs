@@ -141,3 +141,17 @@ pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("run sh");
     assert!(status.success());
 }
+
+/// Runs these lines of the shell, which must succeed.
+pub(crate) fn sh(script: &str) {
+    let output = Command::new("sh").args(["-c", script]).output().expect("run sh");
+    assert!(output.status.success(), "{script}: {output:?}");
+}
+
+/// A file in a folder of its own that runs these lines of the shell.
+pub(crate) fn script(lines: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("wrapper");
+    sh(&format!("printf '%s\\n' '#!/bin/sh' '{lines}' > {0} && chmod +x {0}", file.display()));
+    (dir, file)
+}
