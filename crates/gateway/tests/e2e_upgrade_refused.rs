@@ -148,6 +148,8 @@ fn a_process_that_is_told_to_end_when_the_new_one_is_ready_ends_both() {
         let number = gateway.upgraded.gateway.dir().join("impostor");
         gateway.replace(&format!("echo $$ >{}; {}", number.display(), impostor(role)));
         signal(gateway.upgraded.gateway.pid(), "USR2");
+        // Sooner than `timeouts.drain` is over, although a client is connected.
+        gateway.logs("\"message\":\"ended\"");
         gateway.upgraded.await_old();
         let pid = std::fs::read_to_string(&number).expect("it was started");
         let files = PathBuf::from(format!("/proc/{}/fd", pid.trim()));

@@ -2,13 +2,12 @@
 
 use crate::client::{Client, DRAINING_FIRST_REQUEST_MS};
 use crate::clock::Timer;
-use crate::handover::{GIVING_MS, Giving, Successor};
+use crate::handover::{GIVING_MS, Giving};
 use crate::sockets::Place;
 use crate::worker::Worker;
 use std::future::{pending, poll_fn};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use tokio::io::ReadBuf;
 use tokio::net::{TcpListener, TcpStream};
@@ -22,13 +21,9 @@ impl Worker {
         mut listeners: Vec<(usize, Rc<TcpListener>)>,
         accepting: &[AbortHandle],
         receiving: &[(usize, AbortHandle)],
-        successor: Option<Arc<Successor>>,
-        deadline_ms: u64,
+        giving: Option<Rc<Giving>>,
     ) {
         accepting.iter().for_each(AbortHandle::abort);
-        // Who is told so once more is to be done sooner.
-        let is_hurried = self.draining.get();
-        let giving = successor.map(|successor| Rc::new(Giving::new(successor, is_hurried, deadline_ms)));
         if let Some(giving) = &giving {
             listeners.retain(|(index, _)| !giving.leaves_listener(self.place(*index)));
             // Of one socket it is the successor who reads. Others are read on for the sessions that there are.

@@ -90,8 +90,8 @@ impl Commander {
     /// Asks workers that hand over to go on with it, but to finish within this time.
     pub fn hurry(&self, deadline: Duration) {
         self.0.send_modify(|command| {
-            if let Command::HandOver(_, time) = command {
-                *time = deadline;
+            if let Command::HandOver { within, is_hurried, .. } = command {
+                (*within, *is_hurried) = (deadline, true);
             }
         });
     }
@@ -195,7 +195,8 @@ impl Fleet {
         self.sockets = None;
         // Nobody hands over to this process any more, unless it has begun already.
         self.arrivals.clear();
-        self.commander.0.send_replace(Command::HandOver(Arc::new(successor), deadline));
+        let command = Command::HandOver { to: Arc::new(successor), within: deadline, is_hurried: false };
+        self.commander.0.send_replace(command);
     }
 
     /// What the workers listen on, to be left to another process; empty once they do not.

@@ -48,8 +48,9 @@ pub(crate) enum Command {
     Share,
     /// Serve all that there is.
     Serve,
-    /// Accept no more, give away to another process what can be given, finish the rest within this time, end.
-    HandOver(Arc<Successor>, Duration),
+    /// Accept no more, give away to another process what can be given, finish the rest within this time, end. `is_hurried`:
+    /// nobody is waited for who is idle. Part of the command, as a worker may see only the last of several.
+    HandOver { to: Arc<Successor>, within: Duration, is_hurried: bool },
     /// Accept no more, finish what is in flight within this time, end.
     Drain(Duration),
 }
@@ -213,12 +214,13 @@ impl Worker {
                             receiving.extend(left.drain(..).map(receive));
                             continue;
                         }
-                        Command::HandOver(successor, time) => (Some(successor), time),
+                        Command::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),
                         Command::Drain(time) => (None, time),
                     };
                     deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
+                    let giving = successor.map(|(to, is_hurried)| Rc::new(Giving::new(to, is_hurried, deadline_ms)));
                     let listeners = std::mem::take(&mut listeners);
-                    self.start_draining(listeners, &accepting, &receiving, successor, deadline_ms).await;
+                    self.start_draining(listeners, &accepting, &receiving, giving).await;
                     if changed.is_err() {
                         return;
                     }
