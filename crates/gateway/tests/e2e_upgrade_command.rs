@@ -5,7 +5,7 @@ mod upgrade;
 use std::path::Path;
 use std::process::{Command, Output};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
-use upgrade::{STILLGATE, Upgraded, children, is_gateway, script, sh};
+use upgrade::{STILLGATE, Upgraded, children, is_gateway, script, sh, signal};
 
 /// `stillgate upgrade` with these arguments, run in this folder.
 fn run_in(dir: &Path, arguments: &[&str]) -> Output {
@@ -73,6 +73,10 @@ fn the_configuration_is_that_of_the_process() {
     let successor = upgraded.pid().expect("it has written its number").to_string();
     let output = run_in(elsewhere.path(), &["--pid", &successor]);
     assert!(output.status.success(), "{output:?}");
+    // Its command line does not tell whose it is, so nobody else ends it.
+    let last = upgraded.pid().expect("it has written its number");
+    signal(last, "TERM");
+    eventually("its end", || !upgraded.pid_file().exists());
 }
 
 #[test]
