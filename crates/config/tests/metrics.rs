@@ -186,7 +186,9 @@ fn shared_and_switches() {
     );
     refused(
         "buckets: [1]",
-        expect![[r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created"#]],
+        expect![[
+            r#"1:48: gateway.metrics.buckets: unknown key "buckets"; known keys: address, path, hosts, dialect, memory, series_per_family, expire, shared, disable, enable, labels, native_histograms, created"#
+        ]],
     );
 }
 
@@ -227,11 +229,15 @@ fn families_that_are_disabled() {
     );
     refused(
         "dialect: apisix, disable: {families: [etcd_reachable]}",
-        expect![[r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_config_pending_restart_keys, stillgate_config_last_reload_timestamp_seconds, stillgate_config_last_reload_success_timestamp_seconds, stillgate_connections_accepted_total, stillgate_connections_refused_total, stillgate_proxy_protocol_errors_total, stillgate_worker_cpu_seconds_total, stillgate_worker_connections, stillgate_worker_turn_seconds, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total, stillgate_upstream_co…"#]],
+        expect![[
+            r#"1:86: gateway.metrics.disable.families: the dialect apisix has no family "etcd_reachable"; write one of http_status, http_latency, bandwidth, http_requests_total, nginx_http_current_connections, node_info, upstream_status, nginx_metric_errors_total, stillgate_access_log_dropped_lines_total, stillgate_build_info, stillgate_config_generation, stillgate_config_last_reload_successful, stillgate_config_pending_restart_keys, stillgate_config_last_reload_timestamp_seconds, stillgate_config_last_reload_success_timestamp_seconds, stillgate_connections_accepted_total, stillgate_connections_refused_total, stillgate_proxy_protocol_errors_total, stillgate_worker_cpu_seconds_total, stillgate_worker_connections, stillgate_worker_turn_seconds, stillgate_metrics_bytes, stillgate_metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, stillgate_route_cache_bytes, stillgate_route_cache_entries, stillgate_route_cache_hits_total, stillgate_route_cache_misses_total, stillgate_upstream_co…"#
+        ]],
     );
     refused(
         &format!("disable: {{families: [{}]}}", "x".repeat(60_000)),
-        expect![[r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, config_pending_restart_keys, config_last_reload_timestamp_seconds, config_last_reload_success_timestamp_seconds, connections_accepted_total, connections_refused_total, proxy_protocol_errors_total, worker_cpu_seconds_total, worker_connections, worker_turn_seconds, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_connect_duration_seconds, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_queued_total, upstre…"#]],
+        expect![[
+            r#"1:69: gateway.metrics.disable.families: the dialect native has no family "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"; write one of http_requests_total, http_request_duration_seconds, http_upstream_duration_seconds, http_gateway_duration_seconds, http_tunnel_duration_seconds, http_bytes_total, connections, upstream_healthy, access_log_dropped_lines_total, build_info, config_generation, config_last_reload_successful, config_pending_restart_keys, config_last_reload_timestamp_seconds, config_last_reload_success_timestamp_seconds, connections_accepted_total, connections_refused_total, proxy_protocol_errors_total, worker_cpu_seconds_total, worker_connections, worker_turn_seconds, metrics_bytes, metrics_series, process_cpu_seconds_total, process_max_fds, process_open_fds, process_resident_memory_bytes, process_start_time_seconds, process_virtual_memory_bytes, route_cache_bytes, route_cache_entries, route_cache_hits_total, route_cache_misses_total, upstream_connect_duration_seconds, upstream_retries_total, upstream_retries_over_budget_total, upstream_requests_shed_total, upstream_requests_queued_total, upstre…"#
+        ]],
     );
 
     let metrics = metrics("disable: {families: [process_open_fds, http_requests_total]}").unwrap();
