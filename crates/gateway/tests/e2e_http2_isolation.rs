@@ -17,6 +17,8 @@ const POST: [(&str, &str); 4] =
 const CLOSED: (u16, u32) = (4, 0);
 /// More than the gateway takes of a body that nobody reads: one buffer, and one window on each side of it.
 const FULL_BYTES: usize = 256 * 1024;
+/// PADDED of DATA.
+const PADDED: u8 = 8;
 
 /// Many frames with little in them are what gRPC is made of.
 #[test]
@@ -139,6 +141,116 @@ fn a_node_that_allows_any_number_of_streams_gets_a_second_connection() {
     let stream = second.until(|frame| frame.kind == kind::HEADERS).stream;
     second.send_head(stream, &[(":status", "204")], END_STREAM);
     assert_eq!(seen(&mut clients[STREAMS_MAX], "GET"), Whole);
+}
+
+/// Whoever finds the connection full that was made for all waits for the next one rather than making one alone.
+#[test]
+fn a_burst_of_requests_makes_no_more_connections_than_it_needs() {
+    const STREAMS_MAX: usize = 128;
+    let bench = Bench::new("");
+    let mut clients: Vec<_> = (0..2 * STREAMS_MAX + 1).map(|_| bench.gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(GET));
+    let mut nodes = Vec::new();
+    for requests in [STREAMS_MAX, STREAMS_MAX, 1] {
+        let mut node = bench.accept();
+        for _ in 0..requests {
+            node.until(|frame| frame.kind == kind::HEADERS);
+        }
+        nodes.push(node);
+    }
+    assert!(bench.node.try_accept().is_none(), "a fourth connection");
+}
+
+/// What is still on its way for requests that were given up must not use up what the connection has for others.
+#[test]
+fn clients_that_give_up_small_messages_harm_no_other_client() {
+    let bench = Bench::new("");
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let mut node = Windowed::new(bench.accept());
+    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    begin(&mut node.peer, other);
+    let mut fickle = Http2::connect(bench.gateway.addr());
+    for round in 0..10 {
+        fickle.get(1 + 2 * round, "/bad");
+        let given_up = node.until(|frame| frame.kind == kind::HEADERS).stream;
+        node.peer.send_head(given_up, &[(":status", "200")], 0);
+        fickle.until(|frame| frame.kind == kind::HEADERS);
+        fickle.send(kind::RST_STREAM, 0, 1 + 2 * round, &code::CANCEL.to_be_bytes());
+        node.until(|frame| frame.kind == kind::RST_STREAM && frame.stream == given_up);
+        node.peer.send_bytes(&encode_frame(kind::DATA, 0, given_up, b"a").repeat(5_000));
+        node.round_trip();
+    }
+    node.peer.send(kind::DATA, END_STREAM, other, b"end");
+    assert_eq!(seen(&mut client, "GET"), Whole);
+}
+
+/// Padding makes a frame longer, and its content no larger.
+#[test]
+fn padding_harms_no_other_client() {
+    let bench = Bench::new("");
+    let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
+    slow.get(1, "/bad");
+    let mut node = Windowed::new(bench.accept());
+    let unread = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    node.peer.send_head(unread, &[(":status", "200")], 0);
+    slow.until(|frame| frame.kind == kind::HEADERS);
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    begin(&mut node.peer, other);
+    let rss = bench.gateway.rss();
+    let with_padding = [&[255, 7][..], &[0; 255]].concat();
+    let sent = node.fill_with(unread, &with_padding, PADDED, FULL_BYTES);
+    assert!(sent > 0);
+    // Nothing but padding is no message at all. It uses up windows, more than there are at first, which are opened again.
+    let nothing_but_padding = [&[255][..], &[0; 255]].concat();
+    for _ in 0..10 {
+        let bytes = 30 * nothing_but_padding.len();
+        assert_eq!(node.fill_with(other, &nothing_but_padding, PADDED, bytes), bytes);
+    }
+    node.peer.send(kind::DATA, END_STREAM, other, b"end");
+    assert_eq!(seen(&mut client, "GET"), Whole);
+    let grown = bench.gateway.rss().saturating_sub(rss);
+    assert!(grown < hostile_node::GROWTH_BYTES_MAX / 4, "{grown} bytes more");
+}
+
+/// A little of each buffer that was read must not keep the rest of it.
+#[test]
+fn frames_that_nobody_reads_keep_no_memory_of_others() {
+    const UNREAD: usize = 40;
+    let bench = Bench::new("");
+    let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
+    let mut node: Option<Windowed> = None;
+    let mut unread = Vec::new();
+    for stream in (1..).step_by(2).take(UNREAD) {
+        slow.get(stream, "/bad");
+        let node = node.get_or_insert_with(|| Windowed::new(bench.accept()));
+        unread.push(node.until(|frame| frame.kind == kind::HEADERS).stream);
+        node.peer.send_head(unread[unread.len() - 1], &[(":status", "200")], 0);
+        // What the exchange and the client's side take.
+        node.fill(unread[unread.len() - 1], 16 * 1024, FULL_BYTES / 2);
+    }
+    let mut node = node.expect("a connection");
+    let mut client = bench.gateway.client();
+    client.send(GET);
+    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
+    node.peer.send_head(other, &[(":status", "200")], 0);
+    let rss = bench.gateway.rss();
+    let mut stream = client.stream().try_clone().expect("a handle");
+    let reading = std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+    for _ in 0..250 {
+        for &unread in &unread {
+            node.fill_once(unread, 256);
+            node.fill_once(other, 12_000);
+        }
+        node.round_trip();
+    }
+    let grown = bench.gateway.rss().saturating_sub(rss);
+    assert!(grown < hostile_node::GROWTH_BYTES_MAX / 2, "{grown} bytes more");
+    drop((node, slow));
+    client.stream().shutdown(std::net::Shutdown::Both).expect("a shutdown");
+    let _ = reading.join().expect("no panic");
 }
 
 /// A window of a byte now and then is no progress.

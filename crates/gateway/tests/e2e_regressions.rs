@@ -140,3 +140,30 @@ fn a_config_that_became_a_fifo_is_an_error() {
     gateway.reload(&setup.gateway("server_header: false"));
     assert!(gateway.status()["config"]["last_error"].is_null());
 }
+
+/// Beside a target with a host of its own the `Host` line counts for nothing (RFC 9112 section 3.2.2): a route that read it could
+/// be had without the client certificate that its host asks for.
+#[test]
+fn a_host_line_beside_a_target_with_a_host_chooses_no_route() {
+    let upstream = Upstream::echo();
+    let node = upstream.addr();
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::resources(format!(
+            "upstreams: [{{id: u, nodes: {{\"{node}\": 1}}}}]\nroutes:\n  \
+             - {{id: vars, uri: /v, upstream_id: u, vars: [[http_host, \"==\", sec.test]]}}\n  \
+             - {{id: expression, expression: 'http.path == \"/e\" && http.headers.host == \"sec.test\"', upstream_id: u}}\n"
+        )),
+    );
+    for path in ["/v", "/e"] {
+        for (target, host, status) in [
+            (path.to_owned(), "sec.test", 200),
+            (format!("http://sec.test{path}"), "open.test", 200),
+            (format!("http://open.test{path}"), "sec.test", 404),
+        ] {
+            let mut client = gateway.client();
+            client.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(client.expect_response("GET").head.status(), status, "{target} beside {host}");
+        }
+    }
+}

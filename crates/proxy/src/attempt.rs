@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::exchange::{After, Exchange};
 use crate::forwarding::{self, host_for};
 use crate::health;
-use crate::http2::Wanted;
+use crate::http2::{Making, Wanted};
 use crate::node::{self, ConnectError, Destination};
 use crate::plan::Settings;
 use crate::relay::{Bounds, Event, Relay};
@@ -245,17 +245,22 @@ async fn connect(
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try);
     let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(tries.bounds.deadline_ms);
-    // One connection carries many: whoever comes while it is being made waits for it. Should it fail, each tries for itself.
+    // One connection carries many: whoever comes while it is being made waits for it, and for the next where others have filled it.
+    // Should making it fail, each tries for itself.
     let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
-    let _making = match http2.then(|| worker.connecting.begin(wanted())).transpose() {
-        Ok(making) => making,
-        Err(other) => {
-            let made = Box::pin(other.notified());
-            worker.clock.within(&client.timer, deadline_ms, made).await;
-            if let Some(pooled) = pooled(worker, x, tries, index) {
-                return Ok(pooled);
+    let making = loop {
+        match http2.then(|| worker.connecting.begin(wanted())).transpose() {
+            Ok(making) => break making,
+            Err(other) => {
+                let made = Box::pin(other.wait());
+                worker.clock.within(&client.timer, deadline_ms, made).await;
+                if let Some(pooled) = pooled(worker, x, tries, index) {
+                    return Ok(pooled);
+                }
+                if !other.is_made() {
+                    break None;
+                }
             }
-            None
         }
     };
     let tls = tries.upstream.tls.as_ref().zip(name);
@@ -266,6 +271,7 @@ async fn connect(
             health::report(worker, tries.upstream, index, Report::Connected, String::new);
             let meta = state.borrow().fresh_meta(index);
             let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
+            making.iter().for_each(Making::made);
             Ok(Connection { index, stream, meta, connect_us })
         }
         Err(error) => {

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request, Variable, canonical_host};
-use stillgate_wire::RequestHead;
+use stillgate_wire::{Field, Name, RequestHead};
 
 /// A request as its variables see it.
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ impl<'a> RequestVars<'a> {
             .fields
             .iter()
             .filter(|field| name.matches(field.name.of(self.head)))
-            .map(|field| field.value.of(self.head));
+            .map(|field| self.value_of_field(field));
         let first = values.next()?;
         let Some(second) = values.next() else { return Some(first) };
         buffer.clear();
@@ -59,6 +59,13 @@ impl<'a> RequestVars<'a> {
             buffer.extend_from_slice(value);
         }
         Some(buffer)
+    }
+
+    /// Of `Host` it is the host that is asked for: beside a target with a host of its own, the line counts for nothing (RFC 9112
+    /// section 3.2.2), and the node gets the other.
+    fn value_of_field(&self, field: &Field) -> &'a [u8] {
+        let value = if field.id == Name::Host { self.request.authority } else { field.value };
+        value.of(self.head)
     }
 
     fn cookie(&self, name: &str) -> Option<&'a [u8]> {
@@ -130,7 +137,7 @@ impl Lookup for RequestVars<'_> {
 
     fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         for field in self.request.fields.iter() {
-            visit(field.name.of(self.head), field.value.of(self.head));
+            visit(field.name.of(self.head), self.value_of_field(field));
         }
     }
 }

@@ -44,28 +44,55 @@ impl Windowed {
     /// `bytes_max`; tells how much that was.
     #[track_caller]
     pub(crate) fn fill(&mut self, stream: u32, frame_bytes: usize, bytes_max: usize) -> usize {
+        self.fill_by(bytes_max, |windowed, left| windowed.fill_once(stream, frame_bytes.min(left)))
+    }
+
+    /// The same with whole frames that have this payload.
+    #[track_caller]
+    pub(crate) fn fill_with(&mut self, stream: u32, payload: &[u8], flags: u8, bytes_max: usize) -> usize {
+        self.fill_by(bytes_max, |windowed, left| match windowed.room(stream).min(left) >= payload.len() {
+            true => windowed.send(stream, flags, payload),
+            false => 0,
+        })
+    }
+
+    /// Sends one frame of at most this size; tells of which.
+    pub(crate) fn fill_once(&mut self, stream: u32, frame_bytes: usize) -> usize {
+        match self.room(stream).min(frame_bytes) {
+            0 => 0,
+            take => self.send(stream, 0, &vec![7; take]),
+        }
+    }
+
+    fn fill_by(&mut self, bytes_max: usize, mut send: impl FnMut(&mut Windowed, usize) -> usize) -> usize {
         /// Frames between two looks at what has come.
         const BATCH: usize = 64;
-        let payload = vec![7; frame_bytes];
         let (mut sent, mut idle_round_trips) = (0, 0);
         while sent < bytes_max && idle_round_trips < ROUND_TRIPS_MAX {
             let before = sent;
             for _ in 0..BATCH {
-                let window = self.streams.entry(stream).or_insert(INITIAL_WINDOW_BYTES);
-                let room = usize::try_from((*window).min(self.connection)).unwrap_or(0);
-                let take = room.min(frame_bytes).min(bytes_max - sent);
-                if take == 0 {
-                    break;
+                match send(self, bytes_max - sent) {
+                    0 => break,
+                    bytes => sent += bytes,
                 }
-                self.peer.send(kind::DATA, 0, stream, &payload[..take]);
-                *window -= take as i64;
-                self.connection -= take as i64;
-                sent += take;
             }
             idle_round_trips = if sent > before { 0 } else { idle_round_trips + 1 };
             self.round_trip();
         }
         sent
+    }
+
+    fn room(&mut self, stream: u32) -> usize {
+        let window = *self.streams.entry(stream).or_insert(INITIAL_WINDOW_BYTES);
+        usize::try_from(window.min(self.connection)).unwrap_or(0)
+    }
+
+    fn send(&mut self, stream: u32, flags: u8, payload: &[u8]) -> usize {
+        self.peer.send(kind::DATA, flags, stream, payload);
+        let bytes = payload.len() as i64;
+        *self.streams.entry(stream).or_insert(INITIAL_WINDOW_BYTES) -= bytes;
+        self.connection -= bytes;
+        payload.len()
     }
 
     /// What was sent before has been looked at.

@@ -8,11 +8,14 @@ pub(super) const STREAMS_MAX: u32 = 128;
 pub(super) const STREAM_WINDOW_BYTES: u32 = 64 * 1024 - 1;
 /// The same of all streams of a connection together: room for each, so that what is not read of one holds up no other.
 pub(super) const CONNECTION_WINDOW_BYTES: u32 = STREAMS_MAX * STREAM_WINDOW_BYTES;
-/// A frame of a body with fewer bytes takes more memory than its content, as long as `h2` has it.
-pub(super) const SMALL_FRAME_BYTES: usize = 256;
-/// Such frames that come on a connection before all that `h2` has of its bodies is taken out (see [`super::bodies`]). `h2` itself
-/// would bear 16,384 with nothing in them but a byte: half the connection's window, 255 bytes a frame.
-pub(super) const SMALL_FRAMES_MAX: u32 = 256;
+/// A frame of a body that is shorter takes several times its memory as long as `h2` has it: a few hundred bytes of its own, and it
+/// keeps the whole buffer that it was read into, of which others may be long done with.
+pub(super) const SMALL_FRAME_BYTES: usize = 8 * 1024;
+/// Such frames that come on a connection before all that `h2` has of its bodies is copied out (see [`super::bodies`]).
+pub(super) const SMALL_FRAMES_MAX: u32 = 64;
+/// What of such frames `h2` would bear by itself. It charges also those of streams that are reset, which it does not keep, and never
+/// forgives them: whatever the number, it would be used up in time.
+pub(super) const SMALL_FRAMES_BUDGET: usize = usize::MAX;
 /// Bytes of one frame that we take.
 pub(super) const FRAME_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes of a body that one stream may have waiting for the connection to take them.

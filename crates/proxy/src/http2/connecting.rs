@@ -1,14 +1,34 @@
 //! Requests that come while a connection to their node is being made wait for it, rather than making one each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use stillgate_tls::rustls::pki_types::ServerName;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// The connections that a worker is making.
 #[derive(Default)]
-pub(crate) struct Connecting(RefCell<Vec<(Wanted, Rc<Notify>)>>);
+pub(crate) struct Connecting(RefCell<Vec<(Wanted, Rc<Outcome>)>>);
+
+/// What those who wait for a connection are told.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    done: Notify,
+    is_made: Cell<bool>,
+}
+
+impl Outcome {
+    /// Ready when there is a connection, or when making it has failed.
+    pub(crate) fn wait(&self) -> Notified<'_> {
+        self.done.notified()
+    }
+
+    /// Whether there is one; others may have filled it since.
+    pub(crate) fn is_made(&self) -> bool {
+        self.is_made.get()
+    }
+}
 
 /// What two requests must have in common to use one connection.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,7 +42,7 @@ pub(crate) struct Wanted {
 
 impl Connecting {
     /// Says that one is being made from now on, or who tells when another one is there or has failed.
-    pub(crate) fn begin(&self, wanted: Wanted) -> Result<Making<'_>, Rc<Notify>> {
+    pub(crate) fn begin(&self, wanted: Wanted) -> Result<Making<'_>, Rc<Outcome>> {
         let mut list = self.0.borrow_mut();
         match list.iter().find(|entry| entry.0 == wanted) {
             Some((_, other)) => Err(other.clone()),
@@ -40,11 +60,20 @@ pub(crate) struct Making<'a> {
     wanted: Wanted,
 }
 
+impl Making<'_> {
+    /// It is in the pool.
+    pub(crate) fn made(&self) {
+        if let Some((_, outcome)) = self.list.0.borrow().iter().find(|entry| entry.0 == self.wanted) {
+            outcome.is_made.set(true);
+        }
+    }
+}
+
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut list = self.list.0.borrow_mut();
         if let Some(at) = list.iter().position(|entry| entry.0 == self.wanted) {
-            list.swap_remove(at).1.notify_waiters();
+            list.swap_remove(at).1.done.notify_waiters();
         }
     }
 }
@@ -72,9 +101,14 @@ mod tests {
             assert!(connecting.begin(other).is_ok(), "{what}");
         }
         let Err(other) = connecting.begin(one()) else { panic!("two at once") };
-        let told = other.notified();
+        let told = other.wait();
+        making.made();
         drop(making);
         told.await;
-        assert!(connecting.begin(one()).is_ok());
+        assert!(other.is_made());
+        let making = connecting.begin(one()).ok().unwrap();
+        let Err(other) = connecting.begin(one()) else { panic!("two at once") };
+        drop(making);
+        assert!(!other.is_made());
     }
 }

@@ -122,6 +122,7 @@ fn builder(settings: &Settings) -> Builder {
         .max_frame_size(FRAME_BYTES_MAX)
         .max_header_list_size(field_section_bytes_max(settings))
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
         // It would count them over the life of the connection; we do by the second.

@@ -5,7 +5,8 @@
 
 use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
 use super::field_watch::{FieldWatch, Marked};
-use super::windows::{self, Windows};
+use super::owed::{self, Owed};
+use super::windows::Windows;
 use std::rc::Rc;
 use stillgate_wire::Progress;
 
@@ -37,6 +38,7 @@ pub(super) mod kind {
 const ACK: u8 = 1;
 pub(super) const END_STREAM: u8 = 1;
 pub(super) const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub(super) struct Frames {
     /// The stream opened last, and how far its head is.
     opened: u32,
     head: Head,
+    /// The field section under way goes on in another frame, and nothing may come between.
+    is_amid_fields: bool,
 }
 
 /// How far the head is that opens a stream.
@@ -140,8 +144,16 @@ impl Frames {
         }
     }
 
+    /// Whether a frame may follow that is none of these.
+    fn is_between(&self) -> bool {
+        self.skip == 0 && self.have == 0 && !self.is_amid_fields
+    }
+
     /// The numbers of streams only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
     fn follow_head(&mut self, head: &FrameHead) {
+        if matches!(head.kind, kind::HEADERS | kind::CONTINUATION) {
+            self.is_amid_fields = head.flags & END_HEADERS == 0;
+        }
         let is_new = head.kind == kind::HEADERS && head.stream > self.opened;
         if is_new {
             self.opened = head.stream;
@@ -188,11 +200,14 @@ impl Rate {
 pub(super) struct Watch {
     received: Frames,
     sent: Frames,
+    is_client: bool,
     fields: FieldWatch,
     malformed: Rate,
     fruitless: Rate,
     /// Of a node: the windows that it has opened.
     windows: Option<Windows>,
+    /// What the peer is to be sent beside the frames of `h2`.
+    pub(super) owed: Owed,
     /// Small frames of bodies that have come since they were last gathered.
     pub(super) small: u32,
     /// Streams that the peer has opened, with a whole head.
@@ -206,10 +221,12 @@ impl Watch {
         Watch {
             received: Frames::after_preface(),
             sent: Frames::default(),
+            is_client: true,
             fields: FieldWatch::of_requests(marked),
             malformed: Rate::default(),
             fruitless: Rate::default(),
             windows: None,
+            owed: Owed::default(),
             small: 0,
             opened: 0,
             is_flooded: false,
@@ -221,31 +238,43 @@ impl Watch {
         Watch {
             received: Frames::default(),
             sent: Frames::after_preface(),
+            is_client: false,
             fields,
             windows,
             ..Watch::of_client(marked)
         }
     }
 
-    /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and, if that is small and of a kind
-    /// that is looked into, its payload.
+    /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and what [`looked_into`] says.
     pub(super) fn amend(&mut self, frame: &mut [u8]) {
         let Some(head) = FrameHead::of(frame) else { return };
         let payload = &frame[HEADER_BYTES..];
         match (head.kind, &mut self.windows) {
             // `h2` ends the connection at the 101st in its life. What is too many of them within a second, we say.
-            (kind::DATA, _) if head.payload_bytes == 0 && !head.is_last_of_stream() && head.stream != 0 => {
+            (kind::DATA, _) if is_empty_data(&head, payload) => {
+                if head.payload_bytes > 0 {
+                    self.owed.window(head.stream, head.payload_bytes);
+                    self.is_flooded |= self.owed.is_too_much;
+                }
                 frame[3] = kind::UNKNOWN;
             }
+            // Not looked into, as there are too many of them: from here on we do not know.
+            (kind::SETTINGS, windows) if payload.len() < head.payload_bytes => *windows = None,
             (kind::SETTINGS, Some(windows)) if head.flags & ACK == 0 => windows.set(payload),
             (kind::WINDOW_UPDATE, Some(windows)) => {
                 let is_too_large = windows.opened(&head, payload);
                 if is_too_large {
-                    windows::into_reset(frame);
+                    self.owed.reset(head.stream);
+                    owed::make_reset(frame);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Whether the frames of `h2` that were sent leave room for others.
+    pub(super) fn may_interpose(&self) -> bool {
+        self.sent.is_between()
     }
 
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
@@ -260,7 +289,7 @@ impl Watch {
             Seen::End => fields.end(),
         });
         // Of a node's, each is a request of ours.
-        let is_client = self.windows.is_none();
+        let is_client = self.is_client;
         let malformed = self.fields.take_malformed();
         self.is_flooded |= is_client && self.malformed.exceeds(malformed, RESETS_PER_SECOND_MAX, now_ms);
         self.opened += walked.opened;
@@ -284,6 +313,25 @@ impl Watch {
             self.fruitless.clear();
         }
     }
+}
+
+/// Bytes of a frame's payload that [`Watch::amend`] looks at, of which at most `bytes_max` can be had.
+pub(super) fn looked_into(head: &FrameHead, bytes_max: usize) -> usize {
+    match head.kind {
+        kind::SETTINGS | kind::WINDOW_UPDATE if head.payload_bytes <= bytes_max => head.payload_bytes,
+        // How long the padding is.
+        kind::DATA if head.flags & PADDED != 0 => head.payload_bytes.min(1),
+        _ => 0,
+    }
+}
+
+/// Whether there is nothing in a DATA frame, or nothing but padding, and it ends nothing.
+fn is_empty_data(head: &FrameHead, payload: &[u8]) -> bool {
+    let padding_bytes = match payload.first() {
+        Some(length) if head.flags & PADDED != 0 => 1 + usize::from(*length),
+        _ => 0,
+    };
+    head.payload_bytes == padding_bytes && !head.is_last_of_stream() && head.stream != 0
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 //!                        └ amended        └ amended        └ kept back, and the next read completes it alone
 //! ```
 
-use super::frames::{FrameHead, HEADER_BYTES, PREFACE, Watch, kind};
+use super::bounds::FRAME_BYTES_MAX;
+use super::frames::{FrameHead, HEADER_BYTES, PREFACE, Watch, looked_into};
 use std::io;
 use std::task::{Context, Poll, ready};
 use tokio::io::ReadBuf;
@@ -73,6 +74,10 @@ impl Inbound {
             at += step;
             let rest = &mut bytes[at..];
             let wanted = unit_bytes(rest);
+            if is_too_long(rest) {
+                self.skip = usize::MAX;
+                return;
+            }
             if rest.len() < wanted {
                 self.unit[..rest.len()].copy_from_slice(rest);
                 self.have = rest.len();
@@ -105,6 +110,10 @@ impl Inbound {
                 0 => self.given = Some(0),
                 read => self.have += read,
             }
+            if is_too_long(&self.unit[..self.have]) {
+                self.skip = usize::MAX;
+                self.given = Some(0);
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -122,9 +131,15 @@ impl Inbound {
 
 /// How many of these bytes, with which a frame begins, must be there at once.
 fn unit_bytes(bytes: &[u8]) -> usize {
-    let Some(head) = FrameHead::of(bytes) else { return HEADER_BYTES };
-    let is_looked_into = matches!(head.kind, kind::SETTINGS | kind::WINDOW_UPDATE);
-    HEADER_BYTES + if is_looked_into && head.payload_bytes <= PAYLOAD_BYTES_MAX { head.payload_bytes } else { 0 }
+    HEADER_BYTES + FrameHead::of(bytes).map_or(0, |head| looked_into(&head, PAYLOAD_BYTES_MAX))
+}
+
+/// Whether a frame that begins like this is longer than any that we take. Most likely it is none, and `h2` says so by the length.
+fn is_too_long(bytes: &[u8]) -> bool {
+    bytes.first_chunk::<3>().is_some_and(|length| {
+        let payload_bytes = length.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+        payload_bytes > FRAME_BYTES_MAX
+    })
 }
 
 /// Bytes of a frame behind its unit.
@@ -135,6 +150,7 @@ fn payload_behind(bytes: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frames::kind;
     use super::*;
     use proptest::prelude::*;
     use std::rc::Rc;
@@ -170,13 +186,13 @@ mod tests {
 
     #[test]
     fn empty_data_becomes_a_frame_without_meaning() {
-        let empty = frame(kind::DATA, 0, 1, &[]);
+        let (empty, padded) = (frame(kind::DATA, 0, 1, &[]), frame(kind::DATA, 8, 1, &[2, 0, 0]));
         let kept = [
             frame(kind::HEADERS, 4, 1, b"abc"),
             frame(kind::DATA, 0, 1, b"abc"),
             frame(kind::DATA, 1, 1, &[]),
-            // Padding counts for flow control.
-            frame(kind::DATA, 8, 1, &[0]),
+            frame(kind::DATA, 8, 1, &[2, 7, 0, 0]),
+            frame(kind::DATA, 9, 1, &[2, 0, 0]),
             // A fault of the connection's.
             frame(kind::DATA, 0, 0, &[]),
             frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0]),
@@ -184,16 +200,22 @@ mod tests {
             frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]),
             frame(kind::WINDOW_UPDATE, 0, 1, &[0; 3]),
         ];
-        let bytes = kept.iter().flat_map(|frame| [frame.clone(), empty.clone()].concat()).collect::<Vec<_>>();
+        let bytes =
+            kept.iter().flat_map(|frame| [frame.clone(), empty.clone(), padded.clone()].concat()).collect::<Vec<_>>();
         for step in 1..80 {
             let passed = pass(&bytes, Inbound::of_node(), Watch::of_node(Rc::default()), step, 100);
             let mut at = 0;
             for frame in &kept {
                 assert_eq!(&passed[at..at + frame.len()], frame, "by {step}");
                 at += frame.len();
-                let replaced = FrameHead::of(&passed[at..]).unwrap();
-                assert!(replaced.kind > kind::CONTINUATION && replaced.payload_bytes == 0, "by {step}: {replaced:?}");
-                at += HEADER_BYTES;
+                for bytes in [0, padded.len() - HEADER_BYTES] {
+                    let replaced = FrameHead::of(&passed[at..]).unwrap();
+                    assert!(
+                        replaced.kind == kind::UNKNOWN && replaced.payload_bytes == bytes,
+                        "by {step}: {replaced:?}"
+                    );
+                    at += HEADER_BYTES + bytes;
+                }
             }
             assert_eq!(passed.len(), at);
         }

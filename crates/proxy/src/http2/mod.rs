@@ -23,13 +23,14 @@ mod incoming;
 mod node;
 mod node_stream;
 mod outgoing;
+mod owed;
 mod request;
 mod response;
 mod transport;
 mod windows;
 
 pub(crate) use client_stream::ClientStream;
-pub(crate) use connecting::{Connecting, Wanted};
+pub(crate) use connecting::{Connecting, Making, Wanted};
 pub(crate) use connection::serve;
 pub(crate) use frames::{PREFACE, starts};
 pub(crate) use grpc_web::is_bad_base64;

@@ -166,6 +166,7 @@ fn builder(settings: &Settings) -> Builder {
         .max_frame_size(FRAME_BYTES_MAX)
         .max_header_list_size(field_section_bytes_max(settings))
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         // Each is a request of ours, so there are no more than we send.
         .max_local_error_reset_streams(None);

@@ -146,8 +146,28 @@ impl Inner<'_> {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.interpose();
         ready!(self.poll_drain(cx))?;
         self.stream.poll_flush(cx)
+    }
+
+    /// Adds frames of ours to those of `h2`.
+    fn interpose(&mut self) {
+        if !self.watch.owed.is_empty() && self.watch.may_interpose() {
+            self.make_room();
+            self.watch.owed.write(&mut self.output);
+        }
+    }
+
+    /// Where bytes are gathered.
+    fn make_room(&mut self) {
+        if self.sent > 0 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
+        if self.output.capacity() == 0 {
+            self.output = self.buffers.take_output();
+        }
     }
 
     fn release(&mut self) {
@@ -203,13 +223,7 @@ impl AsyncWrite for Io<'_, '_> {
             inner.is_held_up = drained.is_pending();
             ready!(drained)?;
         }
-        if inner.sent > 0 {
-            inner.output.drain(..inner.sent);
-            inner.sent = 0;
-        }
-        if inner.output.capacity() == 0 {
-            inner.output = inner.buffers.take_output();
-        }
+        inner.make_room();
         let take = bytes.len().min(OUTPUT_BYTES_MAX);
         inner.watch.sent(&bytes[..take]);
         inner.output.extend_from_slice(&bytes[..take]);

@@ -4,7 +4,7 @@
 //! would be waited for in vain.
 
 use super::bounds::STREAMS_MAX;
-use super::frames::{FrameHead, HEADER_BYTES};
+use super::frames::FrameHead;
 use std::collections::VecDeque;
 
 const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
@@ -72,14 +72,6 @@ impl Windows {
         self.streams.push_back((stream, by));
         Some(by)
     }
-}
-
-/// Makes a WINDOW_UPDATE the reset of its stream that it has to be answered with.
-pub(super) fn into_reset(frame: &mut [u8]) {
-    const RST_STREAM: u8 = 3;
-    const FLOW_CONTROL_ERROR: u32 = 3;
-    frame[3] = RST_STREAM;
-    frame[HEADER_BYTES..].copy_from_slice(&FLOW_CONTROL_ERROR.to_be_bytes());
 }
 
 #[cfg(test)]
