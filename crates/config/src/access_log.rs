@@ -96,9 +96,9 @@ object! {
         path: LogDestination = DESTINATION => default(LogDestination::Stdout);
         /// `combined` as Apache and nginx have it, or `json`: one object a line.
         format: Format = FORMAT => default(Format::Combined);
-        /// With `format: json`, the values of a line in their order, each by its name or as `{KEY_IN_THE_LINE: value}`,
-        /// such as `{method: request_method}`. Values are the variables of a request as nginx calls them and those in
-        /// [access-log.md](access-log.md). By default time, remote_addr, request_method, host, request_uri, status,
+        /// With `format: json`, the values of a line, in order. Each is a name, or `{KEY: name}` to set its key, for example
+        /// `{method: request_method}`. Names are nginx's request variables and those in [access-log.md](access-log.md). The
+        /// default is time, remote_addr, request_method, host, request_uri, status,
         /// bytes_received, bytes_sent, request_time, route_id, upstream_addr, upstream_response_time and http_user_agent.
         fields: At<Vec<AccessField>> = Located(FIELDS) => optional;
     }
@@ -214,7 +214,7 @@ fn turned_round(entry: &Entry) -> Option<Fault> {
     let Value::Scalar(scalar) = &entry.value.value else { return None };
     let (key, text) = (&*entry.key, &*scalar.text);
     (access_value(text).is_err() && access_value(key).is_ok()).then(|| {
-        Fault::new(format!("{:?} is no value: the key in the line comes first, the value behind it", shortened(text)))
+        Fault::new(format!("{:?} is not a value; the key comes first, then the value", shortened(text)))
             .hint(format!("write {{{}: {key}}}", shortened(text)))
     })
 }

@@ -68,7 +68,8 @@ object! {
         acme: Acme = map::<Acme>() => optional;
         /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
         pid_file: PathBuf = PID_FILE => optional;
-        /// Addresses and networks of peers whose `X-Forwarded-For`, or in its absence `X-Real-IP`, says who the client is; nodes get that address as `X-Real-IP`, and the other `X-Forwarded-*` as they came.
+        /// Addresses and networks of trusted proxies. Their `X-Forwarded-For`, or `X-Real-IP` if that is absent, gives the
+        /// client's address. Nodes get this address as `X-Real-IP`, and the other `X-Forwarded-*` fields unchanged.
         trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
         /// Whether responses carry our `Server` header.
         server_header: bool = Flag => default(true);
@@ -118,7 +119,8 @@ object! {
         head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// Between two reads of a request body; then 408.
         body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// While a response waits for the client: the time in which it must take 240 bytes a second on average, and at least 1,024; then the connection, or the stream of HTTP/2, is closed.
+        /// While a response waits for the client, the client must read 240 bytes a second on average over this time, and at
+        /// least 1,024 bytes. Otherwise its connection or HTTP/2 stream is closed.
         send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// A connection without a request; then it is closed.
         keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));

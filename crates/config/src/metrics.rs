@@ -93,7 +93,7 @@ object! {
         shared: PathBuf = SHARED => optional;
         /// What is not recorded.
         disable: MetricsDisableKeys = map::<MetricsDisableKeys>() => nested;
-        /// What is recorded only on demand.
+        /// Labels to add that are off by default.
         enable: MetricsEnableKeys = map::<MetricsEnableKeys>() => nested;
         /// Labels from variables of the request, for families that count requests: `{FAMILY: {LABEL: $variable}}`, at
         /// most 16 a family.
@@ -111,7 +111,7 @@ object! {
 object! {
     /// Labels that are off by default.
     pub(crate) struct MetricsEnableKeys {
-        /// By name; families that count requests get them: `method`.
+        /// Names of labels for families that count requests: `method`.
         labels: Vec<At<String>> = list(Located(TEXT)) => default(Vec::new());
     }
 }

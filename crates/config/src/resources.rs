@@ -230,7 +230,8 @@ object! {
     pub(crate) struct TimeoutKeys: Copy {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
-        /// While a part of the request waits for the node: the time in which it must take at least 1,024 bytes, or all of it.
+        /// While part of a request waits for the node, the node must read at least 1,024 bytes, or all of it, within this
+        /// time.
         send: Duration = UPSTREAM_TIMEOUT => optional;
         /// Between two successful reads.
         read: Duration = UPSTREAM_TIMEOUT => optional;

@@ -47,7 +47,7 @@ object! {
         /// Shown also to clients that ask for no name, or for one that no entry has; at most one. Without it those are
         /// refused.
         default: At<bool> = Located(Flag) => optional;
-        /// Asks clients for a certificate, and refuses those that have none; see [tls.md](tls.md#client-certificates).
+        /// Requires clients to present a certificate; see [tls.md](tls.md#client-certificates).
         client: At<SslClientKeys> = Located(map::<SslClientKeys>()) => optional;
         /// Versions of TLS that are spoken.
         ssl_protocols: At<Vec<TlsVersion>> = Located(some(VERSION)) => optional;

@@ -280,7 +280,7 @@ fn labels_that_are_disabled() {
     refused(
         "dialect: apisix, disable: {labels: [type]}",
         expect![[
-            r#"1:84: gateway.metrics.disable.labels: the label "type" tells apart what cannot be added up; disable the families that have it"#
+            r#"1:84: gateway.metrics.disable.labels: the label "type" separates values that cannot be added up; disable the families that have it"#
         ]],
     );
     refused(
@@ -400,7 +400,7 @@ fn names_and_variables_of_added_labels() {
     refused(
         "labels: {http_requests_total: {uri: $upstream_addr}}",
         expect![[
-            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "upstream_addr": no variable of a request; only the access log has it"#
+            r#"1:84: gateway.metrics.labels.http_requests_total.uri: "upstream_addr": not a request variable; it exists only in the access log"#
         ]],
     );
     refused(

@@ -42,7 +42,7 @@ pub async fn accept(
                 turn_away(&stream);
                 turned_away += 1;
                 if Instant::now() >= tell_at {
-                    warn!(%peer, connections = turned_away, "{server}: too many connections; further ones are closed");
+                    warn!(%peer, connections = turned_away, "{server}: too many connections; new ones are closed");
                     (turned_away, tell_at) = (0, Instant::now() + TURNED_AWAY_EVERY);
                 }
             }

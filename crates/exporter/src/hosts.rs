@@ -90,10 +90,12 @@ impl fmt::Display for Stranger {
         match self {
             Stranger::Host { host, key } => write!(
                 f,
-                "{host:?} is not known as a name of this server, which guards loopback against DNS rebinding; ask for 127.0.0.1 \
-                 or localhost, or add the name to {key}"
+                "the host {host:?} is not accepted, as a protection against DNS rebinding; use 127.0.0.1 or localhost, or \
+                 add the name to {key}"
             ),
-            Stranger::CrossSite => write!(f, "a page of another site asked for this; open the address itself"),
+            Stranger::CrossSite => {
+                write!(f, "this request came from a page of another site; open the address directly")
+            }
         }
     }
 }

@@ -196,7 +196,7 @@ async fn upstreams(api: &Api) -> Response<Full<Bytes>> {
     })
 }
 
-/// `None`: the gateway is ending.
+/// `None`: the gateway is shutting down.
 async fn ask<T>(api: &Api, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> Option<T> {
     let (answer, answered) = oneshot::channel();
     api.questions.send(question(answer)).await.ok()?;

@@ -26,17 +26,17 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve what a configuration file says, until SIGTERM; SIGHUP and file changes reload it, SIGUSR2 upgrades
+    /// Run the gateway until SIGTERM; SIGHUP and file changes reload the configuration, SIGUSR2 upgrades
     Run(Run),
     /// Validate a configuration file and list everything that is wrong with it
     Check(Check),
-    /// Say which route a request takes, and why not each better-placed one
+    /// Show which route a request takes, and why each better-placed one does not match
     Explain(Explain),
     /// Start a gateway and two small upstreams in this process, and print what to try
     Demo,
-    /// Have a running gateway replaced by a new process of its binary, without losing a connection
+    /// Replace a running gateway with a new process of its binary, without losing a connection
     Upgrade(Upgrade),
-    /// Expose the metrics that gateways share in a folder, from a process of its own
+    /// Expose the metrics that gateways share in a folder, from a separate process
     Exporter(Exporter),
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct Run {
 /// `stillgate upgrade`.
 #[derive(Debug, Args)]
 pub(crate) struct Upgrade {
-    /// The configuration that the gateway was started with, which names its gateway.pid_file; by default where `run` looks for
-    /// it. With --pid or --pid-file it is not needed: the process itself says what it was started with
+    /// The configuration that the gateway was started with, to find its gateway.pid_file; by default the file that `run`
+    /// would find. Not needed with --pid or --pid-file
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The number of the process; by default it is in gateway.pid_file
+    /// The process ID; by default the one in gateway.pid_file
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
-    /// The file with the number of the process
+    /// The file with the process ID
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     pub(crate) pid_file: Option<PathBuf>,
 }
@@ -72,10 +72,10 @@ pub(crate) struct Check {
     /// How findings are printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
-    /// Check the file only, not what it needs of this machine (certificates, folders, addresses); for CI
+    /// Check only the file, not the certificates, folders and addresses it needs on this machine; for CI
     #[arg(long)]
     pub(crate) offline: bool,
-    /// The configuration that is served now: tell which of the --requests would take another route
+    /// The current configuration: list which of the --requests would take another route
     #[arg(long, value_name = "OLD", requires = "requests")]
     pub(crate) against: Option<PathBuf>,
     /// Recorded requests, one JSON object a line, as the access log has them with `format: json`; - is standard input
@@ -101,13 +101,13 @@ pub(crate) struct Explain {
     /// The client's address; with its port for routes that read net.src.port
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1")]
     pub(crate) client: Client,
-    /// Our address of the connection, for routes that read net.dst.ip or net.dst.port
+    /// The gateway's address of the connection, for routes that read net.dst.ip or net.dst.port
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) server: Option<SocketAddr>,
     /// The server name of the TLS handshake (SNI) of an https:// URL, by default its host; empty: the client sends none
     #[arg(long, value_name = "NAME")]
     pub(crate) sni: Option<String>,
-    /// A route to tell about in any case
+    /// A route to explain in any case
     #[arg(long, value_name = "ID")]
     pub(crate) route: Option<String>,
     /// How the answer is printed
@@ -127,7 +127,7 @@ pub(crate) struct Exporter {
     /// The exposition's path
     #[arg(long, value_name = "PATH", default_value = "/metrics", value_parser = parse_path)]
     pub(crate) path: String,
-    /// A host name to accept where ADDR is a loopback address, besides localhost, IP addresses and the machine's own name; may be
+    /// A host name to accept on a loopback ADDR, in addition to localhost, IP addresses and the machine's own name; may be
     /// given several times
     #[arg(long = "host", value_name = "NAME")]
     pub(crate) hosts: Vec<String>,

@@ -55,11 +55,12 @@ fn beyond(
         hosts.iter().enumerate().filter_map(|(route, hosts)| Some((route, of(hosts)?))).collect();
     let (first, host) = found.first()?;
     let message = format!(
-        "route {:?} takes deeper hosts ({host}) than {wildcard:?} of ssls {id:?} covers in a TLS handshake, which is one label; \
-         requests for them are answered 421 unless the client has shown its certificate under another name of that entry",
+        "route {:?} takes hosts ({host}) deeper than the one label that {wildcard:?} of ssls {id:?} covers in a TLS \
+         handshake; requests for them are answered 421 unless the client presented its certificate under another name of \
+         that entry",
         config.routes[*first].spec.id
     );
-    let hint = "write the hosts that you mean in the route, and add the deeper ones to `snis`".to_owned();
+    let hint = "list the exact hosts in the route, and add the deeper ones to `snis`".to_owned();
     Some(DeepHosts { message, hint, routes: found.iter().map(|(route, _)| *route).collect() })
 }
 

@@ -22,7 +22,8 @@ const PRIVILEGED_PORTS: u16 = 1024;
 pub(crate) fn look_at(gateway: &Gateway) -> Vec<(Problem, Severity)> {
     let mut found = Vec::new();
     if let Some(LogDestination::File(file)) = gateway.access_log.as_ref().map(|log| &log.destination) {
-        let remedy = |folder: &Path| format!("make it (`mkdir -p {}`), or change gateway.access_log", folder.display());
+        let remedy =
+            |folder: &Path| format!("create it (`mkdir -p {}`), or change gateway.access_log", folder.display());
         found.extend(file_problem("gateway.access_log.path", file, Severity::Error, remedy));
     }
     if let Some(folder) = gateway.metrics.as_ref().and_then(|metrics| metrics.shared.as_deref()) {
@@ -57,11 +58,11 @@ fn file_problem(
             match fs::metadata(folder) {
                 Ok(metadata) if metadata.is_dir() => not_permitted(key, folder, Access::WRITE_OK | Access::EXEC_OK),
                 Ok(_) => {
-                    let message = format!("{} is no folder", folder.display());
+                    let message = format!("{} is not a folder", folder.display());
                     Some((problem(message, "name a file in a folder".to_owned()), severity))
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    Some((problem(format!("the folder {} is missing", folder.display()), remedy(folder)), severity))
+                    Some((problem(format!("the folder {} does not exist", folder.display()), remedy(folder)), severity))
                 }
                 Err(error) => Some(unseen(key, folder, &error, severity)),
             }
@@ -77,7 +78,7 @@ fn folder_problem(key: &str, folder: &Path) -> Option<(Problem, Severity)> {
     match fs::metadata(nearest) {
         Ok(metadata) if metadata.is_dir() => not_permitted(key, nearest, Access::WRITE_OK | Access::EXEC_OK),
         Ok(_) => {
-            let message = format!("{} is no folder", nearest.display());
+            let message = format!("{} is not a folder", nearest.display());
             let hint = Some("name one, as in \"/dev/shm/stillgate\"".to_owned());
             Some((Problem { path: key.to_owned(), message, hint }, Severity::Error))
         }
@@ -92,15 +93,15 @@ fn pid_file_problem(file: &Path) -> Option<(Problem, Severity)> {
         let message = format!("it will not be written: {error}");
         return Some((Problem { path: KEY.to_owned(), message, hint: None }, Severity::Warning));
     }
-    file_problem(KEY, file, Severity::Warning, |folder| format!("make it (`mkdir -p {}`)", folder.display()))
+    file_problem(KEY, file, Severity::Warning, |folder| format!("create it (`mkdir -p {}`)", folder.display()))
 }
 
 fn not_permitted(key: &str, path: &Path, wanted: Access) -> Option<(Problem, Severity)> {
     match access(path, wanted) {
         Ok(()) => None,
         Err(Errno::ACCESS | Errno::PERM) => {
-            let message = format!("this user may not write to {}", path.display());
-            let hint = Some("run the gateway as one that may, or let this one".to_owned());
+            let message = format!("the current user cannot write to {}", path.display());
+            let hint = Some("run the gateway as a user who can, or give this one access".to_owned());
             Some((Problem { path: key.to_owned(), message, hint }, Severity::Warning))
         }
         Err(error) => Some(unseen(key, path, &error.into(), Severity::Error)),
@@ -135,16 +136,20 @@ fn address_problem(key: String, kind: SocketType, address: SocketAddr) -> Option
     let (message, hint, severity) = match try_bind(kind, address) {
         Ok(()) | Err(Errno::ADDRINUSE) => return None,
         Err(Errno::ADDRNOTAVAIL) => {
-            let message = format!("{} is no address of this machine", address.ip());
-            (message, "write one of `ip addr`, or 0.0.0.0 or [::] for all", Severity::Error)
+            let message = format!("{} is not an address of this machine", address.ip());
+            (message, "use an address that `ip addr` lists, or 0.0.0.0 or [::] for all", Severity::Error)
         }
         Err(Errno::ACCESS | Errno::PERM) if address.port() < PRIVILEGED_PORTS => {
-            let message = format!("this user may not listen on port {}", address.port());
-            (message, "run the gateway as one that may, or with the capability CAP_NET_BIND_SERVICE", Severity::Warning)
+            let message = format!("the current user cannot listen on port {}", address.port());
+            (
+                message,
+                "run the gateway as a user who can, or with the capability CAP_NET_BIND_SERVICE",
+                Severity::Warning,
+            )
         }
         Err(error) => (
             format!("cannot listen on {address}: {error}"),
-            "see whether the machine has such addresses",
+            "check that this machine supports addresses of this kind",
             Severity::Error,
         ),
     };
@@ -176,7 +181,7 @@ mod tests {
         let message = |found: Option<(Problem, Severity)>| found.map(|(problem, severity)| (problem.message, severity));
         assert_eq!(message(file(at("file"))), None);
         assert_eq!(message(file(at("new"))), None);
-        let missing = format!("the folder {} is missing", at("no").display());
+        let missing = format!("the folder {} does not exist", at("no").display());
         assert_eq!(message(file(at("no/new"))), Some((missing, Severity::Error)));
         assert_eq!(message(file(at(""))), Some((format!("{} is a folder", at("").display()), Severity::Error)));
         assert!(message(file(at("file/new"))).is_some());
@@ -197,6 +202,9 @@ mod tests {
             assert!(problem(kind, address).is_none(), "{address}");
         }
         let (found, severity) = problem(SocketType::STREAM, "192.0.2.1:9080").unwrap();
-        assert_eq!((found.message.as_str(), severity), ("192.0.2.1 is no address of this machine", Severity::Error));
+        assert_eq!(
+            (found.message.as_str(), severity),
+            ("192.0.2.1 is not an address of this machine", Severity::Error)
+        );
     }
 }

@@ -92,7 +92,7 @@ impl fmt::Display for RunError {
             RunError::Certificates(refused) => write!(f, "the configuration is refused\n{refused}"),
             RunError::System(what, error) => write!(f, "{what}: {error}"),
             RunError::Log(error) => error.fmt(f),
-            RunError::Resolver(error) => write!(f, "names cannot be resolved: {error}; see /etc/resolv.conf"),
+            RunError::Resolver(error) => write!(f, "cannot resolve names: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
             RunError::Listen(key, error) => write!(f, "{key}: {error}"),
             RunError::Metrics(error) => error.fmt(f),
@@ -192,7 +192,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     raise_descriptors(gateway);
     // This alone takes long.
     let Some(resolver) = signals.ending.unless_asked(resolve(config)).await.transpose()? else {
-        info!("told to end before it served");
+        info!("asked to end before it served");
         return Ok(None);
     };
     let addresses = names::addresses(&resolver, config);

@@ -186,9 +186,9 @@ fn check_looks_at_what_run_needs_of_this_machine() {
     folder.check(&["check", "needs.yaml"], expect![[r#"
         exit 1
         needs.yaml:1:1: warning: routes: no routes; every request is answered 404
-        needs.yaml:2:25: gateway.listeners[0].address: 192.0.2.1 is no address of this machine; write one of `ip addr`, or 0.0.0.0 or [::] for all
-        needs.yaml:4:11: gateway.access_log.path: the folder logs is missing; make it (`mkdir -p logs`), or change gateway.access_log
-        needs.yaml:5:13: warning: gateway.pid_file: the folder /none is missing; make it (`mkdir -p /none`)
+        needs.yaml:2:25: gateway.listeners[0].address: 192.0.2.1 is not an address of this machine; use an address that `ip addr` lists, or 0.0.0.0 or [::] for all
+        needs.yaml:4:11: gateway.access_log.path: the folder logs does not exist; create it (`mkdir -p logs`), or change gateway.access_log
+        needs.yaml:5:13: warning: gateway.pid_file: the folder /none does not exist; create it (`mkdir -p /none`)
         needs.yaml:6:21: gateway.metrics.shared: /dev/null/metrics: Not a directory (os error 20)
         needs.yaml: refused (3 errors, 2 warnings)
     "#]]);
@@ -218,7 +218,7 @@ fn what_only_this_user_may_not_do_is_a_warning() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(
-        told.contains("log.yaml:1:30: warning: gateway.access_log.path: this user may not write to /proc; "),
+        told.contains("log.yaml:1:30: warning: gateway.access_log.path: the current user cannot write to /proc; "),
         "{told}"
     );
 }

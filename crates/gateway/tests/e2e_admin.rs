@@ -32,7 +32,7 @@ fn the_root_lists_every_path() {
     for path in paths {
         assert!(unknown.contains(path), "{path}: {unknown}");
         let (_, _, answer) = ask(admin, &format!("GET {path} HTTP/1.1"), "Host: localhost\r\n");
-        assert!(!answer.contains("404 Not Found: there are"), "{path} is no path: {answer}");
+        assert!(!answer.contains("404 Not Found: the paths are"), "{path} is no path: {answer}");
     }
 }
 

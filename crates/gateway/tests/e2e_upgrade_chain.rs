@@ -136,7 +136,7 @@ fn the_command_says_that_an_upgrade_is_under_way() {
     let output = upgraded.try_upgrade();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("is being upgraded already"), "{said}");
+    assert!(said.contains("is already being upgraded"), "{said}");
     signal(children(pid)[0], "KILL");
 }
 

@@ -38,7 +38,7 @@ fn a_gateway_is_known_whatever_its_binary_is_called() {
     eventually("its name", || {
         std::fs::read_to_string(format!("/proc/{}/comm", process.id())).is_ok_and(|name| name == "stillgate\n")
     });
-    check(&run_in(dir.path(), &["--pid", &process.id().to_string()]), 2, "is no gateway that can be upgraded");
+    check(&run_in(dir.path(), &["--pid", &process.id().to_string()]), 2, "is not a gateway that can be upgraded");
     assert!(process.try_wait().expect("a child").is_none());
     process.kill().and_then(|()| process.wait()).expect("its end");
 }
@@ -58,7 +58,7 @@ fn the_configuration_is_that_of_the_process() {
     let other = elsewhere.path().join("stillgate.yaml");
     std::fs::copy(config, &other).expect("a copy");
     let other = other.to_str().expect("a plain path");
-    check(&run_in(elsewhere.path(), &["--pid", &pid, "--config", other]), 2, "Leave --config out");
+    check(&run_in(elsewhere.path(), &["--pid", &pid, "--config", other]), 2, "Omit --config");
     check(&run_in(elsewhere.path(), &["--pid", &pid, "--config", "stillgate.yaml"]), 2, config);
     // Found invalid without anybody saying where it is.
     let good = std::fs::read_to_string(config).expect("it is there");
@@ -88,12 +88,12 @@ fn the_command_finds_the_process_or_says_why_not() {
         Command::new(STILLGATE).arg("upgrade").arg("--config").arg(&config).args(arguments).output().expect("run it")
     };
     check(&run(&["--pid", "4194304"]), 2, "there is no process 4194304");
-    check(&run(&["--pid", &std::process::id().to_string()]), 2, "no gateway that can be upgraded");
-    check(&run(&["--pid", "0"]), 2, "no number of a process");
+    check(&run(&["--pid", &std::process::id().to_string()]), 2, "not a gateway that can be upgraded");
+    check(&run(&["--pid", "0"]), 2, "process ID");
     check(&run(&["--pid-file", "/nowhere/pid"]), 2, "cannot read /nowhere/pid");
     let other = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(other.path(), "seven").expect("write");
-    check(&run(&["--pid-file", other.path().to_str().expect("a plain path")]), 2, "no number of a process");
+    check(&run(&["--pid-file", other.path().to_str().expect("a plain path")]), 2, "process ID");
     let missing = Command::new(STILLGATE).args(["upgrade", "--config", "/nowhere.yaml"]).output().expect("run it");
     check(&missing, 2, "/nowhere.yaml");
     let pid = upgraded.gateway.pid();

@@ -78,7 +78,7 @@ fn a_binary_that_does_not_work_is_no_loss() {
     // Something that speaks, but not as it should.
     gateway.replace("echo hello >&0; exec sleep 30");
     gateway.refused(1);
-    gateway.logs("does not speak as it should");
+    gateway.logs("broke the protocol");
     std::fs::remove_file(&gateway.binary).expect("remove the binary");
     gateway.refused(1);
     gateway.logs("cannot start");
@@ -194,15 +194,15 @@ fn one_that_dies_when_it_is_ready_is_no_loss() {
         assert!(scraped.text().contains("stillgate_"), "{}", scraped.text());
         assert_eq!(Client::connect(gateway.upgraded.gateway.admin_addr()).get("/v1/status").head.status(), 200);
     }
-    gateway.logs("had begun to serve, and is gone (exit status: 5)");
+    gateway.logs("had started to serve, but ended (exit status: 5)");
     gateway.replace(&impostor("dies later"));
     gateway.refused(1);
-    gateway.logs("had begun to serve, and is gone (exit status: 6)");
+    gateway.logs("had started to serve, but ended (exit status: 6)");
     // It has written its number already, and may take scrapes.
     let pid_file = gateway.upgraded.pid_file();
     gateway.replace(&format!("echo $$ >{}; {}", pid_file.display(), impostor("dies on go")));
     gateway.refused(1);
-    gateway.logs("was ready, and is gone (exit status: 7)");
+    gateway.logs("was ready, but ended (exit status: 7)");
     assert!(scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().contains("stillgate_"));
     assert_eq!(Client::connect(gateway.upgraded.gateway.admin_addr()).get("/v1/status").head.status(), 200);
     gateway.restore();

@@ -67,7 +67,7 @@ fn verdict<'a>(result: &'a Value, name: &str) -> &'a str {
 }
 
 /// What stands beside A, B and the change: it is no mistake that they do not add up.
-const PAIRED_NOTE: &str = "It is not the ratio of the columns A and B, which are medians by themselves.";
+const PAIRED_NOTE: &str = "It is not the ratio of columns A and B, which are separate medians.";
 
 #[test]
 fn a_program_against_itself_gives_a_decision_and_a_file() {

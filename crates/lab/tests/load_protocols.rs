@@ -151,17 +151,23 @@ fn a_certificate_that_is_not_trusted_ends_the_run() {
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}: {stderr}");
         words.iter().for_each(|word| assert!(stderr.contains(word), "{arguments:?}: no {word:?} in {stderr}"));
     };
-    check(&[&tls], &["invalid peer certificate: UnknownIssuer", "of an authority that is trusted here?"]);
+    check(&[&tls], &["invalid peer certificate: UnknownIssuer", "issued by an authority that is trusted here?"]);
     check(&[&h2, "--http2"], &["UnknownIssuer"]);
     check(&[&tls, "--cacert", &authority, "--sni", "b.example"], &["not valid for name \"b.example\""]);
     let other = Peer::start("");
     check(&[&tls, "--cacert", &other.authority()], &["invalid peer certificate"]);
     check(&[&tls, "--cacert", "missing.pem"], &["--cacert missing.pem: No such file"]);
-    check(&[&tls, "--insecure", "--sni", "a b"], &["--sni \"a b\" is no name of a server"]);
+    check(&[&tls, "--insecure", "--sni", "a b"], &["--sni \"a b\" is not a server name"]);
     // Another protocol than the one that was asked for.
-    check(&[&tls, "--insecure", "--http2"], &["NoApplicationProtocol", "does the target speak that on this port?"]);
-    check(&[&plain.replace("http:", "https:"), "--insecure"], &["corrupt message", "does the target speak that"]);
-    check(&[&plain, "--http2"], &["not HTTP/2", "does the target speak that"]);
+    check(
+        &[&tls, "--insecure", "--http2"],
+        &["NoApplicationProtocol", "does the target speak this protocol on this port?"],
+    );
+    check(
+        &[&plain.replace("http:", "https:"), "--insecure"],
+        &["corrupt message", "does the target speak this protocol"],
+    );
+    check(&[&plain, "--http2"], &["not HTTP/2", "does the target speak this protocol"]);
     // The right name lets it in.
     let named = load(&[&tls, "--cacert", &authority, "--sni", "a.example", "-n", "10", "--late-share", "100%"]);
     assert_eq!(named.code, Some(0), "{}", named.stderr);
@@ -180,9 +186,9 @@ fn what_does_not_go_together_is_refused_by_name() {
     check(&[plain, "--requests", "1.5"], &["--requests", "whole number"]);
     check(&[plain, "--streams", "4"], &["--http2"]);
     check(&[plain, "--http2", "--streams", "0"], &["--streams", "at least 1"]);
-    check(&[plain, "--insecure"], &["--insecure is of TLS", "https://"]);
-    check(&[plain, "--sni", "a.example"], &["--sni is of TLS"]);
-    check(&[plain, "--cacert", "ca.pem"], &["--cacert is of TLS"]);
+    check(&[plain, "--insecure"], &["--insecure needs TLS", "https://"]);
+    check(&[plain, "--sni", "a.example"], &["--sni needs TLS"]);
+    check(&[plain, "--cacert", "ca.pem"], &["--cacert needs TLS"]);
     check(&[secure, "--cacert", "ca.pem", "--insecure"], &["cannot be used with"]);
     check(
         &[plain, "--rate", "10", "--rate-end", "20", "--requests", "9"],
@@ -191,7 +197,7 @@ fn what_does_not_go_together_is_refused_by_name() {
     check(&[plain, "--http2", "--header", "Upgrade: websocket"], &["GET /", "the field Upgrade", "HTTP/2 forbids it"]);
     check(&[plain, "--fail-if", "p99"], &["--fail-if", "METRIC>VALUE"]);
     check(&[plain, "--fail-if", "p99>20"], &["--fail-if", "a number and its unit"]);
-    check(&[plain, "--fail-if", "errors>1%,mean>1s"], &["\"mean\" is no metric", "p99.9"]);
+    check(&[plain, "--fail-if", "errors>1%,mean>1s"], &["\"mean\" is not a metric", "p99.9"]);
 }
 
 #[test]
@@ -271,9 +277,9 @@ fn a_condition_that_holds_has_an_exit_code_of_its_own() {
         assert!(done.stdout.contains("Requests/sec:"));
     };
     check(&url, &["errors>0", "p99>1m", "max>1m", "rate<0.001", "requests<50"], 0, "");
-    check(&url, &["errors>0", "p99.9>1ns"], 4, "--fail-if p99.9>1ns: it is ");
-    check(&url, &["errors>0,requests<=50"], 4, "--fail-if requests<=50: it is 50");
-    check(&failing, &["errors>1%"], 4, "--fail-if errors>1%: it is 100.000% (50 of 50)");
+    check(&url, &["errors>0", "p99.9>1ns"], 4, "--fail-if p99.9>1ns: measured ");
+    check(&url, &["errors>0,requests<=50"], 4, "--fail-if requests<=50: measured 50");
+    check(&failing, &["errors>1%"], 4, "--fail-if errors>1%: measured 100.000% (50 of 50)");
     // Of a void run nothing is judged.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}/", nobody.local_addr().unwrap());

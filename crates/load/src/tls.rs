@@ -103,7 +103,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("it contains no certificate".to_owned()));
     }
     Ok(roots)
 }
@@ -158,14 +158,14 @@ impl ServerCertVerifier for AnyCertificate {
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TlsError::Name { name } => write!(f, "{name:?} is no name of a server; write a DNS name or an address"),
+            TlsError::Name { name } => write!(f, "{name:?} is not a server name; write a DNS name or an address"),
             TlsError::NoAuthorities { reason } => write!(
                 f,
-                "this system names no certificate authority that it trusts ({reason}); install ca-certificates, or name a file of \
-                 authorities"
+                "found no trusted certificate authorities on this system ({reason}); install ca-certificates, or give a \
+                 file of authorities"
             ),
             TlsError::File { path, reason } => {
-                write!(f, "{}: {reason}; name a file with certificates of authorities in PEM", path.display())
+                write!(f, "{}: {reason}; give a PEM file with CA certificates", path.display())
             }
             TlsError::Unsupported(error) => write!(f, "TLS cannot be set up: {error}"),
         }
@@ -188,10 +188,10 @@ mod tests {
         let file = folder.path().join("ca.pem");
         check(Trust::Authorities(file.clone()), "a.example", "No such file");
         std::fs::write(&file, "no PEM").unwrap();
-        check(Trust::Authorities(file.clone()), "a.example", "there is no certificate in it");
+        check(Trust::Authorities(file.clone()), "a.example", "it contains no certificate");
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         check(Trust::Authorities(file), "a.example", "ca.pem: ");
-        check(Trust::Anyone, "a b", "\"a b\" is no name of a server");
+        check(Trust::Anyone, "a b", "\"a b\" is not a server name");
         assert!(Tls::new(&Trust::Anyone, "::1", true).is_ok());
     }
 }

@@ -187,18 +187,18 @@ impl fmt::Display for Note {
             ),
             Note::FewerRequests { made, of } => write!(
                 f,
-                "only {made} of {of} requests were made: the measured time was over before, or nothing was answered for as long as a \
-                 request may take"
+                "only {made} of {of} requests were made: the measured time ended first, or the target answered nothing \
+                 within the timeout"
             ),
             Note::FewerStreams { allowed, of } => write!(
                 f,
-                "the target allows {allowed} streams on a connection, so there were no more, instead of {of}; ask for more connections \
-                 where more requests are to be under way"
+                "the target allows only {allowed} streams on a connection instead of {of}; use more connections to have \
+                 more requests under way"
             ),
             Note::SentAgain { requests } => write!(
                 f,
-                "the target ended connections (GOAWAY) without looking at all their requests, and {requests} times one was sent again on \
-                 another connection; latency counts from the first send"
+                "the target closed connections (GOAWAY) before it processed all their requests; requests were sent again \
+                 {requests} times, and their latency counts from the first send"
             ),
             Note::NotFirst => f.write_str(
                 "the generator does not go before other programs: the system refused it real-time priority; run it as root or with \

@@ -332,7 +332,7 @@ mod tests {
         };
         check(
             r"~^/a/(\d+)$",
-            r##""~^/a/(\d+)$": a path pattern is no regex; write `/a/*` and beside it `vars: [[uri, "~~", '^/a/(\d+)$']]`, or in place of it `expression: 'http.path ~ r#"^/a/(\d+)$"#'`"##,
+            r##""~^/a/(\d+)$": a path pattern is not a regex; write `/a/*` and add `vars: [[uri, "~~", '^/a/(\d+)$']]`, or replace it with `expression: 'http.path ~ r#"^/a/(\d+)$"#'`"##,
         );
         check("a", "\"a\": must begin with '/'; write \"/a\"");
         check("", "\"\": must begin with '/'; write \"/\"");

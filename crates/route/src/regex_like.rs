@@ -73,11 +73,11 @@ impl fmt::Display for RegexLike {
         let quoted = regex.replace('\'', "''");
         write!(
             f,
-            "a path pattern is no regex; write `{prefix}` and beside it `vars: [[uri, \"~~\", '{quoted}']]`, or in place of \
-             it `expression: 'http.path ~ r#\"{quoted}\"#'`"
+            "a path pattern is not a regex; write `{prefix}` and add `vars: [[uri, \"~~\", '{quoted}']]`, or replace it \
+             with `expression: 'http.path ~ r#\"{quoted}\"#'`"
         )?;
         match may_be_path {
-            true => write!(f, "; for the characters themselves write %5C, %5E and %7C"),
+            true => write!(f, "; for the literal characters write %5C, %5E and %7C"),
             false => Ok(()),
         }
     }

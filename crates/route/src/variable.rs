@@ -282,7 +282,7 @@ impl fmt::Display for VariableError {
                 )
             }
             VariableErrorKind::Logged => {
-                write!(f, "\"{name}\": no variable of a request; only the access log has it")
+                write!(f, "\"{name}\": not a request variable; it exists only in the access log")
             }
         }
     }
@@ -335,6 +335,6 @@ mod tests {
             "http_a b",
             "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME",
         );
-        check("status", "\"status\": no variable of a request; only the access log has it");
+        check("status", "\"status\": not a request variable; it exists only in the access log");
     }
 }

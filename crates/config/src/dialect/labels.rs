@@ -72,9 +72,9 @@ impl Label {
         match self {
             Label::Code => (
                 "code",
-                "The status of the response; of a stream 200, or why it was not served: 404 no stream route takes it, 421 \
-                 its name asks for a client certificate that was not shown, 502 or 504 its node failed, 503 no node, or \
-                 limits.requests.",
+                "The status of the response. For streams 200, or why the stream was not served: 404 no stream route, 421 \
+                 missing client certificate for its name, 502 or 504 its node failed, 503 no node, or limits.requests \
+                 reached.",
             ),
             Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
             Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
@@ -83,13 +83,13 @@ impl Label {
             Label::Ip => ("ip", "The node's IP address."),
             Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
             Label::MatchedHost => {
-                ("matched_host", "The host of the route's that matched, as configured; empty where the route has none.")
+                ("matched_host", "The route's host that matched, as configured; empty if the route has none.")
             }
-            Label::MatchedUri => ("matched_uri", "The path of the route's that matched, as configured: `/orders/*`."),
+            Label::MatchedUri => ("matched_uri", "The route's path that matched, as configured: `/orders/*`."),
             Label::Method => (
                 "method",
-                "The request's method; `__other__` for one that is none of GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, \
-                 TRACE, PATCH and PURGE, and empty where no request could be read. Off by default.",
+                "The request's method: GET, HEAD, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE, PATCH or PURGE, `__other__` \
+                 for any other method, and empty if no request could be read. Off by default.",
             ),
             Label::Name => {
                 ("name", "The upstream, as `/apisix/upstreams/ID`, `/apisix/services/ID` or `/apisix/routes/ID`.")
@@ -107,8 +107,8 @@ impl Label {
             Label::Reason => (
                 "reason",
                 "Why a TLS handshake with a client failed: `not_tls`, `unknown_name` (no entry of `ssls`), `incompatible` (version, \
-                 cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (the client's; it may not trust \
-                 ours), `closed`, `timeout` or `other`.",
+                 cipher or protocol), `no_certificate`, `bad_certificate` (the client's), `alert` (sent by the client; it \
+                 may not trust the gateway's certificate), `closed`, `timeout` or `other`.",
             ),
             Label::Route => ("route", "The route's id, never a path; empty where none matched."),
             Label::Service => ("service", "The id of the route's service; empty where it has none."),
@@ -129,7 +129,7 @@ impl Label {
                 "The upstream's id, or `routes/ID`, `services/ID` or `stream_routes/ID` for one written inline.",
             ),
             Label::Version => ("version", "The version of Stillgate."),
-            Label::Worker => ("worker", "The number of the worker thread, from 0; its thread is called `worker-N`."),
+            Label::Worker => ("worker", "The worker's number, from 0; its thread is named `worker-N`."),
         }
     }
 }

@@ -11,7 +11,7 @@ from variables of the request and how to bound memory is said in [configuration.
 
 Every peer that reaches the address may scrape; there is no key. On a loopback address a scraper must
 ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts` (see
-[admin.md](admin.md#who-is-answered)); on other addresses any name will do.
+[admin.md](admin.md#access)); on other addresses any name works.
 
 Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
 `native_histograms: true` histograms have native buckets as well, in the protobuf format.
@@ -43,8 +43,8 @@ pub(crate) fn reference() -> String {
         (
             "In both dialects",
             "The process, its workers, its configuration, upstreams, streams and the metrics themselves.\nCounters with the \
-             label `upstream` begin at 0 where the upstream is configured so that they can count; a histogram and \
-             `stillgate_upstream_requests_waiting` begin with their first value.",
+             label `upstream` start at 0 if the upstream's configuration uses what they count. Histograms and \
+             `stillgate_upstream_requests_waiting` appear with their first value.",
             tables::COMMON,
         ),
     ];
@@ -71,8 +71,8 @@ fn write_labels(out: &mut String) {
         .flat_map(|spec| spec.labels.iter().chain(spec.optional));
     let labels: BTreeMap<&str, &Label> = all.map(|label| (label.name(), label)).collect();
     *out += "\n## Labels\n\n";
-    *out += "`disable.labels` takes those of families that count requests, all but `type`;\nelsewhere a label tells apart \
-             what makes no sense as one.\n`enable.labels: [method]` gives families that count requests the label `method`.\n\n| label | values |\n|---|---|\n";
+    *out += "`disable.labels` takes labels of families that count requests, except `type`;\nelsewhere a label separates \
+        values that cannot be added up.\n`enable.labels: [method]` adds the label `method` to families that count requests.\n\n| label | values |\n|---|---|\n";
     for label in labels.values() {
         let (name, values) = label.described();
         *out += &format!("| `{name}` | {values} |\n");

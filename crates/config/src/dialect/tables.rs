@@ -52,7 +52,7 @@ pub(super) const NATIVE: &[FamilySpec] = &[
         "seconds",
         Histogram(DURATION_SECONDS),
         &[Route, Service],
-        "Time from a request's first byte to its response's last; tunnels have a family of their own.",
+        "Time from the first byte of a request to the last byte of its response; tunnels have a separate family.",
     ),
     of_requests(
         Measure::HttpUpstreamDuration,
@@ -207,7 +207,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Gauge(Last),
         &[],
-        "Keys of the configuration whose values take effect at the next start only; /v1/status names them.",
+        "Configuration keys whose new values take effect only at the next start; /v1/status lists them.",
     ),
     of_process(
         Measure::ConfigLastReloadTime,
@@ -215,7 +215,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         Gauge(Last),
         &[],
-        "When a configuration was last put to use or refused, in seconds since 1970; the start counts.",
+        "When a configuration was last applied or refused, in seconds since 1970; the start counts.",
     ),
     of_process(
         Measure::ConfigLastReloadSuccessTime,
@@ -223,7 +223,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         Gauge(Last),
         &[],
-        "When a configuration was last put to use, in seconds since 1970.",
+        "When a configuration was last applied, in seconds since 1970.",
     ),
     of_process(
         Measure::ConnectionsAccepted,
@@ -231,7 +231,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Listener],
-        "Connections accepted, also those refused afterwards; those of streams over TCP among them.",
+        "Connections accepted, including TCP streams and connections refused afterwards.",
     ),
     of_process(
         Measure::ConnectionsRefused,
@@ -239,7 +239,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Listener],
-        "Connections answered 503, or closed, because the worker had its share (limits.connections_per_worker).",
+        "Connections answered 503 or closed because the worker had reached limits.connections_per_worker.",
     ),
     of_process(
         Measure::ProxyProtocolErrors,
@@ -247,7 +247,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Listener],
-        "Connections closed because their PROXY protocol header was malformed or did not come in time.",
+        "Connections closed because their PROXY protocol header was malformed or late.",
     ),
     of_process(
         Measure::WorkerCpu,
@@ -255,7 +255,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         FloatCounter,
         &[Worker],
-        "User and system CPU time that a worker thread has spent.",
+        "User and system CPU time used by a worker thread.",
     ),
     of_process(
         Measure::WorkerConnections,
@@ -263,7 +263,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Gauge(Sum),
         &[Worker],
-        "Client connections of a worker open now, those of streams over TCP among them.",
+        "Open client connections of a worker, including TCP streams.",
     ),
     of_process(
         Measure::WorkerTurns,
@@ -271,8 +271,8 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         Histogram(OVERHEAD_SECONDS),
         &[Worker],
-        "How long a turn of a worker's event loop takes, during which nothing else of the worker is looked at. A worker that is \
-         not blocked has at least one a second.",
+        "Duration of one turn of a worker's event loop; new events wait until it ends. A worker that is not blocked makes \
+         at least one turn a second.",
     ),
     of_process(
         Measure::MetricsBytes,
@@ -362,7 +362,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         Histogram(DURATION_SECONDS),
         &[Upstream],
-        "Time to make a new connection to a node, its TLS handshake included; failed tries do not count.",
+        "Time to open a new connection to a node, including the TLS handshake; failed attempts do not count.",
     ),
     of_process(
         Measure::UpstreamRetries,
@@ -386,7 +386,8 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Upstream],
-        "Requests answered 503, and TCP connections of stream_routes closed, because limits.requests of their upstream were in flight.",
+        "Requests answered 503, and TCP connections of stream_routes closed, because the upstream had reached \
+         limits.requests.",
     ),
     of_process(
         Measure::RequestsQueued,
@@ -394,7 +395,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Upstream],
-        "Requests that waited in the queue of their upstream (limits.queue), served afterwards or not.",
+        "Requests that waited in the upstream's queue (limits.queue), whether served afterwards or not.",
     ),
     of_process(
         Measure::RequestsWaiting,
@@ -402,7 +403,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Gauge(Sum),
         &[Upstream],
-        "Requests that wait in the queue of their upstream now.",
+        "Requests now waiting in the upstream's queue.",
     ),
     of_process(
         Measure::Http2RequestsRefused,
@@ -418,7 +419,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[],
-        "TLS handshakes with clients that were completed.",
+        "Completed TLS handshakes with clients.",
     ),
     of_process(
         Measure::TlsHandshakesFailed,
@@ -426,7 +427,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Reason],
-        "TLS handshakes with clients that failed, and hellos of tls_passthrough that could not be read.",
+        "Failed TLS handshakes with clients, and unreadable ClientHellos with tls_passthrough.",
     ),
     of_process(
         Measure::TlsCertificateExpiry,
@@ -434,7 +435,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "seconds",
         Gauge(Last),
         &[Ssl],
-        "When the first certificate of an entry of ssls ends, in seconds since 1970.",
+        "When the first certificate of an ssls entry expires, in seconds since 1970.",
     ),
     of_process(
         Measure::AcmeFailures,

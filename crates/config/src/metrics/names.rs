@@ -197,7 +197,7 @@ fn find_label(dialect: Dialect, name: &str, extra: &[(Measure, Vec<(String, Vari
     if let Some((_, label)) = have(true).find(named) {
         return match label.can_be_left_out() {
             true => Ok(label),
-            false => Err(Fault::new(format!("the label {name:?} tells apart what cannot be added up"))
+            false => Err(Fault::new(format!("the label {name:?} separates values that cannot be added up"))
                 .hint("disable the families that have it")),
         };
     }

@@ -25,7 +25,7 @@ pub(super) enum NotFound {
 const ENDPOINTS: [(&str, Endpoint, &str); 6] = [
     ("/", Endpoint::Index, "this list"),
     ("/v1/status", Endpoint::Status, "configuration, connections, requests, certificates"),
-    ("/v1/health", Endpoint::Health, "200, or 503 while the gateway ends; for a load balancer"),
+    ("/v1/health", Endpoint::Health, "200, or 503 while the gateway shuts down; for load balancers"),
     ("/v1/upstreams", Endpoint::Upstreams, "health of every node"),
     ("/v1/metrics/cardinality", Endpoint::Cardinality, "number of metric series by family and label"),
     (
@@ -84,7 +84,7 @@ mod tests {
         expect![[r#"
             GET /                        this list
             GET /v1/status               configuration, connections, requests, certificates
-            GET /v1/health               200, or 503 while the gateway ends; for a load balancer
+            GET /v1/health               200, or 503 while the gateway shuts down; for load balancers
             GET /v1/upstreams            health of every node
             GET /v1/metrics/cardinality  number of metric series by family and label
             GET /v1/explain              route of a request: ?url=http://host/path[&method=PUT][&header=name:value]; see docs/routes-in-operation.md

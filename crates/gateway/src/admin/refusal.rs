@@ -38,14 +38,13 @@ pub(super) fn refuse(refusal: &Refusal) -> Response<Full<Bytes>> {
         Refusal::KeyWrong => (StatusCode::UNAUTHORIZED, "wrong admin key".into()),
         Refusal::Stranger(stranger) => (StatusCode::FORBIDDEN, stranger.to_string().into()),
         Refusal::NoSuchPath => {
-            (StatusCode::NOT_FOUND, format!("404 Not Found: there are {}", endpoint::paths()).into())
+            (StatusCode::NOT_FOUND, format!("404 Not Found: the paths are {}", endpoint::paths()).into())
         }
-        Refusal::NoMetrics => (
-            StatusCode::NOT_FOUND,
-            "404 Not Found: nothing is measured; add gateway.metrics to the configuration".into(),
-        ),
+        Refusal::NoMetrics => {
+            (StatusCode::NOT_FOUND, "404 Not Found: metrics are off; add gateway.metrics to the configuration".into())
+        }
         Refusal::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "405 Method Not Allowed: use GET".into()),
-        Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is ending".into()),
+        Refusal::Ending => (StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down".into()),
         Refusal::Failed => {
             (StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error; see the gateway's log".into())
         }

@@ -20,7 +20,7 @@ impl Control {
         }
         if std::process::id() == 1 {
             return error!(
-                "SIGUSR2: process 1 cannot be upgraded so, as its container ends with it; replace the container"
+                "SIGUSR2: process 1 cannot be upgraded, because its container ends with it; replace the container"
             );
         }
         if let Some(advice) = upgrade::supervisor_loses_us() {
@@ -109,8 +109,7 @@ impl Control {
             // With it goes the last of the ways to the successor.
             commander.drain(Duration::ZERO);
         }
-        let hurried =
-            || Err("told again to end: without waiting for the new process to take what it is given".to_owned());
+        let hurried = || Err("asked to end again: not waiting for the new process to take the rest".to_owned());
         self.signals.ending.unless_asked(self.predecessor.finish()).await.unwrap_or_else(hurried)
     }
 

@@ -29,7 +29,7 @@ struct Failure(u8, String);
 pub(crate) fn run(arguments: Upgrade) -> u8 {
     match upgrade(arguments) {
         Ok(new) => {
-            println!("upgraded: process {new} serves; the former one ends when it holds nothing any more");
+            println!("upgraded: process {new} serves; the former one ends when its work is done");
             EXIT_GOOD
         }
         Err(Failure(code, message)) => {
@@ -52,7 +52,7 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
         (None, None) => configured(&Source::find(named.clone()).map_err(|error| unusable(error.to_string()))?)?,
     };
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let raw = raw.ok_or_else(|| unusable(format!("{pid} is no number of a process")))?;
+    let raw = raw.ok_or_else(|| unusable(format!("{pid} is not a process ID")))?;
     refuse(pid).map_err(unusable)?;
     check(&configuration(pid, named).map_err(unusable)?, &environment(pid))?;
     let before = Before::of(pid);
@@ -60,7 +60,7 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
         return Err(Failure(
             EXIT_ERRORS,
             format!(
-                "not upgraded: process {pid} is being upgraded already, by process {new}; its log says what comes of it"
+                "not upgraded: process {pid} is already being upgraded by process {new}; see its log for the result"
             ),
         ));
     }
@@ -74,7 +74,7 @@ fn configured(source: &Source) -> Result<u32, Failure> {
     let text = source.read().map_err(|error| Failure(EXIT_UNUSABLE, error.to_string()))?;
     let loaded = source.parse(&text).map_err(|errors| refused(&errors))?;
     let file = loaded.config.gateway.pid_file.as_deref().ok_or_else(|| {
-        let message = "which process? The configuration has no gateway.pid_file; say it with --pid or --pid-file";
+        let message = "which process? The configuration has no gateway.pid_file; use --pid or --pid-file";
         Failure(EXIT_UNUSABLE, message.to_owned())
     });
     read(file?)
@@ -135,13 +135,17 @@ impl Before {
                     return fail(format!("process {pid} has ended, and no other has taken over; its log says why"));
                 }
                 _ if failures(pid) > self.failures => {
-                    return fail("not upgraded: the new process did not come to serve, and the former one serves on; its log says why".to_owned());
+                    return fail(
+                        "not upgraded: the new process did not start serving, and the former one goes on; its log \
+                        says why"
+                            .to_owned(),
+                    );
                 }
                 _ if !has_begun && began.elapsed() > BEGIN_TIMEOUT => {
-                    return fail(format!("process {pid} has not started another; its log says why"));
+                    return fail(format!("process {pid} did not start a new one; its log says why"));
                 }
                 _ if began.elapsed() > PATIENCE => {
-                    return fail(format!("process {pid} has not come to an end with it; see its log"));
+                    return fail(format!("process {pid} has not finished the upgrade; see its log"));
                 }
                 _ => sleep(LOOK_EVERY),
             }

@@ -220,7 +220,10 @@ fn on_probation(child: Child, channel: Channel, starting: &Starting) -> Result<(
         Found::Gone => {
             // Before it is waited for: one that spoke out of turn sees that nobody listens.
             drop(channel);
-            Err(format!("the new process had begun to serve, and is gone ({}); its own lines say why", ended(child)))
+            Err(format!(
+                "the new process had started to serve, but ended ({}); its own log lines say why",
+                ended(child)
+            ))
         }
     }
 }
@@ -236,7 +239,7 @@ fn go(child: &mut Child, channel: &Channel) -> Result<(), String> {
     };
     let status = ending(child).map_or(answer, |status| status.to_string());
     end(child);
-    Err(format!("the new process was ready, and is gone ({status}); its own lines say why"))
+    Err(format!("the new process was ready, but ended ({status}); its own log lines say why"))
 }
 
 /// Ends a process that serves already, and finishes what it has.
@@ -248,7 +251,7 @@ fn dismiss(mut child: Child, channel: Channel) -> String {
         let _ = kill_process(pid, Signal::TERM);
     }
     let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-    format!("the new process was not wanted any more, and has ended ({status})")
+    format!("the new process was no longer needed and has ended ({status})")
 }
 
 /// Starts the process and waits until it serves.
@@ -276,7 +279,9 @@ fn launch(
     starting.ended();
     match result {
         Ok(Some(heard)) => Ok((child, channel, heard)),
-        Ok(None) => Err(format!("the new process ended before it was ready ({}); its own lines say why", ended(child))),
+        Ok(None) => {
+            Err(format!("the new process ended before it was ready ({}); its own log lines say why", ended(child)))
+        }
         Err(error) => {
             let status = ended(child);
             Err(match error.kind() {
@@ -284,9 +289,9 @@ fn launch(
                     format!("the new process was not ready within {} s, and was ended", program.ready_timeout.as_secs())
                 }
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                    format!("the new process ended before it was ready ({status}); its own lines say why")
+                    format!("the new process ended before it was ready ({status}); its own log lines say why")
                 }
-                _ => format!("the new process does not speak as it should ({error}), and was ended"),
+                _ => format!("the new process broke the protocol ({error}) and was ended"),
             })
         }
     }
@@ -351,7 +356,8 @@ async fn hand_over(child: &mut Child, channel: Channel, mut parcels: mpsc::Recei
         Some(status) if status.success() && lost == 0 => Progress::Ended(status.to_string()),
         Some(status) => Progress::Lost(status.to_string()),
         None => {
-            warn!(connections = count, %error, "upgrade: the new process takes no more, or does not say that it has all; what is not sent stays here");
+            warn!(connections = count, %error, "upgrade: the new process accepts no more, or does not confirm what it has; \
+                the rest stays here");
             Progress::HandedOver
         }
     }

@@ -46,7 +46,7 @@ impl PidFile {
     /// The number in a file.
     pub(crate) fn read(path: &Path) -> io::Result<u32> {
         let text = fs::read_to_string(path)?;
-        text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it holds no number of a process"))
+        text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it holds no process ID"))
     }
 }
 

@@ -27,18 +27,17 @@ pub(super) fn refuse(pid: u32) -> Result<(), String> {
     let caught = value("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
     let name = value("Name:").unwrap_or_default();
     if Some(name) == OLD_NAME.to_str().ok() {
-        return Err(format!("process {pid} has been upgraded already, and ends when it holds nothing any more"));
+        return Err(format!("process {pid} was already upgraded, and ends when its work is done"));
     }
     let threads = threads(pid);
     let has = |is_one: fn(&str) -> bool| threads.iter().any(|name| is_one(name));
     let has_launcher = has(|name| name == LAUNCHER_NAME || name.starts_with(FAILURES_NAME));
     if caught & SIGUSR2_BIT == 0 || !has_launcher || !has(|name| name.starts_with(WORKER_NAME)) {
-        return Err(format!("process {pid} ({name}) is no gateway that can be upgraded"));
+        return Err(format!("process {pid} ({name}) is not a gateway that can be upgraded"));
     }
     if pid == 1 {
-        return Err(
-            "process 1 cannot be upgraded so: its container ends with it; replace the container instead".to_owned()
-        );
+        return Err("process 1 cannot be upgraded, because its container ends with it; replace the container instead"
+            .to_owned());
     }
     Ok(())
 }
@@ -62,22 +61,22 @@ pub(super) fn configuration(pid: u32, named: Option<PathBuf>) -> Result<Source, 
     let its = match Cli::try_parse_from(arguments(&line)).map(|cli| cli.command) {
         Ok(Command::Run(run)) => match (folder, run.config) {
             (Err(_), Some(file)) if file.is_absolute() => Ok(file),
-            (Err(error), _) => Err(format!("the folder that process {pid} was started in cannot be seen ({error})")),
-            (Ok(()), config) => Source::find(config).map_err(|error| format!("of process {pid}: {error}")).map(whole),
+            (Err(error), _) => Err(format!("cannot find the working directory of process {pid} ({error})")),
+            (Ok(()), config) => Source::find(config).map_err(|error| format!("process {pid}: {error}")).map(whole),
         },
         Ok(_) => return Err(format!("process {pid} serves no configuration file, so there is nothing to upgrade")),
-        Err(_) => Err(format!("the command line of process {pid} is not understood")),
+        Err(_) => Err(format!("cannot parse the command line of process {pid}")),
     };
     match (its, named) {
         (Ok(its), Some(named)) if !is_same(&its, &named) => Err(format!(
-            "process {pid} was started with {}, which a new process reads as well; --config says {}. Leave --config out, \
-             or restart the gateway with that file",
+            "process {pid} was started with {}, and the new process will read the same file; --config names {}. Omit \
+             --config, or restart the gateway with that file",
             its.display(),
             named.display()
         )),
         (Ok(its), _) => Ok(Source::File(its)),
         (Err(_), Some(named)) => Ok(Source::File(named)),
-        (Err(reason), None) => Err(format!("{reason}; name the file that it was started with by --config")),
+        (Err(reason), None) => Err(format!("{reason}; use --config to name the file it was started with")),
     }
 }
 
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn this_process_is_no_gateway() {
         let pid = std::process::id();
-        assert!(refuse(pid).is_err_and(|reason| reason.contains("is no gateway")));
+        assert!(refuse(pid).is_err_and(|reason| reason.contains("is not a gateway")));
         assert!(configuration(pid, None).is_err());
         let lookup = environment(pid);
         assert_eq!(lookup("PATH"), std::env::var("PATH").ok());

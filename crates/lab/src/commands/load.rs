@@ -38,20 +38,21 @@ const EXIT_CONDITION: u8 = 4;
 /// `stillgate-lab load`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-With --rate, requests start by a schedule, whatever the server does, and latency counts from the intended start (corrected) and \
-from the send (uncorrected). Without, each connection sends its next request when the last was answered.
+With --rate, requests start on a schedule, whatever the server does, and latency counts from the intended start (corrected) \
+and from the send (uncorrected). Without it, each connection sends its next request when the last one was answered.
 
-Exit codes: 0 the run is done, failed requests included (they are in the table, and as `errors` in the JSON); 4 a --fail-if \
-condition holds; 3 the run is void, it says more about this generator than about the server, and no condition is judged; 2 it could not \
-be done; 130 it was ended before anything was measured. Ctrl-C ends a run early with the figures so far; once more, at once and without them.
+Exit codes: 0 done, even if requests failed (they are in the table, and as `errors` in the JSON); 2 the run was not possible; \
+3 the run is void: it says more about this generator than about the server, and no condition is judged; 4 a --fail-if condition \
+holds; 130 interrupted before anything was measured. Ctrl-C ends a run early with the figures so far; a second one ends it at once, \
+without them.
 
-After the measured time the generator waits, for up to --timeout, for what is still under way or was due and found no free connection; \
-Ctrl-C ends that, too. Where the server breaks or refuses connections, one new connection is tried at a time, with pauses of 10 to \
-100 ms, and what is due meanwhile waits.
+After the measured time the generator waits, for up to --timeout, for requests that are still under way or were due and found no \
+free connection; Ctrl-C ends that, too. If the server breaks or refuses connections, one new connection is tried at a time, with \
+pauses of 10 to 100 ms, and requests that become due meanwhile wait.
 
---fail-if takes METRIC > VALUE, with <, >= or <= as well. Metrics: errors (a number, or a share such as 1%: all requests that did not \
-get the answer they should have got, starts that never came about included), p50, p99, p99.9 and any other percentile, max (all from \
-the intended start), rate (answers a second), requests (answers).
+--fail-if takes METRIC > VALUE, or with <, >= or <=. Metrics: errors (a number, or a share such as 1%: all requests without the \
+answer they should have got, including starts that never happened), p50, p99, p99.9 and any other percentile, max (all from the \
+intended start), rate (answers a second), requests (answers).
 
 Examples:
   20,000 requests a second over 50 connections, result also as JSON:
@@ -65,7 +66,7 @@ Examples:
   What was recorded in a browser, a log for the HdrHistogram plotters beside it:
     stillgate-lab load http://127.0.0.1:8080/ --rate 500 --mix recording.har --hdr-log run.hlog")]
 pub(crate) struct LoadArguments {
-    /// Who is asked, e.g. http://127.0.0.1:8080/path or https://example.com/
+    /// The URL to request, e.g. http://127.0.0.1:8080/path or https://example.com/
     #[arg(value_name = "URL")]
     url: String,
     /// Requests a second, e.g. 500 or 20k; without it, a closed loop
@@ -77,10 +78,10 @@ pub(crate) struct LoadArguments {
     /// Requests arrive as from many independent users instead of evenly
     #[arg(long, requires = "rate")]
     poisson: bool,
-    /// The measured time; 10s by default, and without an end where --requests is given
+    /// The measured time; by default 10s, or unlimited with --requests
     #[arg(long, short, value_name = "TIME", value_parser = values::duration)]
     duration: Option<Duration>,
-    /// End after so many requests of the measured time
+    /// End after this many measured requests
     #[arg(long, short = 'n', value_name = "N", value_parser = values::positive)]
     requests: Option<usize>,
     /// Connections, over all threads
@@ -92,13 +93,13 @@ pub(crate) struct LoadArguments {
     /// Requests under way at once on each connection
     #[arg(long, value_name = "N", default_value = "1", requires = "http2", value_parser = values::positive)]
     streams: usize,
-    /// Take certificates of the authorities in this file (PEM) instead of the system's
+    /// Trust the certificate authorities in this file (PEM) instead of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     cacert: Option<PathBuf>,
-    /// Take any certificate
+    /// Accept any certificate
     #[arg(long, short = 'k')]
     insecure: bool,
-    /// The name asked for in TLS (SNI) and expected in the certificate, instead of the URL's
+    /// The server name for SNI and the certificate check, instead of the URL's host
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
     /// Generator threads; by default one for each of the --cpus, or half as many as there are CPUs
@@ -117,10 +118,10 @@ pub(crate) struct LoadArguments {
     /// Load before the measured time
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     warm_up: Duration,
-    /// A request without a complete answer for so long has failed
+    /// A request without a complete answer after this time has failed
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
     timeout: Duration,
-    /// What is asked: requests with weights from a YAML file, or a recording (.har)
+    /// The requests: a YAML file with weights, or a recording (.har)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["method", "headers", "body"])]
     mix: Option<PathBuf>,
     /// The method
@@ -147,7 +148,8 @@ pub(crate) struct LoadArguments {
     /// The share of requests that may be late before the run is void
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::percent)]
     late_share: f64,
-    /// Exit with code 4 where this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a list with commas
+    /// Exit with code 4 if this holds, e.g. 'errors>1%', 'p99>20ms', 'rate<500'; may be given several times, or as a list
+    /// with commas
     #[arg(long, value_name = "CONDITION", value_delimiter = ',', value_parser = fail_if::condition)]
     fail_if: Vec<Condition>,
     /// Of everything random: the same seed makes the same requests at the same times
@@ -184,7 +186,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<u8> {
     result.conditions = fail_if::judge(&arguments.fail_if, &result.run)?;
     let code = exit_code(&result);
     for judged in result.conditions.iter().filter(|judged| judged.holds) {
-        eprintln!("stillgate-lab: --fail-if {}: it is {}", judged.condition, judged.found);
+        eprintln!("stillgate-lab: --fail-if {}: measured {}", judged.condition, judged.found);
     }
     match json {
         Some(json) => {

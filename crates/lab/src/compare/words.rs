@@ -10,8 +10,8 @@ use crate::result::compare::{CompareDesign, Crash, Decision, Failures, MeasureAn
 const PAIRS_ADVISED_MAX: f64 = 1000.0;
 
 /// What stands beside changes and the figures of both sides: they look like bad arithmetic otherwise.
-pub(crate) const PAIRED_NOTE: &str = "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It is not the ratio \
-     of the columns A and B, which are medians by themselves.";
+pub(crate) const PAIRED_NOTE: &str = "Each change is the median of the ratios within pairs (Hodges-Lehmann), less one. It \
+    is not the ratio of columns A and B, which are separate medians.";
 
 /// The first sentence of a verdict, and what is behind it.
 pub(crate) fn headline(sentence: &str) -> (&str, &str) {

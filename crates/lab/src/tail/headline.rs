@@ -10,12 +10,12 @@ pub(crate) fn of(result: &TailResult) -> String {
     let count = |verdict| result.analysis.cells.iter().filter(|cell| cell.verdict == verdict).count();
     let void = count(Verdict::Void);
     if all == 0 {
-        return "Nothing can be said: no combination was measured.".to_owned();
+        return "No verdict: no combination was measured.".to_owned();
     }
     if void == all {
         return match all {
-            1 => "Nothing can be said: the measurement is void.".to_owned(),
-            _ => format!("Nothing can be said: all {all} combinations are void."),
+            1 => "No verdict: the measurement is void.".to_owned(),
+            _ => format!("No verdict: all {all} combinations are void."),
         };
     }
     let found: Vec<String> = FINDINGS
@@ -33,7 +33,7 @@ pub(crate) fn of(result: &TailResult) -> String {
         (false, some) => format!("Scrapes {}, and no significant difference in {some} of {all}", found.join(", ")),
     };
     if void > 0 {
-        sentence.push_str(&format!("; of {void} of {all} nothing can be said"));
+        sentence.push_str(&format!("; {void} of {all} are void"));
     }
     sentence + "."
 }
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn one_sentence_whatever_was_found() {
         use Verdict::{Failing, Faster, NoDifference, Slower, Void};
-        check(&[], "Nothing can be said: no combination was measured.");
-        check(&[("a", Void)], "Nothing can be said: the measurement is void.");
-        check(&[("a", Void), ("b", Void)], "Nothing can be said: all 2 combinations are void.");
+        check(&[], "No verdict: no combination was measured.");
+        check(&[("a", Void)], "No verdict: the measurement is void.");
+        check(&[("a", Void), ("b", Void)], "No verdict: all 2 combinations are void.");
         check(&[("a", Slower)], "Scrapes made the slowest requests of a slower.");
         check(
             &[("a", NoDifference), ("b", NoDifference), ("c", NoDifference)],
@@ -105,8 +105,8 @@ mod tests {
         );
         check(
             &[("a", NoDifference), ("b", Slower), ("b", NoDifference), ("b", Void)],
-            "Scrapes made the slowest requests of b (1 of 3 combinations) slower, and no significant difference in 2 of 4; of 1 of 4 \
-             nothing can be said.",
+            "Scrapes made the slowest requests of b (1 of 3 combinations) slower, and no significant difference in 2 of 4; \
+             1 of 4 are void.",
         );
         check(
             &[("a", Failing), ("b", Slower), ("c", Faster)],

@@ -1,8 +1,8 @@
 //! Figures as people read them: three digits, and the unit that keeps them short.
 
 /// What stands beside effects and the figures of both sides: they look like bad arithmetic otherwise.
-pub(crate) const PAIRED_NOTE: &str = "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It is not the \
-     difference of the figures beside it, which sum up the blocks with and without scrapes by themselves.";
+pub(crate) const PAIRED_NOTE: &str = "Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It \
+    is not the difference of the figures beside it, which summarise the blocks with and without scrapes separately.";
 
 /// Units of times given in microseconds, largest first.
 const UNITS: [(&str, f64); 3] = [("s", 1e6), ("ms", 1e3), ("µs", 1.0)];

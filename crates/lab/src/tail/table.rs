@@ -178,7 +178,7 @@ mod tests {
             target       series   every       p50   scrapes       p99   scrapes     p99.9   scrapes       max   scrapes      CPU  verdict
             synthetic   100,123     5 s    202 µs  -1.89 µs    416 µs  -9.60 µs    543 µs  -30.1 µs    638 µs  -31.2 µs    -0.4%  no difference
             synthetic   100,123     5 s    198 µs  +8.03 µs    401 µs   +231 µs    487 µs  +44.8 ms    590 µs  +49.7 ms    -0.9%  slower
-            Note: Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It is not the difference of the figures beside it, which sum up the blocks with and without scrapes by themselves.
+            Note: Each effect is the median of the differences within pairs of blocks (Hodges-Lehmann). It is not the difference of the figures beside it, which summarise the blocks with and without scrapes separately.
 
             Scrapes every 5 s of 100,123 series made no significant difference to the slowest requests of synthetic: p99.9 from 543 µs to 511 µs (-30.1 µs, simultaneous 95% interval -86.5 to 42.5 µs). A change smaller than this could have been missed: p99.9 by 91.5 µs, the maximum by 261 µs (8 pairs, power 90%).
               Latency Distribution (HdrHistogram)

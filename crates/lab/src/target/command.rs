@@ -55,7 +55,7 @@ pub(super) fn fill(word: &str, place: &Place<'_>) -> String {
 fn metrics_address(url: &str) -> Result<MetricsAddress> {
     let target = Target::resolve(url).map_err(|error| format!("metrics {url:?}: {error}"))?;
     if target.is_secure {
-        return Err(format!("metrics {url:?}: scrapes are made without TLS; name an http:// listener").into());
+        return Err(format!("metrics {url:?}: scrapes do not support TLS; use an http:// listener").into());
     }
     let address = target.addresses.first().ok_or_else(|| format!("metrics {url:?}: it has no address"))?;
     Ok(MetricsAddress { address: *address, path: target.path_and_query })

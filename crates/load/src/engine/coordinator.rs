@@ -79,14 +79,14 @@ fn validate(load: &Load) -> Result<(), LoadError> {
         return invalid("a run needs at least one request, and a connection at least one stream");
     }
     if load.tls.is_some() != load.target.is_secure {
-        return invalid("TLS goes with an https:// target, and with no other");
+        return invalid("TLS needs an https:// target, and an https:// target needs TLS");
     }
     if load.duration > DURATION_MAX && load.requests.is_none() {
-        return invalid("a run without an end needs a number of requests");
+        return invalid("an unlimited run needs a number of requests");
     }
     if let Pace::Open(schedule) = &load.pace {
         if load.requests.is_some() && schedule.rate_end != schedule.rate && load.duration > DURATION_MAX {
-            return invalid("a rate that changes needs the time in which it does");
+            return invalid("a changing rate needs a duration");
         }
         if !(schedule.rate.is_finite() && schedule.rate > 0.0) {
             return invalid("the rate must be above zero; for as many requests as the target can do, give no rate");

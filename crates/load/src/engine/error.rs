@@ -75,7 +75,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Invalid(what) => f.write_str(what),
-            LoadError::NotHttp2 { request, reason } => write!(f, "{request} cannot be asked over HTTP/2: {reason}"),
+            LoadError::NotHttp2 { request, reason } => write!(f, "{request} cannot be sent over HTTP/2: {reason}"),
             LoadError::Descriptors { needed, limit } => write!(
                 f,
                 "so many connections need {needed} file descriptors, and this process may have {limit}; ask for fewer \
@@ -131,11 +131,11 @@ impl std::error::Error for LoadError {
 fn advice(error: &io::Error) -> &'static str {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     if let Some(rustls::Error::InvalidCertificate(_)) = tls {
-        return "is it the right server, and its certificate of an authority that is trusted here?";
+        return "is it the right server, and was its certificate issued by an authority that is trusted here?";
     }
     match error.kind() {
-        io::ErrorKind::InvalidData => "does the target speak that on this port?",
-        io::ErrorKind::UnexpectedEof => "did the target want something else on this port?",
+        io::ErrorKind::InvalidData => "does the target speak this protocol on this port?",
+        io::ErrorKind::UnexpectedEof => "does the target expect another protocol on this port?",
         io::ErrorKind::ConnectionRefused => "nothing listens there: is the target running, and is this its port?",
         io::ErrorKind::TimedOut => "nothing answers there: is the address right, and does a firewall let it through?",
         io::ErrorKind::AddrNotAvailable => "is the source address one of this machine, and has it ports left?",

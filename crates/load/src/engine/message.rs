@@ -34,7 +34,7 @@ impl Messages {
                 |name: &&String| CONNECTION_FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field));
             if let Some(field) = entry.fields.iter().find(is_connections) {
                 return Err(untranslatable(format!(
-                    "the field {field} is of HTTP/1 connections, and HTTP/2 forbids it; remove it"
+                    "the field {field} belongs to HTTP/1 connections, and HTTP/2 forbids it; remove it"
                 )));
             }
             entry.fixed().map(|bytes| translate(bytes, &scheme).map_err(untranslatable)).transpose()

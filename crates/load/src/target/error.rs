@@ -61,7 +61,7 @@ impl fmt::Display for TargetError {
             TargetError::Empty => f.write_str("the URL is empty; write one like http://127.0.0.1:8080/"),
             TargetError::NoScheme { meant } => write!(f, "the URL has no scheme; write {meant}"),
             TargetError::OtherScheme { scheme } => {
-                write!(f, "cannot ask by {:?}; write a URL that begins with http:// or https://", shown(scheme))
+                write!(f, "unsupported scheme {:?}; use a URL that begins with http:// or https://", shown(scheme))
             }
             TargetError::UserInformation => f.write_str(
                 "the URL has a user name before its host; remove it up to the @, and send an Authorization header",

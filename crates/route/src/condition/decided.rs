@@ -164,9 +164,9 @@ fn host_flaw(literal: Literal<'_>) -> Option<String> {
         if let Ok(address) = inside.unwrap_or(&lossy).parse::<std::net::Ipv6Addr>() {
             let write = format!("[{address}]");
             return match inside {
-                None => Some(format!("an IPv6 address stands in brackets there; write {write:?}")),
+                None => Some(format!("an IPv6 address needs brackets; write {write:?}")),
                 Some(_) => (write != *lossy)
-                    .then(|| format!("IPv6 addresses are compared as RFC 5952 has them; write {write:?}")),
+                    .then(|| format!("IPv6 addresses are compared in the form of RFC 5952; write {write:?}")),
             };
         }
     }

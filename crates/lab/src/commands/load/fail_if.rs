@@ -68,7 +68,10 @@ fn bound(metric: &str, value: &str) -> Result<Bound, String> {
         "requests" => values::count(value).map(Bound::Requests).map_err(wrong),
         _ => {
             let share = percentile(metric).ok_or_else(|| {
-                format!("\"{metric}\" is no metric; there are errors, rate, requests, max and percentiles such as p50, p99, p99.9")
+                format!(
+                    "\"{metric}\" is not a metric; use errors, rate, requests, max or a percentile, for example p50, \
+                    p99, p99.9"
+                )
             })?;
             values::duration(value).map(|bound| Bound::Latency(share, bound)).map_err(wrong)
         }
@@ -142,18 +145,18 @@ mod tests {
         check("", "METRIC>VALUE");
         check("p99", "METRIC>VALUE");
         check("p99=20ms", "METRIC>VALUE");
-        check(">20ms", "\"\" is no metric");
+        check(">20ms", "\"\" is not a metric");
         check("p99>", "a number and its unit");
         check("p99>20", "a number and its unit");
         check("p99>-20ms", "a number and its unit");
         check("p99>>20ms", "a number and its unit");
-        check("p99=>20ms", "\"p99=\" is no metric");
-        check("p101>20ms", "\"p101\" is no metric");
-        check("p0>20ms", "\"p0\" is no metric");
-        check("pNaN>20ms", "is no metric");
-        check("p>20ms", "is no metric");
-        check("P99>20ms", "percentiles such as p50");
-        check("mean>20ms", "\"mean\" is no metric");
+        check("p99=>20ms", "\"p99=\" is not a metric");
+        check("p101>20ms", "\"p101\" is not a metric");
+        check("p0>20ms", "\"p0\" is not a metric");
+        check("pNaN>20ms", "is not a metric");
+        check("p>20ms", "is not a metric");
+        check("P99>20ms", "a percentile, for example p50");
+        check("mean>20ms", "\"mean\" is not a metric");
         check("errors>1.5", "a number, or a share");
         check("errors>101%", "0% to 100%");
         check("errors>NaN", "a number, or a share");

@@ -27,7 +27,7 @@ pub(super) fn load(arguments: &LoadArguments) -> Result<Load> {
     }
     if arguments.rate_end.is_some() && arguments.requests.is_some() && arguments.duration.is_none() {
         return Err(Error::new(
-            "--rate-end with --requests: say in which time the rate changes, for example --duration 60s",
+            "--rate-end with --requests: also set the time in which the rate changes, for example --duration 60s",
         ));
     }
     files_of_their_own(arguments)?;
@@ -72,9 +72,7 @@ fn tls(arguments: &LoadArguments, target: &Target) -> Result<Option<Tls>> {
     ];
     if !target.is_secure {
         return match said.iter().find(|(_, is_said)| *is_said) {
-            Some((option, _)) => {
-                Err(Error::new(format!("{option} is of TLS, and this URL is not; write https:// for TLS")))
-            }
+            Some((option, _)) => Err(Error::new(format!("{option} needs TLS; use an https:// URL"))),
             None => Ok(None),
         };
     }

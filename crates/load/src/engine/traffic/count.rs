@@ -41,7 +41,7 @@ impl Traffic<'_> {
             let name = &self.composer.entry(request.entry as usize).name;
             match refused {
                 Refused::Status(status) => self.record.error(ErrorKind::Status, &format_args!("{status} to {name}")),
-                Refused::Body => self.record.error(ErrorKind::Body, &format_args!("not the expected, to {name}")),
+                Refused::Body => self.record.error(ErrorKind::Body, &format_args!("unexpected body, to {name}")),
             }
         }
     }
