@@ -401,6 +401,29 @@ fn a_node_that_breaks_the_protocol_is_named_in_the_log() {
     });
 }
 
+/// However many requests the connection has served since the stream began.
+#[test]
+fn a_window_too_large_is_noticed_on_a_connection_that_has_served_many() {
+    let bench = Bench::new(", timeout: {read: 60s}");
+    let post = "POST /bad HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab";
+    let mut lasting = bench.gateway.client();
+    lasting.send(post);
+    let mut peer = bench.accept();
+    let stream = peer.until(|frame| frame.kind == kind::HEADERS).stream;
+    let mut client = bench.gateway.client();
+    for _ in 0..300 {
+        client.send(post);
+        let other = peer.until(|frame| frame.kind == kind::DATA && frame.stream != stream).stream;
+        peer.send(kind::WINDOW_UPDATE, 0, other, &2_u32.to_be_bytes());
+        peer.send_head(other, &[(":status", "204")], END_STREAM);
+        assert_eq!(seen(&mut client, "POST"), Whole);
+    }
+    peer.send(kind::WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes());
+    assert_eq!(seen(&mut lasting, "POST"), BadGateway);
+    // The node is told as well.
+    assert_eq!(peer.until(|frame| frame.kind == kind::RST_STREAM).code(), 3);
+}
+
 /// A node may open as much again as it was sent, however much that is in all.
 #[test]
 fn a_node_that_opens_all_it_may_is_served() {

@@ -61,6 +61,14 @@ impl FrameHead {
     pub(super) fn is_last_of_stream(&self) -> bool {
         self.flags & END_STREAM != 0
     }
+
+    /// Whether its sender sends nothing more on the stream.
+    fn ends_stream(&self) -> bool {
+        match self.kind {
+            kind::DATA | kind::HEADERS => self.is_last_of_stream(),
+            kind => kind == kind::RST_STREAM,
+        }
+    }
 }
 
 /// What [`Frames::walk`] comes by.
@@ -278,9 +286,12 @@ impl Watch {
     }
 
     pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
-        let (small, fields) = (&mut self.small, &mut self.fields);
+        let (small, fields, windows) = (&mut self.small, &mut self.fields, &mut self.windows);
         let walked = self.received.walk(bytes, |seen| match seen {
             Seen::Begin(head) => {
+                if let Some(windows) = windows.as_mut().filter(|_| head.ends_stream()) {
+                    windows.forget(head.stream);
+                }
                 let is_small = head.kind == kind::DATA && (1..SMALL_FRAME_BYTES).contains(&head.payload_bytes);
                 *small += u32::from(is_small && !head.is_last_of_stream());
                 fields.begin(&head);
@@ -306,7 +317,10 @@ impl Watch {
             (Seen::Begin(head), Some(windows)) if head.kind == kind::DATA => {
                 windows.sent(head.stream, head.payload_bytes);
             }
-            (Seen::Begin(head), _) if head.kind == kind::RST_STREAM => fields.forget(head.stream),
+            (Seen::Begin(head), windows) if head.kind == kind::RST_STREAM => {
+                fields.forget(head.stream);
+                windows.iter_mut().for_each(|windows| windows.forget(head.stream));
+            }
             _ => {}
         });
         if walked.moves {

@@ -12,7 +12,7 @@ const WINDOW_BYTES_MAX: i64 = 0x7fff_ffff;
 const INITIAL_WINDOW_BYTES: i64 = 65_535;
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW_SIZE: u16 = 4;
-/// Streams that are followed at once: those under way, and as many that are not known to have ended.
+/// Streams that are followed at once: those under way, and as many that the node has ended while we send on.
 const FOLLOWED_MAX: usize = 2 * STREAMS_MAX as usize;
 
 /// Windows of one connection to a node.
@@ -43,6 +43,11 @@ impl Windows {
         let initial = self.initial;
         head.stream != 0
             && self.change(head.stream, increment).is_some_and(|change| initial + change > WINDOW_BYTES_MAX)
+    }
+
+    /// A stream has ended, at least for the node.
+    pub(super) fn forget(&mut self, stream: u32) {
+        self.streams.retain(|entry| entry.0 != stream);
     }
 
     /// The node has sent whole SETTINGS.
@@ -95,10 +100,15 @@ mod tests {
         assert!(open(&mut windows, 5, 1));
         windows.set(&[0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
         assert!(!open(&mut windows, 7, 0x7fff_ffff));
-        // Those of long ago are not judged.
-        for stream in (9..).step_by(2).take(FOLLOWED_MAX) {
+        // One that lasts is followed however many have ended since, and those that there is no room for are not judged.
+        for stream in (9..).step_by(2).take(10 * FOLLOWED_MAX) {
+            windows.sent(stream, 1);
+            windows.forget(stream);
+        }
+        assert!(open(&mut windows, 7, 1));
+        for stream in (100_001..).step_by(2).take(FOLLOWED_MAX) {
             windows.sent(stream, 1);
         }
-        assert!(!open(&mut windows, 1, 0x7fff_ffff));
+        assert!(!open(&mut windows, 7, 1));
     }
 }
