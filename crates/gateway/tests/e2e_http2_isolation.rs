@@ -7,7 +7,7 @@ use hostile_node::Seen::{BadGateway, Cut, GatewayTimeout, Whole};
 use hostile_node::{Bench, STILLGATE, begin, seen};
 use std::time::{Duration, Instant};
 use stillgate_testkit::http2::{END_STREAM, Http2, StreamEnd, code, encode_frame, kind};
-use stillgate_testkit::{Gateway, PATIENCE, Setup, Upstream, eventually, payload};
+use stillgate_testkit::{Client, Gateway, PATIENCE, Setup, Upstream, eventually, payload};
 use windows::Windowed;
 
 const GET: &str = "GET /bad HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -20,12 +20,19 @@ const FULL_BYTES: usize = 256 * 1024;
 /// PADDED of DATA.
 const PADDED: u8 = 8;
 
-/// Many frames with little in them are what gRPC is made of.
-#[test]
-fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
-    for frame_bytes in [1, 20, 300] {
-        let bench = Bench::new("");
-        let rss = bench.gateway.rss();
+/// Two responses that have begun on one connection to a node.
+struct Shared {
+    /// Opens no window for its own.
+    slow: Http2,
+    client: Client,
+    node: Windowed,
+    /// The streams of the two, at the node.
+    unread: u32,
+    other: u32,
+}
+
+impl Shared {
+    fn begin(bench: &Bench) -> Shared {
         let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
         slow.get(1, "/bad");
         let mut node = Windowed::new(bench.accept());
@@ -36,6 +43,17 @@ fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
         client.send(GET);
         let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
         begin(&mut node.peer, other);
+        Shared { slow, client, node, unread, other }
+    }
+}
+
+/// Many frames with little in them are what gRPC is made of.
+#[test]
+fn small_messages_to_a_client_that_reads_nothing_harm_no_other_client() {
+    for frame_bytes in [1, 20, 300] {
+        let bench = Bench::new("");
+        let rss = bench.gateway.rss();
+        let Shared { mut slow, mut client, mut node, unread, other } = Shared::begin(&bench);
         let sent = node.fill(unread, frame_bytes, FULL_BYTES);
         assert!(sent < FULL_BYTES, "nothing holds the node back");
         assert!(sent > FULL_BYTES / 8, "{sent} bytes are no flood");
@@ -189,16 +207,7 @@ fn clients_that_give_up_small_messages_harm_no_other_client() {
 #[test]
 fn padding_harms_no_other_client() {
     let bench = Bench::new("");
-    let mut slow = Http2::connect_with(bench.gateway.addr(), &[CLOSED]);
-    slow.get(1, "/bad");
-    let mut node = Windowed::new(bench.accept());
-    let unread = node.until(|frame| frame.kind == kind::HEADERS).stream;
-    node.peer.send_head(unread, &[(":status", "200")], 0);
-    slow.until(|frame| frame.kind == kind::HEADERS);
-    let mut client = bench.gateway.client();
-    client.send(GET);
-    let other = node.until(|frame| frame.kind == kind::HEADERS).stream;
-    begin(&mut node.peer, other);
+    let Shared { slow: _slow, mut client, mut node, unread, other } = Shared::begin(&bench);
     let rss = bench.gateway.rss();
     let with_padding = [&[255, 7][..], &[0; 255]].concat();
     let sent = node.fill_with(unread, &with_padding, PADDED, FULL_BYTES);
