@@ -4,7 +4,7 @@ use super::launcher::GO_TIMEOUT;
 use super::pid_file::PidFile;
 use super::probation::PROBATION;
 use super::program::READY_TIMEOUT;
-use super::running::{configuration, environment, refuse, threads};
+use super::running::{enter_and_find_configuration, environment, refuse, threads};
 use super::{FAILURES_NAME, OLD_NAME};
 use crate::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Upgrade};
 use crate::source::Source;
@@ -54,7 +54,7 @@ fn upgrade(arguments: Upgrade) -> Result<u32, Failure> {
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let raw = raw.ok_or_else(|| unusable(format!("{pid} is not a process ID")))?;
     refuse(pid).map_err(unusable)?;
-    check(&configuration(pid, named).map_err(unusable)?, &environment(pid))?;
+    check(&enter_and_find_configuration(pid, named).map_err(unusable)?, &environment(pid))?;
     let before = Before::of(pid);
     if let Some(new) = before.alike.iter().find(|other| parent(**other) == Some(pid)) {
         return Err(Failure(

@@ -49,13 +49,13 @@ pub(super) fn threads(pid: u32) -> Vec<String> {
     names.map(|name| name.trim_end().to_owned()).collect()
 }
 
-/// The configuration that a gateway was started with; from here on this process is in the folder that the gateway was started
-/// in, as all paths are meant there. `named`, the whole path of a file, must be the same one.
+/// Changes the working directory to that of a gateway, where all its paths are meant, and finds the configuration that it was
+/// started with. `named`, the whole path of a file, must be the same one.
 #[expect(
     clippy::disallowed_methods,
     reason = "all that this command reads is meant from there, as the gateway reads it"
 )]
-pub(super) fn configuration(pid: u32, named: Option<PathBuf>) -> Result<Source, String> {
+pub(super) fn enter_and_find_configuration(pid: u32, named: Option<PathBuf>) -> Result<Source, String> {
     let folder = std::env::set_current_dir(format!("/proc/{pid}/cwd"));
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let its = match Cli::try_parse_from(arguments(&line)).map(|cli| cli.command) {
@@ -131,7 +131,7 @@ mod tests {
     fn this_process_is_no_gateway() {
         let pid = std::process::id();
         assert!(refuse(pid).is_err_and(|reason| reason.contains("is not a gateway")));
-        assert!(configuration(pid, None).is_err());
+        assert!(enter_and_find_configuration(pid, None).is_err());
         let lookup = environment(pid);
         assert_eq!(lookup("PATH"), std::env::var("PATH").ok());
         assert_eq!(lookup("STILLGATE_NOT_SET"), None);
