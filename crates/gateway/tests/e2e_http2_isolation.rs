@@ -406,7 +406,7 @@ fn a_node_that_breaks_the_protocol_is_named_in_the_log() {
     assert_eq!(seen, BadGateway);
     let node = bench.node.addr().to_string();
     eventually("a warning", || {
-        bench.gateway.log().lines().any(|line| line.contains("broke the protocol") && line.contains(&node))
+        bench.gateway.log().lines().any(|line| line.contains("were ended after an error") && line.contains(&node))
     });
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Troubles {
     datagrams: Kind<(SocketAddr, String)>,
     /// Streams of HTTP/2 refused before they were requests.
     streams: Kind<(SocketAddr, &'static str)>,
-    /// Connections of HTTP/2 to nodes that ended by a node's fault, and all requests on them.
+    /// Connections of HTTP/2 to nodes that ended after an error, and all requests on them.
     node_connections: Kind<(SocketAddr, String)>,
     /// Connections that another process takes, and that cannot be given to it.
     kept: Kind<io::Error>,
@@ -90,7 +90,7 @@ impl Troubles {
         self.streams.note(count, (peer, message));
     }
 
-    /// A connection of HTTP/2 to a node ended by a fault of the node.
+    /// A connection of HTTP/2 to a node ended after an error.
     pub(crate) fn note_node_connection(&self, node: SocketAddr, message: String) {
         self.node_connections.note(1, (node, message));
     }
@@ -120,7 +120,7 @@ impl Troubles {
             tracing::warn!(streams, %peer, "streams of HTTP/2 were refused before they were requests; the latest: {message}");
         }
         if let Some((connections, (node, message))) = self.node_connections.due(now_ms) {
-            tracing::warn!(connections, %node, "HTTP/2 connections to nodes were ended because a node broke the protocol; the latest: {message}");
+            tracing::warn!(connections, %node, "HTTP/2 connections to nodes were ended after an error; the latest: {message}");
         }
         if let Some((attempts, error)) = self.kept.due(now_ms) {
             tracing::warn!(attempts, %error, "connections cannot be handed over to the new process now; they are served here and tried again");
