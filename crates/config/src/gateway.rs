@@ -117,7 +117,7 @@ object! {
     pub struct Timeouts: Copy, Eq {
         /// From a request's first byte to the end of its head; then 408.
         head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
-        /// Between two reads of a request body; then 408.
+        /// Between two reads of a request body; then 408. There is no least rate: any byte counts, because calls that stream small messages need that.
         body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
         /// While a response waits for the client, the client must read 240 bytes a second on average over this time, and at
         /// least 1,024 bytes. Otherwise its connection or HTTP/2 stream is closed.

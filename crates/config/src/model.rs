@@ -188,7 +188,8 @@ pub enum Host {
 pub struct UpstreamTimeouts {
     /// TCP connect.
     pub connect: Duration,
-    /// In which the node must take at least 1,024 bytes of what waits for it.
+    /// In which the node must take at least 1,024 bytes of a request that waits for it, or all of it; of a tunnel or stream
+    /// any byte.
     pub send: Duration,
     /// Between two successful reads.
     pub read: Duration,

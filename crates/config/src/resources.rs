@@ -231,7 +231,7 @@ object! {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
         /// While part of a request waits for the node, the node must read at least 1,024 bytes, or all of it, within this
-        /// time.
+        /// time. In tunnels and streams any byte counts.
         send: Duration = UPSTREAM_TIMEOUT => optional;
         /// Between two successful reads.
         read: Duration = UPSTREAM_TIMEOUT => optional;

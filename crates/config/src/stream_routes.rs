@@ -73,7 +73,7 @@ object! {
     pub struct StreamTimeouts: Copy, Eq, Serialize {
         /// TCP connect, with the TLS handshake of `scheme: tls`; the upstream's where it is absent.
         connect: Duration = BOUND => optional;
-        /// Between two successful writes to the node; the upstream's where it is absent.
+        /// While bytes wait for the node, the node must read at least one of them within this time (there is no least amount as for HTTP requests); the upstream's where it is absent.
         send: Duration = BOUND => optional;
         /// Nothing moves in either direction; `tcp_idle` or `udp_idle` of `gateway.stream_proxy` where it is absent.
         idle: Duration = IDLE => optional;

@@ -9,9 +9,9 @@ const INTRODUCTION: &str = "\
 What the gateway exposes on `gateway.metrics.address`, by dialect. How to switch families and labels off, how to add labels
 from variables of the request and how to bound memory is said in [configuration.md](configuration.md#metrics).
 
-Every peer that reaches the address may scrape; there is no key. On a loopback address a scraper must
-ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts` (see
-[admin.md](admin.md#access)); on other addresses any name works.
+Every peer that reaches the address may scrape; there is no key. On a loopback address a scraper
+must ask for an IP address, `localhost`, the machine's own name or one of `gateway.metrics.hosts`
+(see [admin.md](admin.md#access)); on other addresses any name works.
 
 Formats, by the scraper's `Accept`: text 0.0.4, OpenMetrics 1.0.0, and Prometheus' delimited protobuf. With
 `native_histograms: true` histograms have native buckets as well, in the protobuf format.
@@ -42,8 +42,10 @@ pub(crate) fn reference() -> String {
         ),
         (
             "In both dialects",
-            "The process, its workers, its configuration, upstreams, streams and the metrics themselves.\nCounters with the \
-             label `upstream` start at 0 if the upstream's configuration uses what they count. Histograms and \
+            "The process, its workers, its configuration, upstreams, streams and the metrics themselves.\n\n\
+             Counters with the label `upstream` start at 0 if the upstream's configuration uses what they count,\n\
+             so that an alert on their rate sees the first event. With `gateway.metrics.expire` an idle counter\n\
+             is removed, and its next event starts it at 1: a rate misses that event. Histograms and\n\
              `stillgate_upstream_requests_waiting` appear with their first value.",
             tables::COMMON,
         ),

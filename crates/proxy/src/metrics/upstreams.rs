@@ -36,7 +36,8 @@ impl UpstreamEvent {
 }
 
 impl MetricsPlan {
-    /// Begins the counts of what can happen at an upstream: an alert on a rate must see the first of them.
+    /// Begins the counts of what can happen at an upstream at 0, so that an alert on a rate sees the first of them. With
+    /// `metrics.expire` it sees it only until the idle series expires.
     pub(super) fn begin_counts(&self, writer: &mut Writer, upstream: &Upstream) {
         let of_budget = upstream.retry_budget.is_some().then_some(Measure::RetriesOverBudget);
         let of_limits = [Measure::RequestsShed, Measure::RequestsQueued];
