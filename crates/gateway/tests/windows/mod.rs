@@ -64,7 +64,8 @@ impl Windowed {
         }
     }
 
-    fn fill_by(&mut self, bytes_max: usize, mut send: impl FnMut(&mut Windowed, usize) -> usize) -> usize {
+    /// Sends by `send`, which is given how much is left, until that is nothing or the windows are used up for good.
+    pub(crate) fn fill_by(&mut self, bytes_max: usize, mut send: impl FnMut(&mut Windowed, usize) -> usize) -> usize {
         /// Frames between two looks at what has come.
         const BATCH: usize = 64;
         let (mut sent, mut idle_round_trips) = (0, 0);
