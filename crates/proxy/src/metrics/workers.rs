@@ -5,7 +5,6 @@
 
 use super::gauges::labelled;
 use super::{MetricsPlan, PlanFamily, Recorder};
-use crate::counters::Count;
 use crate::worker::Worker;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
@@ -32,7 +31,7 @@ const EVENT_MEASURES: [Measure; 3] =
 pub(crate) struct ListenerEvents {
     /// As the configuration has its address.
     label: String,
-    counts: [Count; EVENT_MEASURES.len()],
+    counts: [Cell<u64>; EVENT_MEASURES.len()],
     /// How much of them the metrics know.
     told: [Cell<u64>; EVENT_MEASURES.len()],
 }
@@ -70,7 +69,8 @@ impl Worker {
             ConnectionEvent::NoProxyHeader => &self.counters.proxy_protocol_errors,
         };
         count.add(1);
-        self.listener_events[listener].counts[event as usize].add(1);
+        let count = &self.listener_events[listener].counts[event as usize];
+        count.set(count.get() + 1);
     }
 
     /// Tells how long the turn has taken that ends now.
