@@ -71,7 +71,9 @@ enum Sending {
 impl ClientStream {
     pub(super) fn new(shared: &Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) -> ClientStream {
         let (parts, body) = request.into_parts();
+        let id = respond.stream_id().as_u32();
         shared.live.set(shared.live.get() + 1);
+        shared.marked.begin(id);
         let is_connect = parts.extensions.get::<Protocol>().is_some();
         let has_body = !body.is_end_stream() && parts.method != http::Method::CONNECT;
         let is_chunked = has_body && !parts.headers.contains_key(http::header::CONTENT_LENGTH);
@@ -79,7 +81,7 @@ impl ClientStream {
         let method = if is_connect { "GET" } else { parts.method.as_str() };
         ClientStream {
             shared: shared.clone(),
-            id: respond.stream_id().as_u32(),
+            id,
             method: Method::from_bytes(method.as_bytes()),
             is_connect,
             request: Some(parts),
@@ -228,6 +230,7 @@ impl Drop for ClientStream {
             (false, true) => self.shared.resets.set(self.shared.resets.get() + 1),
             (false, false) => self.reset(Reason::INTERNAL_ERROR),
         }
+        self.shared.marked.end(self.id);
         let live = self.shared.live.get() - 1;
         self.shared.live.set(live);
         if (live == 0 || self.is_gone)

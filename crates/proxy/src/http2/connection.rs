@@ -172,6 +172,9 @@ impl Driver<'_, '_, '_> {
                 }
             }
             self.count_refused(u64::MAX);
+            if self.transport.opened().is_some() {
+                self.shared.marked.forget_unserved();
+            }
             let flushed = self.transport.poll_flush(cx);
             if matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());

@@ -9,6 +9,7 @@
 use super::bounds::{ANSWERED_MAX, MARKED_MAX};
 use super::frames::{END_HEADERS, FrameHead, kind};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use stillgate_wire::{FieldBlock, FieldWalker};
 
@@ -19,18 +20,49 @@ const PRIORITY_BYTES: usize = 5;
 
 /// Streams whose head or trailers are malformed, until whoever serves them looks.
 #[derive(Debug, Default)]
-pub(super) struct Marked(RefCell<Vec<u32>>);
+pub(super) struct Marked {
+    streams: RefCell<Vec<u32>>,
+    /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer what
+    /// was not asked.
+    served: RefCell<Vec<u32>>,
+}
 
 impl Marked {
+    /// The stream is served from now on.
+    pub(super) fn begin(&self, stream: u32) {
+        self.served.borrow_mut().push(stream);
+    }
+
+    /// The stream is not served any more.
+    pub(super) fn end(&self, stream: u32) {
+        let mut served = self.served.borrow_mut();
+        if let Some(at) = served.iter().position(|other| *other == stream) {
+            served.swap_remove(at);
+        }
+        drop(served);
+        self.take(stream);
+    }
+
     /// Whether the stream is marked; it is not afterwards.
     pub(super) fn take(&self, stream: u32) -> bool {
-        let mut streams = self.0.borrow_mut();
+        let mut streams = self.streams.borrow_mut();
         let at = streams.iter().position(|marked| *marked == stream);
         at.map(|at| streams.remove(at)).is_some()
     }
 
+    /// Forgets the marks of streams that are not served. To be called when `h2` has looked at all that has come.
+    ///
+    /// A reset that we send is no sign of that: `h2` still hands on a request that it resets, and that must stay marked.
+    pub(super) fn forget_unserved(&self) {
+        let mut streams = self.streams.borrow_mut();
+        if !streams.is_empty() {
+            let served = self.served.borrow();
+            streams.retain(|stream| served.contains(stream));
+        }
+    }
+
     fn add(&self, stream: u32) {
-        let mut streams = self.0.borrow_mut();
+        let mut streams = self.streams.borrow_mut();
         if streams.len() == MARKED_MAX {
             streams.remove(0);
         }
@@ -42,9 +74,9 @@ impl Marked {
 #[derive(Debug)]
 enum Messages {
     Requests,
-    /// Of streams with a final head and no end yet, since a head that follows is trailers.
+    /// Of streams with a final head and no end yet, since a head that follows is trailers. In the order of their heads.
     Responses {
-        answered: Vec<u32>,
+        answered: VecDeque<u32>,
     },
 }
 
@@ -88,7 +120,7 @@ impl FieldWatch {
     }
 
     pub(super) fn of_responses(marked: Rc<Marked>) -> FieldWatch {
-        FieldWatch::of(Messages::Responses { answered: Vec::new() }, marked)
+        FieldWatch::of(Messages::Responses { answered: VecDeque::new() }, marked)
     }
 
     fn of(messages: Messages, marked: Rc<Marked>) -> FieldWatch {
@@ -137,7 +169,7 @@ impl FieldWatch {
         if let Messages::Responses { answered } = &mut self.messages
             && let Some(at) = answered.iter().position(|open| *open == stream)
         {
-            answered.swap_remove(at);
+            answered.remove(at);
         }
     }
 
@@ -170,9 +202,9 @@ impl FieldWatch {
                 let is_trailers = answered.contains(&stream);
                 if !is_trailers && !block.is_interim && !self.ends_stream {
                     if answered.len() == ANSWERED_MAX {
-                        answered.remove(0);
+                        answered.pop_front();
                     }
-                    answered.push(stream);
+                    answered.push_back(stream);
                 }
                 if is_trailers { block.has_pseudo } else { block.has_request_pseudo }
             }

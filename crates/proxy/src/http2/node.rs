@@ -144,6 +144,8 @@ fn poll(
         }
         shared.bodies.gather();
     };
+    // Whatever is asked is served before its answer comes.
+    shared.marked.forget_unserved();
     let flushed = transport.poll_flush(cx);
     // However many the node allows, the window has room for so many.
     shared.live_max.set(connection.max_concurrent_send_streams().min(STREAMS_MAX as usize));

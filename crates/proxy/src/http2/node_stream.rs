@@ -191,7 +191,9 @@ impl NodeStream {
             Ok(sent) => sent,
             Err(error) => return Poll::Ready(Err(failed(&mut self.is_unseen, error))),
         };
-        self.id = Some(future.stream_id().as_u32());
+        let id = future.stream_id().as_u32();
+        self.shared.marked.begin(id);
+        self.id = Some(id);
         self.response = Receiving::Head(future);
         let body = Outgoing::new(stream, framing);
         let is_text = self.web.is_some_and(|web| web.is_text);
@@ -206,6 +208,9 @@ impl Drop for NodeStream {
     /// A request that breaks off is reset by `h2`, as nobody wants its response.
     fn drop(&mut self) {
         self.shared.live.set(self.shared.live.get() - 1);
+        if let Some(id) = self.id {
+            self.shared.marked.end(id);
+        }
     }
 }
 

@@ -174,7 +174,7 @@ proptest! {
         let marked = Rc::new(Marked::default());
         let mut watch = Watch::of_client(marked.clone());
         bytes.chunks(step).for_each(|piece| watch.received(piece, 0));
-        prop_assert_eq!(&*marked.0.borrow(), &malformed);
+        prop_assert_eq!(&*marked.streams.borrow(), &malformed);
         // That is of use only if `h2` reads the same.
         let mut expected = Vec::new();
         for (at, request) in requests.iter().enumerate().filter(|(_, request)| !request.shape.is_left_out()) {
@@ -195,7 +195,7 @@ proptest! {
 
 fn marks(watch: &mut Watch, marked: &Marked, bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(3).for_each(|piece| watch.received(piece, 0));
-    marked.0.take()
+    marked.streams.take()
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn marks_are_bounded() {
         watch.received(&head(at), 1_000 + 10 * at as u64);
     }
     assert!(!watch.is_flooded, "a hundred within a second");
-    assert_eq!(marked.0.borrow().len(), MARKED_MAX);
+    assert_eq!(marked.streams.borrow().len(), MARKED_MAX);
     let newest = 2 * (3 * MARKED_MAX as u32) - 1;
     assert!(marked.take(newest) && !marked.take(newest) && !marked.take(1));
     let now_ms = 1_000_000;
@@ -246,6 +246,45 @@ fn marks_are_bounded() {
         watch.received(&head(3 * MARKED_MAX + at), now_ms);
     }
     assert!(watch.is_flooded);
+}
+
+#[test]
+fn marks_of_streams_that_are_not_served_are_forgotten() {
+    let marked = Marked::default();
+    marked.begin(3);
+    marked.begin(5);
+    [1, 3, 5, 7].into_iter().for_each(|stream| marked.add(stream));
+    marked.forget_unserved();
+    assert_eq!(*marked.streams.borrow(), [3, 5]);
+    marked.end(3);
+    assert_eq!(*marked.streams.borrow(), [5]);
+    marked.add(3);
+    marked.forget_unserved();
+    assert!(marked.take(5) && !marked.take(3));
+    marked.end(5);
+    assert!(marked.served.borrow().is_empty());
+}
+
+#[test]
+fn of_too_many_responses_the_oldest_are_forgotten() {
+    let head = |stream: usize, flags| {
+        let mut block = Vec::new();
+        FieldEncoder::default().field(&mut block, b":status", b"200", Form::Literal, false);
+        frame(kind::HEADERS, flags | END_HEADERS, stream as u32, &block)
+    };
+    let marked = Rc::new(Marked::default());
+    let mut watch = Watch::of_node(marked.clone());
+    let newest = 2 * ANSWERED_MAX + 1;
+    (1..newest).step_by(2).for_each(|stream| watch.received(&head(stream, 0), 0));
+    watch.received(&frame(kind::DATA, END_STREAM, 1, b"a"), 0);
+    [newest, newest + 2].into_iter().for_each(|stream| watch.received(&head(stream, 0), 0));
+    let mut is_known = |stream: usize| {
+        // Fine for a head, and not for trailers.
+        watch.received(&head(stream, END_STREAM), 0);
+        marked.take(stream as u32)
+    };
+    assert!(!is_known(3));
+    (5..=newest + 2).step_by(2).for_each(|stream| assert!(is_known(stream), "{stream}"));
 }
 
 /// The blocks of a real client are followed, whatever it puts into its table.
