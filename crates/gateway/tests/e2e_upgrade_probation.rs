@@ -8,9 +8,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
-use stillgate_testkit::{ACCEPT_TEXT, Client, ReservedPort, Setup, Upstream, eventually, scrape};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Client, END_PATIENCE, ReservedPort, Setup, Upstream, eventually, eventually_within, scrape,
+};
 use tunnel::Tunnel;
 use upgrade::{Upgraded, await_no_children, children, signal, threads};
+
+/// How long the new process serves before the old one leaves.
+const PROBATION: Duration = Duration::from_secs(1);
+
+/// How often the test is begun again on a machine that stands still for too long.
+const TRIES_MAX: usize = 5;
 
 /// When the new process is killed.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +27,7 @@ enum When {
     After(Duration),
     /// As soon as it accepts connections.
     Accepting,
-    /// So long after that, which is before the old process leaves.
+    /// So long after that, well before the old process leaves.
     Serving(Duration),
 }
 
@@ -28,13 +36,25 @@ fn is_old(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "stillgate-old")
 }
 
-/// Has it start a new process, and kills that.
-fn kill_successor(upgraded: &Upgraded, when: When) {
+/// Has the old process start a new one, and kills that. False: this took so long that the old one may have left by now, and
+/// nothing was killed.
+fn kill_successor(upgraded: &Upgraded, when: When) -> bool {
     let pid = upgraded.gateway.pid();
+    // The probation begins later than this.
+    let mut before = Instant::now();
     signal(pid, "USR2");
     eventually("the new process", || children(pid).len() == 1);
     let new = children(pid)[0];
-    let accepts = || eventually("its workers", || !threads(new, "worker-").is_empty());
+    let mut accepts = || {
+        eventually("its workers", || {
+            let now = Instant::now();
+            let has_workers = !threads(new, "worker-").is_empty();
+            if !has_workers {
+                before = now;
+            }
+            has_workers
+        });
+    };
     match when {
         When::After(time) => sleep(time),
         When::Accepting => accepts(),
@@ -43,8 +63,25 @@ fn kill_successor(upgraded: &Upgraded, when: When) {
             sleep(time);
         }
     }
-    signal(new, "KILL");
-    await_no_children(pid);
+    // Stopped, the old process cannot confirm the new one between the look at the clock and the kill.
+    signal(pid, "STOP");
+    eventually("the old one to stop", || all_are(pid, 'T'));
+    let is_early = before.elapsed() < PROBATION;
+    if is_early {
+        signal(new, "KILL");
+        // From here on the old one sees its end, however late that looks.
+        eventually_within(END_PATIENCE, "the end of the new one", || all_are(new, 'Z'));
+    }
+    signal(pid, "CONT");
+    if is_early {
+        await_no_children(pid);
+    }
+    is_early
+}
+
+/// Whether all threads of a process are in this state.
+fn all_are(pid: u32, state: char) -> bool {
+    threads(pid, "").iter().all(|stat| stat.starts_with(state))
 }
 
 /// Requests of clients that come and go all the time, and of one that was there before.
@@ -86,9 +123,14 @@ fn answered(metrics: SocketAddr) -> f64 {
 
 #[test]
 fn a_new_process_that_is_killed_early_is_no_loss() {
+    assert!((0..TRIES_MAX).any(|_| all_were_killed_early()), "the machine stands still for a second each time");
+}
+
+/// False: one may have been confirmed before it could be killed.
+fn all_were_killed_early() -> bool {
     let millis = Duration::from_millis;
     let after = [4, 10, 20, 50].map(|time| When::After(millis(time)));
-    let serving = [0, 5, 50, 300].map(|time| When::Serving(millis(time)));
+    let serving = [0, 5, 50, 100].map(|time| When::Serving(millis(time)));
     let (upstream, metrics) = (Upstream::echo(), ReservedPort::new());
     let node = Upstream::bind();
     let resources = format!(
@@ -105,7 +147,7 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
     let mut tunnel = Tunnel::open(&upgraded.gateway, &node);
     let (stop, is_shared, failures) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::default());
     let traffic = Traffic { addr: upgraded.gateway.addr(), is_shared: &is_shared, stop: &stop, failures: &failures };
-    scope(|scope| {
+    let are_early = scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| traffic.stay());
         (0..3).for_each(|_| drop(scope.spawn(|| traffic.come_and_go())));
@@ -113,7 +155,9 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
             let counted = answered(metrics.addr());
             let failed = upgraded.gateway.log().matches("serving on as before").count();
             is_shared.store(true, Ordering::SeqCst);
-            kill_successor(&upgraded, when);
+            if !kill_successor(&upgraded, when) {
+                return false;
+            }
             is_shared.store(false, Ordering::SeqCst);
             eventually(&format!("{when:?}: it to be noticed"), || {
                 upgraded.gateway.log().matches("serving on as before").count() > failed
@@ -124,7 +168,11 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
             eventually("requests to be counted on", || answered(metrics.addr()) > counted);
             tunnel.check();
         }
+        true
     });
+    if !are_early {
+        return false;
+    }
     let failures = failures.into_inner().expect("no panic");
     assert!(failures.is_empty(), "{failures:?}\n{}", upgraded.gateway.log());
     upgraded.gateway.assert_healthy();
@@ -133,6 +181,7 @@ fn a_new_process_that_is_killed_early_is_no_loss() {
     upgraded.await_old();
     tunnel.check();
     assert_eq!(upgraded.gateway.get("/").head.status(), 200);
+    true
 }
 
 /// Ends the threads that go on until they are told otherwise, also where the test fails.
@@ -155,19 +204,18 @@ fn the_old_process_stays_while_the_new_one_proves_itself() {
     let began = Instant::now();
     eventually("its workers", || !threads(new, "worker-").is_empty());
     eventually("the old one to leave", || is_old(pid));
-    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= PROBATION, "{:?}", began.elapsed());
 }
 
 #[test]
 fn datagrams_of_a_client_are_not_dealt_to_two_processes() {
     let node = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let listener = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("its address");
+    let port = ReservedPort::for_udp_too();
+    let addr = port.addr();
     let setup = Setup::resources(format!(
         "upstreams: [{{id: u, scheme: udp, nodes: {{\"{}\": 1}}}}]\nstream_routes: [{{id: all, upstream_id: u}}]\n",
         node.local_addr().expect("its address")
     ));
-    drop(listener);
     let upgraded = Upgraded::start(&setup.gateway(&format!("stream_proxy: {{udp: [{{address: \"{addr}\"}}]}}")));
     let pid = upgraded.gateway.pid();
     let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -187,6 +235,6 @@ fn datagrams_of_a_client_are_not_dealt_to_two_processes() {
         assert!(has_left || by == before, "after {count} datagrams");
         has_left
     });
-    assert!(count > 10, "{count}");
+    assert!(count > 0, "none while both processes served");
     eventually("the new one's session", || asked_by() != before);
 }

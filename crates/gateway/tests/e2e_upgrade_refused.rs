@@ -110,7 +110,7 @@ fn plays_a_new_process() {
         std::process::exit(5);
     }
     if role == "dies later" {
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(std::time::Duration::from_millis(5));
         std::process::exit(6);
     }
     if let Some(micros) = role.strip_prefix("TERM after ") {

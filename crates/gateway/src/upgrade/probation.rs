@@ -43,7 +43,7 @@ pub(super) fn prove(channel: &Channel, is_unwanted: impl Fn() -> bool) -> Found 
 mod tests {
     use super::*;
     use crate::upgrade::messages::Message;
-    use std::thread;
+    use std::cell::Cell;
 
     #[test]
     fn only_silence_proves_it() {
@@ -53,12 +53,13 @@ mod tests {
         assert_eq!(prove(&ours, || false), Found::Proven);
         assert!(began.elapsed() >= PROBATION);
         assert_eq!(prove(&ours, || true), Found::Unwanted);
-        let dying = thread::spawn(move || {
-            thread::sleep(LOOK_EVERY);
-            drop(theirs);
-        });
-        assert_eq!(prove(&ours, || false), Found::Gone);
-        dying.join().unwrap();
+        // It dies during the probation.
+        let theirs = Cell::new(Some(theirs));
+        let is_unwanted = || {
+            drop(theirs.take());
+            false
+        };
+        assert_eq!(prove(&ours, is_unwanted), Found::Gone);
         let (ours, theirs) = Channel::pair().unwrap();
         Message::Taken {}.send_with(&Channel::new(theirs).unwrap(), &[]).unwrap();
         assert_eq!(prove(&ours, || false), Found::Gone);
