@@ -240,14 +240,18 @@ mod tests {
         io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let sleeps =
             || fs::read_to_string(format!("/proc/{}/cmdline", line.trim())).is_ok_and(|line| line.contains("600"));
-        assert!(sleeps());
+        let until = |what: &str, reached: &dyn Fn() -> bool| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !reached() {
+                assert!(Instant::now() < deadline, "{what}");
+                std::thread::sleep(POLL_INTERVAL);
+            }
+        };
+        // The number is told before the program is there.
+        until("it does not sleep", &sleeps);
         kill_with_descendants(child.id()).unwrap();
         assert!(!child.wait().unwrap().success());
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while sleeps() {
-            assert!(Instant::now() < deadline, "it sleeps on");
-            std::thread::sleep(POLL_INTERVAL);
-        }
+        until("it sleeps on", &|| !sleeps());
     }
 
     #[test]
