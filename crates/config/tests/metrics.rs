@@ -331,7 +331,7 @@ fn labels_that_are_enabled() {
     assert_eq!(labels(&enabled, "http_requests_total"), "route service consumer code method");
     assert_eq!(labels(&enabled, "http_bytes_total"), "route service direction method");
     assert_eq!(labels(&enabled, "upstream_healthy"), "upstream node");
-    // Whoever has made one before goes on having it.
+    // A label that was added before stays.
     let own = metrics("labels: {http_requests_total: {method: $request_method}}").unwrap();
     assert_eq!(labels(&own, "http_requests_total"), "route service node consumer code method=$request_method");
     let apisix = metrics("dialect: apisix, enable: {labels: [method]}").unwrap();

@@ -1,6 +1,6 @@
 //! Accepting the connections of a server beside the gateway's traffic: the exporter, the admin API.
 //!
-//! Whoever gets no place is turned away at once. In the kernel's queue they would hold up everybody behind them, those included
+//! A connection without a place is refused at once. In the kernel's queue they would hold up everybody behind them, those included
 //! for whom a place is kept.
 
 use crate::places::{Place, Places};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::warn;
 
-/// Only every so-manieth failure in a row is logged.
+/// Of failures in a row, one in this many is logged.
 const FAILURES_PER_LINE: u64 = 100;
 /// How long accepting pauses after it failed, e.g. for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

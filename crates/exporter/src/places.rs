@@ -39,7 +39,7 @@ impl Places {
         is_taken.then(|| Place { places: self.clone(), source })
     }
 
-    /// Waits until nobody has a place.
+    /// Waits until all places are free.
     pub async fn all_free(&self) {
         // The sender is here, so there is no other end of waiting.
         let _ = self.0.subscribe().wait_for(|taken| taken.all() == 0).await;

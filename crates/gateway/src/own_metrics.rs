@@ -246,7 +246,7 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
         Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
-        // Requests, connections, nodes and upstreams are told by the workers, the metrics' own size by the collector.
+        // Workers record requests, connections, nodes and upstreams; the collector records the size of the metrics.
         _ => None,
     }
 }

@@ -116,7 +116,7 @@ impl RequestHead {
     }
 
     /// The server name of the TLS handshake: the one given, where it is empty none, else that of a client which connects to the
-    /// host it asks for. An error is a sentence for whoever made it up.
+    /// host it asks for. An error is a sentence for the user.
     pub(crate) fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
         if self.scheme != "https" {
             return match given {
