@@ -22,7 +22,7 @@ mod tries;
 
 pub(crate) use tries::State;
 
-use crate::reading::Candidate;
+use crate::configuration::reading::Candidate;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

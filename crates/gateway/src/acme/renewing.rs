@@ -7,7 +7,7 @@ use super::storage::{self, Lock};
 use super::suggested::{self, Key, Suggestions};
 use super::tries::{self, Begun, Note, State, Tries, forget_mended};
 use super::{Certificate, Wanted};
-use crate::source::read_bounded;
+use crate::configuration::source::read_bounded;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;

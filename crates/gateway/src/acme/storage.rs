@@ -8,7 +8,7 @@
 //!  STORAGE/SERVER/certificates/ID.failed  what is known of tries that failed since
 //! ```
 
-use crate::source::read_bounded;
+use crate::configuration::source::read_bounded;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, DirBuilder, File};
@@ -182,7 +182,7 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::source::Source;
+    use crate::configuration::source::ConfigSource;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
     use tempfile::TempDir;
@@ -191,7 +191,7 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let storage = folder.path().join("a/b");
         let text = format!("gateway: {{acme: {{storage: {}, agree_terms: true}}}}\nroutes: []\n", storage.display());
-        let acme = Source::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway.acme.unwrap();
+        let acme = ConfigSource::Text(text.clone()).parse(text.as_bytes()).unwrap().config.gateway.acme.unwrap();
         (folder, acme)
     }
 

@@ -35,12 +35,13 @@ pub(super) struct Window {
 /// What is known of the certificates that are in use, by their entries' ids.
 #[derive(Default)]
 pub(super) struct Suggestions {
-    known: HashMap<String, Known>,
+    infos: HashMap<String, RenewalInfo>,
     /// Nothing is asked of the server before.
     not_before: Option<Instant>,
 }
 
-struct Known {
+/// What the server has said of one certificate; RFC 9773 calls it so.
+struct RenewalInfo {
     key: Key,
     /// The window, and the moment within it that was drawn.
     window: Option<(Window, i64)>,
@@ -50,21 +51,21 @@ struct Known {
 impl Suggestions {
     /// Forgets certificates that nobody wants.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&String) -> bool) {
-        self.known.retain(|id, _| is_wanted(id));
+        self.infos.retain(|id, _| is_wanted(id));
     }
 
     /// How long until the server is to be asked about this certificate; `None`: there is no way to.
     pub(super) fn ask_in(&self, id: &str, found: &Ordered, now: Instant) -> Option<Duration> {
         let until = |at: Instant| at.saturating_duration_since(now);
-        let known = self.known.get(id).filter(|known| Some(&known.key) == found.key.as_ref());
+        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref());
         let of_server = self.not_before.map_or(Duration::ZERO, until);
-        found.key.as_ref().map(|_| known.map_or(Duration::ZERO, |known| until(known.ask_again)).max(of_server))
+        found.key.as_ref().map(|_| info.map_or(Duration::ZERO, |info| until(info.ask_again)).max(of_server))
     }
 
     /// When the server suggests to renew this certificate, in seconds since 1970.
     pub(super) fn at_seconds(&self, id: &str, found: &Ordered) -> Option<i64> {
-        let known = self.known.get(id).filter(|known| Some(&known.key) == found.key.as_ref())?;
-        known.window.as_ref().map(|(_, at_seconds)| *at_seconds)
+        let info = self.infos.get(id).filter(|info| Some(&info.key) == found.key.as_ref())?;
+        info.window.as_ref().map(|(_, at_seconds)| *at_seconds)
     }
 
     /// Takes in what the server has answered `now`, or that it has not; `random`: from 0 to 1.
@@ -76,7 +77,7 @@ impl Suggestions {
         now: Instant,
         random: f64,
     ) {
-        let before = self.known.remove(id).filter(|known| known.key == *key).and_then(|known| known.window);
+        let before = self.infos.remove(id).filter(|info| info.key == *key).and_then(|info| info.window);
         let (window, again) = match answer {
             Ok((window, again)) => (Some(window), again.clamp(ASK_MIN, ASK_MAX)),
             Err(unanswered) => {
@@ -97,7 +98,7 @@ impl Suggestions {
                 Some((window, at_seconds))
             }
         });
-        self.known.insert(id.to_owned(), Known { key: key.clone(), window, ask_again: now + again });
+        self.infos.insert(id.to_owned(), RenewalInfo { key: key.clone(), window, ask_again: now + again });
     }
 }
 

@@ -3,7 +3,7 @@
 //! Loopback is trusted without one, so there the host that is asked for counts (DNS rebinding); a key is proof enough.
 
 use super::refusal::Refusal;
-use crate::process_stats;
+use crate::metering::process_stats;
 use hyper::Request;
 use hyper::header::HeaderValue;
 use std::net::IpAddr;

@@ -34,7 +34,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(10);
 /// How long one that accepts connections has to do the rest, for which its control thread, which is nice, needs a core.
-pub(super) const GO_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const GO_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long one that serves has to say that it has everything.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to be known, once all is sent, whether it has arrived.

@@ -17,7 +17,6 @@
 //! `Going` the new one has nothing left to do that could keep it from serving.
 
 mod channel;
-mod command;
 mod launcher;
 mod messages;
 mod notify;
@@ -25,22 +24,21 @@ mod pid_file;
 mod predecessor;
 mod probation;
 mod program;
-mod running;
 mod takeover;
 
-pub(crate) use command::run;
-pub(crate) use launcher::{Launcher, Progress};
+pub(crate) use launcher::{GO_TIMEOUT, Launcher, Progress};
 pub(crate) use notify::{supervisor_loses_us, tell_supervisor};
 pub(crate) use pid_file::PidFile;
 pub(crate) use predecessor::{AdminSocket, Predecessor, Step, ended, lost};
-pub(crate) use program::Program;
+pub(crate) use probation::PROBATION;
+pub(crate) use program::{Program, READY_TIMEOUT};
 pub(crate) use takeover::{Former, Takeover};
 
 /// Is the former process's number where standard input is its end of a socket pair.
 const VARIABLE: &str = "STILLGATE_UPGRADE";
 /// What the thread that starts successors is called: by it, and by the workers, `stillgate upgrade` knows a gateway.
-const LAUNCHER_NAME: &str = "upgrade";
+pub(crate) const LAUNCHER_NAME: &str = "upgrade";
 /// The same once some came to nothing, before their number.
-const FAILURES_NAME: &str = "lost-";
+pub(crate) const FAILURES_NAME: &str = "lost-";
 /// What the main thread of a process is called that another one has taken over from, as `ps` and /proc show it.
 pub(crate) const OLD_NAME: &std::ffi::CStr = c"stillgate-old";

@@ -2,7 +2,7 @@
 
 use super::launcher::{Launcher, Offer, Order, Progress, VERDICT_TIMEOUT};
 use super::messages::{Message, Part, VERSION, in_parts};
-use crate::metering::Metering;
+use crate::metering::metrics::Metering;
 use std::collections::HashSet;
 use std::future::pending;
 use std::io;

@@ -7,7 +7,7 @@ use super::channel::Channel;
 use std::time::{Duration, Instant};
 
 /// How long the new process serves before the old one leaves.
-pub(super) const PROBATION: Duration = Duration::from_secs(1);
+pub(crate) const PROBATION: Duration = Duration::from_secs(1);
 /// How soon it is noticed that the new process is not wanted any more. Its end is noticed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 

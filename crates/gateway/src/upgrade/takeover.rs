@@ -3,7 +3,7 @@
 use super::VARIABLE;
 use super::channel::{Channel, Datagram};
 use super::messages::{Message, Part, VERSION, in_parts};
-use crate::metering::Handover;
+use crate::metering::metrics::Handover;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;

@@ -1,0 +1,287 @@
+//! What `GET /v1/status` and `GET /v1/health` answer; the only owner of these JSON shapes.
+//!
+//! The control loop fills them in on request. Counting is the workers' work, serving the admin server's.
+
+use crate::acme::State;
+use crate::configuration::reading::Candidate;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_config::Ssl;
+use stillgate_proxy::Counters;
+use stillgate_proxy::access_log::rfc3339;
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Status {
+    /// Of this program.
+    pub(crate) version: &'static str,
+    /// The configuration that is served.
+    pub(crate) config: ConfigStatus,
+    /// Keys of the configuration that is served whose values take effect at the next start only, as paths.
+    pub(crate) pending_restart: Vec<&'static str>,
+    /// Worker threads.
+    pub(crate) workers: usize,
+    /// Since the start of the process.
+    pub(crate) uptime_seconds: u64,
+    /// Client connections.
+    pub(crate) connections: Connections,
+    /// Requests.
+    pub(crate) requests: Requests,
+    /// Connections whose client and node speak another protocol.
+    pub(crate) tunnels: Tunnels,
+    /// Connections and sessions of `stream_proxy`.
+    pub(crate) streams: Streams,
+    /// Absent where no access log is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) access_log: Option<AccessLogStatus>,
+    /// Of the entries of `ssls`; absent where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) certificates: Vec<CertificateStatus>,
+    /// Whether the gateway is about to end.
+    pub(crate) draining: bool,
+}
+
+/// The certificates of one entry of `ssls`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct CertificateStatus {
+    /// The entry's.
+    pub(crate) id: String,
+    /// When the first of them ends, RFC 3339; null where an ordered one is not there yet.
+    pub(crate) not_after: Option<String>,
+    /// How ordering it goes; absent where it is not ordered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) acme: Option<State>,
+}
+
+/// The configuration that is served, and what became of the last attempt to replace it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ConfigStatus {
+    /// Counts the configurations that were published, from 1. Changed DNS answers do not count.
+    pub(crate) generation: u64,
+    /// SHA-256 of the file as loaded.
+    pub(crate) digest: String,
+    /// When it was published, RFC 3339.
+    pub(crate) loaded_at: String,
+    /// Why a later file is not served; null where the last attempt went well.
+    pub(crate) last_error: Option<LastError>,
+}
+
+/// A configuration that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct LastError {
+    /// When, RFC 3339.
+    pub(crate) at: String,
+    /// One line per finding.
+    pub(crate) errors: Vec<String>,
+}
+
+/// Client connections.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Connections {
+    /// Now.
+    pub(crate) open: u64,
+    /// Since the start.
+    pub(crate) total: u64,
+    /// Turned away because of `connections_per_worker`.
+    pub(crate) refused: u64,
+    /// Streams of HTTP/2 refused for the same reason.
+    pub(crate) streams_refused: u64,
+    /// Failed calls of accept, e.g. for want of file descriptors.
+    pub(crate) accept_errors: u64,
+    /// Closed because their PROXY protocol header was malformed or did not come.
+    pub(crate) proxy_protocol_errors: u64,
+    /// TLS handshakes done with clients.
+    pub(crate) tls_handshakes: u64,
+    /// Closed before their TLS handshake was done.
+    pub(crate) tls_handshake_errors: u64,
+}
+
+/// Requests.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Requests {
+    /// Since the start.
+    pub(crate) total: u64,
+    /// Now.
+    pub(crate) in_flight: u64,
+    /// Of HTTP/2, refused before they were requests; not in `total`.
+    pub(crate) http2_refused: u64,
+}
+
+/// Connections whose client and node speak another protocol.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Tunnels {
+    /// Now.
+    pub(crate) open: u64,
+    /// Since the start.
+    pub(crate) total: u64,
+}
+
+/// Connections and sessions of `stream_proxy`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Streams {
+    /// To nodes, now.
+    pub(crate) open: u64,
+    /// Ended since the start, those that were not served included.
+    pub(crate) total: u64,
+    /// Of those that are open, sessions of UDP.
+    pub(crate) udp_open: u64,
+    /// Datagrams that could not be passed on.
+    pub(crate) datagrams_dropped: u64,
+}
+
+/// The access log.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AccessLogStatus {
+    /// Lines lost to a full disk or a slow reader since the start.
+    pub(crate) dropped_lines: u64,
+}
+
+/// `GET /v1/health`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Health {
+    /// `ok` or `draining`.
+    pub(crate) status: &'static str,
+}
+
+impl Status {
+    /// The version this binary was built as.
+    pub(crate) const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    /// Whether a balancer in front should send requests here.
+    pub(crate) fn health(&self) -> Health {
+        Health { status: if self.draining { "draining" } else { "ok" } }
+    }
+}
+
+/// The counters under the names of the API.
+pub(crate) fn counted(counters: &Counters) -> (Connections, Requests, Tunnels, Streams) {
+    (
+        Connections {
+            open: counters.connections_open,
+            total: counters.connections_total,
+            refused: counters.connections_refused,
+            streams_refused: counters.streams_refused,
+            accept_errors: counters.accept_errors,
+            proxy_protocol_errors: counters.proxy_protocol_errors,
+            tls_handshakes: counters.tls_handshakes,
+            tls_handshake_errors: counters.tls_handshakes_failed.iter().sum(),
+        },
+        Requests {
+            total: counters.requests_total,
+            in_flight: counters.requests_in_flight,
+            http2_refused: counters.http2_requests_refused,
+        },
+        Tunnels { open: counters.tunnels_open, total: counters.tunnels_total },
+        Streams {
+            open: counters.stream_sessions_open,
+            total: counters.stream_sessions_total,
+            udp_open: counters.udp_sessions_open,
+            datagrams_dropped: counters.udp_datagrams_dropped,
+        },
+    )
+}
+
+/// What is known of the certificates that are served; `states`: of those that are ordered.
+pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>) -> Vec<CertificateStatus> {
+    let ends: HashMap<_, _> = served.tls.expiries().collect();
+    let end = |seconds: i64| rfc3339(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
+    let status = |ssl: &Arc<Ssl>| CertificateStatus {
+        id: ssl.id.clone(),
+        not_after: ends.get(ssl.id.as_str()).copied().map(end),
+        acme: ssl.acme.then(|| states.get(&ssl.id).cloned().unwrap_or_default()),
+    };
+    served.loaded.config.ssls.iter().map(status).collect()
+}
+
+/// This moment as the status shows it.
+pub(crate) fn now_rfc3339() -> String {
+    // A clock set before 1970 is shown as 1970.
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(since_epoch.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn the_shape_is_a_contract() {
+        let (connections, requests, tunnels, streams) = counted(&Counters::default());
+        let status = Status {
+            version: "1.2.3",
+            config: ConfigStatus {
+                generation: 7,
+                digest: "ab".into(),
+                loaded_at: "2026-11-21T00:27:13.042Z".into(),
+                last_error: Some(LastError {
+                    at: "2026-11-21T00:27:14.000Z".into(),
+                    errors: vec!["stillgate.yaml:3:1: routes: expected a list".into()],
+                }),
+            },
+            pending_restart: vec!["gateway.workers"],
+            workers: 2,
+            uptime_seconds: 9,
+            connections,
+            requests,
+            tunnels,
+            streams,
+            access_log: Some(AccessLogStatus { dropped_lines: 0 }),
+            certificates: Vec::new(),
+            draining: false,
+        };
+        expect![[r#"
+            {
+              "version": "1.2.3",
+              "config": {
+                "generation": 7,
+                "digest": "ab",
+                "loaded_at": "2026-11-21T00:27:13.042Z",
+                "last_error": {
+                  "at": "2026-11-21T00:27:14.000Z",
+                  "errors": [
+                    "stillgate.yaml:3:1: routes: expected a list"
+                  ]
+                }
+              },
+              "pending_restart": [
+                "gateway.workers"
+              ],
+              "workers": 2,
+              "uptime_seconds": 9,
+              "connections": {
+                "open": 0,
+                "total": 0,
+                "refused": 0,
+                "streams_refused": 0,
+                "accept_errors": 0,
+                "proxy_protocol_errors": 0,
+                "tls_handshakes": 0,
+                "tls_handshake_errors": 0
+              },
+              "requests": {
+                "total": 0,
+                "in_flight": 0,
+                "http2_refused": 0
+              },
+              "tunnels": {
+                "open": 0,
+                "total": 0
+              },
+              "streams": {
+                "open": 0,
+                "total": 0,
+                "udp_open": 0,
+                "datagrams_dropped": 0
+              },
+              "access_log": {
+                "dropped_lines": 0
+              },
+              "draining": false
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&status).expect("JSON"));
+    }
+}

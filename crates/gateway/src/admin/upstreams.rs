@@ -1,0 +1,228 @@
+//! What `GET /v1/upstreams` answers; the only owner of its JSON shapes.
+//!
+//! It is put together from three sides: the Plan says which endpoints there are, the checks what they have found, and
+//! each worker whom it has set aside and how busy its nodes are.
+
+use crate::health::{Outcome, Record};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use stillgate_proxy::access_log::rfc3339;
+use stillgate_proxy::{Plan, UpstreamOverview};
+use stillgate_upstream::{Circuit, Endpoint, EndpointStatus};
+
+/// What is known before workers are asked.
+pub(crate) struct UpstreamsSnapshot {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) records: HashMap<Peer, Record>,
+}
+
+/// An upstream's key, and an endpoint's address and host.
+pub(crate) type Peer = (String, SocketAddr, Arc<str>);
+
+/// `GET /v1/upstreams`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Upstreams {
+    upstreams: Vec<UpstreamStatus>,
+    /// Workers that did not answer in time, from 0: what only they know is missing.
+    silent_workers: Vec<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct UpstreamStatus {
+    /// Its id, or `routes/ID` or `services/ID` for one written inline.
+    id: String,
+    /// For a place among those in flight.
+    requests_waiting: usize,
+    endpoints: Vec<Node>,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    address: SocketAddr,
+    host: String,
+    weight: u32,
+    priority: i32,
+    state: State,
+    /// Null where there are no active checks.
+    active_checks: Option<ActiveChecks>,
+    /// Of the workers that have set it aside.
+    set_aside: Vec<SetAside>,
+    requests_in_flight: u64,
+    idle_connections: u64,
+}
+
+/// The worst that is known of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Healthy,
+    /// Some worker keeps away from it.
+    SetAside,
+    /// Active checks have failed: all workers keep away from it.
+    Unhealthy,
+}
+
+#[derive(Debug, Serialize)]
+struct ActiveChecks {
+    healthy: bool,
+    /// When that last changed, RFC 3339; null: never.
+    since: Option<String>,
+    /// Why.
+    reason: Option<String>,
+    checks: u64,
+    failures: u64,
+    last: Option<LastCheck>,
+}
+
+#[derive(Debug, Serialize)]
+struct LastCheck {
+    at: String,
+    latency_ms: f64,
+    /// Null where there was no response.
+    status: Option<u16>,
+    /// Null where there was one, or only a connection was asked for.
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct SetAside {
+    /// From 0.
+    worker: usize,
+    circuit: &'static str,
+    /// What is left of the time.
+    for_ms: u64,
+    /// Set-aside periods in a row.
+    periods: u32,
+}
+
+impl Upstreams {
+    /// `answers`: each worker's, as [`stillgate_proxy::Inquiry::ask`] has them.
+    pub(crate) fn new(snapshot: &UpstreamsSnapshot, answers: Vec<Option<Vec<UpstreamOverview>>>) -> Upstreams {
+        let silent_workers = (0..answers.len()).filter(|worker| answers[*worker].is_none()).collect();
+        let mut by_peer: HashMap<Peer, Vec<(usize, EndpointStatus)>> = HashMap::new();
+        let mut by_upstream: HashMap<String, usize> = HashMap::new();
+        for (worker, overview) in answers.into_iter().enumerate() {
+            for UpstreamOverview { upstream, waiting, nodes } in overview.into_iter().flatten() {
+                *by_upstream.entry(upstream.clone()).or_default() += waiting;
+                for node in nodes {
+                    let peer = (upstream.clone(), node.address, node.host.clone());
+                    by_peer.entry(peer).or_default().push((worker, node));
+                }
+            }
+        }
+        let node = |key: &str, endpoint: &Endpoint| {
+            let peer = (key.to_owned(), endpoint.address, endpoint.host.clone());
+            Node::new(endpoint, snapshot.records.get(&peer), by_peer.get(&peer).map_or(&[][..], Vec::as_slice))
+        };
+        let upstreams = snapshot.plan.upstreams().map(|(definition, endpoints)| UpstreamStatus {
+            id: definition.key.clone(),
+            requests_waiting: by_upstream.get(&definition.key).copied().unwrap_or_default(),
+            endpoints: endpoints.iter().map(|endpoint| node(&definition.key, endpoint)).collect(),
+        });
+        Upstreams { upstreams: upstreams.collect(), silent_workers }
+    }
+}
+
+impl Node {
+    fn new(endpoint: &Endpoint, record: Option<&Record>, workers: &[(usize, EndpointStatus)]) -> Node {
+        let active_checks = endpoint.verdict.as_ref().map(|verdict| ActiveChecks::new(verdict.is_healthy(), record));
+        let is_away = |(worker, node): &(usize, EndpointStatus)| {
+            let circuit = match node.circuit {
+                Circuit::Closed => return None,
+                Circuit::Open => "open",
+                Circuit::HalfOpen => "half_open",
+            };
+            Some(SetAside { worker: *worker, circuit, for_ms: node.set_aside_ms, periods: node.failures })
+        };
+        let set_aside: Vec<SetAside> = workers.iter().filter_map(is_away).collect();
+        let state = match &active_checks {
+            Some(checks) if !checks.healthy => State::Unhealthy,
+            _ if !set_aside.is_empty() => State::SetAside,
+            _ => State::Healthy,
+        };
+        Node {
+            address: endpoint.address,
+            host: endpoint.host.to_string(),
+            weight: endpoint.weight,
+            priority: endpoint.priority,
+            state,
+            active_checks,
+            set_aside,
+            requests_in_flight: workers.iter().map(|(_, node)| u64::from(node.active)).sum(),
+            idle_connections: workers.iter().map(|(_, node)| node.idle as u64).sum(),
+        }
+    }
+}
+
+impl ActiveChecks {
+    fn new(healthy: bool, record: Option<&Record>) -> ActiveChecks {
+        let changed = record.and_then(|record| record.changed.as_ref());
+        let last = record.and_then(|record| record.last.as_ref()).map(|last| LastCheck {
+            at: rfc3339(last.at_unix_ms),
+            latency_ms: (last.latency.as_secs_f64() * 1e6).round() / 1e3,
+            status: match last.outcome {
+                Outcome::Status(status) => Some(status),
+                _ => None,
+            },
+            error: match &last.outcome {
+                Outcome::Status(_) | Outcome::Connected => None,
+                other => Some(other.to_string()),
+            },
+        });
+        ActiveChecks {
+            healthy,
+            since: changed.map(|(at_unix_ms, _)| rfc3339(*at_unix_ms)),
+            reason: changed.map(|(_, reason)| reason.clone()),
+            checks: record.map_or(0, |record| record.checks),
+            failures: record.map_or(0, |record| record.failures),
+            last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Last;
+    use expect_test::expect;
+    use std::time::Duration;
+
+    fn overview(endpoint: &Endpoint, circuit: Circuit, active: u32) -> Option<Vec<UpstreamOverview>> {
+        let failures = u32::from(circuit != Circuit::Closed);
+        let node = EndpointStatus {
+            address: endpoint.address,
+            host: endpoint.host.clone(),
+            active,
+            idle: 2,
+            circuit,
+            failures,
+            set_aside_ms: if circuit == Circuit::Open { 800 } else { 0 },
+            latency_us: 0,
+        };
+        Some(vec![UpstreamOverview { upstream: "u".to_owned(), waiting: 2, nodes: vec![node] }])
+    }
+
+    #[test]
+    fn what_each_side_knows_is_put_together() {
+        let text = "upstreams: [{id: u, nodes: {\"10.0.0.1:81\": 1, \"10.0.0.2:81\": 2, \"10.0.0.3:81\": 0}, checks: {active: \
+                    {}}}]\nroutes: []\n";
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let plan = Arc::new(Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap());
+        let endpoints = plan.upstreams().next().unwrap().1.to_vec();
+        endpoints[0].verdict.as_ref().unwrap().set(false);
+        let last = Last { at_unix_ms: 60_500, outcome: Outcome::TimedOut, latency: Duration::from_micros(1_000_500) };
+        let changed = Some((60_500, "3 timeouts: timed out".to_owned()));
+        let record = Record { checks: 7, failures: 3, last: Some(last), changed };
+        let peer = ("u".to_owned(), endpoints[0].address, endpoints[0].host.clone());
+        let snapshot = UpstreamsSnapshot { plan: plan.clone(), records: HashMap::from([(peer, record)]) };
+        let answers =
+            vec![overview(&endpoints[1], Circuit::Open, 1), None, overview(&endpoints[1], Circuit::Closed, 3)];
+        let shown = serde_json::to_string(&Upstreams::new(&snapshot, answers)).unwrap().replace("},{", "},\n{");
+        expect![[r#"
+            {"upstreams":[{"id":"u","requests_waiting":4,"endpoints":[{"address":"10.0.0.1:81","host":"10.0.0.1:81","weight":1,"priority":0,"state":"unhealthy","active_checks":{"healthy":false,"since":"1970-01-01T00:01:00.500Z","reason":"3 timeouts: timed out","checks":7,"failures":3,"last":{"at":"1970-01-01T00:01:00.500Z","latency_ms":1000.5,"status":null,"error":"timed out"}},"set_aside":[],"requests_in_flight":0,"idle_connections":0},
+            {"address":"10.0.0.2:81","host":"10.0.0.2:81","weight":2,"priority":0,"state":"set_aside","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[{"worker":0,"circuit":"open","for_ms":800,"periods":1}],"requests_in_flight":4,"idle_connections":4},
+            {"address":"10.0.0.3:81","host":"10.0.0.3:81","weight":0,"priority":0,"state":"healthy","active_checks":{"healthy":true,"since":null,"reason":null,"checks":0,"failures":0,"last":null},"set_aside":[],"requests_in_flight":0,"idle_connections":0}]}],"silent_workers":[1]}"#]].assert_eq(&shown);
+    }
+}

@@ -1,0 +1,302 @@
+//! `stillgate check`: everything that is wrong with a configuration file, or probably not meant, for people or programs.
+//!
+//! It looks at the file, at the certificates and keys that it names, and at what `run` needs of this machine (`environment`).
+//! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
+//! which requests of a log would change route (`replay`).
+
+use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
+use super::deep_hosts::{DeepHosts, deep_hosts};
+use super::replay;
+use super::stdout::show;
+use crate::acme;
+use crate::configuration::environment;
+use crate::configuration::source::{ConfigSource, ReadError};
+use crate::configuration::tls_material;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use stillgate_config::{Config, Diagnostic, Severity};
+use stillgate_proxy::Plan;
+use stillgate_route::lint::{self, Finding, FindingKind};
+
+/// What was found, as `--format json` prints it.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether the gateway would take the file.
+    valid: bool,
+    /// The file that was looked at.
+    file: String,
+    /// How much it holds; null where it is not valid.
+    routes: Option<usize>,
+    /// Absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_routes: Option<usize>,
+    upstreams: Option<usize>,
+    errors: usize,
+    warnings: usize,
+    /// In the order of the file.
+    diagnostics: Vec<Found>,
+    /// Findings beyond the loader's bound, or lint's.
+    omitted: usize,
+    /// What a log's requests come to; absent where none is asked about, or the file is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<replay::Report>,
+}
+
+/// One finding.
+#[derive(Debug, Serialize)]
+struct Found {
+    #[serde(flatten)]
+    diagnostic: Diagnostic,
+    /// The route it is about, where it is about what routes take; then those that take its requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteAt>,
+}
+
+/// A route of the file.
+#[derive(Debug, Clone, Serialize)]
+struct RouteAt {
+    id: String,
+    line: u32,
+}
+
+/// A file that the gateway would take.
+pub(crate) struct Compiled {
+    pub(crate) config: Config,
+    pub(crate) plan: Plan,
+}
+
+/// Runs the command; returns the exit code.
+pub(crate) fn run(arguments: &Check) -> u8 {
+    let Some(file) = &arguments.file else {
+        show(format_args!("{:#}\n", stillgate_config::schema()));
+        return EXIT_GOOD;
+    };
+    let depth = if arguments.offline { Depth::File } else { Depth::Machine };
+    let (mut report, new) = match look_at(file, depth) {
+        Ok(looked_at) => looked_at,
+        Err(unreadable) => {
+            eprintln!("stillgate: {unreadable}");
+            return EXIT_UNUSABLE;
+        }
+    };
+    if let (Some(old), Some(log), Some(new)) = (&arguments.against, &arguments.requests, new) {
+        match replayed(old, log, &new) {
+            Ok(requests) => report.requests = Some(requests),
+            Err(unusable) => {
+                eprintln!("stillgate: {unusable}");
+                return EXIT_UNUSABLE;
+            }
+        }
+    }
+    match arguments.format {
+        Format::Json => show(format_args!("{:#}\n", serde_json::json!(report))),
+        Format::Text => {
+            show(text(&report));
+            if let Some(requests) = &report.requests {
+                show(requests.text());
+            }
+        }
+    }
+    let changes_nothing = report.requests.as_ref().is_none_or(replay::Report::changes_nothing);
+    if report.valid && changes_nothing { EXIT_GOOD } else { EXIT_ERRORS }
+}
+
+fn replayed(old: &Path, log: &Path, new: &Compiled) -> Result<replay::Report, String> {
+    let (report, compiled) = look_at(old, Depth::Routes).map_err(|unreadable| unreadable.to_string())?;
+    let Some(compiled) = compiled else {
+        return Err(format!("--against: {}", text(&report).trim_end()));
+    };
+    replay::run(log, (old, &compiled), new).map_err(|error| error.to_string())
+}
+
+/// How far a file is looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Depth {
+    /// Whether it can be routed by.
+    Routes,
+    /// Also for what is probably not meant.
+    File,
+    /// Also at what it needs of this machine.
+    Machine,
+}
+
+fn look_at(file: &Path, depth: Depth) -> Result<(Report, Option<Compiled>), ReadError> {
+    let source = ConfigSource::File(file.to_owned());
+    let text = source.read()?;
+    let (config, diagnostics, mut omitted) = match source.parse(&text) {
+        Ok(loaded) => (Some(loaded.config), loaded.warnings, 0),
+        Err(errors) => (None, errors.diagnostics, errors.omitted),
+    };
+    let plain = |diagnostic| Found { diagnostic, routes: Vec::new() };
+    let mut diagnostics: Vec<Found> = diagnostics.into_iter().map(plain).collect();
+    if let Some(config) = config.as_ref().filter(|_| depth >= Depth::Machine) {
+        diagnostics.extend(of_machine(config, &text).into_iter().map(plain));
+    }
+    let is_usable = !diagnostics.iter().any(|found| found.diagnostic.severity == Severity::Error);
+    // Compiling finds what reading cannot: bounds of the whole table of routes.
+    let compiled = match config.filter(|_| is_usable).map(compile) {
+        Some(Ok(compiled)) => Some(compiled),
+        Some(Err(found)) => {
+            diagnostics.push(plain(found));
+            None
+        }
+        None => None,
+    };
+    if let Some(Compiled { config, .. }) = compiled.as_ref().filter(|_| depth >= Depth::File) {
+        let specs: Vec<Arc<_>> = config.routes.iter().map(|route| route.spec.clone()).collect();
+        let linted = lint::lint(&specs);
+        diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
+        diagnostics.extend(deep_hosts(config).into_iter().map(|deep| deep_found(deep, config)));
+        diagnostics.sort_by_key(|found| found.diagnostic.line);
+        omitted += linted.omitted;
+    }
+    let count = |severity| diagnostics.iter().filter(|found| found.diagnostic.severity == severity).count();
+    let report = Report {
+        valid: compiled.is_some(),
+        file: file.display().to_string(),
+        routes: compiled.as_ref().map(|compiled| compiled.config.routes.len()),
+        stream_routes: compiled.as_ref().map(|of| of.config.stream_routes.len()).filter(|count| *count > 0),
+        upstreams: compiled.as_ref().map(|compiled| compiled.config.upstreams.len()),
+        errors: count(Severity::Error),
+        warnings: count(Severity::Warning),
+        diagnostics,
+        omitted,
+        requests: None,
+    };
+    Ok((report, compiled))
+}
+
+/// What of the machine is in the way: certificates and keys, folders, addresses.
+fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
+    let (errors, warnings) = match tls_material::load(config, None) {
+        Ok((_, warnings)) => (Vec::new(), warnings),
+        Err(refused) => (refused.errors, refused.warnings),
+    };
+    let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
+    let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
+    let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
+    for (problem, severity) in environment::look_at(&config.gateway) {
+        let (line, column) = ConfigSource::locate(text, &problem.path).unwrap_or_default();
+        found.push(Diagnostic { line, column, ..tls_material::diagnostic(problem, severity) });
+    }
+    found.sort_by_key(|found| (found.line, found.column));
+    found
+}
+
+fn compile(config: Config) -> Result<Compiled, Diagnostic> {
+    match Plan::build(1, &config, &HashMap::new(), None, None, None) {
+        Ok(plan) => Ok(Compiled { config, plan }),
+        Err(error) => Err(Diagnostic {
+            severity: Severity::Error,
+            path: "routes".to_owned(),
+            line: 0,
+            column: 0,
+            message: error.to_string(),
+            hint: None,
+            excerpt: None,
+        }),
+    }
+}
+
+/// A finding about what routes take. It has a line, that of its route, and no column.
+fn lint_found(finding: &Finding, config: &Config) -> Found {
+    let at = |route: usize, id: &str| RouteAt { id: id.to_owned(), line: config.route_lines[route] };
+    let others: Vec<RouteAt> = match &finding.kind {
+        FindingKind::Shadowed { by, .. } => by.iter().map(|(route, id)| at(*route, id)).collect(),
+        FindingKind::SameButOrder { by: (route, id), .. } => vec![at(*route, id)],
+        _ => Vec::new(),
+    };
+    let hint = (!others.is_empty()).then(|| see(&others));
+    let mut routes = vec![at(finding.route, &finding.id)];
+    routes.extend(others);
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: routes[0].line,
+        column: 0,
+        message: finding.to_string(),
+        hint,
+        excerpt: None,
+    };
+    Found { diagnostic, routes }
+}
+
+/// A finding about hosts that client certificates do not reach, told at the first route that takes such.
+fn deep_found(deep: DeepHosts, config: &Config) -> Found {
+    let at = |route: &usize| RouteAt { id: config.routes[*route].spec.id.clone(), line: config.route_lines[*route] };
+    let routes: Vec<RouteAt> = deep.routes.iter().map(at).collect();
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: routes[0].line,
+        column: 0,
+        message: deep.message,
+        hint: Some(deep.hint),
+        excerpt: None,
+    };
+    Found { diagnostic, routes }
+}
+
+fn see(routes: &[RouteAt]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let lines: Vec<String> = routes.iter().take(SHOWN_MAX).map(|route| route.line.to_string()).collect();
+    let more = routes.len().saturating_sub(SHOWN_MAX);
+    let word = if routes.len() == 1 { "line" } else { "lines" };
+    let others = if more == 0 { String::new() } else { format!(" and {more} others") };
+    format!("see {word} {}{others}", lines.join(", "))
+}
+
+fn text(report: &Report) -> String {
+    let mut out = String::new();
+    for Found { diagnostic, .. } in &report.diagnostics {
+        match (diagnostic.line, diagnostic.column) {
+            (line @ 1.., 0) => {
+                let nowhere = Diagnostic { line: 0, ..diagnostic.clone() };
+                out.push_str(&format!("{}:{line}: {nowhere}", report.file));
+            }
+            _ => out.push_str(&diagnostic.in_file(Some(&report.file))),
+        }
+        out.push('\n');
+    }
+    if report.omitted > 0 {
+        out.push_str(&format!("and {} more\n", report.omitted));
+    }
+    // Of a file that is taken only warnings are left out.
+    let (warnings, more) = match report.valid {
+        true => (report.warnings + report.omitted, None),
+        false => (report.warnings, (report.omitted > 0).then(|| format!("{} more", report.omitted))),
+    };
+    let found = [counted(report.errors, "error"), counted(warnings, "warning"), more]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match (report.valid, report.routes, report.upstreams) {
+        (true, Some(routes), Some(upstreams)) => {
+            let stream_routes = report.stream_routes.and_then(|count| counted(count, "stream route"));
+            let holds = format!(
+                "{}, {}{}",
+                counted(routes, "route").unwrap_or_else(|| "no routes".to_owned()),
+                stream_routes.map_or(String::new(), |stream_routes| format!("{stream_routes}, ")),
+                counted(upstreams, "upstream").unwrap_or_else(|| "no upstreams".to_owned()),
+            );
+            let but = match found.is_empty() {
+                true => String::new(),
+                false => format!("; {found}"),
+            };
+            out.push_str(&format!("{}: good ({holds}{but})\n", report.file));
+        }
+        _ => out.push_str(&format!("{}: refused ({found})\n", report.file)),
+    }
+    out
+}
+
+pub(crate) fn counted(count: usize, what: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        many => Some(format!("{many} {what}s")),
+    }
+}

@@ -1,0 +1,64 @@
+//! `stillgate explain`: which route of a file takes a request, and why not each better-placed one.
+//!
+//! The search itself is told by the `route` crate; here the request is made from what was typed. How an answer looks is in
+//! `explanation`. Nothing is sent anywhere.
+
+use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format, RequestLine};
+use super::explanation::Answer;
+use super::request_head::RequestHead;
+use super::stdout::show;
+use crate::configuration::source::ConfigSource;
+use std::collections::HashMap;
+use stillgate_proxy::Plan;
+
+/// Runs the command; returns the exit code. That no route takes the request is an answer, not an error.
+pub(crate) fn run(arguments: &Explain) -> u8 {
+    let source = ConfigSource::File(arguments.file.clone());
+    let text = match source.read() {
+        Ok(text) => text,
+        Err(unreadable) => {
+            eprintln!("stillgate: {unreadable}");
+            return EXIT_UNUSABLE;
+        }
+    };
+    let config = match source.parse(&text) {
+        Ok(loaded) => loaded.config,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return EXIT_ERRORS;
+        }
+    };
+    let plan = match Plan::build(1, &config, &HashMap::new(), None, None, None) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("{}: {error}", arguments.file.display());
+            return EXIT_ERRORS;
+        }
+    };
+    let mut head = head_of(arguments);
+    if let Err(wrong) = head.set_sni(arguments.sni.as_deref()) {
+        eprintln!("stillgate: --sni: {wrong}");
+        return EXIT_UNUSABLE;
+    }
+    if let Some(flaw) = head.flaw() {
+        eprintln!("stillgate: no such request is routed: {flaw}");
+        return EXIT_UNUSABLE;
+    }
+    let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref());
+    match arguments.format {
+        Format::Text => show(answer.text()),
+        Format::Json => show(format_args!("{:#}\n", answer.json())),
+    }
+    EXIT_GOOD
+}
+
+/// The request as it was typed.
+fn head_of(arguments: &Explain) -> RequestHead {
+    let RequestLine { method, scheme, authority, target } = arguments.request.clone();
+    let mut head = RequestHead { method, scheme, target, ..RequestHead::new(arguments.client.address) };
+    head.authority = authority.unwrap_or_default();
+    arguments.client.port.into_iter().for_each(|port| head.set_client_port(port));
+    arguments.server.into_iter().for_each(|server| head.set_server(server));
+    head.add_headers(arguments.headers.iter().map(|header| (header.name.clone(), header.value.clone())));
+    head
+}

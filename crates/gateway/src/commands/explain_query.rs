@@ -1,0 +1,152 @@
+//! What `GET /v1/explain?…` asks: the query's parameters, and the request that they describe.
+//!
+//! Everything that is wrong with a parameter is told to whoever asked; nothing is guessed.
+
+use super::cli::{Client, Header, RequestLine};
+use super::request_head::RequestHead;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// A request to be explained.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExplainQuery {
+    /// The request.
+    pub(crate) head: RequestHead,
+    /// The id of a route to tell about in any case.
+    pub(crate) route: Option<String>,
+}
+
+/// What a query may hold. Each once, but for `header`.
+const PARAMETERS: &str = "url, host, method, header, client, server, sni and route";
+
+impl ExplainQuery {
+    /// Of a query as it came; an error is a sentence for whoever asked.
+    pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
+        let (mut url, mut host, mut method) = (None, None, None);
+        let (mut client, mut server, mut sni, mut route) = (None, None, None, None);
+        let mut headers = Vec::new();
+        // Bytes that are no UTF-8 are read as U+FFFD, which nobody may ask about then but by its own bytes.
+        let is_written = query.contains('\u{fffd}') || query.to_ascii_lowercase().contains("%ef%bf%bd");
+        let is_lossy = |value: &str| value.contains('\u{fffd}') && !is_written;
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let once = match &*name {
+                "url" => &mut url,
+                "host" => &mut host,
+                "method" => &mut method,
+                "client" => &mut client,
+                "server" => &mut server,
+                "sni" => &mut sni,
+                "route" => &mut route,
+                "header" => {
+                    if is_lossy(&value) {
+                        return Err("header: bytes that are no UTF-8 cannot be asked about".to_owned());
+                    }
+                    let header: Header = value.parse().map_err(|error| format!("header: {error}"))?;
+                    headers.push((header.name, header.value));
+                    continue;
+                }
+                unknown => return Err(format!("unknown parameter {unknown:?}; there are {PARAMETERS}")),
+            };
+            if is_lossy(&value) {
+                return Err(format!(
+                    "{name}: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url"
+                ));
+            }
+            if once.replace(value.into_owned()).is_some() {
+                return Err(format!("{name} is here twice; remove one"));
+            }
+        }
+        let url = url.ok_or("url is missing; write url=http://host/path, or url=/path&host=HOST")?;
+        let line = RequestLine::new(method.as_deref().unwrap_or("GET"), &url).map_err(|wrong| {
+            format!("{wrong}; write url=http://host/path with method=GET, and %25 for a \"%\" and %26 for a \"&\" of the url")
+        })?;
+        if line.authority.is_some() && host.is_some() {
+            return Err("host: the url has one already; remove one of them".to_owned());
+        }
+        let client = match client {
+            Some(client) => client.parse().map_err(|wrong| format!("client: {wrong}"))?,
+            None => Client { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: None },
+        };
+        let RequestLine { method, scheme, authority, target } = line;
+        let mut head = RequestHead { method, scheme, target, ..RequestHead::new(client.address) };
+        client.port.into_iter().for_each(|port| head.set_client_port(port));
+        head.authority = authority.or(host).unwrap_or_default();
+        if let Some(server) = server {
+            let server: SocketAddr = server.parse().map_err(|_| {
+                format!(
+                    "server: {server:?} is not an address with a port; write it as 192.0.2.1:80 or [2001:db8::1]:80"
+                )
+            })?;
+            head.set_server(server);
+        }
+        head.add_headers(headers);
+        head.set_sni(sni.as_deref()).map_err(|wrong| format!("sni: {wrong}"))?;
+        if let Some(flaw) = head.flaw() {
+            return Err(format!("no such request is routed: {flaw}"));
+        }
+        Ok(ExplainQuery { head, route })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let head = |query: &str| ExplainQuery::parse(query).unwrap().head;
+        let all = "url=http%3A%2F%2Fa.example%3A81%2Fp%3Fq%3D1%26r%3D%252F&method=PUT&client=::1&route=r%201\
+                   &header=X-A:+1&header=x-a:2&header=host:ignored";
+        let ExplainQuery { head: found, route } = ExplainQuery::parse(all).unwrap();
+        assert_eq!(route.as_deref(), Some("r 1"));
+        assert_eq!((found.method.as_str(), found.scheme.as_str()), ("PUT", "http"));
+        assert_eq!((found.authority.as_str(), found.target.as_str()), ("a.example:81", "/p?q=1&r=%2F"));
+        assert_eq!(found.client.to_string(), "::1");
+        assert_eq!(found.headers, [("X-A", "1"), ("x-a", "2")].map(|(n, v)| (n.to_owned(), v.to_owned())));
+        assert_eq!(head("url=/p&server=[::1]:81").known.len(), 2);
+        assert_eq!(head("url=/p&host=h").authority, "h");
+        assert_eq!(head("url=/p&header=Host:h").authority, "h");
+        assert_eq!((head("url=/p").method.as_str(), head("url=/p").authority.as_str()), ("GET", ""));
+        assert_eq!(head("url=/p").client.to_string(), "127.0.0.1");
+        assert_eq!(head("url=/p&client=[::1]:5").client.to_string(), "::1");
+        assert_eq!(head("url=/p&client=[::1]:5&server=127.0.0.1:80").not_known().count(), 0);
+        assert_eq!(head("url=/p").not_known().count(), 3);
+        let sni = |query: &str| head(query).known.first().map(|(_, name)| name.clone());
+        assert_eq!(sni("url=https://A.example.:81/").as_deref(), Some("a.example"));
+        assert_eq!(sni("url=https://a.example/&sni=B.example").as_deref(), Some("b.example"));
+        for none in
+            ["url=http://a.example/", "url=https://a.example/&sni=", "url=https://[::1]:81/", "url=https://10.0.0.1/"]
+        {
+            assert_eq!(sni(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let check = |query: &str, expected: &str| {
+            let error = ExplainQuery::parse(query).unwrap_err();
+            assert!(error.starts_with(expected), "{query}: {error}");
+        };
+        check("", "url is missing");
+        check("method=GET", "url is missing");
+        check("url=", "\"\" is not an http or https URL; write");
+        check("url=/a&url=/b", "url is here twice");
+        check("uri=/a", "unknown parameter \"uri\"; there are url,");
+        check("url=ftp://h/", "\"ftp://h/\" is not an http or https URL; write");
+        check("url=/a%20b", "\"/a b\" holds ' ', which");
+        check("url=/a%0d%0ab", "\"/a\\r\\nb\" holds '\\r', which");
+        check("url=/&method=G%20T", "\"G T\" is not a method; write");
+        check("url=/&method=", "\"\" is not a method");
+        check("url=/&header=a", "header: \"a\" is not a header field; write");
+        check("url=/&client=me", "client: \"me\" is not an address; write");
+        check("url=/%ff", "url: bytes that are no UTF-8 cannot be asked about");
+        check("url=/&header=x:%ff", "header: bytes that are no UTF-8 cannot be asked about");
+        check("url=/&header=x:%01", "no such request is routed: the value of \"x\" holds a control character");
+        check("url=/&server=127.0.0.1", "server: \"127.0.0.1\" is not an address with a port; write");
+        check("url=/&host=a,b", "no such request is routed: \"a,b\" is not a host");
+        check("url=http://a,b/", "no such request is routed: \"a,b\" is not a host");
+        check("url=http://h/&sni=i", "sni: only a request through TLS has a server name; write");
+        check("url=https://h/&sni=10.0.0.1", "sni: \"10.0.0.1\" is an address");
+        check("url=https://h/&sni=h&sni=i", "sni is here twice");
+        check("url=http://h/&host=i", "host: the url has one already");
+    }
+}

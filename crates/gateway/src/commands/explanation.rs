@@ -1,0 +1,223 @@
+//! Which route takes a request, tied to the lines of its file and to the upstream it leads to; as text and as JSON.
+//!
+//! The only owner of both shapes, whoever asks: the command, or the admin API of what it serves.
+
+use super::check::counted;
+use super::request_head::{Buffers, RequestHead};
+use crate::configuration::reads::{each_field, variable_of};
+use serde_json::{Map, Value, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+use stillgate_config::{Config, Host, Route, Upstream};
+use stillgate_proxy::Plan;
+use stillgate_route::path::PathError;
+use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Variable, Verdict};
+
+/// What became of a request.
+pub(crate) struct Answer<'a> {
+    config: &'a Config,
+    /// An error: a path that no route may be chosen by. The gateway answers such a request 400.
+    explained: Result<Explanation, PathError>,
+    /// Why it may not be the whole truth.
+    notes: Vec<String>,
+}
+
+/// Longest expression told to programs; who needs the rest has the file.
+const EXPRESSION_CHARS_MAX: usize = 2000;
+
+impl<'a> Answer<'a> {
+    /// Asks the plan, which was built from `config`; `route`: the id of a route to tell about in any case.
+    pub(crate) fn new(plan: &Plan, config: &'a Config, head: &RequestHead, route: Option<&str>) -> Answer<'a> {
+        let explain = |request: &stillgate_route::Request<'_>| plan.matcher().explain(request, route);
+        let explained = head.with_request(&mut Buffers::default(), explain).and_then(|explained| explained);
+        Answer { config, explained, notes: notes(config, head) }
+    }
+
+    fn line_of(&self, candidate: &Candidate) -> u32 {
+        self.config.route_lines[candidate.route]
+    }
+
+    fn upstream_of(&self, candidate: &Candidate) -> &Upstream {
+        &self.config.upstreams[self.config.routes[candidate.route].upstream]
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let explanation = match &self.explained {
+            Ok(explanation) => explanation,
+            Err(error) => return format!("no route is sought; the request is answered 400: {error}\n"),
+        };
+        let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
+        let told = |candidate: &Candidate| {
+            format!("{:?} (line {}; {})", candidate.id, self.line_of(candidate), candidate.stand)
+        };
+        let mut out = String::new();
+        match &explanation.chosen {
+            Some(chosen) => {
+                let upstream = self.upstream_of(chosen);
+                out.push_str(&format!("route {} takes the request\n", told(chosen)));
+                for (name, value) in &explanation.params {
+                    out.push_str(&format!("  {name} = {value:?}\n"));
+                }
+                out.push_str(&format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")));
+            }
+            None => out.push_str("no route takes the request; it is answered 404\n"),
+        }
+        if !explanation.ruled_out.is_empty() {
+            out.push_str("better placed, but ruled out:\n");
+        }
+        for (candidate, reason) in &explanation.ruled_out {
+            out.push_str(&format!("  {}: {reason}\n", told(candidate)));
+        }
+        if explanation.omitted > 0 {
+            let omitted = explanation.omitted;
+            out.push_str(&format!("  and {omitted} more, which failed by more; ask for one by its id\n"));
+        }
+        if !explanation.missed.is_empty() {
+            out.push_str("same path, other hosts:\n");
+        }
+        for (candidate, reason) in &explanation.missed {
+            out.push_str(&format!("  {}: {reason}\n", told(candidate)));
+        }
+        if explanation.missed_omitted > 0 {
+            out.push_str(&format!("  and {} more\n", explanation.missed_omitted));
+        }
+        if let Some((id, verdict)) = &explanation.asked {
+            out.push_str(&format!("route {id:?} {}\n", verdict_text(verdict)));
+        }
+        out.extend(notes);
+        out
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let explanation = match &self.explained {
+            Ok(explanation) => explanation,
+            Err(error) => return json!({"status": 400, "reason": error.to_string()}),
+        };
+        let params: Map<String, Value> =
+            explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        json!({
+            "status": explanation.chosen.is_none().then_some(404),
+            "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen)),
+            "params": params,
+            "upstream": explanation.chosen.as_ref().map(|chosen| {
+                let upstream = self.upstream_of(chosen);
+                json!({"id": upstream.key, "nodes": nodes(upstream)})
+            }),
+            "ruled_out": self.reasons_json(&explanation.ruled_out),
+            "omitted": explanation.omitted,
+            "missed": self.reasons_json(&explanation.missed),
+            "missed_omitted": explanation.missed_omitted,
+            "notes": self.notes,
+            "asked": explanation.asked.as_ref().map(|(id, verdict)| {
+                json!({
+                    "id": id,
+                    "verdict": verdict_text(verdict),
+                    "predicates": match verdict {
+                        Verdict::RuledOut(reason) => predicates_json(reason),
+                        _ => Vec::new(),
+                    },
+                })
+            }),
+        })
+    }
+
+    fn reasons_json(&self, candidates: &[(Candidate, Reason)]) -> Vec<Value> {
+        let told = |(candidate, reason): &(Candidate, Reason)| {
+            json!({
+                "route": self.route_json(candidate),
+                "reason": reason.text,
+                "predicates": predicates_json(reason),
+            })
+        };
+        candidates.iter().map(told).collect()
+    }
+
+    fn route_json(&self, candidate: &Candidate) -> Value {
+        let mut route = json!({"id": candidate.id, "line": self.line_of(candidate)});
+        match &candidate.stand {
+            Stand::Expression { text } => route["expression"] = json!(shortened(text)),
+            Stand::Uri { host, path, .. } => {
+                route["host"] = json!(host);
+                route["path"] = json!(path);
+            }
+        }
+        route
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(EXPRESSION_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// What of the request is not known although routes read it, or is not so with this gateway.
+fn notes(config: &Config, head: &RequestHead) -> Vec<String> {
+    let mut notes = Vec::new();
+    for variable in head.not_known() {
+        let reads = |route: &&Arc<Route>| {
+            let mut reads = false;
+            each_field(&route.spec, &mut |field| reads |= variable_of(field).as_ref() == Some(&variable));
+            reads
+        };
+        let (field, whose) = match variable {
+            Variable::RemotePort => ("net.src.port", "client"),
+            Variable::ServerAddr => ("net.dst.ip", "server"),
+            _ => ("net.dst.port", "server"),
+        };
+        if let Some(routes) = counted(config.routes.iter().filter(reads).count(), "route") {
+            let read = if routes.starts_with("1 ") { "reads" } else { "read" };
+            notes.push(format!(
+                "{routes} {read} {field}, which is not given, so the answer may be wrong; give the {whose} as IP:PORT"
+            ));
+        }
+    }
+    notes
+}
+
+/// Line and column are those in the expression, both from 1; null outside of expressions. No values: the field is absent, or
+/// not known.
+fn predicates_json(reason: &Reason) -> Vec<Value> {
+    let told = |told: &Told| {
+        json!({
+            "line": told.at.map(|(line, _)| line),
+            "column": told.at.map(|(_, column)| column),
+            "predicate": told.predicate,
+            "field": told.field,
+            "values": told.values,
+            "known": told.is_known,
+            "omitted": told.omitted,
+            "holds": told.holds,
+        })
+    };
+    reason.predicates.iter().map(told).collect()
+}
+
+fn verdict_text(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Unknown => "does not exist, or has `status: 0`".to_owned(),
+        Verdict::Chosen => "takes the request".to_owned(),
+        Verdict::Host(why) | Verdict::Path(why) => format!("cannot take it: {why}"),
+        Verdict::RuledOut(reason) => format!("cannot take it: {reason}"),
+        Verdict::Later(why) => format!("could take it, but comes later: {why}"),
+    }
+}
+
+/// The nodes that can be chosen, as `host:port`.
+fn nodes(upstream: &Upstream) -> Vec<String> {
+    let usable = upstream.nodes.iter().filter(|node| node.weight > 0);
+    let named: Vec<String> = usable
+        .map(|node| match &node.host {
+            Host::Ip(IpAddr::V6(ip)) => format!("[{ip}]:{}", node.port),
+            Host::Ip(IpAddr::V4(ip)) => format!("{ip}:{}", node.port),
+            Host::Name(name) => format!("{name}:{}", node.port),
+        })
+        .collect();
+    match named.is_empty() {
+        true => vec!["no node; it is answered 503".to_owned()],
+        false => named,
+    }
+}

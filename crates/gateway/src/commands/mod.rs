@@ -1,0 +1,18 @@
+//! What can be typed, and what each subcommand does with it: read, look, answer, print, end with an exit code.
+//!
+//! A running gateway is not here: `run` and `demo` start what `control` wires up.
+
+pub(crate) mod check;
+pub(crate) mod cli;
+mod deep_hosts;
+pub(crate) mod demo;
+mod demo_upstream;
+pub(crate) mod explain;
+pub(crate) mod explain_query;
+pub(crate) mod explanation;
+pub(crate) mod exporter;
+mod replay;
+mod request_head;
+pub(crate) mod run;
+mod stdout;
+pub(crate) mod upgrade;

@@ -1,0 +1,163 @@
+//! What a log has to hold, since some route reads it; and which lines lack it.
+//!
+//! A route that reads a field which was not recorded sees it absent, so that the answer may be wrong. Lines that hold the
+//! same fields are counted together, so that a line costs one look-up, however many fields routes read.
+
+use crate::configuration::reads::{each_field, variable_of};
+use std::collections::{HashMap, HashSet};
+use stillgate_config::Config;
+use stillgate_route::Variable;
+use stillgate_route::condition::Field;
+
+/// Most different sets of fields that lines are counted by.
+const KINDS_MAX: usize = 4096;
+
+/// The fields that routes read, by the name under which the access log has them.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    needs: Vec<Need>,
+    by_key: HashMap<String, usize>,
+    /// How many lines hold the same.
+    kinds: HashMap<Held, u64>,
+    /// Lines whose kind was one too many.
+    uncounted: u64,
+}
+
+#[derive(Debug)]
+struct Need {
+    /// As a field of the access log.
+    key: String,
+    /// As routes have it.
+    field: String,
+    routes: usize,
+    of: Family,
+}
+
+/// What else may hold a field's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Own,
+    Header,
+    Cookie,
+    Query,
+}
+
+/// What of the needed a line holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Held {
+    /// Positions of single fields, sorted.
+    own: Vec<usize>,
+    /// All header fields.
+    pub(super) headers: bool,
+    /// All cookies.
+    pub(super) cookies: bool,
+    /// The whole query.
+    pub(super) query: bool,
+}
+
+/// A field that routes read and lines lack.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// As routes have it.
+    pub(crate) field: String,
+    /// What the access log would call it.
+    pub(crate) key: String,
+    /// How many routes, of both configurations together, read it.
+    pub(crate) routes: usize,
+    /// How many lines lack it.
+    pub(crate) lines: u64,
+}
+
+impl Needs {
+    /// Of all routes. Routes of one id are counted once.
+    pub(super) fn of(configurations: &[&Config]) -> Needs {
+        let mut needs = Needs::default();
+        let mut readers: Vec<HashSet<&str>> = Vec::new();
+        for route in configurations.iter().flat_map(|config| &config.routes) {
+            let spec = &route.spec;
+            each_field(spec, &mut |field| {
+                let Some((key, family)) = key_of(field) else { return };
+                let at = *needs.by_key.entry(key).or_insert_with_key(|key| {
+                    let (key, field) = (key.clone(), field.to_string());
+                    needs.needs.push(Need { key, field, routes: 0, of: family });
+                    readers.push(HashSet::new());
+                    needs.needs.len() - 1
+                });
+                readers[at].insert(&spec.id);
+            });
+        }
+        for (need, readers) in needs.needs.iter_mut().zip(readers) {
+            need.routes = readers.len();
+        }
+        needs
+    }
+
+    /// The position of a field, where some route reads it.
+    pub(super) fn position(&self, key: &str) -> Option<usize> {
+        self.by_key.get(key).copied()
+    }
+
+    /// Counts a line.
+    pub(super) fn count(&mut self, held: &mut Held) {
+        held.own.sort_unstable();
+        held.own.dedup();
+        if let Some(count) = self.kinds.get_mut(held) {
+            *count += 1;
+        } else if self.kinds.len() < KINDS_MAX {
+            self.kinds.insert(held.clone(), 1);
+        } else {
+            self.uncounted += 1;
+        }
+    }
+
+    /// What lines lack, most routes first.
+    pub(super) fn missing(&self) -> Vec<Missing> {
+        let mut missing: Vec<Missing> = Vec::new();
+        for (at, need) in self.needs.iter().enumerate() {
+            let lacking = self.kinds.iter().filter(|(held, _)| !held.has(at, need.of));
+            // A line that was not looked at may lack anything.
+            let lines = lacking.map(|(_, count)| count).sum::<u64>() + self.uncounted;
+            if lines > 0 {
+                let (field, key) = (need.field.clone(), need.key.clone());
+                missing.push(Missing { field, key, routes: need.routes, lines });
+            }
+        }
+        missing.sort_by(|a, b| (b.routes, &a.key).cmp(&(a.routes, &b.key)));
+        missing
+    }
+}
+
+impl Held {
+    pub(super) fn clear(&mut self) {
+        self.own.clear();
+        (self.headers, self.cookies, self.query) = (false, false, false);
+    }
+
+    pub(super) fn add(&mut self, position: usize) {
+        self.own.push(position);
+    }
+
+    fn has(&self, at: usize, family: Family) -> bool {
+        let with_others = match family {
+            Family::Own => false,
+            Family::Header => self.headers,
+            Family::Cookie => self.headers || self.cookies,
+            Family::Query => self.query,
+        };
+        with_others || self.own.binary_search(&at).is_ok()
+    }
+}
+
+/// What the access log calls a field; `None`: every request has it.
+fn key_of(field: &Field) -> Option<(String, Family)> {
+    let variable = variable_of(field)?;
+    let family = match &variable {
+        Variable::Uri | Variable::PathParam(_) => return None,
+        Variable::RequestUri | Variable::Args | Variable::IsArgs | Variable::Arg(_) => Family::Query,
+        Variable::Header(name) if name.as_str() == "host" => return Some((Variable::Host.to_string(), Family::Own)),
+        Variable::Header(_) => Family::Header,
+        Variable::Cookie(_) => Family::Cookie,
+        _ => Family::Own,
+    };
+    Some((variable.to_string(), family))
+}

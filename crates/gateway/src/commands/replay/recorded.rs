@@ -1,0 +1,260 @@
+//! One line of a log as a request: a JSON object whose keys are those of the access log, or the names of variables.
+//!
+//! A value that is null was recorded as absent; a key that is not there was not recorded, which `needs` counts.
+
+use super::needs::{Held, Missing, Needs};
+use crate::commands::cli::RequestLine;
+use crate::commands::request_head::RequestHead;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use stillgate_config::{AccessField, AccessValue};
+use stillgate_route::Variable;
+
+/// Most keys whose meaning is remembered; that of others is found again for each line.
+const KEYS_MAX: usize = 4096;
+
+/// Reads lines.
+pub(super) struct Reader {
+    needs: Needs,
+    /// What keys mean.
+    parts: HashMap<String, Part>,
+    held: Held,
+    /// What the last line tells of the route that took the request.
+    pub(super) taken: Taken,
+}
+
+/// Which route the log says took a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It does not say.
+    NotRecorded,
+    /// None did.
+    ByNone,
+    /// The one of this id.
+    By(String),
+}
+
+/// What a key's value is of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// Nothing that a route is chosen by.
+    Other,
+    /// The id of the route that took it.
+    RouteId,
+    Method,
+    /// Path and query as they came.
+    Target,
+    Path,
+    Query,
+    /// With its position among the needed, as those below.
+    Host(Option<usize>),
+    /// With its port; it goes before the other.
+    HttpHost(Option<usize>),
+    Scheme(Option<usize>),
+    Client(Option<usize>),
+    /// An object of all header fields.
+    Headers,
+    /// By its name; the cookies, whether or not they are needed as one.
+    Header(String, Option<usize>),
+    /// Of what is known by itself only.
+    Variable(Variable, usize),
+}
+
+/// What of a line is put together when all of it is read, since keys are in any order.
+#[derive(Default)]
+struct Loose {
+    target: Option<String>,
+    path: Option<String>,
+    query: Option<String>,
+    /// Recorded by themselves.
+    headers: Vec<(String, String)>,
+}
+
+impl Reader {
+    /// `fields`: those of the configurations that may have written the log, since their keys can be chosen freely; the
+    /// first of a name counts.
+    pub(super) fn new<'a>(needs: Needs, fields: impl Iterator<Item = &'a AccessField>) -> Reader {
+        let mut reader = Reader { needs, parts: HashMap::new(), held: Held::default(), taken: Taken::NotRecorded };
+        for field in fields {
+            if !reader.parts.contains_key(&field.name) && reader.parts.len() < KEYS_MAX {
+                let part = match &field.value {
+                    AccessValue::Variable(variable) => reader.part_of(variable),
+                    AccessValue::RouteId => Part::RouteId,
+                    _ => Part::Other,
+                };
+                reader.parts.insert(field.name.clone(), part);
+            }
+        }
+        reader
+    }
+
+    /// Reads a line into `head`; an error is for people.
+    pub(super) fn read(&mut self, line: &[u8], head: &mut RequestHead) -> Result<(), String> {
+        let object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| match error.classify() {
+            // Of the shape, not of the text.
+            serde_json::error::Category::Data => "not a JSON object".to_owned(),
+            _ => format!("not JSON: {error}"),
+        })?;
+        "GET".clone_into(&mut head.method);
+        "http".clone_into(&mut head.scheme);
+        head.client = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        head.authority.clear();
+        head.headers.clear();
+        head.known.clear();
+        self.held.clear();
+        self.taken = Taken::NotRecorded;
+        let mut loose = Loose::default();
+        for (key, value) in object {
+            self.take(&key, value, head, &mut loose)?;
+        }
+        // Where all were recorded, these are among them.
+        if !self.held.headers {
+            head.headers.append(&mut loose.headers);
+        }
+        self.held.query = loose.target.is_some() || loose.query.is_some();
+        set_target(loose, head)?;
+        if let Some(flaw) = head.flaw() {
+            return Err(flaw);
+        }
+        let mut held = std::mem::take(&mut self.held);
+        self.needs.count(&mut held);
+        self.held = held;
+        Ok(())
+    }
+
+    /// What lines lack.
+    pub(super) fn into_missing(self) -> Vec<Missing> {
+        self.needs.missing()
+    }
+
+    fn take(&mut self, key: &str, value: Value, head: &mut RequestHead, loose: &mut Loose) -> Result<(), String> {
+        let part = match self.parts.get(key) {
+            Some(part) => part.clone(),
+            None => self.learn(key),
+        };
+        let position = match &part {
+            Part::Other => return Ok(()),
+            Part::Headers => return self.take_headers(key, value, head),
+            Part::Host(at) | Part::HttpHost(at) | Part::Scheme(at) | Part::Client(at) | Part::Header(_, at) => *at,
+            Part::Variable(_, at) => Some(*at),
+            Part::Method => self.needs.position("request_method"),
+            Part::RouteId | Part::Target | Part::Path | Part::Query => None,
+        };
+        let text = text_of(key, value)?;
+        match (part, text) {
+            (Part::Client(_), Some(text)) => match text.parse() {
+                Ok(client) => head.client = client,
+                // `unix:` and the like: whose it is was not recorded.
+                Err(_) => return Ok(()),
+            },
+            (Part::RouteId, text) => self.taken = text.filter(|id| !id.is_empty()).map_or(Taken::ByNone, Taken::By),
+            (Part::Method, Some(text)) => head.method = text,
+            (Part::Target, Some(text)) => loose.target = Some(text),
+            (Part::Path, Some(text)) => loose.path = Some(text),
+            (Part::Query, text) => loose.query = Some(text.unwrap_or_default()),
+            (Part::HttpHost(_), Some(text)) => head.authority = text,
+            (Part::Host(_), Some(text)) if head.authority.is_empty() => head.authority = text,
+            (Part::Scheme(_), Some(text)) => head.scheme = text,
+            (Part::Header(name, _), Some(text)) => {
+                self.held.cookies |= name == "cookie";
+                loose.headers.push((name, text));
+            }
+            (Part::Header(name, _), None) => self.held.cookies |= name == "cookie",
+            (Part::Variable(variable, _), Some(text)) => head.known.push((variable, text)),
+            // Recorded as absent.
+            _ => {}
+        }
+        position.into_iter().for_each(|position| self.held.add(position));
+        Ok(())
+    }
+
+    /// `{"name": "value", "other": ["first line", "second line"]}`
+    fn take_headers(&mut self, key: &str, value: Value, head: &mut RequestHead) -> Result<(), String> {
+        let fields = match value {
+            Value::Null => return Ok(()),
+            Value::Object(fields) => fields,
+            _ => return Err(format!("{key:?} is not an object of header fields")),
+        };
+        self.held.headers = true;
+        for (name, value) in fields {
+            let lines = match value {
+                Value::Array(lines) => lines,
+                line => vec![line],
+            };
+            let texts = lines.into_iter().filter_map(|line| text_of(&name, line).transpose());
+            let texts: Vec<String> = texts.collect::<Result<_, _>>()?;
+            if name.eq_ignore_ascii_case("host") {
+                let position = self.needs.position("host");
+                position.into_iter().for_each(|position| self.held.add(position));
+            }
+            head.add_headers(texts.into_iter().map(|text| (name.clone(), text)));
+        }
+        Ok(())
+    }
+
+    /// What a key means that no configuration has; remembers it.
+    fn learn(&mut self, key: &str) -> Part {
+        let part = match key {
+            "method" => Part::Method,
+            "headers" => Part::Headers,
+            "route_id" => Part::RouteId,
+            _ => Variable::parse(key).map_or(Part::Other, |variable| self.part_of(&variable)),
+        };
+        if self.parts.len() < KEYS_MAX {
+            self.parts.insert(key.to_owned(), part.clone());
+        }
+        part
+    }
+
+    fn part_of(&self, variable: &Variable) -> Part {
+        let position = || self.needs.position(&variable.to_string());
+        match variable {
+            Variable::RequestMethod => Part::Method,
+            Variable::RequestUri => Part::Target,
+            Variable::Uri => Part::Path,
+            Variable::Args => Part::Query,
+            Variable::Host => Part::Host(position()),
+            Variable::Header(name) => match (name.as_str(), position()) {
+                ("host", _) => Part::HttpHost(self.needs.position("host")),
+                (name, at) if at.is_some() || name == "cookie" => Part::Header(name.to_owned(), at),
+                _ => Part::Other,
+            },
+            Variable::Scheme => Part::Scheme(position()),
+            Variable::RemoteAddr => Part::Client(position()),
+            Variable::IsArgs | Variable::PathParam(_) => Part::Other,
+            other => position().map_or(Part::Other, |position| Part::Variable(other.clone(), position)),
+        }
+    }
+}
+
+fn set_target(loose: Loose, head: &mut RequestHead) -> Result<(), String> {
+    head.target = match loose {
+        Loose { target: Some(target), .. } => target,
+        Loose { path: Some(path), query: Some(query), .. } if !query.is_empty() => format!("{path}?{query}"),
+        Loose { path: Some(path), .. } => path,
+        Loose { .. } => String::new(),
+    };
+    if head.target.is_empty() {
+        return Err("no request_uri".to_owned());
+    }
+    if !head.target.starts_with('/')
+        && let Ok(line) = RequestLine::new("GET", &head.target)
+    {
+        // In absolute form the URL's host counts and not the header's (RFC 9112 section 3.2.2).
+        head.authority = line.authority.unwrap_or_default();
+        head.target = line.target;
+    }
+    Ok(())
+}
+
+/// A value as text; `None`: it is null.
+fn text_of(key: &str, value: Value) -> Result<Option<String>, String> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        Value::Number(number) => Ok(Some(number.to_string())),
+        Value::Bool(is) => Ok(Some(is.to_string())),
+        Value::Array(_) | Value::Object(_) => Err(format!("{key:?} is not text")),
+    }
+}

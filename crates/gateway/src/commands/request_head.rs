@@ -1,0 +1,260 @@
+//! A request that is on no connection: as somebody typed it, asked about it, or recorded it.
+//!
+//! It answers for its variables as a request in flight does, as far as they are known; what is not known of it is absent.
+//! Nothing is sent anywhere.
+
+use super::cli::is_token_byte;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use stillgate_proxy::{argument_of, cookie_of};
+use stillgate_route::path::{PathError, normalise, target_path};
+use stillgate_route::{HeaderName, Lookup, Method, NormalPath, Request, Variable, canonical_host};
+use stillgate_wire::split_authority;
+
+/// What is known of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RequestHead {
+    /// As written; case counts.
+    pub(crate) method: String,
+    /// `http` or `https`.
+    pub(crate) scheme: String,
+    /// Host and port, wherever they were written; empty: none.
+    pub(crate) authority: String,
+    /// Path and query.
+    pub(crate) target: String,
+    /// Name and value of each header field but `Host`, in order.
+    pub(crate) headers: Vec<(String, String)>,
+    /// After trusted proxies were believed.
+    pub(crate) client: IpAddr,
+    /// Variables that are known though what they come from is not: of the connection, single cookies and arguments.
+    pub(crate) known: Vec<(Variable, String)>,
+}
+
+/// Memory that requests reuse.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    path: Vec<u8>,
+    host: Vec<u8>,
+}
+
+impl RequestHead {
+    /// A request for nothing in particular, from nobody.
+    pub(crate) fn new(client: IpAddr) -> RequestHead {
+        RequestHead {
+            method: "GET".to_owned(),
+            scheme: "http".to_owned(),
+            authority: String::new(),
+            target: "/".to_owned(),
+            headers: Vec::new(),
+            client,
+            known: Vec::new(),
+        }
+    }
+
+    /// Takes over header fields. A `Host` among them counts unless the host is known already: in an absolute-form request
+    /// the URL's counts and not the header's (RFC 9112 section 3.2.2).
+    pub(crate) fn add_headers(&mut self, headers: impl IntoIterator<Item = (String, String)>) {
+        for (name, value) in headers {
+            if !name.eq_ignore_ascii_case("host") {
+                self.headers.push((name, value));
+            } else if self.authority.is_empty() {
+                self.authority = value;
+            }
+        }
+    }
+
+    /// The client's port.
+    pub(crate) fn set_client_port(&mut self, port: u16) {
+        self.known.push((Variable::RemotePort, port.to_string()));
+    }
+
+    /// Of every connection, and yet not known of this one.
+    pub(crate) fn not_known(&self) -> impl Iterator<Item = Variable> {
+        let of_connections = [Variable::RemotePort, Variable::ServerAddr, Variable::ServerPort];
+        of_connections.into_iter().filter(|variable| self.known(variable).is_none())
+    }
+
+    /// Why no such request reaches a route: it would be refused before one is sought. A sentence for whoever made it up.
+    pub(crate) fn flaw(&self) -> Option<String> {
+        let RequestHead { method, scheme, authority, target, .. } = self;
+        if method.is_empty() || !method.bytes().all(is_token_byte) {
+            return Some(format!("\"{}\" is not a method", method.escape_debug()));
+        }
+        if let Some(wrong) = target.chars().find(|c| c.is_whitespace() || c.is_control()) {
+            return Some(format!("\"{}\" holds {wrong:?}, which no request line does", target.escape_debug()));
+        }
+        if !target.starts_with('/') && !self.is_unrouted() {
+            return Some(format!("\"{target}\" is neither a path nor an http or https URL"));
+        }
+        if !authority.is_empty() && split_authority(authority.as_bytes()).is_none() {
+            return Some(format!("\"{}\" is not a host", authority.escape_debug()));
+        }
+        if let Some((name, _)) =
+            self.headers.iter().find(|(_, value)| value.chars().any(|c| c.is_control() && c != '\t'))
+        {
+            return Some(format!("the value of \"{}\" holds a control character", name.escape_debug()));
+        }
+        match scheme.as_str() {
+            "http" | "https" => None,
+            _ => Some(format!("\"{}\" is neither http nor https", scheme.escape_debug())),
+        }
+    }
+
+    /// Whether it asks for no path: `OPTIONS *` and `CONNECT host:port`, which no route takes.
+    pub(crate) fn is_unrouted(&self) -> bool {
+        match self.method.as_str() {
+            "OPTIONS" => self.target == "*",
+            "CONNECT" => !self.target.starts_with('/') && split_authority(self.target.as_bytes()).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Our address of the connection.
+    pub(crate) fn set_server(&mut self, server: SocketAddr) {
+        self.known.push((Variable::ServerAddr, server.ip().to_string()));
+        self.known.push((Variable::ServerPort, server.port().to_string()));
+    }
+
+    /// The server name of the TLS handshake: the one given, where it is empty none, else that of a client which connects to the
+    /// host it asks for. An error is a sentence for the user.
+    pub(crate) fn set_sni(&mut self, given: Option<&str>) -> Result<(), String> {
+        if self.scheme != "https" {
+            return match given {
+                Some(_) => Err("only a request through TLS has a server name; write the URL with https://".to_owned()),
+                None => Ok(()),
+            };
+        }
+        let asked = given.unwrap_or(&self.authority);
+        let mut buffer = Vec::new();
+        let name = String::from_utf8_lossy(canonical_host(asked.as_bytes(), &mut buffer)).into_owned();
+        match given {
+            _ if name.is_empty() => return Ok(()),
+            None if is_address(&name) => return Ok(()),
+            Some(given) if is_address(given) => {
+                return Err(format!("\"{given}\" is an address, which no client asks for by name"));
+            }
+            Some(given) if split_authority(given.as_bytes()).is_none() => {
+                return Err(format!("\"{}\" is not a host", given.escape_debug()));
+            }
+            _ => {}
+        }
+        self.known.push((Variable::SslServerName, name));
+        Ok(())
+    }
+
+    /// Calls `then` with what routes are matched against; fails where the path has no normal form.
+    pub(crate) fn with_request<R>(
+        &self,
+        buffers: &mut Buffers,
+        then: impl FnOnce(&Request<'_>) -> R,
+    ) -> Result<R, PathError> {
+        let path = normalise(target_path(self.target.as_bytes()).0, &mut buffers.path)?;
+        let host = canonical_host(self.authority.as_bytes(), &mut buffers.host);
+        let vars = Vars { head: self, host, path };
+        let method = Method::from_bytes(self.method.as_bytes());
+        Ok(then(&Request { method, host, path, client: self.client, vars: &vars }))
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        target_path(self.target.as_bytes()).1
+    }
+
+    fn argument(&self, name: &str) -> Option<&[u8]> {
+        argument_of(self.query()?, name)
+    }
+
+    fn lines<'a, 'n>(&'a self, name: &'n str) -> impl Iterator<Item = &'a str> + use<'a, 'n> {
+        let same = move |(field, _): &&(String, String)| field.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(same).map(|(_, value)| value.as_str())
+    }
+
+    fn header<'b>(&'b self, name: &HeaderName, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let mut lines = self.lines(name.as_str());
+        let first = lines.next()?;
+        buffer.clear();
+        buffer.extend_from_slice(first.as_bytes());
+        for line in lines {
+            buffer.extend_from_slice(b", ");
+            buffer.extend_from_slice(line.as_bytes());
+        }
+        Some(buffer)
+    }
+
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        cookie_of(self.lines("cookie").map(str::as_bytes), name)
+    }
+
+    fn known(&self, variable: &Variable) -> Option<&[u8]> {
+        self.known.iter().find(|(known, _)| known == variable).map(|(_, value)| value.as_bytes())
+    }
+}
+
+/// A request's variables.
+struct Vars<'a> {
+    head: &'a RequestHead,
+    /// Canonical.
+    host: &'a [u8],
+    path: NormalPath<'a>,
+}
+
+impl Lookup for Vars<'_> {
+    fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let head = self.head;
+        match variable {
+            Variable::Uri => Some(self.path.bytes()),
+            Variable::RequestUri => Some(head.target.as_bytes()),
+            Variable::Args => head.query(),
+            Variable::IsArgs => Some(match head.query() {
+                Some(query) if !query.is_empty() => b"?",
+                _ => b"",
+            }),
+            Variable::Host => Some(self.host),
+            Variable::RequestMethod => Some(head.method.as_bytes()),
+            Variable::Scheme => Some(head.scheme.as_bytes()),
+            Variable::ServerProtocol => Some(head.known(variable).unwrap_or(b"HTTP/1.1")),
+            Variable::RemoteAddr => Some(written(buffer, head.client)),
+            Variable::PeerAddr => Some(match head.known(variable) {
+                Some(peer) => peer,
+                None => written(buffer, head.client),
+            }),
+            // Of a connection, of which no more is known than what was recorded.
+            Variable::RemotePort
+            | Variable::ServerAddr
+            | Variable::ServerPort
+            | Variable::SslServerName
+            | Variable::Ssl(_) => head.known(variable),
+            Variable::Arg(name) => head.argument(name).or_else(|| head.known(variable)),
+            Variable::Header(name) if name.as_str() == "host" => match head.authority.is_empty() {
+                true => None,
+                false => Some(head.authority.as_bytes()),
+            },
+            Variable::Header(name) => head.header(name, buffer),
+            Variable::Cookie(name) => head.cookie(name).or_else(|| head.known(variable)),
+            // The matcher knows these itself.
+            Variable::PathParam(_) => None,
+        }
+    }
+
+    fn is_known(&self, variable: &Variable) -> bool {
+        self.head.not_known().all(|not_known| not_known != *variable)
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        if !self.head.authority.is_empty() {
+            visit(b"host", self.head.authority.as_bytes());
+        }
+        for (name, value) in &self.head.headers {
+            visit(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
+
+fn is_address(host: &str) -> bool {
+    host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
+}
+
+fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
+}

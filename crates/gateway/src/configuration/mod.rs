@@ -1,0 +1,10 @@
+//! From where the configuration comes to what is served: finding, reading and watching its files, and reloading it.
+
+pub(crate) mod environment;
+pub(crate) mod names;
+pub(crate) mod reading;
+pub(crate) mod reads;
+pub(crate) mod reload;
+pub(crate) mod source;
+pub(crate) mod tls_material;
+pub(crate) mod watch;

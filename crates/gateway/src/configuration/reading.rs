@@ -1,0 +1,177 @@
+//! A reload's first step: the text of the configuration, read and validated, and the certificates that it names.
+
+use super::source::ConfigSource;
+use super::tls_material;
+use crate::acme;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_config::{Errors, Loaded, Reader, Text};
+use stillgate_tls::Material;
+use tracing::{debug, warn};
+
+/// How reading ended.
+pub(crate) enum Read {
+    /// The text is the one that was looked at last, and so are the files that it names.
+    Unchanged,
+    /// Everything is valid.
+    Good(Candidate),
+    /// It is not, or there is none.
+    Refused {
+        /// Of the text, where there is one.
+        digest: Option<String>,
+        /// One line per finding.
+        errors: Vec<String>,
+    },
+}
+
+/// What became of a look at the configuration.
+pub(crate) struct Look {
+    /// Of the text, and of the certificates that it names.
+    pub(crate) read: Read,
+    /// The certificates of what is served, where they are others by now and what was read is not to take its place.
+    pub(crate) renewed: Option<Arc<Material>>,
+}
+
+/// What could be served.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) tls: Arc<Material>,
+    /// What of the certificates its author should know.
+    pub(crate) tls_warnings: Vec<String>,
+}
+
+/// Reads one configuration after the other.
+#[derive(Default)]
+pub(crate) struct Reading {
+    reader: Reader,
+    /// What became of the last text that was valid.
+    last: Option<Last>,
+    /// Why certificates that are served were not read anew when they were looked at last, which has been told.
+    stays: Vec<String>,
+}
+
+struct Last {
+    loaded: Arc<Loaded>,
+    /// Why its certificates cannot be used; empty where they can.
+    errors: Vec<String>,
+}
+
+impl Reading {
+    /// Goes on from what was read at the start.
+    pub(crate) fn new(reader: Reader, loaded: Arc<Loaded>) -> Reading {
+        Reading { reader, last: Some(Last { loaded, errors: Vec::new() }), stays: Vec::new() }
+    }
+
+    /// Reads and validates what `source` holds now, unless its digest is `unless` and its certificates are the `served` ones.
+    /// It takes long.
+    pub(crate) fn look(&mut self, source: &ConfigSource, unless: Option<&str>, served: &Candidate) -> Look {
+        let read = self.read(source, unless, &served.tls);
+        let digest = &served.loaded.config.digest;
+        let is_whole =
+            self.last.as_ref().is_some_and(|last| last.loaded.config.digest == *digest && last.errors.is_empty());
+        let renewed = match &read {
+            Read::Good(_) => None,
+            // These certificates have been looked at just now.
+            Read::Unchanged if is_whole => None,
+            Read::Unchanged | Read::Refused { .. } => self.renewed(served),
+        };
+        Look { read, renewed }
+    }
+
+    /// Looks at the certificates of what is served only: what was read is not to take its place.
+    pub(crate) fn look_at_served(&mut self, served: &Candidate) -> Look {
+        Look { read: Read::Unchanged, renewed: self.renewed(served) }
+    }
+
+    fn read(&mut self, source: &ConfigSource, unless: Option<&str>, served: &Material) -> Read {
+        let began = Instant::now();
+        let text = match source.read() {
+            Ok(text) => text,
+            Err(error) => {
+                return Read::Refused { digest: None, errors: vec![error.to_string()] };
+            }
+        };
+        let (bytes, read_ms) = (text.len(), millis(began));
+        let text = Text::new(text);
+        let digest = text.digest().to_owned();
+        if unless == Some(&digest) {
+            return self.look_at_certificates(served);
+        }
+        let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
+        let parsed = source.parse_next(&mut self.reader, text);
+        let parse_ms = millis(began) - read_ms - digest_ms;
+        debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
+        match parsed {
+            Ok(loaded) => self.with_certificates(loaded, served),
+            Err(errors) => {
+                self.last = None;
+                Read::Refused { digest: Some(digest), errors: lines(&errors) }
+            }
+        }
+    }
+
+    /// The text is the same as before.
+    fn look_at_certificates(&mut self, served: &Material) -> Read {
+        // Of a text that is refused it does not matter what files it names.
+        let Some(Last { loaded, errors: before }) = self.last.take() else { return Read::Unchanged };
+        match self.with_certificates(loaded, served) {
+            Read::Good(candidate) if before.is_empty() && candidate.tls.is_same(served) => Read::Unchanged,
+            Read::Refused { errors, .. } if errors == before => Read::Unchanged,
+            other => other,
+        }
+    }
+
+    fn with_certificates(&mut self, loaded: Arc<Loaded>, served: &Material) -> Read {
+        let began = Instant::now();
+        let material = tls_material::load(&loaded.config, Some(served));
+        debug!(tls_ms = millis(began), "certificates read");
+        let (read, errors) = match material {
+            Ok((tls, warnings)) => {
+                // Before it is watched.
+                acme::prepare(&loaded.config);
+                let tls_warnings = warnings.iter().map(ToString::to_string).collect();
+                (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings }), Vec::new())
+            }
+            Err(refused) => {
+                let errors: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
+                (Read::Refused { digest: Some(loaded.config.digest.clone()), errors: errors.clone() }, errors)
+            }
+        };
+        self.last = Some(Last { loaded, errors });
+        read
+    }
+
+    /// The certificates of what is served, if some are others by now: neither a mistake in the text nor a file that is broken
+    /// must keep one that was renewed from clients until the one before has ended.
+    fn renewed(&mut self, served: &Candidate) -> Option<Arc<Material>> {
+        let (tls, problems) = tls_material::renew(&served.loaded.config, &served.tls);
+        let stays: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        for problem in stays.iter().filter(|problem| !self.stays.contains(problem)) {
+            warn!("what was read before goes on being used: {problem}");
+        }
+        self.stays = stays;
+        (!tls.is_same(&served.tls)).then_some(tls)
+    }
+
+    /// The files besides the configuration's own whose change may change what is read.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config))
+    }
+}
+
+/// Findings as one line each.
+pub(crate) fn lines(errors: &Errors) -> Vec<String> {
+    let file = errors.file.as_deref();
+    let mut lines: Vec<String> = errors.diagnostics.iter().map(|diagnostic| diagnostic.in_file(file)).collect();
+    if errors.omitted > 0 {
+        lines.push(format!("and {} more", errors.omitted));
+    }
+    lines
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}

@@ -1,0 +1,482 @@
+//! From a changed file or a changed DNS answer to a published Plan, one step at a time.
+//!
+//! Nothing is swapped in before it is whole: read and validated, its new names resolved, compiled. What takes long runs
+//! on a thread of its own, so that the control loop goes on answering meanwhile; what comes in during a step is
+//! remembered (not queued: ten touches of the file are one reload) and done next. A file that is refused changes nothing
+//! but what the status says.
+//!
+//! ```text
+//!  request() ──▶ Reading ──▶ Resolving ──▶ Building ──▶ publish ──▶ Idle
+//!                  │ refused or unchanged      │ refused             ▲
+//!                  └───────────────────────────┴─────────────────────┘
+//!  a name's addresses changed ───────────▶ Building ──▶ publish, under the same generation
+//!  certificates changed beside what is refused ──┘
+//! ```
+
+use super::names;
+use super::reading::{Candidate, Look, Read, Reading};
+use super::source::ConfigSource;
+use super::tls_material;
+use crate::admin::access::Access;
+use crate::admin::server::Served;
+use crate::admin::status::{ConfigStatus, LastError, now_rfc3339};
+use crate::control::background;
+use crate::control::restart::needs_restart;
+use crate::control::retired::{Garbage, Retired};
+use crate::metering::logging::Logging;
+use crate::metering::metrics::{Metering, Next};
+use crate::metering::own_metrics::ReloadTimes;
+use crate::metering::process_stats::now_unix_ms;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_config::{Gateway, Loaded};
+use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
+use stillgate_tls::Material;
+use stillgate_upstream::{Change, Resolver};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+/// What new names get to be resolved in before a configuration is published without their addresses.
+pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What of the process follows a reload besides the Plan.
+pub(crate) struct Reloadable {
+    /// Takes over `gateway.log.level`.
+    pub(crate) logging: Logging,
+    /// Takes over the keys of `gateway.admin` that say who is admitted.
+    pub(crate) admin_access: watch::Sender<Access>,
+    /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
+    pub(crate) metering: Option<Metering>,
+}
+
+/// Owns the configuration that is served, and all that leads to the next one.
+pub(crate) struct Reloader {
+    source: ConfigSource,
+    plans: Arc<PlanCell>,
+    resolver: Resolver,
+    reloadable: Reloadable,
+    served: Arc<Loaded>,
+    /// The certificates that `served` is served with.
+    tls: Arc<Material>,
+    /// When these end.
+    certificate_ends: Arc<BTreeMap<String, i64>>,
+    /// `None`: it is at work.
+    reading: Option<Box<Reading>>,
+    /// The files besides the configuration's own that may change what is read.
+    files: BTreeSet<PathBuf>,
+    /// What the process was started with; some of it holds until its end.
+    started: Gateway,
+    /// The keys that differ from it, and so wait for the next start.
+    pending_restart: Vec<&'static str>,
+    loaded_at: String,
+    last_error: Option<LastError>,
+    times: ReloadTimes,
+    /// Digest of the text that was last looked at, good or bad. `None`: it could not be read.
+    looked_at: Option<String>,
+    work: Work,
+    wanted: Wanted,
+    retired: Retired,
+    /// What nobody uses any more, to be freed where that takes no time from anybody.
+    garbage: Garbage,
+}
+
+/// What is under way.
+enum Work {
+    Idle,
+    Reading(JoinHandle<(Box<Reading>, Look)>),
+    Resolving { next: Candidate, until: Instant },
+    Building(JoinHandle<Built>, Option<Next>),
+}
+
+/// What building comes to.
+type Built = (Candidate, Result<Arc<Plan>, PlanError>);
+
+/// What is to be done after that.
+#[derive(Default)]
+struct Wanted {
+    /// The file is to be looked at; `Some(true)`: and published even if it is the same.
+    reload: Option<bool>,
+    /// The certificates of what is served are to be looked at: what was to take its place is not published.
+    certificates: bool,
+    /// Addresses, or certificates, changed since the last build began.
+    parts: bool,
+}
+
+/// What can happen to a [`Reloader`].
+pub(crate) enum Step {
+    /// Reading has ended.
+    Read(Result<(Box<Reading>, Look), JoinError>),
+    /// New names are resolved, or their time is up.
+    NamesSettled,
+    /// Building has ended.
+    Built(Result<Built, JoinError>),
+    /// A name has other addresses.
+    AddressesChanged(Change),
+}
+
+impl Reloader {
+    /// Begins with what `plans` holds, which was built from `served`.
+    pub(crate) fn new(
+        source: ConfigSource,
+        reading: Reading,
+        served: Candidate,
+        plans: Arc<PlanCell>,
+        resolver: Resolver,
+        reloadable: Reloadable,
+    ) -> Reloader {
+        let Candidate { loaded: served, tls, .. } = served;
+        Reloader {
+            source,
+            plans,
+            resolver,
+            reloadable,
+            started: served.config.gateway.clone(),
+            looked_at: Some(served.config.digest.clone()),
+            pending_restart: Vec::new(),
+            served,
+            certificate_ends: ends(&tls),
+            tls,
+            files: reading.files(),
+            reading: Some(Box::new(reading)),
+            loaded_at: now_rfc3339(),
+            last_error: None,
+            times: ReloadTimes::now(),
+            work: Work::Idle,
+            wanted: Wanted::default(),
+            retired: Retired::default(),
+            garbage: Garbage::default(),
+        }
+    }
+
+    /// The `gateway:` section that holds now.
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.served.config.gateway
+    }
+
+    /// That which the process was started with, and some of which holds until its end.
+    pub(crate) fn started(&self) -> &Gateway {
+        &self.started
+    }
+
+    /// The keys of what is served that wait for the next start.
+    pub(crate) fn pending_restart(&self) -> &[&'static str] {
+        &self.pending_restart
+    }
+
+    /// The files to be watched besides the configuration's own.
+    pub(crate) fn files(&self) -> &BTreeSet<PathBuf> {
+        &self.files
+    }
+
+    /// What is served right now.
+    pub(crate) fn served(&self) -> Served {
+        Served { plan: self.plans.load(), loaded: self.served.clone() }
+    }
+
+    /// The configuration that is served, with its certificates.
+    pub(crate) fn candidate(&self) -> Candidate {
+        Candidate { loaded: self.served.clone(), tls: self.tls.clone(), tls_warnings: Vec::new() }
+    }
+
+    /// When the certificates that are served end, in seconds since 1970, by the ids of their entries; the same one until they
+    /// are others.
+    pub(crate) fn certificate_ends(&self) -> &Arc<BTreeMap<String, i64>> {
+        &self.certificate_ends
+    }
+
+    /// Where workers find the Plan.
+    pub(crate) fn plans(&self) -> &Arc<PlanCell> {
+        &self.plans
+    }
+
+    /// For the metrics.
+    pub(crate) fn times(&self) -> ReloadTimes {
+        self.times
+    }
+
+    /// For the status page.
+    pub(crate) fn status(&self) -> ConfigStatus {
+        let plan = self.plans.load();
+        ConfigStatus {
+            generation: plan.generation,
+            digest: plan.digest.clone(),
+            loaded_at: self.loaded_at.clone(),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// The metrics; `None`: there are none.
+    pub(crate) fn metering(&mut self) -> Option<&mut Metering> {
+        self.reloadable.metering.as_mut()
+    }
+
+    /// Ends with what only the end of the process takes away.
+    pub(crate) fn take_metering(&mut self) -> Option<Metering> {
+        self.reloadable.metering.take()
+    }
+
+    /// Wants the file to be looked at; where `even_if_same`, also published if it is the same.
+    pub(crate) fn request(&mut self, even_if_same: bool) {
+        let before = self.wanted.reload.unwrap_or(false);
+        self.wanted.reload = Some(before || even_if_same);
+        self.begin();
+    }
+
+    /// Waits for the next thing to happen; where `is_held`, nothing is published. May be cancelled without losing anything.
+    pub(crate) async fn next(&mut self, is_held: bool) -> Step {
+        let resolver = &mut self.resolver;
+        match &mut self.work {
+            Work::Idle => Step::AddressesChanged(resolver.next_change().await),
+            Work::Reading(task) => tokio::select! {
+                read = task => Step::Read(read),
+                change = resolver.next_change() => Step::AddressesChanged(change),
+            },
+            Work::Resolving { until, .. } => {
+                let left = until.saturating_duration_since(Instant::now());
+                // Who is still without addresses is told when it is published.
+                let _unresolved = resolver.resolve_all(left).await;
+                Step::NamesSettled
+            }
+            Work::Building(task, _) => tokio::select! {
+                built = task, if !is_held => Step::Built(built),
+                change = resolver.next_change() => Step::AddressesChanged(change),
+            },
+        }
+    }
+
+    /// Takes in what happened and begins what follows from it.
+    pub(crate) fn handle(&mut self, step: Step) {
+        match step {
+            Step::Read(Ok((reading, look))) => {
+                self.files = reading.files();
+                self.files.append(&mut tls_material::files(&self.served.config));
+                self.reading = Some(reading);
+                self.take_read(look.read);
+                if let Some(tls) = look.renewed {
+                    info!("certificates renewed; the configuration stays the one before");
+                    self.set_certificates(tls);
+                    self.wanted.parts = true;
+                }
+            }
+            Step::Built(Ok((next, built))) => self.take_built(next, built),
+            Step::Read(Err(error)) => {
+                self.work = Work::Idle;
+                self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
+            }
+            Step::Built(Err(error)) => {
+                self.work = Work::Idle;
+                self.give_up(vec![format!("compiling failed, which is a bug: {error}")]);
+            }
+            Step::NamesSettled => {
+                if let Work::Resolving { next, .. } = std::mem::replace(&mut self.work, Work::Idle) {
+                    let generation = self.plans.load().generation + 1;
+                    self.build(generation, next);
+                }
+            }
+            Step::AddressesChanged(change) => {
+                info!(name = change.name, addresses = ?change.addresses, "addresses changed");
+                self.wanted.parts = true;
+            }
+        }
+        self.retired.sort_out(&mut self.garbage);
+        self.begin();
+    }
+
+    /// Begins what is wanted, unless something is under way.
+    fn begin(&mut self) {
+        if !matches!(self.work, Work::Idle) {
+            return;
+        }
+        let reload = self.wanted.reload.take();
+        if std::mem::take(&mut self.wanted.certificates) || reload.is_some() {
+            let (source, looked_at) = (self.source.clone(), self.looked_at.clone());
+            // One that was lost to a bug leaves the next one to begin anew.
+            let mut reading = self.reading.take().unwrap_or_default();
+            let served = self.candidate();
+            self.work = Work::Reading(spawn_blocking(move || {
+                let look = background::run(|| match reload {
+                    Some(true) => reading.look(&source, None, &served),
+                    Some(false) => reading.look(&source, looked_at.as_deref(), &served),
+                    None => reading.look_at_served(&served),
+                });
+                (reading, look)
+            }));
+        } else if self.wanted.parts {
+            let generation = self.plans.load().generation;
+            let served = self.candidate();
+            self.build(generation, served);
+        }
+    }
+
+    fn take_read(&mut self, read: Read) {
+        self.work = Work::Idle;
+        match read {
+            Read::Unchanged => debug!("configuration unchanged"),
+            Read::Refused { digest, errors } => {
+                self.looked_at = digest;
+                self.refuse(errors);
+            }
+            Read::Good(next) => {
+                let loaded = &next.loaded;
+                self.looked_at = Some(loaded.config.digest.clone());
+                for warning in &loaded.warnings {
+                    warn!("{}", warning.in_file(self.source.name().as_deref()));
+                }
+                for warning in &next.tls_warnings {
+                    warn!("{warning}");
+                }
+                // The names of what is served are kept until it is replaced.
+                let mut names = names::of(&loaded.config);
+                names.append(&mut names::of(&self.served.config));
+                self.resolver.set_names(names);
+                self.work = Work::Resolving { next, until: Instant::now() + NAMES_TIMEOUT };
+            }
+        }
+    }
+
+    fn build(&mut self, generation: u64, next_served: Candidate) {
+        self.wanted.parts = false;
+        let config = &next_served.loaded.config;
+        let addresses = names::addresses(&self.resolver, config);
+        let previous = self.plans.load();
+        let metering = self.reloadable.metering.as_ref();
+        let next = match metering.map(|metering| metering.next(config.gateway.metrics.as_ref())).transpose() {
+            Ok(next) => next,
+            Err(error) => return self.give_up(vec![format!("gateway.metrics: {error}")]),
+        };
+        let recorded = next.as_ref().map(Next::plan);
+        let garbage = std::mem::take(&mut self.garbage);
+        let task = spawn_blocking(move || {
+            let plan = background::run(|| {
+                let began = Instant::now();
+                drop(garbage);
+                let free_ms = millis(began);
+                let Candidate { loaded, tls, .. } = &next_served;
+                let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded, Some(tls));
+                debug!(free_ms, build_ms = millis(began) - free_ms, "plan built");
+                plan
+            });
+            (next_served, plan.map(Arc::new))
+        });
+        self.work = Work::Building(task, next);
+    }
+
+    fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>) {
+        let next = match std::mem::replace(&mut self.work, Work::Idle) {
+            Work::Building(_, next) => next,
+            _ => None,
+        };
+        match built {
+            Ok(plan) => {
+                let reloaded = plan.generation != self.plans.load().generation;
+                let replaced = self.plans.publish(plan.clone());
+                if plan.has_route_cache() != replaced.has_route_cache() {
+                    tell_route_cache(&plan);
+                }
+                let number = self.retired.push(replaced.clone());
+                if let Some((metering, next)) = self.reloadable.metering.as_mut().zip(next)
+                    && let Err(error) = metering.published(next, &plan, &replaced, number)
+                {
+                    warn!("gateway.metrics: {error}");
+                }
+                if reloaded {
+                    self.take_over(candidate);
+                }
+            }
+            Err(error) => self.give_up(error.to_string().lines().map(str::to_owned).collect()),
+        }
+    }
+
+    /// A configuration that was valid is not published all the same.
+    fn give_up(&mut self, errors: Vec<String>) {
+        // While its names were resolved, changes were not told one by one.
+        self.wanted.parts = true;
+        self.wanted.certificates = true;
+        self.resolver.set_names(names::of(&self.served.config));
+        self.refuse(errors);
+    }
+
+    /// What follows once a new configuration is published.
+    fn take_over(&mut self, Candidate { loaded, tls, .. }: Candidate) {
+        let config = &loaded.config;
+        self.set_certificates(tls);
+        self.loaded_at = now_rfc3339();
+        self.last_error = None;
+        self.times = ReloadTimes::now();
+        self.resolver.set_names(names::of(config));
+        info!(
+            generation = self.plans.load().generation,
+            digest = config.digest,
+            routes = config.routes.len(),
+            upstreams = config.upstreams.len(),
+            "configuration published"
+        );
+        names::warn_unresolved(&self.resolver);
+        let (old, new) = (&self.served.config.gateway, &config.gateway);
+        if old.log.level != new.log.level
+            && let Err(error) = self.reloadable.logging.set_level(&new.log.level)
+        {
+            warn!("{error}");
+        }
+        self.reloadable.admin_access.send_replace(Access::of(new));
+        self.pending_restart = needs_restart(&self.started, new);
+        for key in &self.pending_restart {
+            warn!("{key} differs from what the gateway was started with; takes effect at the next start");
+        }
+        self.garbage.configs.push(std::mem::replace(&mut self.served, loaded));
+    }
+
+    fn set_certificates(&mut self, tls: Arc<Material>) {
+        self.certificate_ends = ends(&tls);
+        self.tls = tls;
+    }
+
+    fn refuse(&mut self, errors: Vec<String>) {
+        error!("configuration refused; the one before goes on serving");
+        for line in &errors {
+            error!("{line}");
+        }
+        self.last_error = Some(LastError { at: now_rfc3339(), errors });
+        self.times.last_unix_ms = now_unix_ms();
+    }
+
+    /// Frees Plans that no worker holds any more, here and not in the worker that was the last, and ends the series of what
+    /// only they had; to be called now and then.
+    pub(crate) fn sweep(&mut self) {
+        self.retired.sort_out(&mut self.garbage);
+        // Otherwise the next build frees it, on its thread.
+        if matches!(self.work, Work::Idle) && !self.garbage.is_empty() {
+            let garbage = std::mem::take(&mut self.garbage);
+            // It ends by itself; nobody has to wait for it.
+            drop(spawn_blocking(move || background::run(|| drop(garbage))));
+        }
+        if let Some(metering) = &mut self.reloadable.metering {
+            metering.settle(self.retired.oldest());
+        }
+    }
+}
+
+fn ends(tls: &Material) -> Arc<BTreeMap<String, i64>> {
+    Arc::new(tls.expiries().map(|(id, end)| (id.to_owned(), end)).collect())
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Tells whether routes are cached, and why.
+pub(crate) fn tell_route_cache(plan: &Plan) {
+    let cost = plan.match_cost();
+    let ns = |of: fn(&MatchCost) -> f64| cost.map(|cost| of(cost).round() as u64);
+    info!(
+        used = plan.has_route_cache(),
+        match_ns = ns(|cost| cost.matcher_ns),
+        hit_ns = ns(|cost| cost.hit_ns),
+        miss_ns = ns(|cost| cost.miss_ns),
+        "route cache"
+    );
+}

@@ -1,0 +1,130 @@
+//! Where the configuration comes from: finding the file, reading it, and its text's way through the loader.
+//!
+//! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
+//! argument that cannot be used, a file that is wrong is a finding.
+
+use rustix::fs::OFlags;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded, Reader, Text};
+
+/// Where `run` looks unless it is told, in this order.
+pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
+
+/// What a configuration is read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ConfigSource {
+    /// A file, which may change.
+    File(PathBuf),
+    /// Text that is built in; it never changes.
+    Text(String),
+}
+
+/// Why there is no text.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// No file was named, and none is where they are looked for.
+    NotFound,
+    /// It cannot be read.
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::NotFound => write!(
+                f,
+                "no configuration file; tried {}. Name one with --config FILE, or try `stillgate demo`",
+                DEFAULT_FILES.join(" and ")
+            ),
+            ReadError::Unreadable { file, error } => {
+                write!(f, "cannot read {}: {error}", file.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl ConfigSource {
+    /// The file that was named, or the first of [`DEFAULT_FILES`] that exists.
+    pub(crate) fn find(named: Option<PathBuf>) -> Result<ConfigSource, ReadError> {
+        named
+            .or_else(|| DEFAULT_FILES.map(PathBuf::from).into_iter().find(|file| file.exists()))
+            .map(ConfigSource::File)
+            .ok_or(ReadError::NotFound)
+    }
+
+    /// The text; of a file, at most one byte more than the loader takes.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, ReadError> {
+        match self {
+            ConfigSource::File(file) => {
+                read_bounded(file, FILE_BYTES_MAX).map_err(|error| ReadError::Unreadable { file: file.clone(), error })
+            }
+            ConfigSource::Text(text) => Ok(text.clone().into_bytes()),
+        }
+    }
+
+    /// Validates what was read. Errors name the file.
+    pub(crate) fn parse(&self, text: &[u8]) -> Result<Loaded, Errors> {
+        self.parse_with(text, &environment)
+    }
+
+    /// [`ConfigSource::parse`] with the environment of another process.
+    pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
+        stillgate_config::load(text, lookup).map_err(|errors| self.named(errors))
+    }
+
+    /// [`ConfigSource::parse`] where other texts came before, in proportion to what changed since.
+    pub(crate) fn parse_next(&self, reader: &mut Reader, text: Text) -> Result<Arc<Loaded>, Errors> {
+        reader.load(text, &environment).map_err(|errors| self.named(errors))
+    }
+
+    /// Line and column of a key in what was read and validated.
+    pub(crate) fn locate(text: &[u8], path: &str) -> Option<(u32, u32)> {
+        stillgate_config::locate(text, &environment, path)
+    }
+
+    fn named(&self, errors: Errors) -> Errors {
+        Errors { file: self.name(), ..errors }
+    }
+
+    /// The file's name as findings show it.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.file().map(|file| file.display().to_string())
+    }
+
+    /// The file, where it is one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            ConfigSource::File(file) => Some(file),
+            ConfigSource::Text(_) => None,
+        }
+    }
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A file's bytes, at most one more than `bytes_max`.
+pub(crate) fn read_bounded(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    // Opening a FIFO waits for a writer unless it is told not to; a reload that waits would be the last one.
+    let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
+    let metadata = opened.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::with_capacity((metadata.len() as usize).min(bytes_max) + 1);
+    opened.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

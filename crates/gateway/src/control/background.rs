@@ -1,0 +1,126 @@
+//! Runs a reload's work where it takes no core from a worker.
+//!
+//! A niced thread still keeps a core until its time slice is over, milliseconds in which a worker waits; one of the idle
+//! policy gives it up at once. But on a machine whose cores are all busy an idle thread gets a few thousandths of one. So
+//! work begins idle, and where it is not done after [`PATIENCE`] it goes on merely niced. Not every process may leave the
+//! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is niced: a
+//! worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
+
+use super::start::CONTROL_NICE;
+use std::sync::LazyLock;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+use thread_priority::unix::{
+    NormalThreadSchedulePolicy, ThreadId, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
+use thread_priority::{ThreadPriority, ThreadPriorityValue};
+
+/// What idle work gets before it is taken for starved.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Of the crate's scale of 100, what it makes [`CONTROL_NICE`]; a test checks that.
+const CONTROL_PRIORITY: u8 = 22;
+
+/// Does `work`, on a thread of its own where that may begin idle, and waits for it.
+pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    static CAN_RETURN: LazyLock<bool> = LazyLock::new(can_return);
+    if !*CAN_RETURN {
+        return work();
+    }
+    let mut work = Some(work);
+    let mut take = || work.take().expect("it is taken once, by the thread or where there is none");
+    let ran = thread::scope(|scope| {
+        let (begin, begun) = mpsc::sync_channel(1);
+        let (end, ended) = mpsc::sync_channel(1);
+        let take = &mut take;
+        let (go, gone) = mpsc::sync_channel::<()>(1);
+        let idle = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
+            // Whoever waits has not gone: it waits for this thread's end.
+            let _ = begin.send(thread_native_id());
+            let _ = gone.recv();
+            let result = take()();
+            let _ = end.send(());
+            result
+        });
+        let idle = idle.ok()?;
+        // From here, where there is a core for it: an idle thread might not even come to say that it has begun.
+        if let Ok(thread) = begun.recv() {
+            set_policy(thread, NormalThreadSchedulePolicy::Idle);
+            drop(go);
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                set_policy(thread, NormalThreadSchedulePolicy::Other);
+            }
+        }
+        Some(idle.join())
+    });
+    match ran {
+        Some(Ok(result)) => result,
+        Some(Err(panic)) => std::panic::resume_unwind(panic),
+        None => take()(),
+    }
+}
+
+/// Whether a thread may leave the idle policy again: tried with one that does nothing.
+fn can_return() -> bool {
+    thread::scope(|scope| {
+        let (begin, begun) = mpsc::sync_channel(1);
+        let (end, ended) = mpsc::sync_channel::<()>(1);
+        let tried = thread::Builder::new().name("control-idle".to_owned()).spawn_scoped(scope, move || {
+            // As above.
+            let _ = begin.send(thread_native_id());
+            let _ = ended.recv();
+        });
+        let can = tried.is_ok()
+            && begun.recv().is_ok_and(|thread| {
+                set_policy(thread, NormalThreadSchedulePolicy::Idle)
+                    && set_policy(thread, NormalThreadSchedulePolicy::Other)
+            });
+        drop(end);
+        can
+    })
+}
+
+/// Gives a thread a policy; false where that is refused. The calling thread's niceness becomes the control thread's, which it
+/// should be already.
+fn set_policy(thread: ThreadId, policy: NormalThreadSchedulePolicy) -> bool {
+    let priority = match policy {
+        // Niceness has no meaning in it, and the crate knows none; what it sets instead is put right below.
+        NormalThreadSchedulePolicy::Idle => ThreadPriority::Min,
+        _ => ThreadPriorityValue::try_from(CONTROL_PRIORITY).map_or(ThreadPriority::Min, ThreadPriority::Crossplatform),
+    };
+    let set = set_thread_priority_and_policy(thread, priority, ThreadSchedulePolicy::Normal(policy));
+    // The crate changes the niceness after the policy, to a lower one for the idle policy, which may be refused: that is
+    // no failure.
+    let _ = rustix::process::setpriority_process(None, CONTROL_NICE);
+    set.is_ok() || policy == NormalThreadSchedulePolicy::Idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+    use thread_priority::unix::thread_schedule_policy;
+
+    #[test]
+    fn the_work_is_done() {
+        assert_eq!(run(|| 7), 7);
+    }
+
+    #[test]
+    fn nothing_stays_idle_for_long() {
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        let policies = run(|| {
+            let first = thread_schedule_policy().unwrap();
+            let began = Instant::now();
+            while thread_schedule_policy().unwrap() == idle && began.elapsed() < 100 * PATIENCE {
+                thread::yield_now();
+            }
+            (first, thread_schedule_policy().unwrap())
+        });
+        let other = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other);
+        // A process that may not leave the policy does not take it.
+        assert!([idle, other].contains(&policies.0));
+        assert_eq!(policies.1, other);
+    }
+}

@@ -1,0 +1,391 @@
+//! The control loop: everything that can wake the main thread, and what it does about it.
+//!
+//! It owns the workers' handle, the configuration and the logs; the admin server and the signals only ask it. Nothing
+//! here takes long: what would is done on another thread and comes back as an event.
+
+mod upgrading;
+
+use super::signals::Signals;
+use crate::acme::Renewals;
+use crate::admin::cardinality::Cardinality;
+use crate::admin::server::Question;
+use crate::admin::status::{AccessLogStatus, Status, certificates, counted};
+use crate::admin::upstreams::UpstreamsSnapshot;
+use crate::configuration::reload::{Reloader, Step};
+use crate::configuration::watch::FileWatch;
+use crate::health::{Change, Checker};
+use crate::metering::access_log_writer::AccessLogWriter;
+use crate::metering::own_metrics::Facts;
+use crate::upgrade::{self, PidFile, Predecessor};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, Interval, interval};
+use tracing::{error, info, warn};
+
+/// What the access log gets to be written out in, after the last request: for a disk or a reader that is slow, and for its thread to
+/// get a core.
+const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often the workers are looked after and the metrics told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Everything that can wake the control thread.
+enum Event {
+    /// SIGHUP: reload, whether or not the file changed; without a file as SIGTERM.
+    Hangup,
+    /// SIGTERM, SIGINT or SIGQUIT: finish and end; the second time at once.
+    Terminate(&'static str),
+    /// SIGUSR1: open the access log anew.
+    ReopenLogs,
+    /// SIGUSR2: another process of our binary is to take over.
+    Upgrade,
+    /// That has come a step further.
+    UpgradeStep(upgrade::Step),
+    /// The configuration file, or one that it names, may have changed.
+    FileTouched,
+    /// The admin API wants to know how things are.
+    Asked(Question),
+    /// A reload, or a change of addresses, has come a step further.
+    Reload(Box<Step>),
+    /// Active checks have found that a node is not what it was.
+    NodeChanged(Box<Change>),
+    /// A certificate was ordered and stored.
+    CertificateStored,
+    /// The exporter has done what it was told.
+    OrdersEnded,
+    /// A second has passed.
+    Second,
+    /// All workers have ended, as they were told to.
+    WorkersEnded(Result<(), String>),
+}
+
+/// The workers, as seen from here.
+enum Workers {
+    Serving(Fleet),
+    /// Finishing what is in flight; giving the rest away, where another process has taken over.
+    Ending {
+        ended: JoinHandle<Result<(), StartError>>,
+        commander: Commander,
+        is_handing_over: bool,
+    },
+}
+
+/// Owns what runs.
+pub(crate) struct Control {
+    signals: Signals,
+    /// `None`: the configuration is not a file.
+    watch: Option<FileWatch>,
+    questions: mpsc::Receiver<Question>,
+    reloader: Reloader,
+    orders_ended: Arc<Notify>,
+    workers: Workers,
+    workers_count: usize,
+    tally: Tally,
+    inquiry: Inquiry,
+    checker: Checker,
+    certificates: Renewals,
+    access_log: Option<AccessLogWriter>,
+    predecessor: Predecessor,
+    /// Removed as the process ends; `None` once it is the successor's.
+    pid_file: Option<PidFile>,
+    /// Why it did not go well although all workers have ended.
+    failure: Option<String>,
+    started: Instant,
+    is_exporter_lost: bool,
+    /// When to look whether all workers are there and what they still hold, and to tell the metrics how things are.
+    second: Interval,
+}
+
+impl Control {
+    /// Takes over everything that was started.
+    pub(crate) fn new(
+        signals: Signals,
+        watch: Option<FileWatch>,
+        questions: mpsc::Receiver<Question>,
+        mut reloader: Reloader,
+        fleet: Fleet,
+        access_log: Option<AccessLogWriter>,
+        (predecessor, pid_file): (Predecessor, Option<PidFile>),
+    ) -> Control {
+        let mut checker = Checker::new();
+        checker.follow(&reloader.served().plan);
+        let mut certificates = Renewals::start(reloader.plans().clone());
+        certificates.follow(&reloader.candidate());
+        Control {
+            signals,
+            watch,
+            questions,
+            // Without metrics nobody ever tells.
+            orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
+            reloader,
+            workers_count: fleet.workers(),
+            tally: fleet.tally(),
+            inquiry: fleet.inquiry(),
+            checker,
+            certificates,
+            workers: Workers::Serving(fleet),
+            access_log,
+            predecessor,
+            pid_file,
+            failure: None,
+            started: Instant::now(),
+            is_exporter_lost: false,
+            second: interval(LOOK_EVERY),
+        }
+    }
+
+    /// Runs until the gateway has ended; an error says that it should not have.
+    pub(crate) async fn run(mut self) -> Result<(), String> {
+        loop {
+            let event = self.next().await;
+            if let ControlFlow::Break(result) = self.handle(event) {
+                // Also where a worker has failed: what the others gave away is to arrive.
+                let handed_over = self.finish_handing_over().await;
+                self.end_access_log().await;
+                result?;
+                self.end_metrics().await;
+                return self.failure.take().map_or(handed_over, Err);
+            }
+        }
+    }
+
+    /// Every arm can be cancelled without losing what it waits for.
+    async fn next(&mut self) -> Event {
+        let watch = &mut self.watch;
+        let touched = async {
+            match watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_deciding = self.predecessor.is_deciding();
+        let workers = &mut self.workers;
+        let ended = async {
+            match workers {
+                Workers::Serving(_) => std::future::pending().await,
+                Workers::Ending { ended, .. } => Event::WorkersEnded(match ended.await {
+                    Ok(result) => result.map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                }),
+            }
+        };
+        tokio::select! {
+            // Ending goes before answering, so that a flood of questions cannot hold it up.
+            biased;
+            signal = self.signals.ending.next() => Event::Terminate(signal),
+            event = ended => event,
+            _ = self.second.tick() => Event::Second,
+            Some(()) = self.signals.hangup.recv() => Event::Hangup,
+            Some(()) = self.signals.reopen.recv() => Event::ReopenLogs,
+            Some(()) = self.signals.upgrade.recv() => Event::Upgrade,
+            step = self.predecessor.next() => Event::UpgradeStep(step),
+            () = touched => Event::FileTouched,
+            () = self.orders_ended.notified() => Event::OrdersEnded,
+            change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
+            () = self.certificates.stored() => Event::CertificateStored,
+            // A successor judges by what is served now; what comes meanwhile is published when that is decided.
+            step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
+            Some(question) = self.questions.recv() => Event::Asked(question),
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> ControlFlow<Result<(), String>> {
+        match event {
+            // A demo whose terminal is closed ends: there is nothing to reload.
+            Event::Hangup if self.watch.is_none() => return self.terminate("SIGHUP"),
+            Event::Hangup => {
+                match self.predecessor.is_deciding() {
+                    true => info!("SIGHUP: reloading, as soon as it is known which process serves on"),
+                    false => info!("SIGHUP: reloading"),
+                }
+                if let Some(watch) = &mut self.watch {
+                    watch.watch_folders();
+                }
+                self.certificates.retry();
+                self.reloader.request(true);
+            }
+            Event::CertificateStored => {
+                // The folder may not have been there when it was to be watched.
+                if let Some(watch) = &mut self.watch {
+                    watch.watch_folders();
+                }
+                self.reloader.request(false);
+            }
+            Event::FileTouched => self.reloader.request(false),
+            Event::Reload(step) => {
+                self.reloader.handle(*step);
+                if matches!(self.workers, Workers::Serving(_)) {
+                    self.checker.follow(&self.reloader.served().plan);
+                }
+                self.certificates.follow(&self.reloader.candidate());
+                if let Some(watch) = &mut self.watch {
+                    watch.set_others(self.reloader.files());
+                }
+            }
+            Event::ReopenLogs => match &self.access_log {
+                Some(access_log) => access_log.reopen(),
+                None => info!("SIGUSR1: there is no access log to reopen"),
+            },
+            Event::Upgrade => self.upgrade(),
+            Event::UpgradeStep(step) => self.upgrade_step(step),
+            Event::OrdersEnded => {
+                if let Some(metering) = self.reloader.metering() {
+                    metering.send_orders();
+                }
+            }
+            Event::Asked(question) => self.answer(question),
+            Event::NodeChanged(change) => self.tell_change(&change),
+            Event::Terminate(signal) => return self.terminate(signal),
+            Event::Second => {
+                self.reloader.sweep();
+                self.tell_metrics();
+                // The others would serve on, with less and less; whoever supervises us starts anew with all.
+                if matches!(&self.workers, Workers::Serving(fleet) if fleet.has_ended()) {
+                    error!("a worker has ended, which is a bug; so the gateway ends");
+                    return self.terminate("worker lost");
+                }
+            }
+            Event::WorkersEnded(result) => {
+                match &result {
+                    Ok(()) => info!("ended"),
+                    Err(error) => error!("{error}"),
+                }
+                return ControlFlow::Break(result);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn terminate(&mut self, signal: &str) -> ControlFlow<Result<(), String>> {
+        if matches!(self.workers, Workers::Ending { is_handing_over: false, .. }) {
+            let open = self.tally.read().requests_in_flight;
+            return ControlFlow::Break(Err(format!("{signal} again: ending at once, with {open} requests in flight")));
+        }
+        self.certificates.stop();
+        let deadline = self.reloader.gateway().timeouts.drain;
+        let in_flight = self.tally.read().requests_in_flight;
+        self.predecessor.abandon();
+        match &mut self.workers {
+            Workers::Serving(fleet) => fleet.drain(deadline),
+            // A second signal ends it at once.
+            Workers::Ending { commander, is_handing_over, .. } => {
+                *is_handing_over = false;
+                commander.hurry(deadline);
+            }
+        }
+        self.await_workers(false);
+        // Said after the workers were told; each does so at its next turn.
+        info!(in_flight, deadline_seconds = deadline.as_secs_f64(), "{signal}: finishing what is in flight");
+        ControlFlow::Continue(())
+    }
+
+    /// From here on the workers are on their way to their end.
+    fn await_workers(&mut self, is_handing_over: bool) {
+        let Workers::Serving(fleet) = &self.workers else { return };
+        let commander = fleet.commander();
+        let (start, started) = std::sync::mpsc::sync_channel::<Fleet>(1);
+        let ended = spawn_blocking(move || match started.recv() {
+            Ok(fleet) => fleet.join(),
+            // The sender sends before it is dropped.
+            Err(_) => Ok(()),
+        });
+        let ending = Workers::Ending { ended, commander, is_handing_over };
+        if let Workers::Serving(fleet) = std::mem::replace(&mut self.workers, ending) {
+            let _ = start.send(fleet);
+        }
+    }
+
+    async fn end_access_log(&mut self) {
+        // Who is told to end at once has workers still, which write to it.
+        let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
+        let Some(access_log) = self.access_log.take_if(|_| has_ended) else { return };
+        let written = spawn_blocking(|| access_log.finish(ACCESS_LOG_END_TIMEOUT));
+        if !matches!(self.signals.ending.unless_asked(written).await, Some(Ok(true))) {
+            warn!("the access log's last lines are lost: whoever reads it is too slow");
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        // Whoever asked may have gone meanwhile.
+        match question {
+            Question::Status(answer) => drop(answer.send(self.status())),
+            Question::Cardinality(answer) => match self.reloader.metering() {
+                Some(metering) => {
+                    let families = metering.cardinality();
+                    // It ends with the exporter's answer, which may take its time.
+                    tokio::spawn(async move { drop(answer.send(families.await.map(Cardinality::from))) });
+                }
+                None => drop(answer.send(None)),
+            },
+            Question::Upstreams(answer) => {
+                let snapshot = UpstreamsSnapshot { plan: self.reloader.served().plan, records: self.checker.records() };
+                let inquiry = self.inquiry.clone();
+                // Workers answer when they have time.
+                tokio::spawn(async move { drop(answer.send((snapshot, inquiry.ask().await))) });
+            }
+            Question::Served(answer) => drop(answer.send(self.reloader.served())),
+        }
+    }
+
+    fn tell_change(&mut self, change: &Change) {
+        let Change { upstream, endpoint, is_healthy, reason } = change;
+        match is_healthy {
+            true => info!(%upstream, node = %endpoint.address, reason, "active checks: a node is healthy again"),
+            false => warn!(%upstream, node = %endpoint.address, reason, "active checks: a node is unhealthy"),
+        }
+        if let (Some(metering), Some(endpoints)) = (self.reloader.metering(), self.checker.endpoints(upstream)) {
+            metering.tell_checked(upstream, endpoint, endpoints);
+        }
+    }
+
+    fn tell_metrics(&mut self) {
+        let config = self.reloader.status();
+        let facts = Facts {
+            generation: config.generation,
+            last_reload_successful: config.last_error.is_none(),
+            pending_restart: self.reloader.pending_restart().len(),
+            reloads: self.reloader.times(),
+            workers: self.tally.read(),
+            acme_failures: self.certificates.failures(),
+            dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
+        };
+        let ends = self.reloader.certificate_ends().clone();
+        let Some(metering) = self.reloader.metering() else { return };
+        metering.tell(&facts);
+        metering.tell_certificates(&ends);
+        if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
+            error!(
+                "the exporter has ended, which is a bug; requests are served, but there are no metrics until a restart"
+            );
+        }
+    }
+
+    /// The exposition is there until the last request is counted. A scrape in flight is waited for, unless told otherwise.
+    async fn end_metrics(&mut self) {
+        self.tell_metrics();
+        let Some(metering) = self.reloader.take_metering() else { return };
+        self.signals.ending.unless_asked(spawn_blocking(|| metering.end())).await;
+    }
+
+    fn status(&self) -> Status {
+        let (connections, requests, tunnels, streams) = counted(&self.tally.read());
+        Status {
+            version: Status::VERSION,
+            config: self.reloader.status(),
+            pending_restart: self.reloader.pending_restart().to_vec(),
+            workers: self.workers_count,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            connections,
+            requests,
+            tunnels,
+            streams,
+            access_log: self.access_log.as_ref().map(|log| AccessLogStatus { dropped_lines: log.dropped_lines() }),
+            certificates: certificates(&self.reloader.candidate(), &self.certificates.states()),
+            draining: matches!(self.workers, Workers::Ending { .. }),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Brings the parts up in the order that lets each failure be told before traffic is taken.
+//!
+//! Reading, resolving and compiling first, then what may be taken by others (addresses, files), workers last. From then
+//! on the control loop has everything.
+
+use super::allocator;
+use super::event_loop::Control;
+use super::signals::Signals;
+use crate::acme;
+use crate::admin;
+use crate::admin::access::Access;
+use crate::configuration::names;
+use crate::configuration::reading::{Candidate, Reading};
+use crate::configuration::reload::{NAMES_TIMEOUT, Reloadable, Reloader, tell_route_cache};
+use crate::configuration::source::{ConfigSource, ReadError};
+use crate::configuration::tls_material;
+use crate::configuration::watch::{FileWatch, Stamp};
+use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
+use crate::metering::logging::{LevelError, Logging};
+use crate::metering::metrics::{Metering, MeteringError, Prepared};
+use crate::metering::own_metrics::{Facts, ReloadTimes};
+use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text};
+use stillgate_proxy::{Counters, Fleet, Inherited, Plan, PlanCell, PlanError, Sockets, StartError, access_log};
+use stillgate_tls::Refused;
+use stillgate_upstream::{Resolver, ResolverSettings};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// The control thread's niceness: a reload must not take a core from a worker.
+pub(crate) const CONTROL_NICE: i32 = 10;
+
+/// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
+const BLOCKING_THREADS_MAX: usize = 3 + admin::server::EXPLAINED_MAX;
+
+/// How long the exporter may take to begin on the former process's socket: its thread gets what time others leave.
+const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
+
+const NO_TAKEOVER: &str = "cannot take over from the former process";
+
+/// Where the gateway is found, once it is up.
+pub(crate) struct Up<'a> {
+    /// The addresses that take traffic.
+    pub(crate) listeners: &'a [SocketAddr],
+    /// The admin API's.
+    pub(crate) admin: Option<SocketAddr>,
+    /// The metrics'.
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// Why the gateway did not come up, or ended as it should not have.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// There is no configuration text.
+    Read(ReadError),
+    /// The configuration is wrong.
+    Config(Errors),
+    /// Certificates or keys that it names cannot be used.
+    Certificates(Refused),
+    /// The system refuses something that nothing works without.
+    System(&'static str, io::Error),
+    /// The log cannot be had as asked for.
+    Log(LevelError),
+    /// The system's resolver configuration cannot be used.
+    Resolver(String),
+    /// The routes cannot be compiled.
+    Plan(PlanError),
+    /// An address cannot be listened on; the key that names it, and why.
+    Listen(&'static str, StartError),
+    /// There can be no metrics.
+    Metrics(MeteringError),
+    /// The access log cannot be written.
+    AccessLog(OpenError),
+    /// The workers did not start.
+    Workers(StartError),
+    /// A worker did not end well.
+    Ended(String),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunError::Read(error) => error.fmt(f),
+            RunError::Config(errors) => write!(f, "the configuration is refused\n{errors}"),
+            RunError::Certificates(refused) => write!(f, "the configuration is refused\n{refused}"),
+            RunError::System(what, error) => write!(f, "{what}: {error}"),
+            RunError::Log(error) => error.fmt(f),
+            RunError::Resolver(error) => write!(f, "cannot resolve names: {error}; see /etc/resolv.conf"),
+            RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
+            RunError::Listen(key, error) => write!(f, "{key}: {error}"),
+            RunError::Metrics(error) => error.fmt(f),
+            RunError::AccessLog(error) => error.fmt(f),
+            RunError::Workers(error) => error.fmt(f),
+            RunError::Ended(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// Serves what `source` says until a signal ends it; `announce` is called when clients can connect.
+pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Result<(), RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("control-work")
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .build()
+        .map_err(|error| RunError::System("cannot start the control thread's runtime", error))?;
+    // Before all else: until then they end the process.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::take().map_err(|error| RunError::System("cannot take signals", error))?
+    };
+    // Soon: later there may be another file at its path.
+    let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
+    let stamp = source.file().map(Stamp::of);
+    let text = Text::new(source.read().map_err(RunError::Read)?);
+    let mut reader = Reader::default();
+    let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
+    let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
+    for warning in &loaded.warnings {
+        warn!("{}", warning.in_file(source.name().as_deref()));
+    }
+    let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    let beginning = Beginning { signals, source, stamp, reader, loaded, logging, program, takeover };
+    let result = runtime.block_on(async {
+        match start(beginning, announce).await? {
+            Some(control) => control.run().await.map_err(RunError::Ended),
+            None => Ok(()),
+        }
+    });
+    // Not dropped: that would wait for a reload, or for workers that were told to end at once.
+    runtime.shutdown_background();
+    result
+}
+
+/// What is there before anything is started.
+struct Beginning {
+    signals: Signals,
+    source: ConfigSource,
+    /// Of the file, before it was read.
+    stamp: Option<Stamp>,
+    reader: Reader,
+    loaded: Arc<Loaded>,
+    logging: Logging,
+    program: Program,
+    takeover: Option<(Takeover, Former)>,
+}
+
+/// `None`: the process was asked to end before it served.
+async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
+    let Beginning { mut signals, source, stamp, reader, loaded, logging, program, takeover } = beginning;
+    let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
+    let config = &loaded.config;
+    tell_start(&source, config);
+    acme::prepare(config);
+    // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
+    let watch = source.file().zip(stamp).map(|(file, stamp)| watch_files(file, stamp, config));
+    let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
+    warnings.iter().for_each(|warning| warn!("{warning}"));
+    let gateway = &config.gateway;
+    raise_descriptors(gateway);
+    // This alone takes long.
+    let Some(resolver) = signals.ending.unless_asked(resolve(config)).await.transpose()? else {
+        info!("asked to end before it served");
+        return Ok(None);
+    };
+    let addresses = names::addresses(&resolver, config);
+    let counted = std::mem::take(&mut former.metrics);
+    let prepared = gateway.metrics.as_ref().map(|metrics| Prepared::new(metrics, counted)).transpose();
+    let prepared = prepared.map_err(RunError::Metrics)?;
+    let recorded = prepared.as_ref().map(Prepared::plan);
+    let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
+    tell_route_cache(&plan);
+    let plans = Arc::new(PlanCell::new(plan.clone()));
+
+    let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
+    let (sinks, access_log) = start_access_log(gateway)?;
+    let workers = stillgate_proxy::worker_count(gateway);
+    let writers = prepared.as_ref().map_or(Ok(Vec::new()), |prepared| prepared.writers(workers));
+    let writers = writers.map_err(RunError::Metrics)?;
+    // Before clients come, who could take all descriptors.
+    let metering = prepared.map(|prepared| prepared.start(&plan, &at_start(access_log.as_ref())));
+    let mut metering = metering.transpose().map_err(RunError::Metrics)?;
+    drop(plan);
+    let sockets = Sockets::open(gateway, workers, &mut former.listeners)
+        .map_err(|error| RunError::Listen(listening_key(gateway, &error), error))?;
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
+        .map_err(RunError::Workers)?;
+    let launcher =
+        Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
+    // What nobody listens on any more is closed by the former process, after it has taken who waits there.
+    former.listeners = Inherited::default();
+    let following = takeover.map(|takeover| takeover.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
+    let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
+    // After the workers' threads were started, since a new thread inherits it.
+    lower_priority();
+    if let Some(following) = &mut following {
+        following.went().await;
+    }
+
+    let (admin_access, access) = watch::channel(Access::of(gateway));
+    let (ask, questions) = mpsc::channel(admin::server::QUESTIONS_MAX);
+    let admin = admin.map(|(address, listener)| serve_admin(address, listener, access, ask)).transpose()?;
+    if let Some(metering) = &mut metering {
+        expose(metering).await;
+    }
+    let pid_file = gateway.pid_file.as_deref().and_then(PidFile::write);
+    tell_supervisor("READY=1");
+    let metrics = metering.as_ref().and_then(Metering::address);
+    let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
+    announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
+    // All that could fail is done.
+    if let Some(following) = following {
+        fleet.read_all();
+        following.serves();
+    }
+    let reloadable = Reloadable { logging, admin_access, metering };
+    let reading = Reading::new(reader, loaded.clone());
+    let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
+    let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
+    let predecessor = Predecessor::new(launcher, admin);
+    Ok(Some(Control::new(signals, watch, questions, reloader, fleet, access_log, (predecessor, pid_file))))
+}
+
+fn tell_start(source: &ConfigSource, config: &Config) {
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        digest = config.digest,
+        routes = config.routes.len(),
+        upstreams = config.upstreams.len(),
+        file = source.name(),
+        "starting"
+    );
+}
+
+fn watch_files(file: &Path, stamp: Stamp, config: &Config) -> FileWatch {
+    let mut watch = FileWatch::start(file, stamp);
+    watch.set_others(&tls_material::files(config));
+    watch
+}
+
+/// Answers scrapes, on a former process's socket from now on.
+async fn expose(metering: &mut Metering) {
+    // Of its own, so that it goes on where it is not waited for.
+    let served = tokio::spawn(metering.serve());
+    if timeout(EXPOSED_TIMEOUT, served).await.is_err() {
+        warn!("the exporter is slow to begin; going on, and scrapes wait until it does");
+    }
+}
+
+/// What the metrics are told before anything has happened.
+fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
+    Facts {
+        generation: 1,
+        last_reload_successful: true,
+        pending_restart: 0,
+        reloads: ReloadTimes::now(),
+        workers: Counters::default(),
+        acme_failures: 0,
+        dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
+    }
+}
+
+/// Whose address it is that cannot be had.
+fn listening_key(gateway: &Gateway, error: &StartError) -> &'static str {
+    let is_of_http = |address: SocketAddr| gateway.listeners.iter().any(|listener| listener.address == address);
+    match error {
+        StartError::Bind { address, .. } if !is_of_http(*address) => "gateway.stream_proxy",
+        _ => "gateway.listeners",
+    }
+}
+
+async fn resolve(config: &Config) -> Result<Resolver, RunError> {
+    let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
+    resolver.set_names(names::of(config));
+    // Who is without addresses is told right below.
+    let _unresolved = resolver.resolve_all(NAMES_TIMEOUT).await;
+    names::warn_unresolved(&resolver);
+    Ok(resolver)
+}
+
+fn raise_descriptors(gateway: &Gateway) {
+    match stillgate_proxy::raise_fd_limit() {
+        Ok(limit) => tell_descriptors(limit, gateway),
+        Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
+    }
+}
+
+/// Clients alone could take all descriptors, and then none is left to reach a node with.
+fn tell_descriptors(limit: Option<u64>, gateway: &Gateway) {
+    let streams = &gateway.stream_proxy;
+    let sessions = if streams.udp.is_empty() { 0 } else { streams.udp_sessions_per_worker };
+    let needed =
+        (stillgate_proxy::worker_count(gateway) * (2 * gateway.limits.connections_per_worker + sessions)) as u64;
+    match limit {
+        Some(limit) if limit < needed => info!(
+            limit,
+            needed,
+            "file descriptors: fewer than gateway.limits.connections_per_worker allows clients and nodes to use; \
+             raise the limit (ulimit -n, LimitNOFILE) if that many may come"
+        ),
+        limit => info!(limit, "file descriptors"),
+    }
+}
+
+/// The address as configured, and its socket: the former process's where that has the same.
+fn listen_admin(
+    address: SocketAddr,
+    former: Option<(SocketAddr, TcpListener)>,
+) -> Result<(SocketAddr, TcpListener), RunError> {
+    let listener = match former.filter(|(before, _)| *before == address) {
+        Some((_, listener)) => Ok(listener),
+        None => TcpListener::bind(address),
+    };
+    let listener = listener.and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok((address, listener))
+    });
+    listener.map_err(|error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error }))
+}
+
+fn serve_admin(
+    address: SocketAddr,
+    listener: TcpListener,
+    access: watch::Receiver<Access>,
+    ask: mpsc::Sender<admin::server::Question>,
+) -> Result<AdminSocket, RunError> {
+    let fail = |error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error });
+    let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
+    // It ends with the runtime, or when another process serves there.
+    let serving = tokio::spawn(admin::server::serve(served, access, ask)).abort_handle();
+    Ok(AdminSocket { address, listener, serving })
+}
+
+fn start_access_log(gateway: &Gateway) -> Result<(Vec<access_log::Sink>, Option<AccessLogWriter>), RunError> {
+    let Some(access_log) = &gateway.access_log else {
+        return Ok((Vec::new(), None));
+    };
+    let workers = stillgate_proxy::worker_count(gateway);
+    let (sinks, drain) = access_log::channel(&access_log.format, workers);
+    let writer = AccessLogWriter::start(access_log.destination.clone(), drain).map_err(RunError::AccessLog)?;
+    Ok((sinks, Some(writer)))
+}
+
+fn lower_priority() {
+    // On Linux this is about the calling thread only; those it starts from now on inherit it.
+    if let Err(error) = rustix::process::setpriority_process(None, CONTROL_NICE) {
+        warn!(%error, "the control thread keeps its priority");
+    }
+}

@@ -1,0 +1,252 @@
+//! What the gateway tells of itself, beside requests: its version, its configuration, its process.
+//!
+//! The control thread sets all of it once a second, changed or not, so that no series of it is ever taken for idle.
+
+use super::process_stats::{self, Usage, now_unix_ms};
+use crate::admin::status::Status;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stillgate_config::{Label, Measure, Metrics, Source};
+use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
+use stillgate_proxy::{Counters, MetricsPlan, Plan};
+use stillgate_tls::FailureReason;
+use stillgate_upstream::Endpoint;
+
+/// What the control loop knows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    /// The configuration that is served.
+    pub(crate) generation: u64,
+    /// Whether the last one that was read is.
+    pub(crate) last_reload_successful: bool,
+    /// Keys of it that wait for the next start.
+    pub(crate) pending_restart: usize,
+    pub(crate) reloads: ReloadTimes,
+    /// What the workers have counted so far.
+    pub(crate) workers: Counters,
+    /// Tries to order a certificate that have failed so far.
+    pub(crate) acme_failures: u64,
+    /// Access log lines lost so far; `None`: there is no access log.
+    pub(crate) dropped_lines: Option<u64>,
+}
+
+/// When configurations were read, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReloadTimes {
+    /// One was put to use, or refused.
+    pub(crate) last_unix_ms: u64,
+    /// One was put to use.
+    pub(crate) success_unix_ms: u64,
+}
+
+impl ReloadTimes {
+    /// One is put to use.
+    pub(crate) fn now() -> ReloadTimes {
+        let now_ms = now_unix_ms();
+        ReloadTimes { last_unix_ms: now_ms, success_unix_ms: now_ms }
+    }
+}
+
+/// One of the families.
+struct Own {
+    measure: Measure,
+    declared: Arc<Declared>,
+    labels: Vec<Label>,
+}
+
+/// The control thread's end of the metrics.
+pub(crate) struct OwnMetrics {
+    writer: Writer,
+    families: Vec<Own>,
+    hostname: String,
+    started_unix_s: f64,
+    counted: Counted,
+}
+
+/// How far the counters have got; they only take what is added.
+#[derive(Default)]
+struct Counted {
+    dropped_lines: u64,
+    lost: u64,
+    route_cache_hits: u64,
+    route_cache_misses: u64,
+    http2_requests_refused: u64,
+    tls_handshakes: u64,
+    tls_handshakes_failed: [u64; FailureReason::COUNT],
+    tunnels: u64,
+    acme_failures: u64,
+    datagrams_dropped: u64,
+    cpu_s: f64,
+}
+
+impl OwnMetrics {
+    /// Declares the families that are wanted.
+    pub(crate) fn new(
+        writer: Writer,
+        started_unix_s: f64,
+        settings: &Metrics,
+        registry: &Registry,
+    ) -> Result<OwnMetrics, RegistryError> {
+        let (hostname, counted) = (process_stats::hostname(), Counted::default());
+        let mut own = OwnMetrics { writer, families: Vec::new(), hostname, started_unix_s, counted };
+        own.declare(settings, registry)?;
+        Ok(own)
+    }
+
+    /// Takes over what other settings want.
+    pub(crate) fn declare(&mut self, settings: &Metrics, registry: &Registry) -> Result<(), RegistryError> {
+        let mut families = Vec::new();
+        for spec in settings.families().filter(|spec| !spec.per_request && !spec.measure.is_of_workers()) {
+            let Some(family) = spec.family(settings) else { continue };
+            let label = |source| match source {
+                Source::Label(label) => Some(label),
+                Source::Variable(_) => None,
+            };
+            let labels = spec.label_plan(settings).into_iter().filter_map(label).collect();
+            families.push(Own { measure: spec.measure, declared: registry.declare(family)?, labels });
+        }
+        self.families = families;
+        Ok(())
+    }
+
+    /// The family of a measure, where it is wanted.
+    pub(crate) fn declared(&self, measure: Measure) -> Option<&Arc<Declared>> {
+        self.families.iter().find(|own| own.measure == measure).map(|own| &own.declared)
+    }
+
+    /// Tells of all nodes of the first Plan; those of the next ones are told by `orders`.
+    pub(crate) fn tell_nodes(&mut self, metrics: &MetricsPlan, plan: &Plan) {
+        metrics.tell_new_nodes(plan, None, &mut self.writer);
+    }
+
+    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    pub(crate) fn tell_checked(
+        &mut self,
+        metrics: &MetricsPlan,
+        upstream: &str,
+        node: &Endpoint,
+        endpoints: &[Endpoint],
+    ) {
+        self.writer.tick(now_unix_ms());
+        metrics.tell_checked(&mut self.writer, upstream, node, endpoints);
+        self.writer.tick(now_unix_ms());
+    }
+
+    /// Tells when certificates end, in seconds since 1970, by the ids of their entries.
+    pub(crate) fn tell_certificates(&mut self, ends: &BTreeMap<String, i64>) {
+        let Some(declared) = self.declared(Measure::TlsCertificateExpiry).cloned() else { return };
+        self.writer.tick(now_unix_ms());
+        for (id, seconds) in ends {
+            let handle = self.writer.series(&declared, &[id.as_bytes()]);
+            // Refused only where there was no memory for the series, and that the writer has counted.
+            let _ = self.writer.set(handle, *seconds as f64);
+        }
+        self.writer.tick(now_unix_ms());
+    }
+
+    /// Tells everything; `lost`: what could not be recorded at all so far.
+    pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
+        let now_ms = now_unix_ms();
+        let usage = process_stats::usage();
+        let OwnMetrics { writer, families, hostname, counted, started_unix_s } = self;
+        // Also for what has been set on a reload since.
+        writer.tick(now_ms);
+        for Own { measure, declared, labels } in families.iter() {
+            let values: Vec<&[u8]> = labels
+                .iter()
+                .map(|label| match label {
+                    Label::Version => Status::VERSION.as_bytes(),
+                    Label::Hostname => hostname.as_bytes(),
+                    _ => b"",
+                })
+                .collect();
+            let handle = match measure {
+                // The collector sets these.
+                Measure::MetricsBytes | Measure::MetricsSeries => continue,
+                // These are told by certificate.
+                Measure::TlsCertificateExpiry => continue,
+                Measure::TlsHandshakesFailed => {
+                    tell_failed_handshakes(writer, declared, counted, &facts.workers);
+                    continue;
+                }
+                _ => writer.series(declared, &values),
+            };
+            // Refused only where there was no memory for the series, and that the writer has counted.
+            let _ = match amount(*measure, facts, &usage, *started_unix_s, lost) {
+                Some(Amount::Now(value)) => writer.set(handle, value),
+                Some(Amount::SoFar(total)) => {
+                    let before = match measure {
+                        Measure::ApisixMetricErrors => &mut counted.lost,
+                        Measure::Http2RequestsRefused => &mut counted.http2_requests_refused,
+                        Measure::TlsHandshakes => &mut counted.tls_handshakes,
+                        Measure::RouteCacheHits => &mut counted.route_cache_hits,
+                        Measure::RouteCacheMisses => &mut counted.route_cache_misses,
+                        Measure::AcmeFailures => &mut counted.acme_failures,
+                        Measure::Tunnels => &mut counted.tunnels,
+                        Measure::StreamDatagramsDropped => &mut counted.datagrams_dropped,
+                        _ => &mut counted.dropped_lines,
+                    };
+                    writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
+                }
+                Some(Amount::SoFarFloat(total)) => {
+                    writer.add_float(handle, total - std::mem::replace(&mut counted.cpu_s, total))
+                }
+                None => continue,
+            };
+        }
+        writer.tick(now_ms);
+    }
+}
+
+/// Of each reason, also of those that have not come about: an alert on a rate must see the first of them.
+fn tell_failed_handshakes(writer: &mut Writer, declared: &Arc<Declared>, counted: &mut Counted, workers: &Counters) {
+    for reason in FailureReason::ALL {
+        let total = workers.tls_handshakes_failed[reason as usize];
+        let before = std::mem::replace(&mut counted.tls_handshakes_failed[reason as usize], total);
+        let handle = writer.series(declared, &[reason.as_str().as_bytes()]);
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = writer.add(handle, total.saturating_sub(before));
+    }
+}
+
+/// What a family is told.
+enum Amount {
+    Now(f64),
+    SoFar(u64),
+    SoFarFloat(f64),
+}
+
+/// `None`: there is nothing to tell.
+fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, lost: u64) -> Option<Amount> {
+    let now = |value: u64| Some(Amount::Now(value as f64));
+    match measure {
+        Measure::BuildInfo | Measure::ApisixNodeInfo => now(1),
+        Measure::ConfigGeneration => now(facts.generation),
+        Measure::ConfigLastReloadSuccessful => now(u64::from(facts.last_reload_successful)),
+        Measure::ConfigPendingRestartKeys => now(facts.pending_restart as u64),
+        Measure::ConfigLastReloadTime => Some(Amount::Now(facts.reloads.last_unix_ms as f64 / 1e3)),
+        Measure::ConfigLastReloadSuccessTime => Some(Amount::Now(facts.reloads.success_unix_ms as f64 / 1e3)),
+        Measure::ApisixHttpRequests => now(facts.workers.requests_total),
+        Measure::AccessLogDroppedLines => facts.dropped_lines.map(Amount::SoFar),
+        Measure::ApisixMetricErrors => Some(Amount::SoFar(lost)),
+        Measure::ProcessCpu => Some(Amount::SoFarFloat(usage.cpu_s)),
+        Measure::ProcessResidentMemory => now(usage.resident_bytes?),
+        Measure::ProcessVirtualMemory => now(usage.virtual_bytes?),
+        Measure::ProcessOpenFds => now(usage.open_fds?),
+        Measure::ProcessMaxFds => now(usage.max_fds?),
+        Measure::Http2RequestsRefused => Some(Amount::SoFar(facts.workers.http2_requests_refused)),
+        Measure::TlsHandshakes => Some(Amount::SoFar(facts.workers.tls_handshakes)),
+        Measure::RouteCacheBytes => now(facts.workers.route_cache_bytes),
+        Measure::RouteCacheEntries => now(facts.workers.route_cache_entries),
+        Measure::RouteCacheHits => Some(Amount::SoFar(facts.workers.route_cache_hits)),
+        Measure::RouteCacheMisses => Some(Amount::SoFar(facts.workers.route_cache_misses)),
+        Measure::AcmeFailures => Some(Amount::SoFar(facts.acme_failures)),
+        Measure::TunnelsOpen => now(facts.workers.tunnels_open),
+        Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
+        Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
+        Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
+        Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
+        // Workers record requests, connections, nodes and upstreams; the collector records the size of the metrics.
+        _ => None,
+    }
+}
