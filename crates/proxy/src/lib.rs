@@ -1,60 +1,44 @@
 //! Workers: listeners, connections, exchanges.
 //!
 //! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
-//! to the [`PlanCell`]. A connection is `client`, a request is `exchange`, one try of it at a node is `attempt`, and its
-//! bytes are moved by `relay` between the two halves of each connection, `receiver` and `sender`. What it adds to the metrics
-//! is in `metrics`; what follows a 101 is `tunnel`; what it remembers of routes in `caching`.
+//! to the [`PlanCell`]. The crate is divided into rooms, whose `mod.rs` says what each is for:
+//!
+//! ```text
+//!   worker         threads, their turns, and what they own: clock, memory, counts
+//!   listen         sockets, accepting, the PROXY protocol's header, the TLS handshake
+//!   client         a client's connection, of either version of HTTP
+//!   exchange       a request: its tries at nodes, its bytes, our own answers
+//!   stream_proxy   connections and datagrams that carry no HTTP
+//!   tunnel         bytes both ways: what follows a 101, and all of a TCP session
+//!   handover       live connections that go to another process
+//!   node           connections to nodes, and what is known of their health
+//!   connection     what bytes go through: the socket, TLS, a stream of HTTP/2
+//!   telemetry      metrics, access log, overview
+//!   plan           what is served from: routes, upstreams, a worker's view of them
+//! ```
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod accept;
-pub mod access_log;
-mod attempt;
-mod buffer;
-mod caching;
-mod challenges;
 mod client;
-mod clock;
-mod counters;
-mod draining;
+mod connection;
 mod exchange;
-mod fleet;
-mod forwarding;
-mod grpc;
 pub mod handover;
-mod handshake;
-mod health;
-mod http2;
-mod metrics;
-mod mistaken;
+mod listen;
 mod node;
-mod node_tries;
-mod overview;
 mod plan;
-mod proxy_protocol;
-mod queue;
-mod receiver;
-mod relay;
-mod reply;
-mod sender;
-mod snapshot;
-mod sockets;
-mod stream;
 mod stream_proxy;
-mod troubles;
+mod telemetry;
 mod tunnel;
-mod turns;
-mod uptake;
-mod variables;
 mod worker;
 
-pub use caching::measure::MatchCost;
-pub use challenges::{Challenges, Live};
-pub use counters::{Counters, Tally};
-pub use fleet::{Commander, Fleet, StartError, WORKER_NAME, raise_fd_limit, worker_count};
-pub use metrics::MetricsPlan;
-pub use overview::{Inquiry, UpstreamOverview};
+pub use exchange::variables::{argument_of, cookie_of};
+pub use listen::sockets::{Inherited, Listening, Place, Sockets, Transport};
+pub use plan::caching::measure::MatchCost;
+pub use plan::challenges::{Challenges, Live};
 pub use plan::{Changes, Plan, PlanCell, PlanError};
-pub use sockets::{Inherited, Listening, Place, Sockets, Transport};
-pub use variables::{argument_of, cookie_of};
+pub use telemetry::access_log;
+pub use telemetry::metrics::MetricsPlan;
+pub use telemetry::overview::{Inquiry, UpstreamOverview};
+pub use worker::counters::{Counters, Tally};
+pub use worker::fleet::{Commander, Fleet, StartError, WORKER_NAME, raise_fd_limit, worker_count};

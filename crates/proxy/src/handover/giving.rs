@@ -2,10 +2,10 @@
 
 use super::state::{ConnectionState, Parcel, State};
 use crate::client::Client;
-use crate::clock::Cursor;
-use crate::sockets::Place;
-use crate::stream::Stream;
+use crate::connection::stream::Stream;
+use crate::listen::sockets::Place;
 use crate::worker::Worker;
+use crate::worker::clock::Cursor;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::pending;

@@ -4,9 +4,9 @@
 //! are not part of the JSON, so that a parcel stays below what a datagram may have. Keys that are not known are ignored; those that
 //! are missing, and lengths that do not fit, make a parcel damaged.
 
-use crate::buffer::BUFFER_BYTES;
-use crate::node_tries::NodeTry;
+use crate::telemetry::node_tries::NodeTry;
 use crate::tunnel::Bounds;
+use crate::worker::buffer::BUFFER_BYTES;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,10 +1,10 @@
 //! The new process's side: connections come in from the thread that receives them and go on where they were.
 
 use super::state::{ConnectionState, Damaged, OriginState, Parcel, State};
-use crate::accept::Open;
 use crate::client::{self, Client};
-use crate::sockets::Place;
-use crate::stream::Stream;
+use crate::connection::stream::Stream;
+use crate::listen::accept::Open;
+use crate::listen::sockets::Place;
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 use socket2::{Socket, Type};

@@ -2,9 +2,9 @@
 
 use super::state::COUNT_MAX;
 use super::*;
-use crate::buffer::BUFFER_BYTES;
-use crate::node_tries::NodeTry;
+use crate::telemetry::node_tries::NodeTry;
 use crate::tunnel::Bounds;
+use crate::worker::buffer::BUFFER_BYTES;
 use proptest::prelude::*;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};

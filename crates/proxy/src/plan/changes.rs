@@ -5,7 +5,7 @@
 
 use super::routes::Difference;
 use super::{Plan, PlanUpstream};
-use crate::metrics::{MetricsPlan, node_label, upstream_path};
+use crate::telemetry::metrics::{MetricsPlan, node_label, upstream_path};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{Label, Route};

@@ -1,7 +1,7 @@
 //! A UDP session's way to its node: a socket of its own, and what has gone over it.
 
-use crate::health;
-use crate::snapshot::WorkerUpstream;
+use crate::node::health;
+use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use socket2::SockRef;
 use std::cell::{Cell, RefCell};

@@ -2,9 +2,9 @@
 
 use super::STATUS_UNAVAILABLE;
 use super::session::{Ends, Session, StreamVars};
-use crate::health;
-use crate::metrics::UpstreamEvent;
-use crate::snapshot::WorkerUpstream;
+use crate::node::health;
+use crate::plan::snapshot::WorkerUpstream;
+use crate::telemetry::metrics::UpstreamEvent;
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
 use stillgate_route::Lookup;

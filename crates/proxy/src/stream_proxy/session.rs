@@ -1,9 +1,9 @@
 //! What is told of a session at its end, and what variables there are of one.
 
-use crate::access_log::Record;
-use crate::handshake::TlsFacts;
-use crate::node_tries::NodeTries;
-use crate::variables::written;
+use crate::exchange::variables::written;
+use crate::listen::handshake::TlsFacts;
+use crate::telemetry::access_log::Record;
+use crate::telemetry::node_tries::NodeTries;
 use crate::worker::Worker;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -6,19 +6,19 @@
 use super::direction::Direction;
 use super::opening::{Origin, Request, Switched};
 use super::{Leaving, Tunnel};
-use crate::accept::Open;
-use crate::access_log::ResponseFields;
 use crate::client::Client;
+use crate::connection::stream::Stream;
 use crate::exchange::{Kept, Outcome};
 use crate::handover::{
     ConnectionState, Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState,
     State, TunnelState, share,
 };
-use crate::node_tries::{NodeTries, NodeTry};
+use crate::listen::accept::Open;
+use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
-use crate::snapshot::{Snapshot, WorkerUpstream};
-use crate::stream::Stream;
 use crate::stream_proxy::Session;
+use crate::telemetry::access_log::ResponseFields;
+use crate::telemetry::node_tries::{NodeTries, NodeTry};
 use crate::worker::Worker;
 use std::io;
 use std::net::SocketAddr;

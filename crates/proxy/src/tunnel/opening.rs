@@ -3,16 +3,16 @@
 //! A session of `stream_proxy` comes to its tunnel by itself, with the same things in hand.
 
 use super::direction::Direction;
-use crate::access_log::ResponseFields;
 use crate::client::Client;
+use crate::connection::stream::Stream;
+use crate::exchange::forwarding;
+use crate::exchange::relay::Relay;
 use crate::exchange::{Exchange, Kept, Outcome};
-use crate::forwarding;
-use crate::node_tries::NodeTries;
+use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, Settings, TimeoutsMs};
-use crate::relay::Relay;
-use crate::snapshot::{Snapshot, WorkerUpstream};
-use crate::stream::Stream;
 use crate::stream_proxy::Session;
+use crate::telemetry::access_log::ResponseFields;
+use crate::telemetry::node_tries::NodeTries;
 use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;

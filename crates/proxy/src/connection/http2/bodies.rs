@@ -1,0 +1,111 @@
+//! The bodies that come over one connection of HTTP/2.
+//!
+//! `h2` keeps each DATA frame by itself until it is read, at a few hundred bytes a frame, and ends the whole connection, with all
+//! the requests on it, when too many small ones wait. A reader that does not read must cost nobody else anything, so whoever drives
+//! the connection takes small frames out in time and gathers their content here. Its amount is bounded by the streams' windows, as
+//! nothing is released to flow control before it is read.
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use http::HeaderMap;
+use slab::Slab;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// All of one connection.
+#[derive(Default)]
+pub(crate) struct Bodies(RefCell<Slab<Body>>);
+
+struct Body {
+    stream: RecvStream,
+    /// Taken from `h2` and not read yet.
+    gathered: BytesMut,
+    /// Bytes taken from `h2`, gathered or read, that are not released to flow control.
+    unreleased: usize,
+    /// What ended the stream, behind what was gathered.
+    failure: Option<h2::Error>,
+}
+
+/// One of them, for its reader.
+pub(super) struct Reader {
+    bodies: Rc<Bodies>,
+    key: usize,
+}
+
+impl Bodies {
+    /// Takes out of `h2` all that waits there.
+    pub(crate) fn gather(&self) {
+        for (_, body) in &mut *self.0.borrow_mut() {
+            body.gather();
+        }
+    }
+}
+
+impl Body {
+    fn gather(&mut self) {
+        // The reader waits by a waker that `h2` has, which a poll that is ready leaves there. So this asks only where something is.
+        let mut cx = Context::from_waker(Waker::noop());
+        while self.failure.is_none() && self.stream.flow_control().used_capacity() > self.unreleased {
+            match self.stream.poll_data(&mut cx) {
+                Poll::Ready(Some(Ok(data))) => {
+                    self.unreleased += data.len();
+                    self.gathered.extend_from_slice(&data);
+                }
+                Poll::Ready(Some(Err(error))) => self.failure = Some(error),
+                Poll::Ready(None) | Poll::Pending => return,
+            }
+        }
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        if !self.gathered.is_empty() {
+            return Poll::Ready(Some(Ok(std::mem::take(&mut self.gathered).freeze())));
+        }
+        if let Some(failure) = self.failure.take() {
+            return Poll::Ready(Some(Err(failure)));
+        }
+        let polled = self.stream.poll_data(cx);
+        if let Poll::Ready(Some(Ok(data))) = &polled {
+            self.unreleased += data.len();
+        }
+        polled
+    }
+}
+
+impl Reader {
+    pub(super) fn new(bodies: Rc<Bodies>, stream: RecvStream) -> Reader {
+        let body = Body { stream, gathered: BytesMut::new(), unreleased: 0, failure: None };
+        let key = bodies.0.borrow_mut().insert(body);
+        Reader { bodies, key }
+    }
+
+    /// The next part of the body; `None` at its end. Its bytes are to be released when they are done with.
+    pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        self.bodies.0.borrow_mut()[self.key].poll_data(cx)
+    }
+
+    /// What follows the body.
+    pub(super) fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
+        self.bodies.0.borrow_mut()[self.key].stream.poll_trailers(cx)
+    }
+
+    /// Lets the other side send as much again.
+    pub(super) fn release(&mut self, bytes: usize) -> Result<(), h2::Error> {
+        let body = &mut self.bodies.0.borrow_mut()[self.key];
+        body.unreleased -= bytes;
+        body.stream.flow_control().release_capacity(bytes)
+    }
+
+    /// Whether its sender has ended it, and nothing of it is left with the library.
+    pub(super) fn has_ended(&self) -> bool {
+        self.bodies.0.borrow()[self.key].stream.is_end_stream()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let body = self.bodies.0.borrow_mut().remove(self.key);
+        drop(body);
+    }
+}

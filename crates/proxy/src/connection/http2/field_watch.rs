@@ -1,0 +1,268 @@
+//! Looks into the heads and trailers that come in for what `h2` and `http` repair or drop without telling: a `#` in a request's
+//! `:path`, which is cut off there, and pseudo-headers in trailers or of a request in a response. All of these are malformed
+//! (RFC 9113 sections 8.1, 8.3 and 8.3.1). So are fields of HTTP/1.1 connections, and pseudo-headers that come twice or late, which `h2`
+//! notices in a block of one frame, and of several only in the last.
+//!
+//! It only watches: `h2` decodes the same bytes later, and it is `h2` that ends a connection whose blocks cannot be decoded. A
+//! block that `h2` leaves out must be left out here as well, as the two share what the table holds.
+
+use super::bounds::{ANSWERED_MAX, MARKED_MAX};
+use super::frames::{END_HEADERS, FrameHead, kind};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use stillgate_wire::{FieldBlock, FieldWalker};
+
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// Bytes that a priority takes, the stream depended on first (RFC 9113 section 6.2).
+const PRIORITY_BYTES: usize = 5;
+
+/// Streams whose head or trailers are malformed, until whoever serves them looks.
+#[derive(Debug, Default)]
+pub(crate) struct Marked {
+    streams: RefCell<Vec<u32>>,
+    /// The streams that are served. Others are never looked at: `h2` refuses requests by itself, and a node may answer what
+    /// was not asked.
+    served: RefCell<Vec<u32>>,
+}
+
+impl Marked {
+    /// The stream is served from now on.
+    pub(super) fn begin(&self, stream: u32) {
+        self.served.borrow_mut().push(stream);
+    }
+
+    /// The stream is not served any more.
+    pub(super) fn end(&self, stream: u32) {
+        let mut served = self.served.borrow_mut();
+        if let Some(at) = served.iter().position(|other| *other == stream) {
+            served.swap_remove(at);
+        }
+        drop(served);
+        self.take(stream);
+    }
+
+    /// Whether the stream is marked; it is not afterwards.
+    pub(super) fn take(&self, stream: u32) -> bool {
+        let mut streams = self.streams.borrow_mut();
+        let at = streams.iter().position(|marked| *marked == stream);
+        at.map(|at| streams.remove(at)).is_some()
+    }
+
+    /// Forgets the marks of streams that are not served. To be called when `h2` has looked at all that has come.
+    ///
+    /// A reset that we send is no sign of that: `h2` still hands on a request that it resets, and that must stay marked.
+    pub(crate) fn forget_unserved(&self) {
+        let mut streams = self.streams.borrow_mut();
+        if !streams.is_empty() {
+            let served = self.served.borrow();
+            streams.retain(|stream| served.contains(stream));
+        }
+    }
+
+    fn add(&self, stream: u32) {
+        let mut streams = self.streams.borrow_mut();
+        if streams.len() == MARKED_MAX {
+            streams.remove(0);
+        }
+        streams.push(stream);
+    }
+}
+
+/// What comes in.
+#[derive(Debug)]
+enum Messages {
+    Requests,
+    /// Of streams with a final head and no end yet, since a head that follows is trailers. In the order of their heads.
+    Responses {
+        answered: VecDeque<u32>,
+    },
+}
+
+/// The field blocks of the direction in which a peer sends.
+#[derive(Debug)]
+pub(super) struct FieldWatch {
+    messages: Messages,
+    walker: FieldWalker,
+    /// The frame that we are in, if it has to do with fields.
+    frame: Option<Frame>,
+    /// Of the block: its stream, whether it opens or ends that, which CONTINUATION does not tell.
+    stream: u32,
+    is_new: bool,
+    ends_stream: bool,
+    /// The stream opened last; the numbers only grow (RFC 9113 section 5.1.1).
+    opened: u32,
+    /// The block is in several frames.
+    is_continued: bool,
+    marked: Rc<Marked>,
+    /// How many were marked since that was asked.
+    malformed: u32,
+}
+
+/// One HEADERS or CONTINUATION.
+#[derive(Debug)]
+struct Frame {
+    /// Length of the padding and priority, whatever there is of them.
+    prefix: [u8; 1 + PRIORITY_BYTES],
+    prefix_bytes: usize,
+    have: usize,
+    flags: u8,
+    /// Bytes of the block behind the prefix; with the padding until the prefix is here.
+    left: usize,
+    /// `h2` resets its stream, and does not decode it.
+    is_left_out: bool,
+}
+
+impl FieldWatch {
+    pub(super) fn of_requests(marked: Rc<Marked>) -> FieldWatch {
+        FieldWatch::of(Messages::Requests, marked)
+    }
+
+    pub(super) fn of_responses(marked: Rc<Marked>) -> FieldWatch {
+        FieldWatch::of(Messages::Responses { answered: VecDeque::new() }, marked)
+    }
+
+    fn of(messages: Messages, marked: Rc<Marked>) -> FieldWatch {
+        FieldWatch {
+            messages,
+            walker: FieldWalker::default(),
+            frame: None,
+            stream: 0,
+            is_new: false,
+            ends_stream: false,
+            opened: 0,
+            is_continued: false,
+            marked,
+            malformed: 0,
+        }
+    }
+
+    /// A frame begins that came in.
+    #[inline]
+    pub(super) fn begin(&mut self, head: &FrameHead) {
+        match head.kind {
+            kind::HEADERS => {
+                (self.stream, self.is_new) = (head.stream, head.stream > self.opened);
+                self.opened = self.opened.max(head.stream);
+                self.ends_stream = head.is_last_of_stream();
+                self.is_continued = false;
+                self.frame = Some(Frame::new(head));
+            }
+            kind::CONTINUATION => {
+                self.is_continued = true;
+                self.frame = Some(Frame::new(&FrameHead { flags: head.flags & END_HEADERS, ..*head }))
+            }
+            kind::DATA if head.is_last_of_stream() => self.forget(head.stream),
+            kind::RST_STREAM => self.forget(head.stream),
+            _ => {}
+        }
+    }
+
+    /// How many streams were marked since the last call.
+    pub(super) fn take_malformed(&mut self) -> u32 {
+        std::mem::take(&mut self.malformed)
+    }
+
+    /// The stream is over, from either side.
+    pub(super) fn forget(&mut self, stream: u32) {
+        if let Messages::Responses { answered } = &mut self.messages
+            && let Some(at) = answered.iter().position(|open| *open == stream)
+        {
+            answered.remove(at);
+        }
+    }
+
+    /// More of the frame's payload.
+    #[inline]
+    pub(super) fn payload(&mut self, bytes: &[u8]) {
+        if let Some(frame) = &mut self.frame {
+            self.walker.walk(frame.block(bytes, self.stream));
+        }
+    }
+
+    /// The frame is whole.
+    #[inline]
+    pub(super) fn end(&mut self) {
+        if let Some(frame) = self.frame.take()
+            && frame.flags & END_HEADERS != 0
+            && !frame.is_left_out
+            && let Some(block) = self.walker.end()
+        {
+            self.judge(block);
+        }
+    }
+
+    fn judge(&mut self, block: FieldBlock) {
+        let stream = self.stream;
+        let is_malformed = match &mut self.messages {
+            Messages::Requests if self.is_new => block.has_fragment,
+            Messages::Requests => block.has_pseudo,
+            Messages::Responses { answered } => {
+                let is_trailers = answered.contains(&stream);
+                if !is_trailers && !block.is_interim && !self.ends_stream {
+                    if answered.len() == ANSWERED_MAX {
+                        answered.pop_front();
+                    }
+                    answered.push_back(stream);
+                }
+                if is_trailers { block.has_pseudo } else { block.has_request_pseudo }
+            }
+        };
+        if is_malformed || (block.is_malformed && self.is_continued) {
+            self.marked.add(stream);
+            self.malformed = self.malformed.saturating_add(1);
+        }
+        if self.ends_stream {
+            self.forget(stream);
+        }
+    }
+}
+
+impl Frame {
+    fn new(head: &FrameHead) -> Frame {
+        let has = |flag, bytes| if head.flags & flag != 0 { bytes } else { 0 };
+        let prefix_bytes = has(PADDED, 1) + has(PRIORITY, PRIORITY_BYTES);
+        Frame {
+            prefix: [0; 1 + PRIORITY_BYTES],
+            prefix_bytes,
+            have: 0,
+            flags: head.flags,
+            // One that is too short for its prefix ends the connection.
+            left: head.payload_bytes.saturating_sub(prefix_bytes),
+            is_left_out: false,
+        }
+    }
+
+    /// What of the next bytes of the payload belongs to the block.
+    fn block<'b>(&mut self, mut bytes: &'b [u8], stream: u32) -> &'b [u8] {
+        if self.have < self.prefix_bytes {
+            let (prefix, rest) = bytes.split_at(bytes.len().min(self.prefix_bytes - self.have));
+            self.prefix[self.have..self.have + prefix.len()].copy_from_slice(prefix);
+            self.have += prefix.len();
+            bytes = rest;
+            if self.have == self.prefix_bytes {
+                self.read_prefix(stream);
+            }
+        }
+        let block = &bytes[..bytes.len().min(self.left)];
+        self.left -= block.len();
+        block
+    }
+
+    fn read_prefix(&mut self, stream: u32) {
+        let (padding, priority) = self.prefix.split_at(usize::from(self.flags & PADDED != 0));
+        let padding = padding.first().copied().unwrap_or(0);
+        self.left = self.left.saturating_sub(usize::from(padding));
+        if self.flags & PRIORITY != 0
+            && let [a, b, c, d, ..] = *priority
+            // Without the bit that says whether it is exclusive.
+            && u32::from_be_bytes([a, b, c, d]) & 0x7fff_ffff == stream
+        {
+            (self.left, self.is_left_out) = (0, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! Watches the frames of a connection go by, to notice a peer that sends frames but nothing in them.
+//!
+//! `h2` answers each PING and SETTINGS before it reads on, so a flood of them takes no memory; it takes time, and this
+//! is what bounds that. Nothing here is believed of a frame but its length and type; what is in heads is [`FieldWatch`]'s.
+
+use super::bounds::{FRUITLESS_FRAMES_PER_SECOND_MAX, RESETS_PER_SECOND_MAX, SMALL_FRAME_BYTES};
+use super::field_watch::{FieldWatch, Marked};
+use super::owed::{self, Owed};
+use super::windows::Windows;
+use std::rc::Rc;
+use stillgate_wire::Progress;
+
+/// Bytes of a frame's header (RFC 9113 section 4.1).
+pub(super) const HEADER_BYTES: usize = 9;
+/// What a client's connection begins with.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Whether a connection begins as one of HTTP/2: wholly, as far as it has come, or (`None`) not at all.
+pub(crate) fn starts(bytes: &[u8]) -> Option<Progress> {
+    if bytes.starts_with(PREFACE) {
+        Some(Progress::Complete(PREFACE.len()))
+    } else {
+        (!bytes.is_empty() && PREFACE.starts_with(bytes)).then_some(Progress::Partial)
+    }
+}
+
+/// Types of frames (RFC 9113 section 6), and one that has none and is ignored (section 5.5).
+pub(super) mod kind {
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const RST_STREAM: u8 = 3;
+    pub(crate) const SETTINGS: u8 = 4;
+    pub(crate) const WINDOW_UPDATE: u8 = 8;
+    pub(crate) const CONTINUATION: u8 = 9;
+    pub(crate) const UNKNOWN: u8 = 0xff;
+}
+
+const ACK: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameHead {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) stream: u32,
+    pub(super) payload_bytes: usize,
+}
+
+impl FrameHead {
+    /// That of a frame which begins with these bytes; `None` where there are too few.
+    pub(super) fn of(bytes: &[u8]) -> Option<FrameHead> {
+        let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<HEADER_BYTES>()?;
+        let payload_bytes = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        // Without the reserved bit.
+        Some(FrameHead { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload_bytes })
+    }
+
+    pub(super) fn is_last_of_stream(&self) -> bool {
+        self.flags & END_STREAM != 0
+    }
+
+    /// Whether its sender sends nothing more on the stream.
+    fn ends_stream(&self) -> bool {
+        match self.kind {
+            kind::DATA | kind::HEADERS => self.is_last_of_stream(),
+            kind => kind == kind::RST_STREAM,
+        }
+    }
+}
+
+/// What [`Frames::walk`] comes by.
+#[derive(Debug)]
+pub(super) enum Seen<'b> {
+    Begin(FrameHead),
+    Payload(&'b [u8]),
+    /// The payload was the last of its frame.
+    End,
+}
+
+/// Where in the frames of one direction we are.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    header: [u8; HEADER_BYTES],
+    /// Bytes of the next header that are here.
+    have: usize,
+    /// Bytes until the next header.
+    skip: usize,
+    /// The stream opened last, and how far its head is.
+    opened: u32,
+    head: Head,
+    /// The field section under way goes on in another frame, and nothing may come between.
+    is_amid_fields: bool,
+}
+
+/// How far the head is that opens a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Head {
+    /// None is under way.
+    #[default]
+    No,
+    /// It goes on in another frame.
+    Begun,
+    /// It ends with the present frame.
+    Ending,
+}
+
+impl Frames {
+    /// The direction in which the preface comes first.
+    pub(super) fn after_preface() -> Frames {
+        Frames { skip: PREFACE.len(), ..Frames::default() }
+    }
+
+    /// Whether one of the frames whose headers end in these bytes moves a request or a response on, and how many do not.
+    /// `see` is given all of them.
+    fn walk(&mut self, mut bytes: &[u8], mut see: impl FnMut(Seen<'_>)) -> Walked {
+        let mut walked = Walked::default();
+        loop {
+            let (payload, rest) = bytes.split_at(self.skip.min(bytes.len()));
+            self.skip -= payload.len();
+            bytes = rest;
+            see(Seen::Payload(payload));
+            if self.skip == 0 {
+                see(Seen::End);
+                if self.head == Head::Ending {
+                    self.head = Head::No;
+                    walked.opened += 1;
+                }
+            }
+            if bytes.is_empty() {
+                return walked;
+            }
+            let take = (HEADER_BYTES - self.have).min(bytes.len());
+            self.header[self.have..self.have + take].copy_from_slice(&bytes[..take]);
+            self.have += take;
+            bytes = &bytes[take..];
+            if self.have == HEADER_BYTES
+                && let Some(head) = FrameHead::of(&self.header)
+            {
+                self.have = 0;
+                self.skip = head.payload_bytes;
+                match head.kind {
+                    kind::DATA if self.skip > 0 || head.is_last_of_stream() => walked.moves = true,
+                    kind::HEADERS => walked.moves = true,
+                    _ => walked.fruitless += 1,
+                }
+                self.follow_head(&head);
+                see(Seen::Begin(head));
+            }
+        }
+    }
+
+    /// Whether a frame may follow that is none of these.
+    fn is_between(&self) -> bool {
+        self.skip == 0 && self.have == 0 && !self.is_amid_fields
+    }
+
+    /// The numbers of streams only grow (RFC 9113 section 5.1.1): the head of a lower one is its trailers.
+    fn follow_head(&mut self, head: &FrameHead) {
+        if matches!(head.kind, kind::HEADERS | kind::CONTINUATION) {
+            self.is_amid_fields = head.flags & END_HEADERS == 0;
+        }
+        let is_new = head.kind == kind::HEADERS && head.stream > self.opened;
+        if is_new {
+            self.opened = head.stream;
+        }
+        if is_new || (head.kind == kind::CONTINUATION && self.head == Head::Begun) {
+            self.head = if head.flags & END_HEADERS != 0 { Head::Ending } else { Head::Begun };
+        }
+    }
+}
+
+/// What [`Frames::walk`] saw.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Walked {
+    moves: bool,
+    fruitless: u32,
+    /// Heads of new streams that are whole.
+    opened: u64,
+}
+
+/// Counts what comes too often, within a second.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    since_ms: u64,
+    count: u32,
+}
+
+impl Rate {
+    /// Adds some; whether there were more than `max` within the second.
+    pub(crate) fn exceeds(&mut self, more: u32, max: u32, now_ms: u64) -> bool {
+        if now_ms >= self.since_ms + 1_000 {
+            *self = Rate { since_ms: now_ms, count: 0 };
+        }
+        self.count = self.count.saturating_add(more);
+        self.count > max
+    }
+
+    fn clear(&mut self) {
+        self.count = 0;
+    }
+}
+
+/// Both directions of a connection.
+#[derive(Debug)]
+pub(super) struct Watch {
+    received: Frames,
+    sent: Frames,
+    is_client: bool,
+    fields: FieldWatch,
+    malformed: Rate,
+    fruitless: Rate,
+    /// Of a node: the windows that it has opened.
+    windows: Option<Windows>,
+    /// What the peer is to be sent beside the frames of `h2`.
+    pub(super) owed: Owed,
+    /// Small frames of bodies that have come since they were last gathered.
+    pub(super) small: u32,
+    /// Streams that the peer has opened, with a whole head.
+    pub(super) opened: u64,
+    /// The peer sends what moves nothing, too often.
+    pub(super) is_flooded: bool,
+}
+
+impl Watch {
+    pub(super) fn of_client(marked: Rc<Marked>) -> Watch {
+        Watch {
+            received: Frames::after_preface(),
+            sent: Frames::default(),
+            is_client: true,
+            fields: FieldWatch::of_requests(marked),
+            malformed: Rate::default(),
+            fruitless: Rate::default(),
+            windows: None,
+            owed: Owed::default(),
+            small: 0,
+            opened: 0,
+            is_flooded: false,
+        }
+    }
+
+    pub(super) fn of_node(marked: Rc<Marked>) -> Watch {
+        let (fields, windows) = (FieldWatch::of_responses(marked.clone()), Some(Windows::new()));
+        Watch {
+            received: Frames::default(),
+            sent: Frames::after_preface(),
+            is_client: false,
+            fields,
+            windows,
+            ..Watch::of_client(marked)
+        }
+    }
+
+    /// Rewrites a frame that came where `h2` would take it amiss. It is given with its header and what [`looked_into`] says.
+    pub(super) fn amend(&mut self, frame: &mut [u8]) {
+        let Some(head) = FrameHead::of(frame) else { return };
+        let payload = &frame[HEADER_BYTES..];
+        match (head.kind, &mut self.windows) {
+            // `h2` ends the connection at the 101st in its life. What is too many of them within a second, we say.
+            (kind::DATA, _) if is_empty_data(&head, payload) => {
+                if head.payload_bytes > 0 {
+                    self.owed.window(head.stream, head.payload_bytes);
+                    self.is_flooded |= self.owed.is_too_much;
+                }
+                frame[3] = kind::UNKNOWN;
+            }
+            // Not looked into, as there are too many of them: from here on we do not know.
+            (kind::SETTINGS, windows) if payload.len() < head.payload_bytes => *windows = None,
+            (kind::SETTINGS, Some(windows)) if head.flags & ACK == 0 => windows.set(payload),
+            (kind::WINDOW_UPDATE, Some(windows)) => {
+                let is_too_large = windows.opened(&head, payload);
+                if is_too_large {
+                    self.owed.reset(head.stream);
+                    owed::make_reset(frame);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the frames of `h2` that were sent leave room for others.
+    pub(super) fn may_interpose(&self) -> bool {
+        self.sent.is_between()
+    }
+
+    pub(super) fn received(&mut self, bytes: &[u8], now_ms: u64) {
+        let (small, fields, windows) = (&mut self.small, &mut self.fields, &mut self.windows);
+        let walked = self.received.walk(bytes, |seen| match seen {
+            Seen::Begin(head) => {
+                if let Some(windows) = windows.as_mut().filter(|_| head.ends_stream()) {
+                    windows.forget(head.stream);
+                }
+                let is_small = head.kind == kind::DATA && (1..SMALL_FRAME_BYTES).contains(&head.payload_bytes);
+                *small += u32::from(is_small && !head.is_last_of_stream());
+                fields.begin(&head);
+            }
+            Seen::Payload(bytes) => fields.payload(bytes),
+            Seen::End => fields.end(),
+        });
+        // Of a node's, each is a request of ours.
+        let is_client = self.is_client;
+        let malformed = self.fields.take_malformed();
+        self.is_flooded |= is_client && self.malformed.exceeds(malformed, RESETS_PER_SECOND_MAX, now_ms);
+        self.opened += walked.opened;
+        if walked.moves {
+            self.fruitless.clear();
+        }
+        self.is_flooded |= self.fruitless.exceeds(walked.fruitless, FRUITLESS_FRAMES_PER_SECOND_MAX, now_ms);
+    }
+
+    /// A client that only reads tells its progress by frames that move nothing: its window updates.
+    pub(super) fn sent(&mut self, bytes: &[u8]) {
+        let (windows, fields) = (&mut self.windows, &mut self.fields);
+        let walked = self.sent.walk(bytes, |seen| match (seen, &mut *windows) {
+            (Seen::Begin(head), Some(windows)) if head.kind == kind::DATA => {
+                windows.sent(head.stream, head.payload_bytes);
+            }
+            (Seen::Begin(head), windows) if head.kind == kind::RST_STREAM => {
+                fields.forget(head.stream);
+                windows.iter_mut().for_each(|windows| windows.forget(head.stream));
+            }
+            _ => {}
+        });
+        if walked.moves {
+            self.fruitless.clear();
+        }
+    }
+}
+
+/// Bytes of a frame's payload that [`Watch::amend`] looks at, of which at most `bytes_max` can be had.
+pub(super) fn looked_into(head: &FrameHead, bytes_max: usize) -> usize {
+    match head.kind {
+        kind::SETTINGS | kind::WINDOW_UPDATE if head.payload_bytes <= bytes_max => head.payload_bytes,
+        // How long the padding is.
+        kind::DATA if head.flags & PADDED != 0 => head.payload_bytes.min(1),
+        _ => 0,
+    }
+}
+
+/// Whether there is nothing in a DATA frame, or nothing but padding, and it ends nothing.
+fn is_empty_data(head: &FrameHead, payload: &[u8]) -> bool {
+    let padding_bytes = match payload.first() {
+        Some(length) if head.flags & PADDED != 0 => 1 + usize::from(*length),
+        _ => 0,
+    };
+    head.payload_bytes == padding_bytes && !head.is_last_of_stream() && head.stream != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![0, (payload >> 8) as u8, payload as u8, kind, flags, 0, 0, 0, 1];
+        bytes.resize(HEADER_BYTES + payload, 7);
+        bytes
+    }
+
+    fn of_stream(stream: u8) -> Vec<u8> {
+        let mut head = frame(kind::HEADERS, END_HEADERS, 3);
+        head[HEADER_BYTES - 1] = stream;
+        head
+    }
+
+    #[test]
+    fn any_split_walks_alike() {
+        let check = |frames: &[Vec<u8>], moves: bool, fruitless: u32, opened: u64| {
+            let bytes = frames.concat();
+            for step in 1..=bytes.len() {
+                let mut walker = Frames::default();
+                let mut seen = Walked::default();
+                for piece in bytes.chunks(step) {
+                    let walked = walker.walk(piece, |_| {});
+                    seen.moves |= walked.moves;
+                    seen.fruitless += walked.fruitless;
+                    seen.opened += walked.opened;
+                }
+                assert_eq!(seen, Walked { moves, fruitless, opened }, "by {step}");
+            }
+        };
+        check(&[frame(6, 0, 8), frame(4, 0, 0), frame(8, 0, 4), frame(0, 0, 0)], false, 4, 0);
+        check(&[frame(6, 0, 8), frame(1, END_HEADERS, 300)], true, 1, 1);
+        check(&[frame(0, 0, 5)], true, 0, 0);
+        check(&[frame(0, END_STREAM, 0), frame(9, END_HEADERS, 3)], true, 1, 0);
+        // In several frames, and never to its end.
+        check(&[frame(1, 0, 5), frame(9, 0, 0), frame(9, END_HEADERS, 0), frame(6, 0, 8)], true, 3, 1);
+        check(&[frame(1, 0, 5), frame(9, 0, 3)], true, 1, 0);
+        check(&[of_stream(1), frame(0, 0, 5), of_stream(1), of_stream(3), of_stream(9), of_stream(5)], true, 0, 3);
+    }
+
+    #[test]
+    fn a_flood_is_what_moves_nothing_for_a_second() {
+        let mut watch = Watch::of_client(Rc::default());
+        watch.received(PREFACE, 1_000);
+        let pings = frame(6, 0, 8).repeat(FRUITLESS_FRAMES_PER_SECOND_MAX as usize);
+        watch.received(&pings, 1_000);
+        assert!(!watch.is_flooded);
+        watch.received(&frame(1, 4, 9), 1_100);
+        watch.received(&pings, 1_200);
+        assert!(!watch.is_flooded, "a request came between");
+        watch.sent(&frame(0, 0, 9));
+        watch.received(&pings, 1_300);
+        assert!(!watch.is_flooded, "a response went out between");
+        watch.received(&pings, 2_000);
+        assert!(!watch.is_flooded, "a second has passed");
+        watch.received(&frame(6, 0, 8), 2_999);
+        assert!(watch.is_flooded);
+    }
+}

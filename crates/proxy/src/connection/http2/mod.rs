@@ -1,0 +1,35 @@
+//! HTTP/2, on `h2`. A stream of it is a connection of HTTP/1.1 to our engine: each request, whichever side speaks which
+//! version, runs through the one parser, the one exchange and the one relay. The server's half of a whole connection is
+//! `http2` of `client`; the client's is `node`.
+//!
+//! ```text
+//!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)
+//!              inbound        │ h2             │ h2   inbound                  (what `h2` is given of the bytes that came)
+//!                        client_stream    node_stream                          (an exchange has one of either, or sockets)
+//!                           request          response                          (heads)
+//!                       bodies, incoming, outgoing                             (bodies)
+//!                                            grpc_web                          (what becomes gRPC on the way)
+//! ```
+
+mod bodies;
+pub(crate) mod bounds;
+pub(crate) mod client_stream;
+mod field_watch;
+pub(crate) mod frames;
+mod grpc_web;
+mod inbound;
+mod incoming;
+mod node;
+mod node_stream;
+mod outgoing;
+mod owed;
+mod request;
+mod response;
+pub(crate) mod transport;
+mod windows;
+
+pub(crate) use client_stream::ClientStream;
+pub(crate) use frames::{PREFACE, starts};
+pub(crate) use grpc_web::is_bad_base64;
+pub(crate) use node::{NodeConnection, connect};
+pub(crate) use node_stream::NodeStream;

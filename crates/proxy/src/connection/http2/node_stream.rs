@@ -1,0 +1,379 @@
+//! One request to a node that speaks HTTP/2, as a connection of HTTP/1.1 that our engine writes it to.
+
+use super::bodies::Reader;
+use super::grpc_web;
+use super::incoming::{Incoming, broken};
+use super::node::Shared;
+use super::outgoing::{self, Outgoing, malformed};
+use super::response;
+use crate::connection::grpc::{self, Call, Web};
+use crate::connection::mistaken::Mistaken;
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Request, Response, Uri, header};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use stillgate_wire::{Framing, HeadLimits, Method, Name, RequestHead};
+use tokio::io::ReadBuf;
+
+/// A stream of HTTP/2 to a node. What is written to it is the request in HTTP/1.1, what is read from it the response.
+pub(crate) struct NodeStream {
+    shared: Rc<Shared>,
+    /// Its number, as soon as the request is out.
+    id: Option<u32>,
+    method: Method,
+    request: Sending,
+    response: Receiving,
+    /// Of a call of gRPC-Web, which the node gets as one of gRPC.
+    web: Option<Web>,
+    /// The client takes trailers (`TE: trailers`).
+    takes_trailers: bool,
+    /// The node has said that it has not looked at the request.
+    is_unseen: bool,
+}
+
+/// Where the request is.
+enum Sending {
+    /// What has come of its head, as long as that is not whole.
+    Head(SendRequest<Bytes>, Vec<u8>),
+    Body(Outgoing),
+}
+
+/// Where the response is.
+enum Receiving {
+    /// The request is not out.
+    Not,
+    Head(ResponseFuture),
+    Body(Incoming),
+    /// There will be none, as the request could not be sent.
+    Never,
+}
+
+impl NodeStream {
+    pub(super) fn new(send: SendRequest<Bytes>, shared: Rc<Shared>) -> NodeStream {
+        shared.live.set(shared.live.get() + 1);
+        NodeStream {
+            shared,
+            id: None,
+            method: Method::Get,
+            request: Sending::Head(send, Vec::new()),
+            response: Receiving::Not,
+            web: None,
+            takes_trailers: false,
+            is_unseen: false,
+        }
+    }
+
+    /// The node was silent for too long. It may be slow, or the way to it broken, which nothing else would tell for a quarter of
+    /// an hour: requests under way go on, further ones get another connection.
+    pub(crate) fn retire(&self) {
+        self.shared.is_retired.set(true);
+    }
+
+    /// Whether the node, having failed, has not looked at the request.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.is_unseen
+    }
+
+    /// What the node seems to speak instead of HTTP/2.
+    pub(crate) fn mistaken(&self) -> Option<Mistaken> {
+        self.shared.mistaken.get()
+    }
+
+    /// Ready with nothing where the response is at its end.
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.id.is_some_and(|id| self.shared.marked.take(id)) {
+            return Poll::Ready(Err(malformed("pseudo-headers where a response has none (RFC 9113 section 8.3)")));
+        }
+        if let Receiving::Head(future) = &mut self.response {
+            if let Poll::Ready(Some(interim)) = future.poll_informational(cx) {
+                let interim = interim.map_err(|error| failed(&mut self.is_unseen, error))?;
+                return Poll::Ready(self.write_interim(&interim, space));
+            }
+            let response = ready!(Pin::new(future).poll(cx)).map_err(|error| failed(&mut self.is_unseen, error))?;
+            self.write_head(response, space);
+            // What is here of the body goes along; that nothing is, is no reason to wait.
+            if let Receiving::Body(body) = &mut self.response
+                && !body.is_done()
+                && let Poll::Ready(Err(error)) = body.poll_read(cx, space)
+            {
+                return Poll::Ready(Err(error));
+            }
+            return Poll::Ready(Ok(()));
+        }
+        match &mut self.response {
+            Receiving::Body(body) => body.poll_read(cx, space),
+            Receiving::Never => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            // The request is written by the very task that reads here, and it reads again when it has.
+            _ => Poll::Pending,
+        }
+    }
+
+    fn write_interim(&mut self, interim: &Response<()>, space: &mut ReadBuf<'_>) -> io::Result<()> {
+        let head = &mut self.shared.scratch.borrow_mut().response;
+        head.clear();
+        response::write_head(head, interim.status(), interim.headers(), response::Body::None);
+        if head.len() > space.remaining() {
+            return Err(malformed("an interim response that is larger than a buffer"));
+        }
+        space.put_slice(head);
+        Ok(())
+    }
+
+    fn write_head(&mut self, response: Response<RecvStream>, space: &mut ReadBuf<'_>) {
+        let (mut parts, body) = response.into_parts();
+        let web = self.web.filter(|web| grpc_web::edit_response(*web, &mut parts.headers));
+        let mut kind = response::Body::of(self.method, &parts, body.is_end_stream());
+        // In HTTP/1.1 trailers come behind chunks only. What the length would tell, the end of the stream tells as well: `h2`
+        // compares the two.
+        if kind == response::Body::Length && self.takes_trailers && !body.is_end_stream() {
+            parts.headers.remove(header::CONTENT_LENGTH);
+            kind = response::Body::Chunked;
+        }
+        let body = Reader::new(self.shared.bodies.clone(), body);
+        let mut incoming = Incoming::new(body, kind == response::Body::Chunked);
+        if let Some(web) = web {
+            incoming = incoming.bridged(web, parts.headers.contains_key(grpc_web::STATUS));
+        }
+        let head = &mut self.shared.scratch.borrow_mut().response;
+        head.clear();
+        response::write_head(head, parts.status, &parts.headers, kind);
+        incoming.put_head(head, space);
+        self.response = Receiving::Body(incoming);
+    }
+
+    pub(crate) fn poll_write<'p>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        let written = self.poll_write_parts(cx, parts);
+        if matches!((&self.response, &written), (Receiving::Not, Poll::Ready(Err(_)))) {
+            self.response = Receiving::Never;
+        }
+        written
+    }
+
+    fn poll_write_parts<'p>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Poll<io::Result<usize>> {
+        let (send, partial) = match &mut self.request {
+            Sending::Head(send, partial) => (send, partial),
+            Sending::Body(body) => return body.poll_write(cx, parts),
+        };
+        let mut parts = parts.filter(|part| !part.is_empty());
+        let Some(part) = parts.next() else { return Poll::Ready(Ok(0)) };
+        let shared = self.shared.clone();
+        let parsed = &mut shared.scratch.borrow_mut().request;
+        parsed.reset();
+        let whole =
+            outgoing::take_head(partial, part, |head| parsed.advance(head, &HeadLimits::EDITED).map_err(malformed))?;
+        let Some((head, taken)) = whole else { return Poll::Ready(Ok(part.len())) };
+        let mut request = request(&head, parsed)?;
+        self.takes_trailers = request.headers().contains_key(header::TE);
+        if shared.bridges_web
+            && parsed.method == Method::Post
+            && let Some(Call::Web(web)) = grpc::call(parsed, &head)
+        {
+            grpc_web::edit_request(request.headers_mut());
+            self.web = Some(web);
+        }
+        let framing = parsed.framing;
+        self.method = parsed.method;
+        let is_end = matches!(framing, Framing::None | Framing::Length(0));
+        let (future, stream) = match send.send_request(request, is_end) {
+            Ok(sent) => sent,
+            Err(error) => return Poll::Ready(Err(failed(&mut self.is_unseen, error))),
+        };
+        let id = future.stream_id().as_u32();
+        self.shared.marked.begin(id);
+        self.id = Some(id);
+        self.response = Receiving::Head(future);
+        let body = Outgoing::new(stream, framing);
+        let is_text = self.web.is_some_and(|web| web.is_text);
+        let mut body = if is_text { body.decoded() } else { body };
+        let written = body.poll_write_behind(cx, taken, part, parts);
+        self.request = Sending::Body(body);
+        written
+    }
+}
+
+impl Drop for NodeStream {
+    /// A request that breaks off is reset by `h2`, as nobody wants its response.
+    fn drop(&mut self) {
+        self.shared.live.set(self.shared.live.get() - 1);
+        if let Some(id) = self.id {
+            self.shared.marked.end(id);
+        }
+    }
+}
+
+/// What ended the stream; notes where the node has not looked at the request (RFC 9113 section 8.7).
+fn failed(is_unseen: &mut bool, error: h2::Error) -> io::Error {
+    *is_unseen |= error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM));
+    broken(error)
+}
+
+/// A request whose head our engine wrote.
+fn request(head: &Bytes, parsed: &RequestHead) -> io::Result<Request<()>> {
+    let part = |span: stillgate_wire::Span| head.slice(usize::from(span.start)..span.end());
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(Scheme::HTTP);
+    uri.authority = Some(Authority::from_maybe_shared(part(parsed.authority)).map_err(malformed)?);
+    uri.path_and_query = Some(PathAndQuery::from_maybe_shared(part(parsed.target)).map_err(malformed)?);
+    let mut request = Request::new(());
+    *request.method_mut() = http::Method::from_bytes(parsed.method_bytes(head)).map_err(malformed)?;
+    *request.uri_mut() = Uri::from_parts(uri).map_err(malformed)?;
+    *request.headers_mut() = outgoing::fields(head, &parsed.fields, parsed.hop_by_hop)?;
+    if parsed.fields.get(head, Name::Te).is_some_and(|te| te == b"trailers") {
+        request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderMap;
+    use std::future::poll_fn;
+    use std::time::Duration;
+    use tokio::task::{LocalSet, spawn_local};
+
+    #[test]
+    fn requests() {
+        let head = Bytes::from_static(
+            b"POST /a?b HTTP/1.1\r\nHost: h:81\r\nX-One: 1\r\nTE: trailers\r\nConnection: close\r\nx-one: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+        );
+        let mut parsed = RequestHead::default();
+        parsed.advance(&head, &HeadLimits::EDITED).unwrap();
+        let request = request(&head, &parsed).unwrap();
+        assert_eq!((request.method().as_str(), request.uri().to_string().as_str()), ("POST", "http://h:81/a?b"));
+        let fields: Vec<_> = request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        assert_eq!(fields, [("x-one", &b"1"[..]), ("x-one", b"2"), ("te", b"trailers")]);
+    }
+
+    /// What a node got: its fields and the body. What the engine read of the response.
+    type Got = (HeaderMap, Vec<u8>, String);
+
+    /// A whole exchange of `request` with a node that answers with `frames` and `trailers`, or, without frames, by its head alone.
+    /// Written and read in pieces of `step` bytes.
+    async fn exchange(
+        request: &'static [u8],
+        frames: &'static [&'static [u8]],
+        trailers: &'static [(&'static str, &'static str)],
+        step: usize,
+    ) -> io::Result<Got> {
+        let (near, far) = tokio::io::duplex(64);
+        let node = spawn_local(async move {
+            let mut connection = h2::server::handshake(far).await.unwrap();
+            let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+            let talk = spawn_local(async move {
+                let (parts, mut body) = request.into_parts();
+                let mut content = Vec::new();
+                while let Some(Ok(data)) = body.data().await {
+                    body.flow_control().release_capacity(data.len()).unwrap();
+                    content.extend_from_slice(&data);
+                }
+                let fields = trailers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+                let trailers = HeaderMap::from_iter::<Vec<(header::HeaderName, HeaderValue)>>(fields.collect());
+                let mut response = Response::builder().header("content-type", "application/grpc+proto");
+                if frames.is_empty() {
+                    response.headers_mut().unwrap().extend(trailers);
+                    respond.send_response(response.body(()).unwrap(), true).unwrap();
+                    return (parts.headers, content);
+                }
+                let mut send = respond.send_response(response.body(()).unwrap(), false).unwrap();
+                for frame in frames {
+                    send.send_data(Bytes::from_static(frame), false).unwrap();
+                }
+                send.send_trailers(trailers).unwrap();
+                (parts.headers, content)
+            });
+            while connection.accept().await.is_some() {}
+            talk.await.unwrap()
+        });
+        let (send, connection) = h2::client::handshake(near).await.unwrap();
+        spawn_local(connection);
+        let shared = Shared::new(true);
+        let mut stream = NodeStream::new(send, Rc::new(shared));
+        let mut written = 0;
+        while written < request.len() {
+            let piece = &request[written..(written + step).min(request.len())];
+            let (a, b) = piece.split_at(piece.len() / 2);
+            written += poll_fn(|cx| stream.poll_write(cx, [a, b].into_iter())).await?;
+        }
+        let mut read = Vec::new();
+        loop {
+            let mut space = vec![0; step];
+            let mut space = ReadBuf::new(&mut space);
+            poll_fn(|cx| stream.poll_read(cx, &mut space)).await.unwrap();
+            if space.filled().is_empty() {
+                break;
+            }
+            read.extend_from_slice(space.filled());
+        }
+        drop(stream);
+        let (fields, content) = node.await.unwrap();
+        Ok((fields, content, String::from_utf8_lossy(&read).into_owned()))
+    }
+
+    const STATUS: &[(&str, &str)] = &[("grpc-status", "0")];
+
+    #[tokio::test]
+    async fn any_split_of_a_call_of_grpc_web_gives_the_same() {
+        let check = async |request, frames, trailers, content: &[u8], expected: &str| {
+            for step in [1, 2, 3, 5, 8, 64, 4096] {
+                let done =
+                    tokio::time::timeout(Duration::from_secs(10), exchange(request, frames, trailers, step)).await;
+                let (fields, body, read) = done.expect("the exchange ends").unwrap();
+                assert_eq!((&body[..], &read[..]), (content, expected), "by {step}");
+                assert!(fields["content-type"] == "application/grpc+proto" && fields["te"] == "trailers", "{fields:?}");
+                assert!(!fields.contains_key("content-length"), "{fields:?}");
+            }
+        };
+        let head = "HTTP/1.1 200 \r\ncontent-type: application/grpc-web+proto\r\ntransfer-encoding: chunked\r\n\r\n";
+        let text_head = head.replace("web+", "web-text+");
+        LocalSet::new()
+            .run_until(async {
+                let binary = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc-web+proto\r\n\
+                    Content-Length: 7\r\n\r\n\0\0\0\0\x02hi";
+                let frame = "15\r\n\u{fffd}\0\0\0\u{10}grpc-status: 0\r\n";
+                let expected = format!("{head}3\r\nabc\r\n1\r\nd\r\n{frame}\r\n0\r\n\r\n");
+                check(binary, &[b"abc", b"d"], STATUS, b"\0\0\0\0\x02hi", &expected).await;
+                // Two texts, each with its padding, in chunks.
+                let text = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc-web-text+proto\r\n\
+                    Transfer-Encoding: chunked\r\n\r\n9\r\nAAAAAAJoa\r\n7\r\nQ==aWk=\r\n0\r\n\r\n";
+                let frame = "1c\r\ngAAAABBncnBjLXN0YXR1czogMA0K\r\n";
+                let expected = format!("{text_head}4\r\nYWJj\r\n4\r\nZA==\r\n{frame}0\r\n\r\n");
+                check(text, &[b"abc", b"d"], STATUS, b"\0\0\0\0\x02hiii", &expected).await;
+                let expected = "HTTP/1.1 200 \r\ncontent-type: application/grpc-web+proto\r\ngrpc-status: 5\r\n\
+                    content-length: 0\r\n\r\n";
+                check(binary, &[], &[("grpc-status", "5")], b"\0\0\0\0\x02hi", expected).await;
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn what_is_no_base64_breaks_the_request() {
+        LocalSet::new()
+            .run_until(async {
+                for request in [
+                    &b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc-web-text\r\nContent-Length: 8\r\n\r\nAAA!AAAA"[..],
+                    b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc-web-text\r\nContent-Length: 6\r\n\r\nAAAAAA",
+                ] {
+                    for step in [1, 7, 4096] {
+                        let done = tokio::time::timeout(Duration::from_secs(10), exchange(request, &[], &[], step)).await;
+                        let error = done.expect("the exchange ends").unwrap_err();
+                        assert!(grpc_web::is_bad_base64(&error), "{error} by {step}");
+                    }
+                }
+            })
+            .await;
+    }
+}

@@ -1,0 +1,248 @@
+//! A connection's bytes: plain, through TLS, or one stream of a connection of HTTP/2.
+//!
+//! What of a plain connection is a call of the kernel is one here too: the match is all it costs. What is written to TLS may
+//! be held back by it where the socket is full, so only [`Stream::poll_flush`] says that it is out.
+
+use super::http2::{ClientStream, NodeConnection, NodeStream};
+use super::mistaken::Mistaken;
+use socket2::SockRef;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use stillgate_tls::rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+/// One connection, to a client or to a node.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    /// On the heap, as the plain one is what most connections are.
+    Tls(Box<Tls>),
+    /// A client's request over HTTP/2, spoken as HTTP/1.1.
+    Http2(Box<ClientStream>),
+    /// The same to a node.
+    Http2Node(Box<NodeStream>),
+    /// A connection of HTTP/2 to a node, as the pool keeps it: what is read and written is a stream of it.
+    Http2Pooled(Box<NodeConnection>),
+}
+
+/// A connection through TLS.
+pub(crate) struct Tls {
+    pub(crate) stream: TlsStream<TcpStream>,
+    /// Of a node: the name it has shown a certificate of. What is meant for another name must not go over it.
+    pub(crate) server_name: Option<ServerName<'static>>,
+}
+
+impl Tls {
+    #[inline]
+    fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, space);
+        // What TLS itself answers, as to a peer that wants to renegotiate, waits for us to write, and we may have nothing to.
+        if read.is_pending() && self.stream.get_ref().1.wants_write() {
+            // That the socket has failed is seen by whoever uses it next.
+            let _ = Pin::new(&mut self.stream).poll_flush(cx);
+        }
+        read
+    }
+}
+
+impl Stream {
+    /// The socket below. A stream of HTTP/2 has none of its own.
+    #[inline]
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Plain(stream) => Some(stream),
+            Stream::Tls(tls) => Some(tls.stream.get_ref().0),
+            Stream::Http2(_) | Stream::Http2Node(_) | Stream::Http2Pooled(_) => None,
+        }
+    }
+
+    /// Makes its end a reset, so that what is cut does not look complete. A stream of HTTP/2 that is dropped before its end
+    /// is reset in any case.
+    pub(crate) fn reset_when_closed(&self) {
+        if let Some(socket) = self.socket() {
+            // One that is gone already needs no reset.
+            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+        }
+    }
+
+    /// Whether bytes wait in the socket that the event loop has not told of: after a pause of the process the clock is
+    /// looked at before the sockets, and closing on top of a request would reset it.
+    pub(crate) fn has_arrived(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let peeked = self.socket().map(|socket| SockRef::from(socket).peek(&mut byte));
+        matches!(peeked, Some(Ok(n)) if n > 0)
+    }
+
+    /// Whether the socket has failed since it was last asked.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.socket().is_some_and(|socket| matches!(socket.take_error(), Ok(Some(_)) | Err(_)))
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self, Stream::Http2(_))
+    }
+
+    /// Of a stream of HTTP/2: the response is whole, and the client may still send of its request.
+    pub(crate) fn is_answered_early(&self) -> bool {
+        matches!(self, Stream::Http2(stream) if stream.is_answered_early())
+    }
+
+    /// Of a connection that carries many requests at once: one more of them.
+    pub(crate) fn share(&self) -> Option<Stream> {
+        match self {
+            Stream::Http2Pooled(connection) => Some(Stream::Http2Node(Box::new(connection.open()))),
+            _ => None,
+        }
+    }
+
+    /// Whether it carries as many requests as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Stream::Http2Pooled(connection) if connection.is_full())
+    }
+
+    /// Whether it is one request, and not a connection that is kept after it.
+    pub(crate) fn is_one_request(&self) -> bool {
+        matches!(self, Stream::Http2(_) | Stream::Http2Node(_))
+    }
+
+    /// Whether the node, having failed, has not looked at the request.
+    pub(crate) fn is_unseen(&self) -> bool {
+        matches!(self, Stream::Http2Node(stream) if stream.is_unseen())
+    }
+
+    /// What a node seems to speak instead of what it was asked in, by the first bytes `received` of its response.
+    pub(crate) fn mistaken(&self, received: &[u8]) -> Option<Mistaken> {
+        match self {
+            Stream::Http2Node(stream) => stream.mistaken(),
+            _ => Mistaken::of(received, false),
+        }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// What the handshake of TLS has agreed to speak (ALPN).
+    pub(crate) fn agreed(&self) -> Option<&[u8]> {
+        match self {
+            Stream::Tls(tls) => tls.stream.get_ref().1.alpn_protocol(),
+            _ => None,
+        }
+    }
+
+    /// Of a node through TLS, the name it has shown a certificate of.
+    #[inline]
+    pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
+        match self {
+            Stream::Tls(tls) => tls.server_name.as_ref(),
+            Stream::Http2Pooled(connection) => connection.server_name(),
+            Stream::Plain(_) | Stream::Http2(_) | Stream::Http2Node(_) => None,
+        }
+    }
+
+    /// The node was silent for too long: a connection that requests share is to take no more of them.
+    pub(crate) fn retire(&self) {
+        if let Stream::Http2Node(stream) = self {
+            stream.retire();
+        }
+    }
+
+    /// Ready where reading may give something. Of TLS that may be nothing for us, and the read is pending then; and what it
+    /// holds decrypted already, as of a request that came right behind the handshake, no socket tells of.
+    #[inline]
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Stream::Tls(tls) = self
+            && !tls.stream.get_ref().1.wants_read()
+        {
+            return Poll::Ready(Ok(()));
+        }
+        self.socket().map_or(Poll::Ready(Ok(())), |socket| socket.poll_read_ready(cx))
+    }
+
+    #[inline]
+    pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, space),
+            Stream::Tls(tls) => tls.poll_read(cx, space),
+            Stream::Http2(stream) => stream.poll_read(cx, space),
+            Stream::Http2Node(stream) => stream.poll_read(cx, space),
+            Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_write(cx, bytes),
+            Stream::Http2(stream) => stream.poll_write(cx, std::iter::once(bytes)),
+            Stream::Http2Node(stream) => stream.poll_write(cx, std::iter::once(bytes)),
+            Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_write_vectored(cx, parts),
+            Stream::Http2(stream) => stream.poll_write(cx, parts.iter().map(|part| &**part)),
+            Stream::Http2Node(stream) => stream.poll_write(cx, parts.iter().map(|part| &**part)),
+            Stream::Http2Pooled(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// Ready when all that was written is with the kernel.
+    #[inline]
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(_) | Stream::Http2(_) | Stream::Http2Node(_) | Stream::Http2Pooled(_) => Poll::Ready(Ok(())),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_flush(cx),
+        }
+    }
+
+    /// Closes our side: for TLS with its own word for that, so that the peer can tell an end from a cut.
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(cx),
+            Stream::Http2(stream) => stream.poll_shutdown(),
+            // Its last frame has said it.
+            Stream::Http2Node(_) | Stream::Http2Pooled(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Tells the peer of TLS that what it got is all, as far as that can be written at once. Closing says it of a plain one.
+    pub(crate) fn say_end(&mut self) {
+        if self.is_tls() {
+            // A peer that does not read any more has no use for it.
+            let _ = self.poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+
+    /// Whether an idle connection was closed, or sent something nobody asked for. Costs no system call while nothing
+    /// happened: the event loop's readiness says so. What TLS tells of itself (a session ticket) is taken, and no end.
+    pub(crate) fn is_dead(&mut self) -> bool {
+        match self {
+            Stream::Plain(stream) => {
+                !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Stream::Tls(tls) => {
+                let mut space = [0];
+                let read = Pin::new(&mut tls.stream)
+                    .poll_read(&mut Context::from_waker(Waker::noop()), &mut ReadBuf::new(&mut space));
+                read.is_ready()
+            }
+            Stream::Http2(_) | Stream::Http2Node(_) => false,
+            Stream::Http2Pooled(connection) => connection.is_dead(),
+        }
+    }
+}

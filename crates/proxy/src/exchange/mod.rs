@@ -1,0 +1,16 @@
+//! One request and its response: its route, its nodes, the bytes of both, and our own answers.
+//!
+//! `request` is the whole of it and `attempt` one try at a node, whose bytes are moved by `relay` between the two halves of
+//! each connection, `receiver` and `sender`.
+
+pub(crate) mod attempt;
+pub(crate) mod forwarding;
+mod queue;
+pub(crate) mod receiver;
+pub(crate) mod relay;
+pub(crate) mod reply;
+mod request;
+pub(crate) mod sender;
+pub(crate) mod variables;
+
+pub(crate) use request::{After, Exchange, Kept, Outcome, Timing, refuse, run};

@@ -1,0 +1,156 @@
+//! Admitting a request to its upstream: at once where there is a place, else after those that wait already, or not at all.
+//!
+//! In which order they go is the business of `upstream`; here is what ends the waiting.
+
+use super::attempt::STATUS_CLIENT_GONE;
+use super::relay::is_still_there;
+use super::reply::{self, Refusal};
+use super::{After, Exchange};
+use crate::client::Client;
+use crate::plan::Settings;
+use crate::plan::snapshot::WorkerUpstream;
+use crate::telemetry::metrics::UpstreamEvent;
+use crate::worker::Worker;
+use crate::worker::clock::TICK_MS;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use stillgate_upstream::Ticket;
+use stillgate_wire::ChunkError;
+
+/// Why a request does not get to its upstream.
+enum Denied {
+    /// As many wait as may.
+    Full,
+    /// It has waited as long as it may.
+    TimeUp,
+    /// The time that the client gave the call has passed.
+    Deadline,
+    ClientGone,
+    BadBody(ChunkError),
+}
+
+/// Lets the request begin, or answers it. From then on until its try begins nothing may be waited for: the place is free for others.
+#[inline]
+pub(crate) async fn admit(
+    worker: &Worker,
+    client: &mut Client,
+    x: &mut Exchange,
+    settings: &Settings,
+    upstream: &WorkerUpstream,
+    deadline_ms: u64,
+) -> Result<(), After> {
+    if upstream.state.borrow().has_place() {
+        return Ok(());
+    }
+    // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
+    Box::pin(wait_or_answer(worker, client, x, settings, upstream, deadline_ms)).await
+}
+
+async fn wait_or_answer(
+    worker: &Worker,
+    client: &mut Client,
+    x: &mut Exchange,
+    settings: &Settings,
+    upstream: &WorkerUpstream,
+    deadline_ms: u64,
+) -> Result<(), After> {
+    let Err(denied) = wait(worker, client, x, upstream, deadline_ms).await else { return Ok(()) };
+    let refusal = match denied {
+        Denied::Full => Refusal::overload("the upstream has as many requests as it may have"),
+        Denied::TimeUp => Refusal::overload("the upstream had no place for the request in time"),
+        Denied::Deadline => Refusal::deadline(),
+        Denied::BadBody(malformed) => malformed.into(),
+        Denied::ClientGone => {
+            x.outcome.status = STATUS_CLIENT_GONE;
+            return Err(After::Close);
+        }
+    };
+    if refusal.is_overload {
+        worker.note_upstream(UpstreamEvent::Shed, upstream);
+    }
+    Err(reply::send(worker, client, x, settings, &refusal).await)
+}
+
+/// A place in the queue, left whatever becomes of the request's task.
+struct Waiting<'a> {
+    worker: &'a Worker,
+    upstream: &'a WorkerUpstream,
+    ticket: Ticket,
+    until_ms: u64,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(worker: &'a Worker, upstream: &'a WorkerUpstream, cx: &Context<'_>) -> Option<Waiting<'a>> {
+        let (ticket, timeout) = upstream.state.borrow_mut().join_queue(cx.waker())?;
+        worker.note_upstream(UpstreamEvent::Queued, upstream);
+        worker.counters.requests_waiting.add(1);
+        worker.note_waiting(upstream);
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        Some(Waiting { worker, upstream, ticket, until_ms: worker.clock.now_ms() + timeout_ms })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.upstream.state.borrow_mut().leave_queue(self.ticket);
+        self.worker.counters.requests_waiting.sub(1);
+        self.worker.note_waiting(self.upstream);
+    }
+}
+
+async fn wait(
+    worker: &Worker,
+    client: &mut Client,
+    x: &mut Exchange,
+    upstream: &WorkerUpstream,
+    deadline_ms: u64,
+) -> Result<(), Denied> {
+    let mut waiting = None;
+    poll_fn(|cx| {
+        let place = match &waiting {
+            Some(place) => place,
+            None => match Waiting::new(worker, upstream, cx) {
+                Some(place) => waiting.insert(place),
+                None => return Poll::Ready(Err(Denied::Full)),
+            },
+        };
+        // First, so that nobody gets a place who is not there to use it.
+        watch_client(worker, client, x, cx)?;
+        if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
+            return Poll::Ready(Ok(()));
+        }
+        let now_ms = worker.clock.now_ms();
+        if now_ms >= deadline_ms {
+            return Poll::Ready(Err(Denied::Deadline));
+        }
+        if now_ms >= place.until_ms {
+            return Poll::Ready(Err(Denied::TimeUp));
+        }
+        let mut next_ms = deadline_ms.min(place.until_ms);
+        if client.eof {
+            next_ms = next_ms.min(now_ms + TICK_MS);
+        }
+        client.timer.set(&worker.clock, next_ms, cx);
+        Poll::Pending
+    })
+    .await
+}
+
+/// Reads ahead as far as there is room, to see whether the client is still there.
+fn watch_client(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut Context<'_>) -> Result<(), Denied> {
+    while !client.eof {
+        let is_done = x.from_client.is_done();
+        let read = match is_done {
+            true => x.from_client.poll_read_ahead(cx, &mut client.stream, &worker.buffers).map(|read| read.map_ok(Ok)),
+            false => x.from_client.poll_read_early(cx, &mut client.stream, &worker.buffers),
+        };
+        match read {
+            None | Some(Poll::Pending) => return Ok(()),
+            Some(Poll::Ready(Ok(Ok(0)))) if is_done => client.eof = true,
+            Some(Poll::Ready(Ok(Ok(0)) | Err(_))) => return Err(Denied::ClientGone),
+            Some(Poll::Ready(Ok(Err(malformed)))) => return Err(Denied::BadBody(malformed)),
+            Some(Poll::Ready(Ok(Ok(_)))) => {}
+        }
+    }
+    is_still_there(worker, client, x, cx).then_some(()).ok_or(Denied::ClientGone)
+}

@@ -1,0 +1,270 @@
+//! The receiving half of an HTTP/1 connection: one buffer, and what in it belongs to whom.
+//!
+//! ```text
+//!   0          base          content.start   content.end      leftover        end of buffer
+//!   | head      | written on   | to be written | gap          | next message  | free |
+//! ```
+//!
+//! The head stays at the front as long as it is needed (a request's until its response is there, so that it can be sent
+//! again). Content is decoded in place; the gap is what its chunk framing took. While the body is not at its end there
+//! is no leftover, and reading goes on at `content.end`.
+
+use crate::connection::stream::Stream;
+use crate::worker::buffer::{Buffer, Buffers};
+use std::io;
+use std::ops::Range;
+use std::task::{Context, Poll, ready};
+use stillgate_wire::{BodyDecoder, ChunkError, Framing};
+use tokio::io::ReadBuf;
+
+/// What has been received on one connection and not been passed on.
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    buffer: Option<Buffer>,
+    /// Where content may begin: the length of the head that has to be kept.
+    base: usize,
+    /// Decoded content not yet written.
+    pub(crate) content: Range<usize>,
+    /// Bytes behind the end of the message; while a head is being read, the head's bytes.
+    leftover: Range<usize>,
+    decoder: BodyDecoder,
+    /// Whether all content so far is still in the buffer from `base` on.
+    pub(crate) replayable: bool,
+    /// Bytes received of the present message.
+    pub(crate) total: u64,
+}
+
+impl Receiver {
+    /// Begins a new message with the bytes left over from the last one.
+    pub(crate) fn begin(&mut self) {
+        if let Some(buffer) = &mut self.buffer
+            && self.leftover.start != 0
+            && !self.leftover.is_empty()
+        {
+            buffer.copy_within(self.leftover.clone(), 0);
+        }
+        self.leftover = 0..self.leftover.len();
+        self.base = 0;
+        self.content = 0..0;
+        self.decoder = BodyDecoder::default();
+        self.replayable = true;
+        self.total = self.leftover.len() as u64;
+    }
+
+    /// The bytes that have arrived of a head, or behind the end of a message.
+    #[inline]
+    pub(crate) fn unparsed(&self) -> &[u8] {
+        self.slice(self.leftover.clone())
+    }
+
+    /// Drops bytes from the front of [`Receiver::unparsed`]; only before a head.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.leftover.start += bytes;
+        self.begin();
+    }
+
+    /// The head's bytes, once [`Receiver::start_body`] was told where they end.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        self.slice(0..self.base)
+    }
+
+    /// Whether bytes of the next message, or beyond the end of the only one, are there.
+    pub(crate) fn has_leftover(&self) -> bool {
+        !self.leftover.is_empty()
+    }
+
+    fn slice(&self, range: Range<usize>) -> &[u8] {
+        match &self.buffer {
+            Some(buffer) => &buffer[range],
+            None => &[],
+        }
+    }
+
+    /// The head is complete: what follows it is the body's.
+    pub(crate) fn start_body(&mut self, head_len: usize, framing: Framing) -> Result<(), ChunkError> {
+        let end = self.leftover.end;
+        self.base = head_len;
+        self.content = head_len..head_len;
+        self.leftover = end..end;
+        self.decoder = BodyDecoder::new(framing);
+        self.decode(head_len..end)
+    }
+
+    /// Skips a complete head that has no body (an interim response).
+    pub(crate) fn skip_head(&mut self, head_len: usize) {
+        self.leftover.start = head_len;
+        let total = self.total;
+        self.begin();
+        self.total = total;
+    }
+
+    fn decode(&mut self, fresh: Range<usize>) -> Result<(), ChunkError> {
+        let Some(buffer) = &mut self.buffer else { return Ok(()) };
+        let got = self.decoder.decode(&mut buffer[fresh.clone()])?;
+        self.content.end = fresh.start + got.data;
+        self.leftover = if self.decoder.is_done() {
+            fresh.start + got.consumed..fresh.end
+        } else {
+            self.content.end..self.content.end
+        };
+        Ok(())
+    }
+
+    /// Content that is to be written.
+    #[inline]
+    pub(crate) fn content(&self) -> &[u8] {
+        self.slice(self.content.clone())
+    }
+
+    /// All but the last `left` bytes of the content were written.
+    #[inline]
+    pub(crate) fn written_but(&mut self, left: usize) {
+        self.content.start = self.content.end - left;
+    }
+
+    /// Goes back to the first byte of content, to send it again.
+    pub(crate) fn rewind(&mut self) {
+        debug_assert!(self.replayable);
+        self.content.start = self.base;
+    }
+
+    /// Whether the body's last byte has been received.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.decoder.is_done()
+    }
+
+    /// Declares a body that ends with the connection to be at its end.
+    pub(crate) fn finish(&mut self) {
+        self.decoder = BodyDecoder::default();
+    }
+
+    /// Trailer lines of a finished body.
+    pub(crate) fn trailers(&self) -> &[u8] {
+        self.decoder.trailers()
+    }
+
+    /// Reads bytes of a head; `Ready(Ok(0))` is the end of the connection. The buffer must have room.
+    pub(crate) fn poll_read_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Poll<io::Result<usize>> {
+        let at = self.leftover.end;
+        let n = ready!(self.poll_read_at(at, cx, stream, buffers))?;
+        self.leftover.end += n;
+        Poll::Ready(Ok(n))
+    }
+
+    /// Reads ahead behind the end of a message, to see whether the peer is still there. `None` where there is no room.
+    pub(crate) fn poll_read_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Option<Poll<io::Result<usize>>> {
+        debug_assert!(self.is_done());
+        let room = self.buffer.as_ref().is_none_or(|buffer| self.leftover.end < buffer.len());
+        room.then(|| self.poll_read_head(cx, stream, buffers))
+    }
+
+    /// Reads more of the body. All content must have been written; `keep` asks for what was received to stay, as long
+    /// as there is room. `Ready(Ok(Ok(0)))` is the end of the connection.
+    pub(crate) fn poll_read_body(
+        &mut self,
+        keep: bool,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Poll<io::Result<Result<usize, ChunkError>>> {
+        debug_assert!(self.content.is_empty() && !self.is_done());
+        let full = self.buffer.as_ref().is_some_and(|buffer| self.content.end >= buffer.len());
+        if !keep || full {
+            self.replayable &= self.content.end == self.base;
+            self.content = self.base..self.base;
+        }
+        let at = self.content.end;
+        let n = ready!(self.poll_read_at(at, cx, stream, buffers))?;
+        Poll::Ready(Ok(self.decode(at..at + n).map(|()| n)))
+    }
+
+    /// Reads more of the body before what is here of it was written. `None` where there is no room.
+    pub(crate) fn poll_read_early(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Option<Poll<io::Result<Result<usize, ChunkError>>>> {
+        debug_assert!(!self.is_done());
+        let at = self.content.end;
+        let room = self.buffer.as_ref().is_none_or(|buffer| at < buffer.len());
+        room.then(|| {
+            let n = ready!(self.poll_read_at(at, cx, stream, buffers))?;
+            Poll::Ready(Ok(self.decode(at..at + n).map(|()| n)))
+        })
+    }
+
+    fn poll_read_at(
+        &mut self,
+        at: usize,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        buffers: &Buffers,
+    ) -> Poll<io::Result<usize>> {
+        let fresh = self.buffer.is_none();
+        let buffer = self.buffer.get_or_insert_with(|| buffers.take());
+        let mut space = ReadBuf::new(&mut buffer[at..]);
+        let read = stream.poll_read(cx, &mut space);
+        let n = space.filled().len();
+        match read {
+            Poll::Ready(Ok(())) => {
+                self.total += n as u64;
+                Poll::Ready(Ok(n))
+            }
+            other => {
+                // Nothing came: a connection that waits owns no buffer.
+                if fresh {
+                    self.release(buffers);
+                }
+                other.map(|result| result.map(|()| 0))
+            }
+        }
+    }
+
+    /// The head is not needed any more: content may use all of the buffer.
+    pub(crate) fn drop_head(&mut self) {
+        self.base = 0;
+        self.replayable = false;
+    }
+
+    /// Takes out the bytes behind the end of the message, which are no message, with their buffer.
+    pub(crate) fn take_leftover(&mut self) -> Option<(Buffer, Range<usize>)> {
+        if self.leftover.is_empty() {
+            return None;
+        }
+        let held = std::mem::take(&mut self.leftover);
+        self.buffer.take().map(|buffer| (buffer, held))
+    }
+
+    /// Takes in a head that was kept elsewhere, of a message of which so many bytes were received.
+    pub(crate) fn recall(&mut self, head: &[u8], total: u64, buffers: &Buffers) {
+        let buffer = self.buffer.get_or_insert_with(|| buffers.take());
+        buffer[..head.len()].copy_from_slice(head);
+        self.base = head.len();
+        self.content = self.base..self.base;
+        self.leftover = self.base..self.base;
+        self.total = total;
+    }
+
+    /// Gives the buffer back where nothing in it is needed.
+    pub(crate) fn release(&mut self, buffers: &Buffers) {
+        if let Some(buffer) = self.buffer.take() {
+            buffers.give(buffer);
+        }
+        self.base = 0;
+        self.content = 0..0;
+        self.leftover = 0..0;
+    }
+}

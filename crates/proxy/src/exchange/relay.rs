@@ -1,0 +1,451 @@
+//! Moves one exchange's bytes: the request from client to node and the response from node to client, both at once.
+//!
+//! One poll function drives both directions, so that a response may begin, and end, while the request is still coming.
+//! Each direction has one buffer; it is read into again only when what was read before is written, and that is the
+//! backpressure. Nothing here decides: whatever needs a decision ends the poll with an [`Event`].
+
+use super::Exchange;
+use crate::client::Client;
+use crate::connection::http2;
+use crate::connection::stream::Stream;
+use crate::plan::{Settings, TimeoutsMs};
+use crate::worker::Worker;
+use crate::worker::uptake::{self, Uptake};
+use std::task::{Context, Poll};
+use stillgate_upstream::Failure;
+use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};
+
+/// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
+/// the answer is looked at.
+const HALF_CLOSE_PROBE_MS: u64 = 250;
+/// What it is asked with. It does not count as bytes of the response.
+pub(crate) const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What stopped the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A whole response head, interim or final, was parsed.
+    Head,
+    /// The response has been written to its end.
+    Finished,
+    /// The node failed before its final response head.
+    NodeFailed(Failure),
+    /// The response broke off after its head had been passed on.
+    Cut,
+    /// The client closed or reset its connection, or did not take its response in time.
+    ClientGone,
+    /// The request's body did not come in time.
+    BodyTimeout,
+    /// The request's body is malformed.
+    BadBody(ChunkError),
+    /// What of it should be base64 is not.
+    BadBase64,
+    /// The time that the client gave the call has passed.
+    Deadline,
+}
+
+/// What is being waited for longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    NodeSend,
+    NodeRead,
+    ClientBody,
+    ClientSend,
+    HalfClosed,
+    Try,
+    /// The client's own deadline.
+    Deadline,
+}
+
+/// Where the response is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Body,
+    /// A 101 is staged, and nothing follows it.
+    Switch,
+}
+
+/// One try of one exchange, from the staged request to the end of the response.
+pub(crate) struct Relay<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) client: &'a mut Client,
+    pub(crate) x: &'a mut Exchange,
+    pub(crate) node: &'a mut Stream,
+    bounds: Bounds,
+    phase: Phase,
+    /// All of the request is written.
+    pub(crate) request_sent: bool,
+    /// No more of the request goes to the node: writing failed, or its response has begun and the rest does not come.
+    /// Its response may be on its way all the same: a server that refuses a body answers and closes.
+    pub(crate) node_deaf: bool,
+    /// The client waits for the node's permission to send its body (RFC 9110 section 10.1.1): that the node is silent
+    /// is not the client's fault.
+    awaits_continue: bool,
+    /// What `timeout.per_try` counts from: the start of the try, or when the client last sent a part of the body.
+    pub(crate) try_began_ms: u64,
+    request_moved_ms: u64,
+    response_moved_ms: u64,
+    /// How the node takes what of the request waits for it, and the client what of the response does.
+    node_takes: Option<Uptake>,
+    client_takes: Option<Uptake>,
+    /// When the client's end of sending was seen, or last probed; zero: not yet.
+    half_closed_ms: u64,
+    /// Whether the client's connection goes on after the response; known from its head on.
+    pub(crate) keep_alive: bool,
+}
+
+/// The time and size bounds of an exchange.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) node: TimeoutsMs,
+    pub(crate) client_body_ms: u64,
+    pub(crate) client_send_ms: u64,
+    pub(crate) client_send_bytes_min: u64,
+    pub(crate) response_head: HeadLimits,
+    /// When the client wants its whole response at the latest; far away where it does not say so.
+    pub(crate) deadline_ms: u64,
+}
+
+/// A time that does not come.
+const FAR_MS: u64 = u64::MAX / 2;
+
+impl Bounds {
+    pub(crate) fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
+        Bounds {
+            node,
+            client_body_ms: settings.body_ms,
+            client_send_ms: settings.send_ms,
+            client_send_bytes_min: uptake::client_bytes_min(settings.send_ms),
+            response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
+            deadline_ms: FAR_MS,
+        }
+    }
+}
+
+impl<'a> Relay<'a> {
+    pub(crate) fn new(
+        worker: &'a Worker,
+        client: &'a mut Client,
+        x: &'a mut Exchange,
+        node: &'a mut Stream,
+        bounds: Bounds,
+    ) -> Relay<'a> {
+        let now = worker.clock.now_ms();
+        // The end may have been seen while an earlier request, or an earlier try, was under way.
+        let half_closed_ms = if client.eof { now } else { 0 };
+        let awaits_continue = x.request.expects_continue && x.from_client.content().is_empty();
+        Relay {
+            worker,
+            client,
+            x,
+            node,
+            bounds,
+            phase: Phase::Head,
+            request_sent: false,
+            node_deaf: false,
+            awaits_continue,
+            try_began_ms: now,
+            request_moved_ms: now,
+            response_moved_ms: now,
+            node_takes: None,
+            client_takes: None,
+            half_closed_ms,
+            keep_alive: false,
+        }
+    }
+
+    /// Whether the final response head has been staged.
+    pub(crate) fn in_body(&self) -> bool {
+        self.phase != Phase::Head
+    }
+
+    /// A 100 was passed on: if the client waited for it, its body is what is awaited now.
+    pub(crate) fn continue_passed(&mut self) {
+        self.awaits_continue = false;
+        self.request_moved_ms = self.worker.clock.now_ms();
+    }
+
+    /// The final response head is staged: what follows is its body.
+    pub(crate) fn enter_body(&mut self) {
+        self.phase = Phase::Body;
+    }
+
+    /// The head of a 101 is staged: it is the last of the exchange.
+    pub(crate) fn enter_switch(&mut self) {
+        self.phase = Phase::Switch;
+    }
+
+    /// Moves what can be moved. Called again after every event that does not end the try.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        match self.poll_pumps(cx) {
+            Ok(()) => Poll::Pending,
+            Err(event) => Poll::Ready(event),
+        }
+    }
+
+    fn poll_pumps(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        if !self.request_sent && !self.node_deaf {
+            self.pump_request(cx)?;
+        }
+        match self.phase {
+            Phase::Head => self.pump_head(cx)?,
+            Phase::Body => self.pump_body(cx)?,
+            Phase::Switch => {
+                if self.flush_to_client(cx)?.is_ready() {
+                    return Err(Event::Finished);
+                }
+            }
+        }
+        if !self.client.eof && self.x.from_client.is_done() {
+            self.watch_client(cx)?;
+        }
+        self.wait(cx)
+    }
+
+    /// Client to node, until one of them has to be waited for.
+    fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            if !self.x.to_node.is_idle() {
+                let before = self.x.to_node.total;
+                let buffers = &self.worker.buffers;
+                let flushed = self.x.to_node.poll_flush(cx, self.node, self.x.from_client.content(), buffers);
+                self.x.from_client.written_but(self.x.to_node.content_left());
+                let now_ms = self.worker.clock.now_ms();
+                if self.x.to_node.total != before {
+                    self.request_moved_ms = now_ms;
+                }
+                let total = self.x.to_node.total;
+                self.node_takes =
+                    taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], uptake::BYTES_MIN);
+                match flushed {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) if http2::is_bad_base64(&error) => return Err(Event::BadBase64),
+                    Poll::Ready(Err(_)) => {
+                        self.node_deaf = true;
+                        return Ok(());
+                    }
+                }
+            }
+            if self.x.from_client.is_done() {
+                self.request_sent = true;
+                return Ok(());
+            }
+            if self.read_request_body(cx)?.is_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        let buffers = &self.worker.buffers;
+        let x = &mut *self.x;
+        match x.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
+            Poll::Ready(Ok(Err(_))) if self.phase == Phase::Body => {
+                self.node_deaf = true;
+                Ok(Poll::Pending)
+            }
+            Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
+            Poll::Ready(Ok(Ok(_))) => {
+                self.request_moved_ms = self.worker.clock.now_ms();
+                self.try_began_ms = self.request_moved_ms;
+                self.awaits_continue = false;
+                let end = x.from_client.is_done().then(|| x.from_client.trailers());
+                x.to_node.stage(x.from_client.content(), end, buffers);
+                x.from_client.written_but(x.to_node.content_left());
+                Ok(Poll::Ready(()))
+            }
+        }
+    }
+
+    /// Reads the response's head. An interim response passed on before must be out first.
+    fn pump_head(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        if self.flush_to_client(cx)?.is_pending() {
+            return Ok(());
+        }
+        loop {
+            let x = &mut *self.x;
+            if x.from_node.has_leftover() {
+                match x.response.advance(x.from_node.unparsed(), x.request.method, &self.bounds.response_head) {
+                    Ok(Progress::Complete(_)) => return Err(Event::Head),
+                    Ok(Progress::Partial) => {}
+                    Err(error) => {
+                        x.refusal = Some(error);
+                        return Err(Event::NodeFailed(Failure::BadResponse));
+                    }
+                }
+            }
+            match x.from_node.poll_read_head(cx, self.node, &self.worker.buffers) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(Event::NodeFailed(Failure::Reset)),
+                Poll::Ready(Ok(_)) => self.response_moved_ms = self.worker.clock.now_ms(),
+            }
+        }
+    }
+
+    /// Node to client, until one of them has to be waited for.
+    fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            if self.flush_to_client(cx)?.is_pending() {
+                return Ok(());
+            }
+            if self.x.from_node.is_done() {
+                return Err(Event::Finished);
+            }
+            let buffers = &self.worker.buffers;
+            let x = &mut *self.x;
+            match x.from_node.poll_read_body(false, cx, self.node, buffers) {
+                Poll::Pending => return Ok(()),
+                // The end of a body that ends with the connection; of any other it is a truncation.
+                Poll::Ready(Ok(Ok(0))) if x.response.framing == stillgate_wire::Framing::UntilClose => {
+                    x.from_node.finish()
+                }
+                Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
+                Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
+            }
+            if x.from_node.is_done() {
+                x.outcome.node_ended();
+            }
+            let end = x.from_node.is_done().then(|| x.from_node.trailers());
+            x.to_client.stage(x.from_node.content(), end, buffers);
+            x.from_node.written_but(x.to_client.content_left());
+        }
+    }
+
+    fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        let x = &mut *self.x;
+        if x.to_client.is_idle() {
+            return Ok(Poll::Ready(()));
+        }
+        let before = x.to_client.total;
+        // An interim head has no content; what `from_node` holds then is not to be written.
+        let content = if x.to_client.content_left() == 0 { &[][..] } else { x.from_node.content() };
+        let flushed = x.to_client.poll_flush(cx, &mut self.client.stream, content, &self.worker.buffers);
+        if self.phase == Phase::Body {
+            x.from_node.written_but(x.to_client.content_left());
+        }
+        let now_ms = self.worker.clock.now_ms();
+        if x.to_client.total != before {
+            self.response_moved_ms = now_ms;
+        }
+        let (counts, bytes_min) = ([before, x.to_client.total], self.bounds.client_send_bytes_min);
+        self.client_takes = taking(self.client_takes, flushed.is_pending(), now_ms, counts, bytes_min);
+        match flushed {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+        }
+    }
+
+    /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
+    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        let Some(read) = self.x.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers) else {
+            return Ok(());
+        };
+        match read {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(0)) => {
+                self.client.eof = true;
+                self.half_closed_ms = self.worker.clock.now_ms();
+                Ok(())
+            }
+            Poll::Ready(Ok(_)) => self.watch_client(cx),
+            Poll::Ready(Err(_)) => Err(Event::ClientGone),
+        }
+    }
+
+    /// Sets the timer to the nearest deadline, or says what passing it means.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        loop {
+            let (deadline_ms, wait) = self.deadline();
+            if deadline_ms > self.worker.clock.now_ms() {
+                self.client.timer.set(&self.worker.clock, deadline_ms, cx);
+                return Ok(());
+            }
+            match wait {
+                Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
+                Wait::Try => return Err(Event::NodeFailed(Failure::TryTimeout)),
+                Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
+                Wait::NodeRead => return Err(Event::Cut),
+                Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
+                // The response is on its way: who stopped reading or sending the request has no need of its rest.
+                Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
+                Wait::ClientSend => return Err(Event::ClientGone),
+                Wait::Deadline => return Err(Event::Deadline),
+                Wait::HalfClosed => self.probe_half_closed(cx)?,
+            }
+        }
+    }
+
+    fn deadline(&self) -> (u64, Wait) {
+        let mut nearest = (self.bounds.deadline_ms, Wait::Deadline);
+        let mut consider = |deadline_ms: u64, wait: Wait| {
+            if deadline_ms < nearest.0 {
+                nearest = (deadline_ms, wait);
+            }
+        };
+        let sending = !self.request_sent && !self.node_deaf;
+        if sending && !self.x.to_node.is_idle() {
+            let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
+            consider(since_ms + self.bounds.node.send, Wait::NodeSend);
+        } else if sending && !self.awaits_continue {
+            consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
+        }
+        if !self.x.to_client.is_idle() {
+            let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
+            consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
+        } else if !sending || self.awaits_continue || self.phase == Phase::Body {
+            let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
+            consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
+        }
+        let awaits_client = sending && self.x.to_node.is_idle() && !self.awaits_continue;
+        if self.phase == Phase::Head && !awaits_client {
+            consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
+        }
+        if self.half_closed_ms != 0 && self.phase == Phase::Head {
+            consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
+        }
+        nearest
+    }
+
+    fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
+        self.half_closed_ms = self.worker.clock.now_ms();
+        let before = self.x.to_client.total;
+        if !is_still_there(self.worker, self.client, self.x, cx) {
+            return Err(Event::ClientGone);
+        }
+        if self.x.to_client.total != before {
+            self.response_moved_ms = self.half_closed_ms;
+        }
+        Ok(())
+    }
+}
+
+/// How what waits is taken after a write that took it from the first count of bytes to the second; as long as some still waits.
+fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 2], bytes_min: u64) -> Option<Uptake> {
+    is_waiting.then(|| {
+        let mut uptake = earlier.unwrap_or_else(|| Uptake::begin(now_ms, counts[0]));
+        uptake.update(now_ms, counts[1], bytes_min);
+        uptake
+    })
+}
+
+/// Whether a client that closed its sending side waits for its response. Its FIN does not tell it from one that is gone.
+/// Sending something tells: a closed peer answers with a reset, which is seen when this is asked again. An interim response is
+/// what may be sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
+pub(crate) fn is_still_there(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut Context<'_>) -> bool {
+    if client.stream.has_failed() {
+        return false;
+    }
+    if !x.probed && x.request.version == Version::Http11 && x.to_client.is_idle() {
+        x.probed = true;
+        x.to_client.head(&worker.buffers).extend_from_slice(PROBE);
+        x.to_client.stage(&[], None, &worker.buffers);
+        let flushed = x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
+        return !matches!(flushed, Poll::Ready(Err(_)));
+    }
+    true
+}

@@ -1,0 +1,204 @@
+//! Taking a worker's connections: from the listener to a task of its own, or to a polite refusal.
+//!
+//! What a connection then says is the business of `client`.
+
+use super::handshake;
+use super::proxy_protocol;
+use crate::client::{self, Client};
+use crate::connection::stream::Stream;
+use crate::exchange::reply;
+use crate::stream_proxy;
+use crate::telemetry::metrics::ConnectionEvent;
+use crate::tunnel::Tunnel;
+use crate::worker::Worker;
+use crate::worker::clock::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use stillgate_config::Listener;
+use stillgate_tls::Offer;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+/// How long accepting rests after it failed, so that a lack of descriptors does not become a lack of CPU.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Refused connections that are closed politely at the same time; further ones are just closed.
+const REFUSALS_MAX: usize = 64;
+/// How long a refused client has to say which method it uses: the answer depends on it.
+const METHOD_TIME: Duration = Duration::from_millis(100);
+/// How long a refused client has to read why.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+
+/// Takes connections from one listener until the task is ended.
+pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<TcpListener>, index: usize) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => worker.admit(stream, peer, index),
+            // The client gave up while it was queued: nothing is wrong here.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if worker.counters.accept_errors.get().is_multiple_of(100) {
+                    tracing::warn!(
+                        %error,
+                        "cannot accept connections; new ones wait (raise the limit of open files: ulimit -n, LimitNOFILE)"
+                    );
+                }
+                worker.counters.accept_errors.add(1);
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+impl Worker {
+    /// Serves a connection just accepted, or refuses it.
+    pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: usize) {
+        // A connection that is gone already shows that when it is read.
+        let _ = stream.set_nodelay(true);
+        let Ok(local) = stream.local_addr() else {
+            // Lost, which is told with those that could not be accepted at all.
+            self.counters.accept_errors.add(1);
+            return;
+        };
+        self.note_connection_event(ConnectionEvent::Accepted, listener);
+        if listener >= self.listeners.len() {
+            return stream_proxy::admit(self, stream, peer, local, listener);
+        }
+        if !self.has_room() {
+            self.note_connection_event(ConnectionEvent::Refused, listener);
+            if self.refusals.get() < REFUSALS_MAX {
+                self.refusals.set(self.refusals.get() + 1);
+                spawn_local(refuse(self.clone(), stream));
+            }
+            return;
+        }
+        let open = Open::new(self, listener);
+        let accepted = Accepted { stream, peer, local, listener };
+        let Listener { tls, proxy_protocol, .. } = self.listeners[listener].configured;
+        spawn_local(async move {
+            let worker = &open.worker;
+            let mut client = match tls || proxy_protocol {
+                false => {
+                    Client::new(Stream::Plain(accepted.stream), peer, local, listener, false, worker.clock.now_ms())
+                }
+                // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
+                true => match Box::pin(accepted.begin(worker)).await {
+                    Some(client) => client,
+                    None => return,
+                },
+            };
+            client::serve(worker, &mut client).await;
+            // A task of its own, as this one is as large as an exchange.
+            if let Some(switched) = client.switched.take() {
+                spawn_local(Tunnel::new(open, client, *switched));
+            }
+        });
+    }
+
+    /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
+    /// takes, descriptors and buffers, and may become a tunnel that counts as one.
+    pub(crate) fn has_room(&self) -> bool {
+        let share = self.snapshot().plan.settings.connections_max as u64;
+        self.counters.connections_open.get() + self.streams.get() < share
+    }
+}
+
+/// A connection before its first request.
+struct Accepted {
+    stream: TcpStream,
+    peer: SocketAddr,
+    local: SocketAddr,
+    listener: usize,
+}
+
+impl Accepted {
+    /// What comes before HTTP: the word of a proxy on whom it speaks for, the handshake of TLS. `None` where the connection is
+    /// to be closed instead.
+    async fn begin(mut self, worker: &Worker) -> Option<Client> {
+        let Listener { tls, proxy_protocol, .. } = worker.listeners[self.listener].configured;
+        let timer = Timer::new();
+        let mut is_https = tls;
+        if proxy_protocol {
+            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer, self.listener).await?;
+            (self.peer, self.local) = forwarded.endpoints.unwrap_or((self.peer, self.local));
+            is_https |= forwarded.is_tls;
+        }
+        let Accepted { stream, peer, local, listener } = self;
+        let (stream, tls) = match tls {
+            false => (Stream::Plain(stream), None),
+            true => {
+                let offer = if worker.listeners[listener].configured.http2 { Offer::Http2 } else { Offer::Http1 };
+                let secured = handshake::accept(worker, offer, stream, &timer, peer).await?;
+                (secured.stream, Some(secured.facts))
+            }
+        };
+        let mut client = Client::new(stream, peer, local, listener, is_https, worker.clock.now_ms());
+        client.tls = tls.map(Rc::from);
+        Some(client)
+    }
+}
+
+/// Counts an open connection, and notices one whose task panicked.
+pub(crate) struct Open {
+    pub(crate) worker: Rc<Worker>,
+    /// `None`: one of streams, whose connections are not told of by state.
+    listener: Option<usize>,
+}
+
+impl Open {
+    /// Counts one more.
+    pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
+        worker.counters.connections_open.add(1);
+        worker.listeners[listener].open.add(1);
+        worker.turns.note_news();
+        Open { worker: worker.clone(), listener: Some(listener) }
+    }
+
+    /// The same of one that carries no HTTP.
+    pub(crate) fn of_stream(worker: &Rc<Worker>) -> Open {
+        worker.counters.connections_open.add(1);
+        Open { worker: worker.clone(), listener: None }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.counters.connections_open.sub(1);
+        if let Some(listener) = self.listener {
+            self.worker.listeners[listener].open.sub(1);
+            self.worker.turns.note_news();
+        }
+        if std::thread::panicking() {
+            self.worker.counters.panics.add(1);
+        }
+    }
+}
+
+/// Tells a client that there is no room for it, and gives it the time to read that.
+async fn refuse(worker: Rc<Worker>, mut stream: TcpStream) {
+    let polite = async {
+        let is_head = tokio::time::timeout(METHOD_TIME, reply::asks_for_head(&stream)).await.unwrap_or(false);
+        stream.write_all(&reply::overloaded(is_head)).await?;
+        stream.shutdown().await?;
+        let mut space = [0; 1024];
+        poll_fn(|cx| {
+            loop {
+                let mut space = ReadBuf::new(&mut space);
+                match Pin::new(&mut stream).poll_read(cx, &mut space) {
+                    Poll::Ready(Ok(())) if !space.filled().is_empty() => {}
+                    Poll::Ready(result) => return Poll::Ready(result),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    };
+    // However it ends, the client was told or did not listen.
+    let _ = tokio::time::timeout(REFUSAL_TIME, polite).await;
+    worker.refusals.set(worker.refusals.get() - 1);
+}

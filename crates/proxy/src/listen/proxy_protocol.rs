@@ -1,0 +1,216 @@
+//! Reading the PROXY protocol header with which a balancer in front of us begins a connection: it, and no byte of what
+//! follows it.
+//!
+//! The header is parsed where the kernel keeps it (`MSG_PEEK`) and then read to where it ends. Of one that is not complete
+//! all that came is read: those bytes are the header's in any case, and left where they are they would show the socket as
+//! readable for ever.
+
+use crate::client::DRAINING_FIRST_REQUEST_MS;
+use crate::telemetry::metrics::ConnectionEvent;
+use crate::worker::Worker;
+use crate::worker::clock::Timer;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use stillgate_wire::ProxyProtocolError;
+use stillgate_wire::proxy_protocol::{Parsed, V2_BYTES_MAX, parse};
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forwarded {
+    /// Source and destination of the forwarded connection; `None` where those of the socket hold.
+    pub(crate) endpoints: Option<(SocketAddr, SocketAddr)>,
+    /// Its client came over TLS, which has ended in front of us.
+    pub(crate) is_tls: bool,
+}
+
+/// Why a connection is closed without having been served.
+#[derive(Debug)]
+enum NoHeader {
+    /// It was closed or reset before its first byte, as by a check whether we listen, or we are ending: nothing is wrong.
+    Unused,
+    /// It began with something else.
+    Malformed(ProxyProtocolError),
+    /// It was closed in the midst of its header.
+    Cut,
+    /// The header was not complete within `gateway.timeouts.head`.
+    Late,
+    /// The socket failed.
+    Failed(io::Error),
+}
+
+impl fmt::Display for NoHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoHeader::Unused => f.write_str("it was closed before its first byte"),
+            NoHeader::Malformed(ProxyProtocolError::Signature) => f.write_str(
+                "it begins with something else; let the balancer send one (HAProxy: send-proxy-v2, nginx: proxy_protocol on), or \
+                 set proxy_protocol: false for this listener",
+            ),
+            NoHeader::Malformed(error) => error.fmt(f),
+            NoHeader::Cut => f.write_str("it was closed in the midst of the header"),
+            NoHeader::Late => f.write_str("the header was not complete within gateway.timeouts.head"),
+            NoHeader::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Waits for the header and takes it from the connection: whom the peer speaks for. `None` where the connection is to be closed
+/// instead, without an answer: what it speaks is not known.
+pub(crate) async fn begin(
+    worker: &Worker,
+    stream: &TcpStream,
+    timer: &Timer,
+    peer: SocketAddr,
+    listener: usize,
+) -> Option<Forwarded> {
+    match read(worker, stream, timer).await {
+        Ok(forwarded) => Some(forwarded),
+        Err(NoHeader::Unused) => None,
+        Err(error) => {
+            worker.note_connection_event(ConnectionEvent::NoProxyHeader, listener);
+            worker.troubles.note_connection(peer, format!("no good PROXY protocol header: {error}"));
+            None
+        }
+    }
+}
+
+async fn read(worker: &Worker, stream: &TcpStream, timer: &Timer) -> Result<Forwarded, NoHeader> {
+    let begun_ms = worker.clock.now_ms();
+    let head_ms = worker.snapshot().plan.settings.head_ms;
+    let mut header = Header::default();
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = header.poll(cx, stream) {
+            return Poll::Ready(result);
+        }
+        let is_draining = worker.is_ending();
+        let patience_ms = if is_draining { head_ms.min(DRAINING_FIRST_REQUEST_MS) } else { head_ms };
+        let deadline_ms = begun_ms + patience_ms;
+        if worker.clock.now_ms() >= deadline_ms {
+            return Poll::Ready(Err(if is_draining { NoHeader::Unused } else { NoHeader::Late }));
+        }
+        timer.set(&worker.clock, deadline_ms, cx);
+        Poll::Pending
+    })
+    .await
+}
+
+/// What has been read of a header that is not complete; most come in one piece, and then it stays empty.
+#[derive(Default)]
+struct Header {
+    taken: Vec<u8>,
+}
+
+impl Header {
+    fn poll(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Poll<Result<Forwarded, NoHeader>> {
+        loop {
+            let mut space = [MaybeUninit::uninit(); V2_BYTES_MAX];
+            let mut space = ReadBuf::uninit(&mut space);
+            space.put_slice(&self.taken);
+            match stream.poll_peek(cx, &mut space) {
+                Poll::Ready(Ok(0) | Err(_)) if self.taken.is_empty() => return Poll::Ready(Err(NoHeader::Unused)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(NoHeader::Cut)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(NoHeader::Failed(error))),
+                Poll::Pending => return Poll::Pending,
+            }
+            let (end, complete) = match parse(space.filled()) {
+                Err(error) => return Poll::Ready(Err(NoHeader::Malformed(error))),
+                Ok(Parsed::Partial) => (space.filled().len(), None),
+                Ok(Parsed::Complete { len, addresses, tls, .. }) => {
+                    (len, Some(Forwarded { endpoints: addresses, is_tls: tls.is_some() }))
+                }
+            };
+            if let Err(error) = self.take(stream, end) {
+                return Poll::Ready(Err(NoHeader::Failed(error)));
+            }
+            if let Some(forwarded) = complete {
+                return Poll::Ready(Ok(forwarded));
+            }
+        }
+    }
+
+    /// Reads the header's bytes up to `end`, which were seen in the socket and so are there.
+    fn take(&mut self, stream: &TcpStream, end: usize) -> io::Result<()> {
+        let mut from = self.taken.len();
+        self.taken.resize(end, 0);
+        while from < end {
+            match stream.try_read(&mut self.taken[from..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => from += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    async fn pair() -> (std::net::TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        peer.set_nodelay(true).unwrap();
+        (peer, listener.accept().await.unwrap().0)
+    }
+
+    const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 443\r\n";
+
+    fn forwarded() -> Forwarded {
+        let endpoints = ("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap());
+        Forwarded { endpoints: Some(endpoints), is_tls: false }
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_header_stays_in_the_socket() {
+        let (mut peer, mut stream) = pair().await;
+        peer.write_all(&[LINE, b"GET / HTTP/1.1\r\n"].concat()).unwrap();
+        let mut header = Header::default();
+        let found = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap();
+        assert_eq!(found, forwarded());
+        let mut rest = [0; 16];
+        stream.read_exact(&mut rest).await.unwrap();
+        assert_eq!(&rest, b"GET / HTTP/1.1\r\n");
+    }
+
+    /// An incomplete header left in the socket would make every look at it find something, and so a busy loop.
+    #[tokio::test]
+    async fn a_header_in_pieces_is_taken_from_the_socket() {
+        let (mut peer, stream) = pair().await;
+        let mut header = Header::default();
+        for (already, byte) in LINE.iter().enumerate() {
+            peer.write_all(&[*byte]).unwrap();
+            let taken = poll_fn(|cx| match header.poll(cx, &stream) {
+                Poll::Pending if header.taken.len() == already => Poll::Pending,
+                Poll::Pending => Poll::Ready(None),
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+            });
+            match tokio::time::timeout(Duration::from_secs(10), taken).await.expect("the byte is taken") {
+                None => assert_eq!(header.taken, LINE[..=already]),
+                Some(result) => assert_eq!((already + 1, result.unwrap()), (LINE.len(), forwarded())),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_is_told_apart() {
+        for (sent, expected) in [(&b""[..], "before its first byte"), (&LINE[..9], "in the midst")] {
+            let (mut peer, stream) = pair().await;
+            peer.write_all(sent).unwrap();
+            drop(peer);
+            let mut header = Header::default();
+            let error = poll_fn(|cx| header.poll(cx, &stream)).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Connections to nodes: taking a live one from the pool, making a new one.
+
+use crate::client::Client;
+use crate::connection::http2;
+use crate::connection::stream::{Stream, Tls};
+use crate::plan::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_tls::rustls::ClientConfig;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_tls::{Peer, handshake_failure};
+use stillgate_upstream::{ConnMeta, Failure, Fit, UpstreamState};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where a connection is to lead.
+pub(crate) struct Destination<'a> {
+    /// Whose node it is.
+    pub(crate) upstream: &'a WorkerUpstream,
+    pub(crate) address: SocketAddr,
+    /// The TLS it must speak, and the name that the node must show a certificate of.
+    pub(crate) tls: Option<(&'a Arc<ClientConfig>, ServerName<'static>)>,
+    /// Whether the node is spoken to in HTTP/2.
+    pub(crate) http2: bool,
+    /// Whether it speaks gRPC.
+    pub(crate) grpc: bool,
+    /// What comes before everything else, TLS included.
+    pub(crate) preface: &'a [u8],
+}
+
+/// The youngest idle connection on which nothing has happened since its last response. Those to other names than `is_name`, told
+/// what a node has shown and how it is called, holds for are left.
+pub(crate) fn take_live(
+    state: &mut UpstreamState<Stream>,
+    index: usize,
+    is_name: impl Fn(Option<&ServerName<'static>>, &str) -> bool,
+    now_ms: u64,
+) -> Option<(Stream, ConnMeta)> {
+    let (stream, meta) = state.take(index, now_ms, |stream, node| match is_name(stream.server_name(), node) {
+        true if stream.is_dead() => Fit::Dead,
+        true if !stream.is_full() => Fit::Right,
+        _ => Fit::Other,
+    })?;
+    Some(keep_shared(state, index, stream, meta, now_ms))
+}
+
+/// Of a connection that carries many requests at once the try gets one; the connection stays in the pool.
+pub(crate) fn keep_shared(
+    state: &mut UpstreamState<Stream>,
+    index: usize,
+    stream: Stream,
+    meta: ConnMeta,
+    now_ms: u64,
+) -> (Stream, ConnMeta) {
+    match stream.share() {
+        None => (stream, meta),
+        Some(one) => {
+            drop(state.put(index, stream, meta, now_ms));
+            (one, meta)
+        }
+    }
+}
+
+/// A new connection and how many microseconds it took, or why there is none and whether that is the node's fault.
+pub(crate) async fn connect(
+    worker: &Rc<Worker>,
+    client: &Client,
+    destination: Destination<'_>,
+    timeout_ms: u64,
+) -> Result<(Stream, u64), ConnectError> {
+    let deadline_ms = worker.clock.now_ms() + timeout_ms;
+    let (upstream, began) = (destination.upstream, Instant::now());
+    let connecting = Box::pin(open(worker, destination));
+    match worker.clock.within(&client.timer, deadline_ms, connecting).await {
+        Some(Ok(stream)) => {
+            let took = began.elapsed();
+            worker.note_connect(upstream, took);
+            Ok((stream, took.as_micros() as u64))
+        }
+        Some(Err(error)) => {
+            Err(ConnectError { failure: Failure::Connect, is_local: is_local(&error), error: Some(error) })
+        }
+        None => Err(ConnectError { failure: Failure::ConnectTimeout, is_local: false, error: None }),
+    }
+}
+
+async fn open(worker: &Rc<Worker>, destination: Destination<'_>) -> io::Result<Stream> {
+    let (address, is_http2, is_grpc) = (destination.address, destination.http2, destination.grpc);
+    let stream = open_bytes(worker, destination).await?;
+    match is_http2 {
+        true => Ok(Stream::Http2Pooled(Box::new(http2::connect(worker, stream, address, is_grpc).await?))),
+        false => Ok(stream),
+    }
+}
+
+async fn open_bytes(worker: &Worker, destination: Destination<'_>) -> io::Result<Stream> {
+    let mut stream = TcpStream::connect(destination.address).await?;
+    worker.counters.upstream_connects.add(1);
+    // Without it only latency suffers; the connection is good.
+    let _ = stream.set_nodelay(true);
+    if !destination.preface.is_empty() {
+        stream.write_all(destination.preface).await?;
+    }
+    let Some((config, name)) = destination.tls else { return Ok(Stream::Plain(stream)) };
+    let connector = TlsConnector::from(config.clone());
+    let stream = match destination.http2 {
+        true => connector.with_alpn(vec![b"h2".to_vec()]).connect(name.clone(), stream).await,
+        false => connector.connect(name.clone(), stream).await,
+    };
+    let stream = stream.map_err(explained)?;
+    if destination.http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(io::Error::other("the node does not speak HTTP/2 (ALPN)"));
+    }
+    Ok(Stream::Tls(Box::new(Tls { stream: stream.into(), server_name: Some(name) })))
+}
+
+/// What a handshake failed of. Where we lack something the system's number tells.
+fn explained(error: io::Error) -> io::Error {
+    match is_local(&error) {
+        true => error,
+        false => {
+            io::Error::new(error.kind(), format!("TLS with the node failed: {}", handshake_failure(&error, Peer::Node)))
+        }
+    }
+}
+
+/// Why there is no connection.
+pub(crate) struct ConnectError {
+    pub(crate) failure: Failure,
+    /// We lack descriptors, ports or memory: the node is not to blame and not set aside.
+    pub(crate) is_local: bool,
+    /// What the system said; none: it took too long.
+    pub(crate) error: Option<io::Error>,
+}
+
+pub(crate) fn is_local(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        // The last two: no port is left, as TCP says it and as UDP does.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EADDRINUSE)
+    )
+}

@@ -1,0 +1,54 @@
+//! What a try has shown of its node: told to the balancer, and where that is news to the log and the metrics.
+
+use crate::plan::snapshot::WorkerUpstream;
+use crate::worker::Worker;
+use stillgate_upstream::{Failure, News, Report};
+
+/// Tells what a try has shown; `why` is asked for only where the node is set aside.
+#[inline]
+pub(crate) fn report(
+    worker: &Worker,
+    upstream: &WorkerUpstream,
+    index: usize,
+    report: Report,
+    why: impl FnOnce() -> String,
+) {
+    let news = upstream.state.borrow_mut().report(index, report, worker.clock.now_ms());
+    if let Some(news) = news {
+        tell(worker, upstream, index, news, why);
+    }
+}
+
+/// [`report`] of a try that failed after it had a connection. A reused one that was closed says nothing of the node.
+pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: usize, failure: Failure, reused: bool) {
+    if !(reused && failure == Failure::Reset) {
+        report(worker, upstream, index, Report::Failed(failure), || describe(failure).to_owned());
+    }
+}
+
+#[cold]
+fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, why: impl FnOnce() -> String) {
+    let key = &upstream.definition.definition.key;
+    let node = upstream.state.borrow().endpoint(index).address;
+    match news {
+        // Once for each time, which grows: no flood.
+        News::SetAside { period_ms } => {
+            tracing::warn!(upstream = %key, %node, reason = why(), period_ms, "a node fails: it is set aside");
+        }
+        News::Recovered => tracing::info!(upstream = %key, %node, "a node that was set aside works again"),
+    }
+    worker.tell_node(upstream, index);
+}
+
+/// For the log, and for the client where nobody else answers.
+pub(crate) fn describe(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Connect => "the node could not be connected to",
+        Failure::ConnectTimeout => "connecting to the node took too long",
+        Failure::Reset => "the node closed the connection",
+        Failure::SendTimeout => "the node did not take the request in time",
+        Failure::ReadTimeout => "the node did not answer in time",
+        Failure::TryTimeout => "the node did not answer within timeout.per_try",
+        Failure::BadResponse => "the node's response is invalid",
+    }
+}

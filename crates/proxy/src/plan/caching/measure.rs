@@ -1,0 +1,175 @@
+//! Whether a route cache pays for a matcher: by measuring both on requests that its routes are made for.
+//!
+//! It is the building thread that measures, by its own CPU time, so that what else the machine does hardly counts. The
+//! samples are few and asked again and again, so both are as fast as they can be; the cache has to win by a clear margin,
+//! since it also takes room in the processor's caches.
+
+use crate::plan::caching::Caching;
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+use stillgate_route::path::normalise;
+use stillgate_route::{Matcher, Request, RouteCache, Sample, Scratch};
+
+/// Requests that are matched.
+const SAMPLES: usize = 64;
+/// How often each is, and for how long at most; the fastest turn counts.
+const TURNS_MAX: usize = 16;
+const TIME_MAX: Duration = Duration::from_millis(4);
+/// The cache must be so many times as fast as the matcher, and save so much a request.
+const TIMES_FASTER_MIN: f64 = 2.0;
+const SAVED_NS_MIN: f64 = 150.0;
+/// Of both, what is enough for a cache that is there already: it must not come and go with the error of measurement.
+const KEPT_SHARE: f64 = 0.75;
+/// The part of hits that is asked for at least: what is measured as free may not be, with other samples and colder memory.
+const HITS_MIN: f32 = 0.1;
+
+/// What matching one request takes, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatchCost {
+    /// Without a cache.
+    pub matcher_ns: f64,
+    /// With one that knows the answer.
+    pub hit_ns: f64,
+    /// With one that does not, and learns it.
+    pub miss_ns: f64,
+}
+
+impl MatchCost {
+    /// Measures it; `None` where there is no route.
+    pub(crate) fn of(matcher: &Matcher) -> Option<MatchCost> {
+        let samples = matcher.samples(SAMPLES);
+        let mut normal: Vec<Vec<u8>> = vec![Vec::new(); samples.len()];
+        let request = |(sample, normal)| to_request(sample, normal);
+        let requests: Vec<Request<'_>> = samples.iter().zip(&mut normal).filter_map(request).collect();
+        if requests.is_empty() {
+            return None;
+        }
+        let mut scratch = Scratch::default();
+        const CACHE_BYTES: usize = 1 << 20;
+        let mut cache = RouteCache::new(16 * SAMPLES, CACHE_BYTES, 0);
+        let matcher_ns = fastest(&requests, &mut || {}, &mut |request| {
+            let _ = black_box(matcher.find(request, &mut scratch));
+        });
+        let miss_ns = {
+            let (cache, scratch) = (RefCell::new(&mut cache), &mut scratch);
+            fastest(&requests, &mut || cache.borrow_mut().clear(), &mut |request| {
+                let _ = black_box(matcher.find_cached(request, scratch, &mut cache.borrow_mut()));
+            })
+        };
+        let hit_ns = fastest(&requests, &mut || {}, &mut |request| {
+            let _ = black_box(matcher.find_cached(request, &mut scratch, &mut cache));
+        });
+        Some(MatchCost { matcher_ns, hit_ns, miss_ns })
+    }
+
+    /// What a worker should do about it, with a cache of this size; `is_there`: it has one already.
+    pub(crate) fn decide(&self, entries_max: usize, bytes_max: usize, is_there: bool) -> Caching {
+        let MatchCost { matcher_ns, hit_ns, miss_ns } = *self;
+        let share = if is_there { KEPT_SHARE } else { 1.0 };
+        if matcher_ns < share * TIMES_FASTER_MIN * hit_ns || matcher_ns - hit_ns < share * SAVED_NS_MIN {
+            return Caching::Off;
+        }
+        // With this part of hits it comes to the same.
+        let miss_ns = miss_ns.max(matcher_ns);
+        let hits_min = (miss_ns - matcher_ns) / (miss_ns - hit_ns);
+        Caching::On { entries_max, bytes_max, hits_min: (hits_min as f32).max(HITS_MIN) }
+    }
+}
+
+fn to_request<'a>(sample: &'a Sample, normal: &'a mut Vec<u8>) -> Option<Request<'a>> {
+    Some(Request {
+        method: sample.method,
+        host: &sample.host,
+        path: normalise(&sample.path, normal).ok()?,
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        vars: sample,
+    })
+}
+
+/// Nanoseconds a request in the fastest turn; `before` each turn something is put right.
+fn fastest(requests: &[Request<'_>], before: &mut dyn FnMut(), find: &mut dyn FnMut(&Request<'_>)) -> f64 {
+    // Memory grows in the first turn, and what is asked comes near the processor.
+    requests.iter().for_each(&mut *find);
+    let (mut best, mut all) = (Duration::MAX, Duration::ZERO);
+    for _ in 0..TURNS_MAX {
+        before();
+        let began = cpu_time();
+        requests.iter().for_each(&mut *find);
+        let took = cpu_time().saturating_sub(began);
+        best = best.min(took);
+        all += took;
+        if all >= TIME_MAX {
+            break;
+        }
+    }
+    best.as_nanos() as f64 / requests.len() as f64
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // It counts from the thread's start.
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_to_win_clearly() {
+        let decided = |is_there, matcher_ns, hit_ns, miss_ns, expected: Option<f32>| {
+            let hits_min = match (MatchCost { matcher_ns, hit_ns, miss_ns }).decide(1, 2, is_there) {
+                Caching::Off => None,
+                Caching::On { entries_max, bytes_max, hits_min } => {
+                    assert_eq!((entries_max, bytes_max), (1, 2));
+                    Some(hits_min)
+                }
+            };
+            assert_eq!(hits_min, expected, "{matcher_ns} {hit_ns} {miss_ns}");
+        };
+        let check = |matcher_ns, hit_ns, miss_ns, expected| decided(false, matcher_ns, hit_ns, miss_ns, expected);
+        check(100.0, 40.0, 150.0, None);
+        check(400.0, 250.0, 500.0, None);
+        check(1000.0, 100.0, 1100.0, Some(0.1));
+        check(1000.0, 100.0, 1000.0, Some(HITS_MIN));
+        // Measured within each other's error.
+        check(1000.0, 100.0, 900.0, Some(HITS_MIN));
+        // Not enough for a new one, but for one that is there.
+        check(1000.0, 550.0, 1100.0, None);
+        decided(true, 1000.0, 550.0, 1050.0, Some(HITS_MIN));
+        decided(true, 1000.0, 700.0, 1100.0, None);
+    }
+
+    #[test]
+    fn every_matcher_has_a_cost_unless_it_is_empty() {
+        let of = |routes: &str| {
+            let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes: [{routes}]\n");
+            let config = stillgate_config::load(text, &|_| None).unwrap().config;
+            let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
+            MatchCost::of(&Matcher::compile(specs).unwrap())
+        };
+        assert_eq!(of(""), None);
+        let cost = of("{id: a, uri: /a, upstream_id: u}, {id: b, uri: /b/*, upstream_id: u}").unwrap();
+        assert!(cost.matcher_ns > 0.0 && cost.hit_ns > 0.0 && cost.miss_ns > 0.0, "{cost:?}");
+    }
+
+    #[test]
+    fn a_slow_matcher_gets_a_cache_and_a_quick_one_does_not() {
+        let decided = |routes: &str| {
+            let text = format!("upstreams: [{{id: u, type: roundrobin, nodes: {{}}}}]\nroutes:\n{routes}");
+            let config = stillgate_config::load(text, &|_| None).unwrap().config;
+            let specs = config.routes.iter().map(|route| route.spec.clone()).collect();
+            let cost = MatchCost::of(&Matcher::compile(specs).unwrap()).unwrap();
+            (cost.decide(1, 2, false), cost)
+        };
+        let (caching, cost) = decided("  - {id: a, uri: /a, upstream_id: u}\n");
+        assert_eq!(caching, Caching::Off, "{cost:?}");
+        // Each is evaluated for every request: there is nothing to look up.
+        let contains = |n| format!("  - {{id: r{n}, expression: 'http.path contains \"{n}-\"', upstream_id: u}}\n");
+        let (caching, cost) = decided(&(0..5_000).map(contains).collect::<String>());
+        assert!(matches!(caching, Caching::On { .. }), "{cost:?}");
+    }
+}

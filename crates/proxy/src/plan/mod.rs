@@ -1,0 +1,438 @@
+//! The immutable snapshot that workers serve from, and the one pointer through which they get the next one.
+//!
+//! A Plan is built by the control thread from a validated configuration and the present addresses of its names. Parts
+//! that did not change are shared with the Plan before, so that a worker can tell by pointer what it may keep. Its routes
+//! are in `routes`, what its metrics have to know of a change in `changes`.
+
+pub(crate) mod caching;
+pub(crate) mod challenges;
+mod changes;
+mod lease;
+mod routes;
+pub(crate) mod snapshot;
+mod stream_routes;
+mod upstreams;
+
+pub use changes::Changes;
+pub(crate) use lease::Lease;
+pub(crate) use routes::PlanRoute;
+pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
+pub(crate) use upstreams::{PlanUpstream, Positions};
+
+use crate::telemetry::metrics::MetricsPlan;
+use arc_swap::ArcSwap;
+use caching::Caching;
+use caching::measure::MatchCost;
+use challenges::Challenges;
+use ipnet::IpNet;
+use routes::Routes;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, StreamRoute, Upstream, UpstreamTimeouts};
+use stillgate_route::{CompileError, Matcher, RouteSpec};
+use stillgate_tls::{ClientTls, Material, ServerTls};
+use stillgate_upstream::Endpoint;
+use stillgate_wire::HeadLimits;
+use tokio::sync::watch;
+use tracing::debug;
+
+/// Everything a worker needs to know to serve.
+#[derive(Debug)]
+pub struct Plan {
+    /// Which configuration this is: counts the published ones.
+    pub generation: u64,
+    /// SHA-256 of the configuration file.
+    pub digest: String,
+    matcher: Arc<Matcher>,
+    /// Counts the changes of the matcher: what was kept of the answers of one is of no use with the next.
+    pub(crate) matching: u64,
+    pub(crate) caching: Caching,
+    match_cost: Option<Measured>,
+    pub(crate) routes: Routes,
+    /// The same ones as in the Plan before where the configuration's are.
+    pub(crate) stream_routes: Arc<StreamRoutes>,
+    /// The same list as in the Plan before where nothing in it changed.
+    pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
+    /// Those of them that have active checks.
+    checked: Arc<[Arc<PlanUpstream>]>,
+    /// Whether some upstream chooses nodes by their latency.
+    pub(crate) uses_latency: bool,
+    pub(crate) settings: Settings,
+    metrics: Option<Arc<MetricsPlan>>,
+    /// For the listeners that speak TLS.
+    pub(crate) tls: Option<Arc<ServerTls>>,
+    /// Counts the changes of what series' numbers stand for: those of routes, and the slots of nodes.
+    pub(crate) numbering: u64,
+    changes: Changes,
+    /// Revoked as this Plan is published.
+    revoked: Vec<Arc<Lease>>,
+    /// Counts the Plans that revoked some.
+    pub(crate) revocations: u64,
+}
+
+/// What matching takes, and when that was measured.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    cost: MatchCost,
+    matching: u64,
+    routes: usize,
+}
+
+/// `timeout` of a route or its upstream, in the clock's unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct TimeoutsMs {
+    pub(crate) connect: u64,
+    pub(crate) send: u64,
+    pub(crate) read: u64,
+    /// Far away where there is no bound.
+    pub(crate) per_try: u64,
+}
+
+/// What of the `gateway:` section can change without a restart.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) trusted_proxies: Vec<IpNet>,
+    pub(crate) server_header: bool,
+    pub(crate) request_limits: HeadLimits,
+    pub(crate) head_ms: u64,
+    pub(crate) body_ms: u64,
+    pub(crate) send_ms: u64,
+    pub(crate) keepalive_ms: u64,
+    pub(crate) drain_ms: u64,
+    /// `None`: as long as the node may be silent.
+    pub(crate) tunnel_idle_ms: Option<u64>,
+    /// Zero: no bound.
+    pub(crate) tunnel_total_ms: u64,
+    pub(crate) connections_max: usize,
+    /// Of streams whose route does not say.
+    pub(crate) tcp_idle_ms: u64,
+    pub(crate) udp_idle_ms: u64,
+    pub(crate) udp_sessions_max: usize,
+}
+
+/// Why a Plan could not be built.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanError(Vec<CompileError>);
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if index == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Compiles a configuration. `addresses` are what its DNS names stand for now; a name that is missing there has no
+    /// node to offer yet. What equals its counterpart in `previous` is shared with it. `metrics`: what is recorded, if anything;
+    /// `tls`: the certificates and keys of the configuration, if it has any.
+    pub fn build(
+        generation: u64,
+        config: &Config,
+        addresses: &HashMap<String, Vec<IpAddr>>,
+        previous: Option<&Plan>,
+        metrics: Option<Arc<MetricsPlan>>,
+        tls: Option<&Material>,
+    ) -> Result<Plan, PlanError> {
+        let began = Instant::now();
+        let matcher = matcher(config, previous)?;
+        let matcher_ms = millis_since(began);
+        let (routes, mut difference) =
+            Routes::new(&config.routes, &config.upstreams, previous.map(|previous| &previous.routes));
+        let upstreams = upstreams::upstreams(config, addresses, tls, previous);
+        let is_same = |previous: &&Plan| {
+            let same_metrics = match (&previous.metrics, &metrics) {
+                (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+                (old, new) => old.is_none() && new.is_none(),
+            };
+            same_metrics && Arc::ptr_eq(&previous.upstreams, &upstreams) && !difference.is_renumbered
+        };
+        let numbering = match previous {
+            Some(previous) => previous.numbering + u64::from(!is_same(&previous)),
+            None => 1,
+        };
+        let uses_latency = upstreams.iter().any(|upstream| upstream.definition.balance == Balance::Ewma);
+        let checked = upstreams::checked(&upstreams, previous);
+        let routes_ms = millis_since(began) - matcher_ms;
+        let is_same_matcher = |previous: &Plan| Arc::ptr_eq(&previous.matcher, &matcher);
+        let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
+        let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
+        let mut revoked = std::mem::take(&mut difference.revoked);
+        let (stream_routes, revoked_too) = StreamRoutes::new(config, previous.map(|previous| &previous.stream_routes));
+        revoked.extend(revoked_too);
+        let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
+        let mut plan = Plan {
+            generation,
+            digest: config.digest.clone(),
+            matcher,
+            matching,
+            caching,
+            match_cost,
+            routes,
+            stream_routes,
+            upstreams,
+            checked,
+            uses_latency,
+            settings: (&config.gateway).into(),
+            metrics,
+            tls: tls.and_then(|tls| tls.server.clone()),
+            numbering,
+            changes: Changes::default(),
+            revoked,
+            revocations,
+        };
+        let measure_ms = millis_since(began) - matcher_ms - routes_ms;
+        plan.changes = Changes::new(&plan, previous, &difference);
+        let changes_ms = millis_since(began) - matcher_ms - routes_ms - measure_ms;
+        debug!(matcher_ms, routes_ms, measure_ms, changes_ms, "plan compiled");
+        Ok(plan)
+    }
+
+    /// The compiled routes.
+    pub fn matcher(&self) -> &Matcher {
+        &self.matcher
+    }
+
+    /// The upstreams, with the endpoints their nodes stand for now.
+    pub fn upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint])> {
+        self.upstreams.iter().map(|upstream| (&upstream.definition, upstream.endpoints.as_slice()))
+    }
+
+    /// Those of them that have active checks, with what TLS towards their nodes takes.
+    pub fn checked_upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint], Option<&Arc<ClientTls>>)> {
+        self.checked.iter().map(|of| (&of.definition, of.endpoints.as_slice(), of.tls.as_ref()))
+    }
+
+    /// What is recorded of requests; `None`: nothing.
+    pub fn metrics(&self) -> Option<&MetricsPlan> {
+        self.metrics.as_deref()
+    }
+
+    /// Whether workers keep route caches (under `auto`, until one finds that it is not worth it).
+    pub fn has_route_cache(&self) -> bool {
+        self.caching != Caching::Off
+    }
+
+    /// What that was decided by; `None`: the configuration said so, or there is no route.
+    pub fn match_cost(&self) -> Option<&MatchCost> {
+        self.match_cost.as_ref().map(|measured| &measured.cost)
+    }
+
+    /// What is different from the Plan that this one was built after, as far as labels tell.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// A route's own timeouts, or else those of its upstream.
+    #[inline]
+    pub(crate) fn timeouts(&self, route: &PlanRoute) -> TimeoutsMs {
+        let own = if route.has_timeout { route.route.timeout } else { None };
+        own.map_or(self.upstreams[route.upstream()].timeouts, TimeoutsMs::from)
+    }
+
+    /// A stream route's own timeouts, or else those of its upstream.
+    pub(crate) fn stream_timeouts(&self, route: &StreamRoute) -> TimeoutsMs {
+        let of_upstream = self.upstreams[route.upstream].timeouts;
+        TimeoutsMs {
+            connect: route.timeout.connect.map_or(of_upstream.connect, millis),
+            send: route.timeout.send.map_or(of_upstream.send, millis),
+            ..of_upstream
+        }
+    }
+}
+
+/// Shares with the one before what did not change.
+fn matcher(config: &Config, previous: Option<&Plan>) -> Result<Arc<Matcher>, PlanError> {
+    if let Some(previous) = previous {
+        let old = previous.matcher.specs();
+        let is_same = |(old, new): (&Arc<RouteSpec>, &Arc<Route>)| Arc::ptr_eq(old, &new.spec) || *old == new.spec;
+        if old.len() == config.routes.len() && old.iter().zip(&config.routes).all(is_same) {
+            return Ok(previous.matcher.clone());
+        }
+    }
+    let specs: Vec<Arc<RouteSpec>> = config.routes.iter().map(|route| route.spec.clone()).collect();
+    let matcher = match previous {
+        Some(previous) => previous.matcher.update(specs),
+        None => Matcher::compile(specs),
+    };
+    Ok(Arc::new(matcher.map_err(PlanError)?))
+}
+
+/// Whether there are route caches. What was measured holds for a while: a change of a few routes changes little.
+fn caching(
+    gateway: &Gateway,
+    matcher: &Matcher,
+    matching: u64,
+    previous: Option<&Plan>,
+) -> (Caching, Option<Measured>) {
+    const HOLDS_FOR_CHANGES: u64 = 256;
+    const HOLDS_FOR_SHARE: usize = 8;
+    let stillgate_config::RouteCache { mode, entries: entries_max, bytes: bytes_max } = gateway.route_cache;
+    match mode {
+        RouteCacheMode::Off => return (Caching::Off, None),
+        RouteCacheMode::On => return (Caching::On { entries_max, bytes_max, hits_min: 0.0 }, None),
+        RouteCacheMode::Auto if matcher.reads_unique_values() => return (Caching::Off, None),
+        RouteCacheMode::Auto => {}
+    }
+    let routes = matcher.specs().len();
+    let holds = |old: &Measured| {
+        matching - old.matching <= HOLDS_FOR_CHANGES && routes.abs_diff(old.routes) <= old.routes / HOLDS_FOR_SHARE
+    };
+    let measured = previous.and_then(|previous| previous.match_cost).filter(holds);
+    let is_there = previous.is_some_and(Plan::has_route_cache);
+    let measured = measured.or_else(|| MatchCost::of(matcher).map(|cost| Measured { cost, matching, routes }));
+    let caching = measured.map_or(Caching::Off, |measured| measured.cost.decide(entries_max, bytes_max, is_there));
+    (caching, measured)
+}
+
+fn millis_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+/// In the clock's unit; what is far away can be added to a time.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+}
+
+impl From<UpstreamTimeouts> for TimeoutsMs {
+    fn from(timeouts: UpstreamTimeouts) -> Self {
+        TimeoutsMs {
+            connect: millis(timeouts.connect),
+            send: millis(timeouts.send),
+            read: millis(timeouts.read),
+            per_try: millis(timeouts.per_try.unwrap_or(Duration::MAX)),
+        }
+    }
+}
+
+impl From<&Gateway> for Settings {
+    fn from(gateway: &Gateway) -> Self {
+        Settings {
+            trusted_proxies: gateway.trusted_proxies.clone(),
+            server_header: gateway.server_header,
+            request_limits: HeadLimits {
+                head_bytes_max: gateway.limits.head_bytes,
+                target_bytes_max: gateway.limits.target_bytes,
+                headers_max: gateway.limits.headers,
+            },
+            head_ms: millis(gateway.timeouts.head),
+            body_ms: millis(gateway.timeouts.body),
+            send_ms: millis(gateway.timeouts.send),
+            keepalive_ms: millis(gateway.timeouts.keepalive),
+            drain_ms: millis(gateway.timeouts.drain),
+            tunnel_idle_ms: gateway.timeouts.tunnel_idle.map(millis),
+            tunnel_total_ms: millis(gateway.timeouts.tunnel_total),
+            connections_max: gateway.limits.connections_per_worker,
+            tcp_idle_ms: millis(gateway.stream_proxy.tcp_idle),
+            udp_idle_ms: millis(gateway.stream_proxy.udp_idle),
+            udp_sessions_max: gateway.stream_proxy.udp_sessions_per_worker,
+        }
+    }
+}
+
+/// Where workers find the present Plan. They look at `version`, a plain load, and touch the pointer only when it moved.
+#[derive(Debug)]
+pub struct PlanCell {
+    plan: ArcSwap<Plan>,
+    version: AtomicU64,
+    /// Wakes workers that nothing else does.
+    news: watch::Sender<()>,
+    /// Beside the Plan, since they come and go without it.
+    pub challenges: Challenges,
+}
+
+impl PlanCell {
+    /// Holds its first Plan.
+    pub fn new(plan: Arc<Plan>) -> PlanCell {
+        PlanCell {
+            plan: ArcSwap::new(plan),
+            version: AtomicU64::new(1),
+            news: watch::Sender::new(()),
+            challenges: Challenges::default(),
+        }
+    }
+
+    /// The present Plan.
+    pub fn load(&self) -> Arc<Plan> {
+        self.plan.load_full()
+    }
+
+    /// Replaces the Plan and returns the old one, which the caller keeps until nobody else does: freeing a large Plan
+    /// must not fall to a worker.
+    pub fn publish(&self, plan: Arc<Plan>) -> Arc<Plan> {
+        // Before workers look: whoever sees the new Plan sees these as well.
+        plan.revoked.iter().for_each(|lease| lease.revoke());
+        let old = self.plan.swap(plan);
+        self.version.fetch_add(1, Ordering::Release);
+        self.news.send_replace(());
+        old
+    }
+
+    /// Changes whenever another Plan is published.
+    pub(crate) fn news(&self) -> watch::Receiver<()> {
+        self.news.subscribe()
+    }
+
+    /// Changes whenever the Plan does.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(routes: &str, weight: u32, mode: &str) -> Config {
+        let text = format!(
+            "gateway: {{route_cache: {{mode: {mode}}}}}\n\
+             upstreams: [{{id: u, type: roundrobin, nodes: {{\"10.0.0.1:81\": {weight}}}}}]\n\
+             routes: [{routes}]\n"
+        );
+        stillgate_config::load(text, &|_| None).unwrap().config
+    }
+
+    fn next(config: &Config, previous: Option<&Plan>) -> Plan {
+        Plan::build(1, config, &HashMap::new(), previous, None, None).unwrap()
+    }
+
+    #[test]
+    fn what_did_not_change_is_shared_and_keeps_its_numbers() {
+        let a = "{id: a, uri: /a, upstream_id: u}";
+        let both = format!("{a}, {{id: b, expression: 'http.path == \"/b\"', upstream_id: u}}");
+        let first = next(&config(a, 1, "auto"), None);
+        let check = |plan: &Plan, routes: bool, upstreams: bool| {
+            assert_eq!(Arc::ptr_eq(&plan.matcher, &first.matcher), routes);
+            assert_eq!(plan.matching == first.matching, routes);
+            assert_eq!(Arc::ptr_eq(&plan.upstreams, &first.upstreams), upstreams);
+            assert_eq!(plan.numbering == first.numbering, upstreams);
+            assert_eq!(plan.routes[0].first_match, first.routes[0].first_match);
+        };
+        check(&next(&config(a, 1, "auto"), Some(&first)), true, true);
+        check(&next(&config(&both, 1, "auto"), Some(&first)), false, true);
+        check(&next(&config(a, 2, "auto"), Some(&first)), true, false);
+    }
+
+    #[test]
+    fn route_caches_are_as_configured() {
+        let check = |mode: &str, route: &str, expected: &[bool]| {
+            let plan = next(&config(&format!("{{id: a, {route}, upstream_id: u}}"), 1, mode), None);
+            assert!(expected.contains(&plan.has_route_cache()), "{mode} {route}");
+            plan.match_cost().is_some()
+        };
+        assert!(!check("on", "uri: /a", &[true]));
+        assert!(!check("off", "uri: /a", &[false]));
+        // Whatever comes of it.
+        assert!(check("auto", "uri: /a", &[true, false]));
+        // Each connection has another port.
+        assert!(!check("auto", "expression: 'net.src.port == 7'", &[false]));
+    }
+}

@@ -1,0 +1,337 @@
+//! The workers' half of the access log: lines are formatted into chunks and handed to the writer thread.
+//!
+//! A worker owns its [`Sink`], so recording takes no lock; a full chunk goes through a bounded channel and comes back
+//! empty through another one, so nothing is allocated in the steady state. Where the writer does not keep up (a full
+//! disk, a slow pipe) there is no empty chunk: the line is dropped and counted, and the request does not wait.
+//! Writing to files is not done here; the control side takes the [`Drain`] to a thread of its own.
+//!
+//! ```text
+//!  worker 0: Sink ──chunk──┐                  ┌── writer thread: Drain
+//!  worker 1: Sink ──chunk──┴─▶ one channel ──▶┤
+//!      ▲                                      └──▶ destination
+//!      └──────── empty chunks, a channel per worker ◀── give_back
+//! ```
+
+mod ids;
+mod line;
+mod response_fields;
+mod stamp;
+mod values;
+
+pub(crate) use response_fields::{ResponseFields, WantedFields};
+pub use stamp::rfc3339;
+pub use values::VALUE_BYTES_MAX;
+
+use super::node_tries::NodeTries;
+use line::{Layout, Scratch};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+use stillgate_config::AccessFormat;
+use stillgate_route::Lookup;
+
+/// Capacity of a chunk, the unit in which lines travel.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// A chunk this full is sent; the rest is room for the line that crosses the mark.
+const CHUNK_SEND_BYTES: usize = CHUNK_BYTES - 4 * 1024;
+
+/// Chunks of one worker: 2 MiB, about a tenth of a second of lines at 100,000 requests a second.
+pub const CHUNKS_PER_WORKER: usize = 32;
+
+/// What a worker knows of a finished request.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    /// When the response ended, in milliseconds since the epoch.
+    pub(crate) end_unix_ms: u64,
+    /// Status sent to the client.
+    pub(crate) status: u16,
+    /// Bytes sent to the client, head included.
+    pub(crate) bytes_sent: u64,
+    /// Bytes of the response's body as sent, with its chunk framing; what the combined format shows.
+    pub(crate) body_bytes_sent: u64,
+    /// Bytes received for this request, head included.
+    pub(crate) bytes_received: u64,
+    /// From the request's first byte being read to the last of the response being written, in microseconds.
+    pub(crate) request_time_us: u64,
+    /// From choosing the last node to its response head, in microseconds; `None`: no node answered.
+    pub(crate) upstream_time_us: Option<u64>,
+    /// The nodes that were asked.
+    pub(crate) tries: &'a NodeTries,
+    /// What was noted of the response's header; `None`: there is no response.
+    pub(crate) fields: Option<&'a ResponseFields>,
+    /// The route that matched.
+    pub(crate) route_id: Option<&'a str>,
+    /// Its service.
+    pub(crate) service_id: Option<&'a str>,
+    /// The request line's method, as it came; empty where the request could not be read.
+    pub(crate) method: &'a [u8],
+    /// The request line's target, as it came.
+    pub(crate) target: &'a [u8],
+    /// `HTTP/1.1` and its like.
+    pub(crate) version: &'a str,
+    /// Who asked.
+    pub(crate) client: IpAddr,
+    /// The request's variables.
+    pub(crate) vars: &'a dyn Lookup,
+}
+
+/// Makes the two halves for this many workers; the sinks are in the workers' order.
+pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
+    // All chunks there are fit into it at once: sending can only fail when the writer is gone.
+    let (filled, chunks) = sync_channel(workers * CHUNKS_PER_WORKER);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let (layout, wanted) = (Layout::new(format), WantedFields::new(format));
+    let mut sinks = Vec::with_capacity(workers);
+    let mut empties = Vec::with_capacity(workers);
+    for worker in 0..workers {
+        let (give_back, empty) = sync_channel(CHUNKS_PER_WORKER);
+        for _ in 0..CHUNKS_PER_WORKER {
+            give_back.try_send(Vec::with_capacity(CHUNK_BYTES)).expect("the channel was made for exactly these");
+        }
+        empties.push(give_back);
+        sinks.push(Sink {
+            worker,
+            layout: layout.clone(),
+            wanted: wanted.clone(),
+            scratch: Scratch::new(),
+            current: Vec::new(),
+            lines: 0,
+            filled: filled.clone(),
+            empty,
+            dropped: dropped.clone(),
+        });
+    }
+    let drain = Drain { chunks, empties, dropped };
+    (sinks, drain)
+}
+
+/// A worker's end. Dropping it hands over what is left.
+pub struct Sink {
+    worker: usize,
+    layout: Layout,
+    wanted: WantedFields,
+    scratch: Scratch,
+    /// The chunk being filled; without capacity while the worker holds none.
+    current: Vec<u8>,
+    /// Lines in `current`.
+    lines: u64,
+    filled: SyncSender<Chunk>,
+    empty: Receiver<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Sink {
+    /// Which header fields of responses the lines show.
+    pub(crate) fn wanted(&self) -> &WantedFields {
+        &self.wanted
+    }
+
+    /// Adds one line, or drops and counts it where no chunk is free. Never blocks.
+    pub(crate) fn record(&mut self, record: &Record<'_>) {
+        if self.current.capacity() == 0 {
+            match self.empty.try_recv() {
+                Ok(chunk) => self.current = chunk,
+                Err(_) => {
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+        self.layout.push(record, &mut self.scratch, &mut self.current);
+        self.lines += 1;
+        if self.current.len() >= CHUNK_SEND_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Hands what there is to the writer; called on the worker's tick so that lines of a quiet hour appear too.
+    pub fn flush(&mut self) {
+        if self.lines == 0 {
+            return;
+        }
+        let chunk = Chunk {
+            worker: self.worker,
+            bytes: std::mem::take(&mut self.current),
+            lines: std::mem::take(&mut self.lines),
+        };
+        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) = self.filled.try_send(chunk) {
+            self.dropped.fetch_add(lost.lines, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Whole lines of one worker, on their way to the writer.
+pub struct Chunk {
+    worker: usize,
+    /// The lines, each with its newline.
+    pub bytes: Vec<u8>,
+    /// How many lines there are.
+    pub lines: u64,
+}
+
+/// What [`Drain::next`] found.
+pub enum Next {
+    /// Lines to be written; to be returned by [`Drain::give_back`].
+    Chunk(Chunk),
+    /// Nothing came in time.
+    Quiet,
+    /// All workers have ended and everything was received.
+    Ended,
+}
+
+/// The writer's end.
+pub struct Drain {
+    chunks: Receiver<Chunk>,
+    empties: Vec<SyncSender<Vec<u8>>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Drain {
+    /// Waits at most this long for lines.
+    pub fn next(&mut self, at_most: Duration) -> Next {
+        match self.chunks.recv_timeout(at_most) {
+            Ok(chunk) => Next::Chunk(chunk),
+            Err(RecvTimeoutError::Timeout) => Next::Quiet,
+            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+        }
+    }
+
+    /// Returns a chunk to the worker it came from.
+    pub fn give_back(&mut self, chunk: Chunk) {
+        let mut bytes = chunk.bytes;
+        bytes.clear();
+        // A line of many long values may have grown it; memory stays as it was at the start.
+        bytes.shrink_to(CHUNK_BYTES);
+        // The worker may have ended, and then the chunk goes too. It is never full: every chunk has its place in it.
+        let _ = self.empties[chunk.worker].try_send(bytes);
+    }
+
+    /// The count of lines that were dropped by a worker, or lost by the writer, which adds to it.
+    pub fn dropped_lines(&self) -> Arc<AtomicU64> {
+        self.dropped.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::node_tries::NodeTry;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::sync::LazyLock;
+    use stillgate_route::Variable;
+
+    /// The variables of a request, by name.
+    pub(super) struct Vars<'v>(pub(super) Vec<(&'v str, &'v [u8])>);
+
+    impl Lookup for Vars<'_> {
+        fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            let asked = variable.to_string();
+            self.0.iter().find(|(name, _)| *name == asked).map(|(_, value)| *value)
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    pub(super) static NO_TRIES: LazyLock<NodeTries> = LazyLock::new(NodeTries::default);
+
+    /// One node that was connected to, and answered.
+    static ONE_TRY: LazyLock<NodeTries> = LazyLock::new(|| {
+        let mut tries = NodeTries::default();
+        tries.push(NodeTry { node: SocketAddr::from(([10, 0, 0, 1], 8080)), status: 200, connect_us: Some(345) });
+        tries
+    });
+
+    /// A request that went well.
+    pub(super) fn record<'a>(vars: &'a Vars<'a>) -> Record<'a> {
+        Record {
+            end_unix_ms: 1_795_220_833_042,
+            status: 200,
+            bytes_sent: 1234,
+            body_bytes_sent: 1000,
+            bytes_received: 78,
+            request_time_us: 1_002_003,
+            upstream_time_us: Some(999),
+            tries: &ONE_TRY,
+            fields: None,
+            route_id: Some("orders"),
+            service_id: Some("shop"),
+            method: b"GET",
+            target: b"/orders/7?a=b",
+            version: "HTTP/1.1",
+            client: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
+            vars,
+        }
+    }
+
+    fn lines_of(next: Next) -> u64 {
+        match next {
+            Next::Chunk(chunk) => chunk.lines,
+            Next::Quiet => panic!("nothing came"),
+            Next::Ended => panic!("ended"),
+        }
+    }
+
+    #[test]
+    fn a_line_appears_after_a_flush_and_at_the_end() {
+        let (mut sinks, mut drain) = channel(&AccessFormat::Combined, 2);
+        let vars = Vars(vec![]);
+        sinks[0].record(&record(&vars));
+        assert!(matches!(drain.next(Duration::ZERO), Next::Quiet));
+        sinks[0].flush();
+        sinks[0].flush();
+        assert_eq!(lines_of(drain.next(Duration::ZERO)), 1);
+        sinks[1].record(&record(&vars));
+        sinks[1].record(&record(&vars));
+        drop(sinks);
+        assert_eq!(lines_of(drain.next(Duration::ZERO)), 2);
+        assert!(matches!(drain.next(Duration::ZERO), Next::Ended));
+    }
+
+    #[test]
+    fn a_writer_that_stands_still_costs_counted_lines_only() {
+        let (mut sinks, mut drain) = channel(&AccessFormat::Combined, 1);
+        let vars = Vars(vec![]);
+        let dropped = drain.dropped_lines();
+        let mut recorded = 0;
+        while dropped.load(Ordering::Relaxed) < 10 {
+            sinks[0].record(&record(&vars));
+            recorded += 1;
+        }
+        let mut written = 0;
+        let mut chunks = 0;
+        while let Next::Chunk(chunk) = drain.next(Duration::ZERO) {
+            assert_eq!(chunk.bytes.capacity(), CHUNK_BYTES);
+            assert_eq!(chunk.bytes.iter().filter(|&&byte| byte == b'\n').count() as u64, chunk.lines);
+            written += chunk.lines;
+            chunks += 1;
+            drain.give_back(chunk);
+        }
+        assert_eq!(chunks, CHUNKS_PER_WORKER);
+        assert_eq!(written + 10, recorded);
+
+        sinks[0].record(&record(&vars));
+        sinks[0].flush();
+        assert_eq!(lines_of(drain.next(Duration::ZERO)), 1);
+        assert_eq!(dropped.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn lines_without_a_writer_are_counted() {
+        let (mut sinks, drain) = channel(&AccessFormat::Combined, 1);
+        let dropped = drain.dropped_lines();
+        drop(drain);
+        let vars = Vars(vec![]);
+        sinks[0].record(&record(&vars));
+        drop(sinks);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,412 @@
+//! Formats one request as a line of the access log.
+//!
+//! Whatever a client sends ends up inside a quoted value that cannot be left: JSON strings are escaped by RFC 8259, with
+//! U+FFFD for what is not UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and
+//! always parses. How values are written is in `values`; chunks and threads are in the parent module.
+
+use super::Record;
+use super::ids::{Ids, trace_id};
+use super::stamp::Stamp;
+use super::values::{push_address, push_combined, push_ip, push_json_string, push_number, push_seconds};
+use crate::telemetry::node_tries::{NodeTries, NodeTry};
+use stillgate_config::{AccessFormat, AccessValue};
+use stillgate_route::{Lookup, Variable};
+
+/// What formatting needs room for, kept so that a line allocates nothing.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    stamp: Stamp,
+    /// The value of a variable that does not stand in the request.
+    value: Vec<u8>,
+    ids: Ids,
+    traceparent: Variable,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Scratch {
+        let (stamp, traceparent) = (Stamp::new(), variable("http_traceparent"));
+        Scratch { stamp, value: Vec::new(), ids: Ids::new(), traceparent }
+    }
+}
+
+/// A line's layout, with everything that does not depend on the request worked out.
+#[derive(Debug, Clone)]
+pub(super) enum Layout {
+    /// The two header fields are looked up like any other variable. Who the user is we do not know: `-`.
+    Combined { referer: Variable, user_agent: Variable },
+    /// Per field `{"name":` or `,"name":`, escaped, and the value that follows it.
+    Json(Vec<(Vec<u8>, AccessValue)>),
+}
+
+impl Layout {
+    pub(super) fn new(format: &AccessFormat) -> Layout {
+        match format {
+            AccessFormat::Combined => {
+                Layout::Combined { referer: variable("http_referer"), user_agent: variable("http_user_agent") }
+            }
+            AccessFormat::Json(fields) => Layout::Json(
+                fields
+                    .iter()
+                    .enumerate()
+                    .map(|(position, field)| {
+                        let mut key = vec![if position == 0 { b'{' } else { b',' }];
+                        push_json_string(field.name.as_bytes(), &mut key);
+                        key.push(b':');
+                        (key, field.value.clone())
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Appends the line and its newline.
+    pub(super) fn push(&self, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+        match self {
+            Layout::Combined { referer, user_agent } => {
+                push_ip(record.client, line);
+                line.extend_from_slice(b" - - [");
+                scratch.stamp.push_common(record.end_unix_ms, line);
+                line.extend_from_slice(b"] \"");
+                push_request_line(record, line);
+                line.extend_from_slice(b"\" ");
+                push_number(record.status, line);
+                line.push(b' ');
+                push_number(record.body_bytes_sent, line);
+                line.extend_from_slice(b" \"");
+                push_combined_variable(record.vars, referer, &mut scratch.value, line);
+                line.extend_from_slice(b"\" \"");
+                push_combined_variable(record.vars, user_agent, &mut scratch.value, line);
+                line.push(b'"');
+            }
+            Layout::Json(fields) => {
+                if fields.is_empty() {
+                    line.push(b'{');
+                }
+                let mut so_far = SoFar::default();
+                for (key, value) in fields {
+                    line.extend_from_slice(key);
+                    push_json_value(value, record, scratch, &mut so_far, line);
+                }
+                line.push(b'}');
+            }
+        }
+        line.push(b'\n');
+    }
+}
+
+/// What the rest of a line has to know of its beginning.
+#[derive(Default)]
+struct SoFar {
+    /// The request's id, once it is in the line.
+    id: Option<[u8; 32]>,
+    /// Header fields of the response.
+    fields: usize,
+}
+
+fn push_json_value(
+    value: &AccessValue,
+    record: &Record<'_>,
+    scratch: &mut Scratch,
+    so_far: &mut SoFar,
+    line: &mut Vec<u8>,
+) {
+    match value {
+        AccessValue::Time => {
+            line.push(b'"');
+            scratch.stamp.push_rfc3339(record.end_unix_ms, line);
+            line.push(b'"');
+        }
+        AccessValue::Status => push_number(record.status, line),
+        AccessValue::BytesSent => push_number(record.bytes_sent, line),
+        AccessValue::BodyBytesSent => push_number(record.body_bytes_sent, line),
+        AccessValue::BytesReceived => push_number(record.bytes_received, line),
+        AccessValue::RequestTime => push_seconds(record.request_time_us, line),
+        AccessValue::UpstreamTime => push_json_seconds(record.upstream_time_us, line),
+        AccessValue::UpstreamConnectTime => {
+            push_json_seconds(record.tries.last().and_then(|last| last.connect_us), line);
+        }
+        AccessValue::UpstreamAddr => push_json_tries(record.tries, line, |tried, line| push_address(tried.node, line)),
+        AccessValue::UpstreamStatus => push_json_tries(record.tries, line, |tried, line| match tried.status {
+            0 => line.push(b'-'),
+            status => push_number(status, line),
+        }),
+        AccessValue::UpstreamTries => push_number(record.tries.count(), line),
+        AccessValue::RouteId => push_json_text(record.route_id.map(str::as_bytes), line),
+        AccessValue::ServiceId => push_json_text(record.service_id.map(str::as_bytes), line),
+        AccessValue::RequestId => {
+            push_json_string(so_far.id.get_or_insert_with(|| scratch.ids.next()), line);
+        }
+        AccessValue::TraceId => {
+            let traceparent = record.vars.value(&scratch.traceparent, &mut scratch.value);
+            push_json_text(traceparent.and_then(trace_id), line);
+        }
+        AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => {
+            push_json_text(record.fields.and_then(|fields| fields.get(so_far.fields)), line);
+            so_far.fields += 1;
+        }
+        AccessValue::Variable(variable) => push_json_text(record.vars.value(variable, &mut scratch.value), line),
+    }
+}
+
+fn push_json_text(text: Option<&[u8]>, line: &mut Vec<u8>) {
+    match text {
+        Some(text) => push_json_string(text, line),
+        None => line.extend_from_slice(b"null"),
+    }
+}
+
+fn push_json_seconds(time_us: Option<u64>, line: &mut Vec<u8>) {
+    match time_us {
+        Some(time_us) => push_seconds(time_us, line),
+        None => line.extend_from_slice(b"null"),
+    }
+}
+
+/// Something of each try, separated as nginx does.
+fn push_json_tries(tries: &NodeTries, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &mut Vec<u8>)) {
+    if tries.shown().is_empty() {
+        return line.extend_from_slice(b"null");
+    }
+    line.push(b'"');
+    for (index, tried) in tries.shown().iter().enumerate() {
+        if index > 0 {
+            line.extend_from_slice(b", ");
+        }
+        push(tried, line);
+    }
+    line.push(b'"');
+}
+
+fn variable(name: &str) -> Variable {
+    Variable::parse(name).expect("only names of request variables are asked for")
+}
+
+/// A request that could not be read has no method, and `-` stands for all of its first line.
+fn push_request_line(record: &Record<'_>, line: &mut Vec<u8>) {
+    if record.method.is_empty() {
+        return line.push(b'-');
+    }
+    push_combined(record.method, line);
+    line.push(b' ');
+    push_combined(record.target, line);
+    line.push(b' ');
+    push_combined(record.version.as_bytes(), line);
+}
+
+fn push_combined_variable(vars: &dyn Lookup, variable: &Variable, buffer: &mut Vec<u8>, line: &mut Vec<u8>) {
+    match vars.value(variable, buffer) {
+        Some(value) if !value.is_empty() => push_combined(value, line),
+        _ => line.push(b'-'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{NO_TRIES, Vars, record};
+    use super::super::values::VALUE_BYTES_MAX;
+    use super::super::{ResponseFields, WantedFields};
+    use super::*;
+    use expect_test::{Expect, expect};
+    use std::net::SocketAddr;
+    use stillgate_config::AccessField;
+    use stillgate_route::HeaderName;
+
+    fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {
+        let mut line = Vec::new();
+        Layout::new(format).push(record, &mut Scratch::new(), &mut line);
+        expected.assert_eq(&String::from_utf8(line).expect("a line is UTF-8"));
+    }
+
+    fn json(values: &[(&str, AccessValue)]) -> AccessFormat {
+        AccessFormat::Json(
+            values.iter().map(|(name, value)| AccessField { name: (*name).into(), value: value.clone() }).collect(),
+        )
+    }
+
+    fn all_fields() -> AccessFormat {
+        json(&[
+            ("time", AccessValue::Time),
+            ("status", AccessValue::Status),
+            ("sent", AccessValue::BytesSent),
+            ("received", AccessValue::BytesReceived),
+            ("took", AccessValue::RequestTime),
+            ("upstream_took", AccessValue::UpstreamTime),
+            ("upstream", AccessValue::UpstreamAddr),
+            ("route", AccessValue::RouteId),
+            ("agent \"x\"", AccessValue::Variable(variable("http_user_agent"))),
+        ])
+    }
+
+    #[test]
+    fn a_plain_request() {
+        let vars = Vars(vec![("http_user_agent", b"curl/8.5.0")]);
+        check(
+            &AccessFormat::Combined,
+            &record(&vars),
+            expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "GET /orders/7?a=b HTTP/1.1" 200 1000 "-" "curl/8.5.0"
+        "#]],
+        );
+        check(
+            &all_fields(),
+            &record(&vars),
+            expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"curl/8.5.0"}
+        "#]],
+        );
+        check(
+            &json(&[]),
+            &record(&vars),
+            expect![[r#"
+            {}
+        "#]],
+        );
+    }
+
+    /// A request with this `traceparent`, looked up without allocating.
+    struct Traced<'t>(&'t [u8]);
+
+    impl Lookup for Traced<'_> {
+        fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            matches!(variable, Variable::Header(name) if name.as_str() == "traceparent").then_some(self.0)
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    #[test]
+    fn what_became_of_the_tries_and_what_a_request_is_known_by() {
+        let name = |name: &str| HeaderName::from_variable(name).unwrap();
+        let format = json(&[
+            ("id", AccessValue::RequestId),
+            ("addr", AccessValue::UpstreamAddr),
+            ("status", AccessValue::UpstreamStatus),
+            ("tries", AccessValue::UpstreamTries),
+            ("connect", AccessValue::UpstreamConnectTime),
+            ("sent", AccessValue::SentHeader(name("x_a"))),
+            ("service", AccessValue::ServiceId),
+            ("trace", AccessValue::TraceId),
+            ("came", AccessValue::UpstreamHeader(name("x_a"))),
+            ("body", AccessValue::BodyBytesSent),
+        ]);
+        let trace = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let vars = Traced(trace);
+        let (mut tries, mut fields, wanted) =
+            (NodeTries::default(), ResponseFields::default(), WantedFields::new(&format));
+        for node in ["10.0.0.1:80", "[::1]:81", "10.0.0.2:82"] {
+            tries.begin(node.parse().unwrap());
+            tries.failed(stillgate_upstream::Failure::Connect);
+        }
+        tries.connected(12);
+        tries.answered(0);
+        let (layout, mut scratch, none) = (Layout::new(&format), Scratch::new(), Vars(vec![]));
+        let mut line = Vec::new();
+        let mut push = |line: &mut Vec<u8>| {
+            line.clear();
+            fields.clear();
+            fields.note_answer(&wanted, b"HTTP/1.1 200 OK\r\nX-A: \"b\"\r\n\r\n");
+            let record = Record { tries: &tries, fields: Some(&fields), vars: &vars, ..record(&none) };
+            layout.push(&record, &mut scratch, line);
+        };
+        push(&mut line);
+        let counted = allocation_counter::measure(|| push(&mut line));
+        assert_eq!(counted.count_total, 0);
+        let shown = String::from_utf8(line).unwrap();
+        let (id, rest) = shown.strip_prefix("{\"id\":\"").unwrap().split_at(32);
+        assert!(id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{shown}");
+        expect![[r#"
+            ","addr":"10.0.0.1:80, [::1]:81, 10.0.0.2:82","status":"502, 502, -","tries":3,"connect":0.000012,"sent":"\"b\"","service":"shop","trace":"4bf92f3577b34da6a3ce929d0e0e4736","came":null,"body":1000}
+        "#]]
+        .assert_eq(rest);
+    }
+
+    #[test]
+    fn hostile_bytes_stay_inside_their_value() {
+        let vars = Vars(vec![
+            ("http_user_agent", b"a\"b\\c\r\nd\te\x00\x1B[31m\x7F\xFF\xE2\x82\xC3\xA9\xED\xA0\x80"),
+            ("http_referer", b"\" 200 0 \"-\" \"x"),
+        ]);
+        let mut hostile = record(&vars);
+        hostile.method = b"G\"T";
+        hostile.target = b"/\"\\\n\xC3\xA9";
+        check(
+            &AccessFormat::Combined,
+            &hostile,
+            expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "G\x22T /\x22\x5C\x0A\xC3\xA9 HTTP/1.1" 200 1000 "\x22 200 0 \x22-\x22 \x22x" "a\x22b\x5Cc\x0D\x0Ad\x09e\x00\x1B[31m\x7F\xFF\xE2\x82\xC3\xA9\xED\xA0\x80"
+        "#]],
+        );
+        check(
+            &all_fields(),
+            &hostile,
+            expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":200,"sent":1234,"received":78,"took":1.002003,"upstream_took":0.000999,"upstream":"10.0.0.1:8080","route":"orders","agent \"x\"":"a\"b\\c\r\nd\te\u0000\u001B[31m��é���"}
+        "#]],
+        );
+    }
+
+    #[test]
+    fn every_byte_gives_one_parsable_line() {
+        for first in 0..=255_u8 {
+            let value = [first, b'x', first];
+            let vars = Vars(vec![("http_user_agent", &value)]);
+            let mut line = Vec::new();
+            Layout::new(&all_fields()).push(&record(&vars), &mut Scratch::new(), &mut line);
+            assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            let parsed: serde_json::Value = serde_json::from_slice(&line).expect("the line is JSON");
+            assert_eq!(parsed["agent \"x\""].as_str().expect("a string"), String::from_utf8_lossy(&value));
+        }
+    }
+
+    #[test]
+    fn addresses_and_times() {
+        fn shown(push: impl FnOnce(&mut Vec<u8>)) -> String {
+            let mut line = Vec::new();
+            push(&mut line);
+            String::from_utf8(line).expect("ASCII")
+        }
+        for text in ["192.0.2.1:80", "255.255.255.255:65535", "[2001:db8::1]:8080", "[::ffff:10.0.0.1]:1"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(shown(|line| push_address(address, line)), text);
+            assert_eq!(shown(|line| push_ip(address.ip(), line)), address.ip().to_string());
+        }
+        for (time_us, text) in [(0, "0.000000"), (1, "0.000001"), (999_999, "0.999999"), (61_000_020, "61.000020")] {
+            assert_eq!(shown(|line| push_seconds(time_us, line)), text);
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_cut_visibly() {
+        let long = vec![b'a'; VALUE_BYTES_MAX + 1];
+        let vars = Vars(vec![("http_user_agent", &long)]);
+        let mut line = Vec::new();
+        Layout::new(&AccessFormat::Combined).push(&record(&vars), &mut Scratch::new(), &mut line);
+        assert!(line.ends_with(b"aaa...\"\n"));
+        assert!(line.len() < VALUE_BYTES_MAX + 200);
+    }
+
+    #[test]
+    fn what_there_is_not_is_null_or_a_dash() {
+        let vars = Vars(vec![]);
+        let mut refused = record(&vars);
+        refused.tries = &NO_TRIES;
+        refused.upstream_time_us = None;
+        refused.route_id = None;
+        refused.status = 400;
+        refused.method = b"";
+        check(
+            &all_fields(),
+            &refused,
+            expect![[r#"
+            {"time":"2026-11-21T00:27:13.042Z","status":400,"sent":1234,"received":78,"took":1.002003,"upstream_took":null,"upstream":null,"route":null,"agent \"x\"":null}
+        "#]],
+        );
+        check(
+            &AccessFormat::Combined,
+            &refused,
+            expect![[r#"
+            192.0.2.7 - - [21/Nov/2026:00:27:13 +0000] "-" 400 1000 "-" "-"
+        "#]],
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! What a worker tells of its connections and of the nodes it sets aside.
+//!
+//! Connections are counted in plain numbers of the worker's own; the metrics learn them on its tick, so that a
+//! connection or a request costs an addition and no series. A node is told of when it is set aside or works again, which
+//! is rare: the latest news counts, whichever worker has it.
+
+use super::values::{node_label, upstream_path};
+use super::{MetricsPlan, PlanFamily, Recorder};
+use crate::plan::snapshot::WorkerUpstream;
+use crate::plan::{Plan, Positions};
+use crate::worker::counters::{Count, WorkerCounters};
+use std::sync::Arc;
+use stillgate_config::{Label, Source};
+use stillgate_metrics::family::LABELS_MAX;
+use stillgate_metrics::{Handle, Writer};
+use stillgate_upstream::Endpoint;
+
+/// A worker's connections of one listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) configured: stillgate_config::Listener,
+    label: String,
+    /// Open now.
+    pub(crate) open: Count,
+    /// Of them, with a request whose head is here; one of HTTP/2 counts once, however many it has.
+    active: Count,
+    /// Of them, with bytes of a request.
+    busy: Count,
+}
+
+impl Listener {
+    pub(crate) fn new(configured: stillgate_config::Listener) -> Listener {
+        Listener {
+            configured,
+            label: configured.address.to_string(),
+            open: Count::default(),
+            active: Count::default(),
+            busy: Count::default(),
+        }
+    }
+}
+
+/// Counts a connection on which bytes of a request have come, whatever becomes of its task.
+pub(crate) struct Busy<'a>(&'a Listener);
+
+impl<'a> Busy<'a> {
+    pub(crate) fn new(listener: &'a Listener) -> Busy<'a> {
+        listener.busy.add(1);
+        Busy(listener)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.sub(1);
+    }
+}
+
+/// Counts a connection on which a request is served, whatever becomes of its task.
+pub(crate) struct Active<'a>(&'a Listener);
+
+impl<'a> Active<'a> {
+    pub(crate) fn new(listener: &'a Listener) -> Active<'a> {
+        listener.active.add(1);
+        Active(listener)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.active.sub(1);
+    }
+}
+
+impl Recorder {
+    /// Begins the next epoch, and tells how many connections there are: where that has changed, or if it is `due` (once a second), lest
+    /// their series be taken for idle.
+    pub(crate) fn tick(
+        &mut self,
+        now_unix_ms: u64,
+        metrics: Option<&MetricsPlan>,
+        listeners: &[Listener],
+        counters: &WorkerCounters,
+        due: bool,
+    ) {
+        self.writer.tick(now_unix_ms);
+        let Some(family) = metrics.and_then(MetricsPlan::connections) else {
+            self.told.clear();
+            return;
+        };
+        let by_listener = family.sources.contains(&Source::Label(Label::Listener));
+        let numbers = match by_listener {
+            true => listeners
+                .iter()
+                .flat_map(|listener| {
+                    let active = listener.active.get();
+                    [("active", active), ("idle", listener.open.get().saturating_sub(active))]
+                })
+                .collect::<Vec<_>>(),
+            false => of_nginx(listeners, counters).to_vec(),
+        };
+        let is_news = !numbers.iter().map(|(_, number)| number).eq(&self.told);
+        if !is_news && !due {
+            return;
+        }
+        self.told.clear();
+        self.told.extend(numbers.iter().map(|(_, number)| number));
+        for (index, (state, number)) in numbers.into_iter().enumerate() {
+            let listener = if by_listener { listeners[index / 2].label.as_str() } else { "" };
+            set(&mut self.writer, family, number as f64, |label| match label {
+                Label::Listener => listener.to_owned(),
+                _ => state.to_owned(),
+            });
+        }
+    }
+
+    /// Tells that a node was set aside, or works again.
+    pub(crate) fn tell_node(
+        &mut self,
+        metrics: Option<&MetricsPlan>,
+        upstream: &WorkerUpstream,
+        index: usize,
+        now_ms: u64,
+    ) {
+        let Some(metrics) = metrics.filter(|metrics| metrics.health().is_some()) else { return };
+        let state = upstream.state.borrow();
+        let node = state.endpoint(index);
+        // A name stands for several addresses, and is well while one of them is.
+        let is_same = |other: &Endpoint| match metrics.node_is_ip {
+            true => other.address == node.address,
+            false => other.host == node.host,
+        };
+        let is_well = state.status(now_ms).filter(|status| status.failures == 0).any(|status| {
+            let endpoints = &upstream.definition.endpoints;
+            endpoints.iter().any(|e| e.address == status.address && is_same(e) && is_checked_well(e))
+        });
+        metrics.tell_node(&mut self.writer, &upstream.definition.definition.key, node, is_well);
+    }
+}
+
+impl MetricsPlan {
+    /// Tells of the nodes that `previous` did not have, which are well until they are found not to be, and begins what is counted
+    /// of their upstreams.
+    pub fn tell_new_nodes(&self, plan: &Plan, previous: Option<&Plan>, writer: &mut Writer) {
+        let declared = |plan: &MetricsPlan| plan.health().map(|family| Arc::as_ptr(&family.declared));
+        let has_told = |old: &&Plan| old.metrics().is_some_and(|old| declared(old) == declared(self));
+        let previous = previous.filter(has_told);
+        if previous.is_some_and(|old| Arc::ptr_eq(&old.upstreams, &plan.upstreams)) {
+            return;
+        }
+        let before = previous.map_or(&[][..], |old| &old.upstreams);
+        let mut positions = Positions::new(before);
+        for (at, upstream) in plan.upstreams.iter().enumerate() {
+            if before.get(at).is_some_and(|old| Arc::ptr_eq(old, upstream)) {
+                continue;
+            }
+            let key = upstream.definition.key.as_str();
+            let old = positions.find(at, key).map(|at| &before[at]);
+            if old.is_some_and(|old| Arc::ptr_eq(old, upstream)) {
+                continue;
+            }
+            self.begin_counts(writer, &upstream.definition);
+            for endpoint in &upstream.endpoints {
+                let is_known = |old: &Endpoint| old.address == endpoint.address && old.host == endpoint.host;
+                if !old.is_some_and(|old| old.endpoints.iter().any(is_known)) {
+                    self.tell_node(writer, key, endpoint, is_checked_well(endpoint));
+                }
+            }
+        }
+    }
+
+    /// Tells what active checks have found of a node, which is one of `endpoints`.
+    pub fn tell_checked(&self, writer: &mut Writer, upstream: &str, node: &Endpoint, endpoints: &[Endpoint]) {
+        let is_same = |other: &Endpoint| match self.node_is_ip {
+            true => other.address == node.address,
+            false => other.host == node.host,
+        };
+        let is_well = endpoints.iter().any(|endpoint| is_same(endpoint) && is_checked_well(endpoint));
+        self.tell_node(writer, upstream, node, is_well);
+    }
+
+    fn tell_node(&self, writer: &mut Writer, upstream: &str, endpoint: &Endpoint, is_well: bool) {
+        let Some(family) = self.health() else { return };
+        set(writer, family, f64::from(u8::from(is_well)), |label| match label {
+            Label::Upstream => upstream.to_owned(),
+            Label::Name => upstream_path(upstream),
+            Label::Ip => endpoint.address.ip().to_string(),
+            Label::Port => endpoint.address.port().to_string(),
+            _ => node_label(endpoint, self.node_is_ip, &mut String::new()).to_owned(),
+        });
+    }
+}
+
+/// Whether active checks, if there are any, have nothing against it.
+fn is_checked_well(endpoint: &Endpoint) -> bool {
+    endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy())
+}
+
+/// The states as nginx counts them (`ngx_http_stub_status_module`).
+fn of_nginx(listeners: &[Listener], counters: &WorkerCounters) -> [(&'static str, u64); 6] {
+    let open = counters.connections_open.get();
+    let writing = counters.requests_in_flight.get();
+    let busy: u64 = listeners.iter().map(|listener| listener.busy.get()).sum();
+    let active: u64 = listeners.iter().map(|listener| listener.active.get()).sum();
+    let accepted = counters.connections_total.get();
+    [
+        ("active", open),
+        ("reading", busy.saturating_sub(active)),
+        ("writing", writing),
+        ("waiting", open.saturating_sub(busy)),
+        ("accepted", accepted),
+        ("handled", accepted.saturating_sub(counters.connections_refused.get())),
+    ]
+}
+
+/// The series of a family that has one label.
+pub(super) fn labelled(writer: &mut Writer, family: &PlanFamily, value: &str) -> Handle {
+    writer.series(&family.declared, &[value.as_bytes()])
+}
+
+/// Sets a gauge whose labels are all its family's own.
+fn set(writer: &mut Writer, family: &PlanFamily, number: f64, value: impl Fn(Label) -> String) {
+    let values: Vec<String> = family
+        .sources
+        .iter()
+        .map(|source| match source {
+            Source::Label(label) => value(*label),
+            // Families of the process have none.
+            Source::Variable(_) => String::new(),
+        })
+        .collect();
+    let mut bytes: [&[u8]; LABELS_MAX] = [b""; LABELS_MAX];
+    bytes.iter_mut().zip(&values).for_each(|(bytes, value)| *bytes = value.as_bytes());
+    let handle = writer.series(&family.declared, &bytes[..values.len()]);
+    // Refused only where there was no memory for the series, and that the writer has counted.
+    let _ = writer.set(handle, number);
+}

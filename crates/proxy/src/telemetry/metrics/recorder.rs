@@ -1,0 +1,266 @@
+//! A worker's recording of finished requests.
+//!
+//! In the steady state a request costs one look into a table, by a number made of its route, its node and its status,
+//! and a few additions through the handles found there. Only what the table does not know, or cannot keep, is looked up
+//! by its labels: series seen for the first time, those whose label has collapsed (each such request is counted as
+//! collapsed), and families with labels from variables of the request.
+
+use super::table::{Handles, Table};
+use super::values::{Texts, Values};
+use super::workers::Itself;
+use super::{Added, Aspect, MetricsPlan};
+use crate::client::Client;
+use crate::exchange::variables::with_vars;
+use crate::exchange::{Exchange, Kept};
+use crate::plan::Plan;
+use crate::plan::snapshot::Snapshot;
+use std::time::{Duration, Instant};
+use stillgate_config::{EXTRA_LABELS_MAX, Route};
+use stillgate_metrics::{Handle, Writer};
+use stillgate_route::{Lookup, Match, canonical_host};
+use stillgate_wire::Method;
+
+/// Bits of a key: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
+const STATUS_BITS: u32 = 10;
+const NODE_BITS: u32 = 20;
+const METHOD_BITS: u32 = 4;
+const ROUTE_BITS: u32 = 29;
+const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64::BITS - 1);
+const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
+
+/// A worker's end of the metrics.
+pub(crate) struct Recorder {
+    pub(super) writer: Writer,
+    table: Table,
+    /// What the table's keys hold for: the numbering of the Plan and the generation of the handles.
+    numbering: u64,
+    generation: u32,
+    texts: Texts,
+    /// For values of variables that have to be put together.
+    buffers: Vec<Vec<u8>>,
+    /// What was last told of connections.
+    pub(super) told: Vec<u64>,
+    pub(super) itself: Itself,
+}
+
+/// What a finished request adds.
+///
+/// ```text
+///  first byte read   node chosen        node's last byte read   last byte written to the client
+///        ├── own ─────────┼── node ───────────────┼── own ──────────────────┤   request: all of it
+/// ```
+///
+/// The node's part lasts from the first try's choice to the last try's end, however it ended. So a client that sends its
+/// body slowly is in the node's part, as the node waits too; one that takes its response slowly is in it while more of
+/// the response is to come, and in the gateway's own part where only its end is left to be written.
+#[derive(Debug, Clone, Copy)]
+struct Amounts {
+    received: u64,
+    sent: u64,
+    /// In the unit of the families; `None`: not measured.
+    request: Option<f64>,
+    /// `None`: no node was asked.
+    node: Option<f64>,
+    own: Option<f64>,
+}
+
+impl Recorder {
+    /// Of the worker with this number.
+    pub(crate) fn new(writer: Writer, number: usize) -> Recorder {
+        let generation = writer.generation();
+        Recorder {
+            writer,
+            table: Table::default(),
+            numbering: 0,
+            generation,
+            texts: Texts::default(),
+            buffers: vec![Vec::new(); EXTRA_LABELS_MAX],
+            told: Vec::new(),
+            itself: Itself::new(number),
+        }
+    }
+
+    /// From here on this numbering holds: slots of nodes may have changed hands. Requests that began under an older one are
+    /// counted without the table.
+    pub(crate) fn renumber(&mut self, numbering: u64) {
+        self.is_present(numbering);
+    }
+
+    /// Counts a request that has ended; `ended` where it is timed.
+    pub(crate) fn record(&mut self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+        let Some(metrics) = snapshot.plan.metrics() else { return };
+        let added = if x.outcome.kept.is_some() { &metrics.tunnels } else { &metrics.requests };
+        if added.wanted == 0 {
+            return;
+        }
+        let amounts = Amounts::of(x, metrics, ended);
+        let host = if metrics.tells_match { matched_host(x, snapshot) } else { None };
+        let is_present = self.is_present(snapshot.plan.numbering);
+        let key = key(x, snapshot, metrics, host).filter(|_| is_present);
+        let mut unknown = added.wanted;
+        let known = key.and_then(|key| self.table.get(key));
+        let is_known = known.is_some();
+        if let Some(handles) = known {
+            unknown &= !handles.kept;
+            for aspect in Aspect::ALL {
+                if handles.kept & aspect.bit() != 0 {
+                    // It is of this generation, or it would not be in the table.
+                    amounts.add(&mut self.writer, aspect, handles.of[aspect as usize]);
+                }
+            }
+        }
+        if unknown != 0 {
+            let handles = self.look_up(unknown, added, client, x, snapshot, metrics, host, &amounts);
+            if let Some(key) = key.filter(|_| !is_known) {
+                self.table.insert(key, handles);
+            }
+        }
+    }
+
+    /// Whether the table is of this numbering, which it becomes where that is the newest. What began under an older one is
+    /// counted without the table.
+    fn is_present(&mut self, numbering: u64) -> bool {
+        let generation = self.writer.generation();
+        if numbering > self.numbering || generation != self.generation {
+            self.table.clear();
+            self.numbering = numbering.max(self.numbering);
+            self.generation = generation;
+        }
+        numbering == self.numbering
+    }
+
+    /// Adds to the series of these aspects, found by their labels.
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the request, and it is called in one place")]
+    fn look_up(
+        &mut self,
+        aspects: u8,
+        added: &Added,
+        client: &Client,
+        x: &mut Exchange,
+        snapshot: &Snapshot,
+        metrics: &MetricsPlan,
+        host: Option<usize>,
+        amounts: &Amounts,
+    ) -> Handles {
+        let Recorder { writer, texts, buffers, .. } = self;
+        let (found, kept) = (x.outcome.route, x.outcome.kept.clone());
+        let upstream = match &kept {
+            Some(kept) => Some(&*kept.upstream),
+            None => found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]),
+        };
+        let state = upstream.map(|upstream| upstream.state.borrow());
+        let endpoint = x.outcome.asked.and_then(|(slot, address)| {
+            let present = state.as_ref()?.endpoint(slot);
+            if present.address == address {
+                return Some(present);
+            }
+            // The slot belongs to another node by now, as this request ended its try under an older configuration.
+            upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
+        });
+        let route = route(found, kept.as_deref(), &snapshot.plan);
+        let values = Values::new(metrics, route, host, endpoint, x.outcome.status, method(x), texts);
+        let mut look = |vars: Option<&dyn Lookup>| {
+            let mut handles = Handles::NONE;
+            for aspect in Aspect::ALL {
+                let Some(family) = added.aspect(aspect).filter(|_| aspects & aspect.bit() != 0) else { continue };
+                if aspect == Aspect::NodeTime && endpoint.is_none() {
+                    // Nor will there be for the next request with this key.
+                    handles.kept |= aspect.bit();
+                    continue;
+                }
+                let handle =
+                    values.with(family, aspect, vars, buffers, |values| writer.series(&family.declared, values));
+                amounts.add(writer, aspect, handle);
+                handles.of[aspect as usize] = handle;
+                let is_variable = added.variable & aspect.bit() != 0;
+                if !is_variable && handle != Handle::NONE && !writer.is_collapsed(handle) {
+                    handles.kept |= aspect.bit();
+                }
+            }
+            handles
+        };
+        if aspects & added.variable == 0 {
+            return look(None);
+        }
+        with_vars(client, x, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
+    }
+}
+
+impl Amounts {
+    fn of(x: &Exchange, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
+        let unit = |time: Duration| (time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())) as f64;
+        let request = x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let node = x.outcome.node_since.map(|since| {
+            let until = x.outcome.node_until.or(ended).unwrap_or(since);
+            until.saturating_duration_since(since)
+        });
+        let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
+        let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
+        Amounts { received: x.bytes_received(), sent: x.bytes_sent(), request, node, own }
+    }
+
+    /// Adds to the series of one aspect.
+    #[inline]
+    fn add(&self, writer: &mut Writer, aspect: Aspect, handle: Handle) {
+        let mut observe = |time: Option<f64>| time.is_none_or(|time| writer.observe(handle, time));
+        // Refused only where there was no memory for the series, and that the writer has counted.
+        let _ = match aspect {
+            Aspect::RequestTime => observe(self.request),
+            Aspect::NodeTime => observe(self.node),
+            Aspect::OwnTime => observe(self.own),
+            Aspect::Count => writer.add(handle, 1),
+            Aspect::Received => writer.add(handle, self.received),
+            Aspect::Sent => writer.add(handle, self.sent),
+        };
+    }
+}
+
+/// A request's route, and which of its paths matched.
+fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Option<(&'a Route, usize)> {
+    match (kept, found) {
+        (Some(kept), _) => Some((&kept.route, kept.path)),
+        (None, found) => found.map(|found| (&*plan.routes[found.route].route, found.path)),
+    }
+}
+
+/// The number of a request's series under this numbering; `None`: it has none, as there are too many.
+#[inline]
+fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
+    // A tunnel's route, and its number, may be gone.
+    if x.outcome.kept.is_some() {
+        return None;
+    }
+    let route = x.outcome.route.map_or(0, |found| {
+        let route = &snapshot.plan.routes[found.route];
+        match metrics.tells_match {
+            false => 1 + route.first_match,
+            true => 1 + route.number(found.path, host),
+        }
+    });
+    let node = x.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
+    let status = u64::from(x.outcome.status);
+    // Zero where no label tells it, so that requests share what they have in common.
+    let method = if metrics.tells_method { method(x).map_or(0, |method| method as u64 + 1) } else { 0 };
+    let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
+    let place = (route << METHOD_BITS | method) << NODE_BITS | node;
+    fits.then_some(1 << 63 | place << STATUS_BITS | status)
+}
+
+/// Its method; `None`: there is no request, as none could be read.
+#[inline]
+fn method(x: &Exchange) -> Option<Method> {
+    (!x.request.method_bytes(x.from_client.head()).is_empty()).then_some(x.request.method)
+}
+
+/// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
+fn matched_host(x: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
+    let kept = x.outcome.kept.clone();
+    let spec = route(x.outcome.route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
+    if spec.hosts.len() <= 1 {
+        return (!spec.hosts.is_empty()).then_some(0);
+    }
+    let host = canonical_host(x.request.authority.of(x.from_client.head()), &mut x.host_scratch);
+    let matching = spec.hosts.iter().enumerate().filter(|(_, pattern)| pattern.matches(host));
+    matching.max_by_key(|(_, pattern)| pattern.precedence()).map(|(index, _)| index)
+}

@@ -1,0 +1,306 @@
+//! The recorder with requests made up for it, read back through a collector.
+
+use super::*;
+use crate::client::Client;
+use crate::connection::stream::Stream;
+use crate::exchange::{Exchange, Outcome, Timing};
+use crate::plan::Plan;
+use crate::plan::snapshot::Snapshot;
+use crate::worker::buffer::Buffers;
+use allocation_counter::measure;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+use stillgate_config::Upstream;
+use stillgate_metrics::encode::Format;
+use stillgate_metrics::{Collector, CollectorOptions, Options, Process};
+use stillgate_route::Match;
+use stillgate_wire::{HeadLimits, Progress};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// A recorder, and all it needs.
+struct Bench {
+    registry: Arc<Registry>,
+    recorder: Recorder,
+    config: stillgate_config::Config,
+    client: Client,
+    /// The client's side of its connection.
+    peer: TcpStream,
+    versions: u64,
+    previous: Option<Arc<Plan>>,
+}
+
+impl Bench {
+    /// With these keys of `gateway.metrics`.
+    async fn new(keys: &str) -> Bench {
+        let text = format!(
+            "gateway: {{metrics: {{address: \"127.0.0.1:1\", {keys}}}}}\n\
+             upstreams: [{{id: u, type: roundrobin, nodes: {{\"10.0.0.1:81\": 1, \"10.0.0.2:82\": 1}}}}]\n\
+             routes: [{{id: a, uris: [/a, /b], hosts: [x.test, \"*.y.test\"], upstream_id: u}}, {{id: c, uri: /c, upstream_id: u}}]\n"
+        );
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let options = Options::new(Process { pid: 1, start: 1 }, 1_000, 7);
+        let registry = Arc::new(Registry::start(options).unwrap());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = TcpStream::connect(address).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        peer.set_nodelay(true).unwrap();
+        let client = Client::new(Stream::Plain(stream), address, address, 0, false, 0);
+        let recorder = Recorder::new(registry.writer().unwrap(), 0);
+        Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.versions += 1;
+        let metrics = MetricsPlan::new(self.config.gateway.metrics.as_ref().unwrap(), &self.registry).unwrap();
+        let previous = self.previous.as_deref();
+        let plan =
+            Plan::build(self.versions, &self.config, &HashMap::new(), previous, Some(Arc::new(metrics)), None).unwrap();
+        let plan = Arc::new(plan);
+        self.previous = Some(plan.clone());
+        Snapshot::next(None, plan, self.versions)
+    }
+
+    /// A request that was answered with `status`; `asked` is the node's slot.
+    async fn exchange(
+        &mut self,
+        head: &str,
+        route: Option<(usize, usize)>,
+        asked: Option<usize>,
+        status: u16,
+    ) -> Exchange {
+        let mut x = Exchange::default();
+        self.peer.write_all(head.as_bytes()).await.unwrap();
+        let (stream, buffers) = (&mut self.client.stream, Buffers::default());
+        poll_fn(|cx| x.from_client.poll_read_head(cx, stream, &buffers)).await.unwrap();
+        let limits = HeadLimits { head_bytes_max: 4096, target_bytes_max: 4096, headers_max: 10 };
+        assert!(matches!(x.request.advance(x.from_client.unparsed(), &limits), Ok(Progress::Complete(_))));
+        x.from_client.start_body(x.request.len, x.request.framing).unwrap();
+        let started = Instant::now();
+        let node = |ms: u64| asked.map(|_| started + Duration::from_millis(ms));
+        x.outcome = Outcome {
+            timing: Timing { request: true, head: false, node: true },
+            started: Some(started),
+            node_since: node(1),
+            node_until: node(4),
+            asked: asked.map(|slot| (slot, SocketAddr::from(([10, 0, 0, slot as u8 + 1], 81 + slot as u16)))),
+            status,
+            route: route.map(|(route, path)| Match { route, path }),
+            ..Outcome::default()
+        };
+        x
+    }
+
+    /// Records a request that took 5 ms, 3 of them at the node.
+    fn record(&mut self, snapshot: &Snapshot, x: &mut Exchange) {
+        let ended = x.outcome.started.map(|started| started + Duration::from_millis(5));
+        self.recorder.record(&self.client, x, snapshot, ended);
+    }
+
+    fn exposition(&mut self) -> String {
+        self.recorder.tick(2_000, None, &[], &Default::default(), false);
+        let mut collector = Collector::of_registry(self.registry.clone(), CollectorOptions::default()).unwrap();
+        collector.refresh(2_000).unwrap();
+        let mut cursor = collector.cursor(Format::Text, false, None);
+        let mut text = Vec::new();
+        while let Some(piece) = collector.next(&mut cursor) {
+            text.extend_from_slice(piece.as_ref());
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    #[track_caller]
+    fn check(&mut self, lines: &[&str]) {
+        let text = self.exposition();
+        for line in lines {
+            assert!(text.lines().any(|have| have == *line), "{line}\n{text}");
+        }
+    }
+}
+
+const HEAD: &str = "GET /a HTTP/1.1\r\nHost: q.y.test\r\nX-Tenant: blue\r\n\r\n";
+
+#[tokio::test]
+async fn the_steady_state_allocates_nothing() {
+    for keys in [
+        "",
+        "dialect: apisix",
+        "enable: {labels: [method]}",
+        "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr}}",
+    ] {
+        let mut bench = Bench::new(keys).await;
+        let snapshot = bench.snapshot();
+        let mut requests = [
+            bench.exchange(HEAD, Some((0, 1)), Some(1), 200).await,
+            bench.exchange(HEAD, Some((1, 0)), Some(0), 503).await,
+            bench.exchange(HEAD, None, None, 404).await,
+        ];
+        requests.iter_mut().for_each(|x| bench.record(&snapshot, x));
+        let mut turn = 0;
+        let counted = measure(|| {
+            for _ in 0..100 {
+                bench.record(&snapshot, &mut requests[turn % 3]);
+                turn += 1;
+            }
+        });
+        assert_eq!(counted.count_total, 0, "{keys}");
+        let text = bench.exposition();
+        let requests = |line: &&str| line.contains("code=\"") && !line.starts_with('#');
+        let sum: f64 =
+            text.lines().filter(requests).map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum();
+        assert_eq!(sum, 103.0, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn labels_and_times() {
+    let mut bench = Bench::new("").await;
+    let snapshot = bench.snapshot();
+    let mut x = bench.exchange(HEAD, Some((0, 1)), Some(1), 200).await;
+    bench.record(&snapshot, &mut x);
+    let mut x = bench.exchange(HEAD, None, None, 400).await;
+    bench.record(&snapshot, &mut x);
+    bench.check(&[
+        "stillgate_http_requests_total{route=\"a\",service=\"\",node=\"10.0.0.2:82\",consumer=\"\",code=\"200\"} 1",
+        "stillgate_http_requests_total{route=\"\",service=\"\",node=\"\",consumer=\"\",code=\"400\"} 1",
+        "stillgate_http_request_duration_seconds_sum{route=\"a\",service=\"\"} 0.005",
+        "stillgate_http_upstream_duration_seconds_sum{route=\"a\",service=\"\"} 0.003",
+        "stillgate_http_gateway_duration_seconds_sum{route=\"a\",service=\"\"} 0.002",
+        "stillgate_http_gateway_duration_seconds_sum{route=\"\",service=\"\"} 0.005",
+    ]);
+    assert!(!bench.exposition().contains("upstream_duration_seconds_count{route=\"\""), "no node, no time of it");
+}
+
+#[tokio::test]
+async fn a_match_is_told_in_the_words_of_the_route() {
+    let mut bench = Bench::new("dialect: apisix").await;
+    let snapshot = bench.snapshot();
+    let exact = "GET /a HTTP/1.1\r\nHost: X.test:80\r\n\r\n";
+    for (head, path) in [(HEAD, 1), (exact, 1), (exact, 0), (exact, 0)] {
+        let mut x = bench.exchange(head, Some((0, path)), Some(0), 200).await;
+        bench.record(&snapshot, &mut x);
+    }
+    let line = |uri: &str, host: &str, count: u32| {
+        format!(
+            "apisix_http_status{{code=\"200\",route=\"a\",matched_uri=\"{uri}\",matched_host=\"{host}\",service=\"\",consumer=\"\",node=\"10.0.0.1\"}} {count}"
+        )
+    };
+    let lines = [line("/b", "*.y.test", 1), line("/b", "x.test", 1), line("/a", "x.test", 2)];
+    bench.check(&[
+        &lines[0],
+        &lines[1],
+        &lines[2],
+        "apisix_http_latency_sum{type=\"upstream\",route=\"a\",service=\"\",consumer=\"\",node=\"10.0.0.1\"} 12",
+    ]);
+}
+
+#[tokio::test]
+async fn requests_of_an_older_configuration_are_counted_by_it() {
+    let mut bench = Bench::new("").await;
+    let old = bench.snapshot();
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    bench.record(&old, &mut x);
+    bench.config.routes.remove(0);
+    let new = bench.snapshot();
+    for _ in 0..2 {
+        let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+        bench.record(&new, &mut x);
+        let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+        bench.record(&old, &mut x);
+    }
+    let line = |route: &str, count: u32| {
+        format!(
+            "stillgate_http_requests_total{{route=\"{route}\",service=\"\",node=\"10.0.0.1:81\",consumer=\"\",code=\"200\"}} {count}"
+        )
+    };
+    bench.check(&[&line("a", 3), &line("c", 2)]);
+}
+
+/// It was sent to a node after the change, so by the new slots, although it began before.
+#[tokio::test]
+async fn a_slot_that_has_changed_hands_is_not_taken_for_the_node_it_was() {
+    let mut bench = Bench::new("").await;
+    let old = bench.snapshot();
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    bench.record(&old, &mut x);
+    let new = bench.snapshot();
+    bench.recorder.renumber(new.plan.numbering);
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    x.outcome.asked = x.outcome.asked.map(|(_, address)| (0, address));
+    bench.record(&old, &mut x);
+    let line = |node: &str| {
+        format!(
+            "stillgate_http_requests_total{{route=\"a\",service=\"\",node=\"{node}\",consumer=\"\",code=\"200\"}} 1"
+        )
+    };
+    bench.check(&[&line("10.0.0.1:81"), &line("10.0.0.2:82")]);
+}
+
+#[tokio::test]
+async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
+    let mut bench = Bench::new("dialect: apisix").await;
+    let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
+    let metrics = Some(Arc::new(metrics));
+    let next = |bench: &mut Bench| {
+        bench.versions += 1;
+        let previous = bench.previous.as_deref();
+        let plan =
+            Plan::build(bench.versions, &bench.config, &HashMap::new(), previous, metrics.clone(), None).unwrap();
+        let plan = Arc::new(plan);
+        bench.previous = Some(plan.clone());
+        Snapshot::next(None, plan, bench.versions)
+    };
+    let old = next(&mut bench);
+    let mut x = bench.exchange(HEAD, Some((1, 0)), Some(1), 200).await;
+    bench.record(&old, &mut x);
+    let gone = bench.config.routes.remove(0);
+    let new = next(&mut bench);
+    assert_eq!(new.plan.changes().left.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
+    // The route has another position by now.
+    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    let counted = measure(|| bench.record(&new, &mut x));
+    assert_eq!(counted.count_total, 0);
+    bench.config.routes.push(gone);
+    let newest = next(&mut bench);
+    assert_eq!(newest.plan.changes().arrived.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert!(newest.plan.changes().left.is_empty());
+    bench.record(&newest, &mut x);
+    let line = "apisix_http_status{code=\"200\",route=\"c\",matched_uri=\"/c\",matched_host=\"\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 3";
+    bench.check(&[line]);
+}
+
+#[tokio::test]
+async fn new_nodes_are_told_in_proportion_to_change() {
+    const UPSTREAMS: usize = 20_000;
+    let mut bench = Bench::new("").await;
+    bench.config.upstreams = (0..UPSTREAMS)
+        .map(|at| Arc::new(Upstream { key: format!("u{at}"), ..(*bench.config.upstreams[0]).clone() }))
+        .collect();
+    let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
+    let metrics = Arc::new(metrics);
+    let build = |config: &stillgate_config::Config| {
+        Plan::build(1, config, &HashMap::new(), bench.previous.as_deref(), Some(metrics.clone()), None).unwrap()
+    };
+    let before = build(&bench.config);
+    // All but the first move in the list, and one is new.
+    bench
+        .config
+        .upstreams
+        .insert(1, Arc::new(Upstream { key: "new".to_owned(), ..(*bench.config.upstreams[0]).clone() }));
+    let after = build(&bench.config);
+    // What this thread computes, whoever else wants its core.
+    let cpu_seconds = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let began = cpu_seconds();
+    metrics.tell_new_nodes(&after, Some(&before), &mut bench.recorder.writer);
+    // Each compared with each took seconds.
+    assert!(cpu_seconds() - began < 1.0);
+    let text = bench.exposition();
+    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("stillgate_upstream_healthy{")).collect();
+    assert!(told.len() == 2 && told.iter().all(|line| line.contains("upstream=\"new\"")), "{told:?}");
+}

@@ -1,0 +1,6 @@
+//! What is told of all this: the metrics, the access log, which nodes were tried, the state of upstreams for who asks.
+
+pub mod access_log;
+pub(crate) mod metrics;
+pub(crate) mod node_tries;
+pub(crate) mod overview;

@@ -1,0 +1,304 @@
+//! Bytes both ways between a client and a node, whatever they mean: what follows a 101, and all of a session of `stream_proxy`.
+//!
+//! A tunnel is a task of its own, and small: the exchange it came from goes back to the pool, and what the access log and the
+//! metrics need of it at the end is the bytes of its head and a few numbers. While nothing moves it has no buffer; one is
+//! taken to read into and given back when it is written. A receiver that takes nothing keeps one buffer, and its sender waits.
+//!
+//! ```text
+//!   exchange ── 101 is out ──▶ Switched ── the connection's task ends ──▶ Tunnel ── both FINs, a reset, time ──▶ one record
+//!   session ── the node is connected ──▶ ┘
+//! ```
+//!
+//! How it ends its sides: by FIN where nothing was lost, by a reset where something was, as what is cut must not look
+//! complete. A reset of one side is passed on as one: it may have destroyed bytes on their way.
+
+mod direction;
+mod handover;
+mod opening;
+mod watch;
+
+pub(crate) use direction::Direction;
+pub(crate) use opening::{Bounds, Origin, Request, Switched, agree};
+pub(crate) use watch::Watches;
+
+use crate::client::Client;
+use crate::listen::accept::Open;
+use crate::plan::Lease;
+use crate::stream_proxy::Ends;
+use direction::Broken;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use stillgate_config::OnChange;
+use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
+use watch::Watch;
+
+/// How long nothing must have moved in a tunnel for `on_change: drain` to close it.
+pub(crate) const QUIET_MS: u64 = 1_000;
+/// Those of the configuration may be smaller by the time a head is read again.
+const HEAD_LIMITS: HeadLimits =
+    HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
+
+/// A client's connection and a node's, tied together. Its end, whatever brings it about, is recorded as it is dropped.
+pub(crate) struct Tunnel {
+    client: Client,
+    switched: Switched,
+    /// A reset, or a write that failed: bytes may have been lost.
+    is_cut: bool,
+    /// Its sides have ended it, and nothing else.
+    is_over: bool,
+    /// It goes on in another process, where it will be recorded.
+    is_given: bool,
+    leaving: Option<Leaving>,
+    /// Dropped last: the connection counts as open until the tunnel has been recorded.
+    open: Open,
+}
+
+/// How a tunnel learns that its route was changed.
+pub(crate) struct Leaving {
+    lease: Arc<Lease>,
+    watch: Rc<Watch>,
+    /// When it was first seen to be revoked.
+    since_ms: Option<u64>,
+}
+
+impl Leaving {
+    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> Leaving {
+        let watch = watches.add(lease.clone());
+        Leaving { lease, watch, since_ms: None }
+    }
+
+    /// Looks whether it was revoked; the task is woken when it is.
+    pub(crate) fn look(&mut self, cx: &Context<'_>, now_ms: u64) {
+        self.watch.wakes(cx);
+        if self.since_ms.is_none() && self.lease.is_revoked() {
+            self.since_ms = Some(now_ms);
+        }
+    }
+
+    /// When it ends whatever last moved then, and whether that is for want of motion; `None`: it goes on.
+    pub(crate) fn end_ms(&self, moved_ms: u64, drain_ms: u64) -> Option<(u64, bool)> {
+        let since_ms = self.since_ms?;
+        match self.lease.policy {
+            OnChange::Keep => None,
+            OnChange::Drain => {
+                let (quiet_ms, last_ms) = (moved_ms.max(since_ms) + QUIET_MS, since_ms + drain_ms);
+                Some((quiet_ms.min(last_ms), quiet_ms < last_ms))
+            }
+            OnChange::Close => Some((0, false)),
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn end(&self, watches: &Watches) {
+        watches.remove(&self.watch);
+    }
+}
+
+/// When a tunnel ends by itself.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at_ms: u64,
+    /// Nothing has moved for long: bytes that have come and not been seen yet are a reason to go on.
+    is_of_idling: bool,
+}
+
+impl Tunnel {
+    /// Begins where an exchange has ended.
+    pub(crate) fn new(open: Open, client: Client, switched: Switched) -> Tunnel {
+        if let Origin::Request(_) = switched.origin {
+            open.worker.counters.tunnels_total.add(1);
+        }
+        Tunnel::begin(open, client, switched)
+    }
+
+    fn begin(open: Open, client: Client, mut switched: Switched) -> Tunnel {
+        let worker = &open.worker;
+        let mut state = switched.upstream.state.borrow_mut();
+        match switched.origin {
+            Origin::Request(_) => {
+                worker.counters.tunnels_open.add(1);
+                state.on_tunnel_start(switched.slot);
+            }
+            // It is all there is, so that the bounds of its upstream hold for it.
+            Origin::Session(_) => {
+                worker.counters.stream_sessions_open.add(1);
+                state.on_start(switched.slot);
+            }
+        }
+        drop(state);
+        let leaving = switched.lease.take().map(|lease| Leaving::new(&worker.watches, lease));
+        Tunnel { client, switched, is_cut: false, is_over: false, is_given: false, leaving, open }
+    }
+
+    /// Moves what can be moved; ready at the end.
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let worker = &self.open.worker;
+        let Switched { node, up, down, .. } = &mut self.switched;
+        let now_ms = worker.clock.now_ms();
+        let sent = up.poll_pump(cx, &mut self.client.stream, node, &worker.buffers, now_ms);
+        // Also where the node takes no more: what it said before is the client's.
+        let received = down.poll_pump(cx, node, &mut self.client.stream, &worker.buffers, now_ms);
+        let broken = match (sent, received) {
+            (Ok(()), Ok(())) if up.is_done() && down.is_done() => return Poll::Ready(()),
+            (Ok(()), Ok(())) => return Poll::Pending,
+            // A side that ended in order does not listen any more: that is no more than its end.
+            (Err(Broken::Receiver), Ok(())) => !down.is_done(),
+            (Ok(()), Err(Broken::Receiver)) => !up.is_done(),
+            _ => true,
+        };
+        up.abandon(&worker.buffers);
+        down.abandon(&worker.buffers);
+        self.is_cut = broken;
+        Poll::Ready(())
+    }
+
+    fn deadline(&self) -> Deadline {
+        let Switched { up, down, bounds, opened_ms, .. } = &self.switched;
+        let moved_ms = up.moved_ms.max(down.moved_ms);
+        let mut nearest = Deadline { at_ms: moved_ms + bounds.idle_ms, is_of_idling: true };
+        let mut consider = |at_ms: u64, is_of_idling: bool| {
+            if at_ms < nearest.at_ms {
+                nearest = Deadline { at_ms, is_of_idling };
+            }
+        };
+        if up.is_stuck() {
+            consider(up.moved_ms + bounds.node_send_ms, false);
+        }
+        if down.is_stuck() {
+            consider(down.moved_ms + bounds.client_send_ms, false);
+        }
+        consider(opened_ms + bounds.total_ms, false);
+        if let Some((at_ms, is_of_idling)) =
+            self.leaving.as_ref().and_then(|leaving| leaving.end_ms(moved_ms, bounds.drain_ms))
+        {
+            consider(at_ms, is_of_idling);
+        }
+        nearest
+    }
+
+    /// Sets the timer, or ends the tunnel where a deadline has passed.
+    fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let clock = &self.open.worker.clock;
+        if let Some(leaving) = &mut self.leaving {
+            leaving.look(cx, clock.now_ms());
+        }
+        let deadline = self.deadline();
+        if deadline.at_ms > clock.now_ms() {
+            self.client.timer.set(clock, deadline.at_ms, cx);
+            return Poll::Pending;
+        }
+        if deadline.is_of_idling && self.has_unread() {
+            // The event loop has not seen it yet; it will on its next turn.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether bytes have come that were not read, though nothing holds them up.
+    fn has_unread(&self) -> bool {
+        let Switched { node, up, down, .. } = &self.switched;
+        let may_read = |direction: &Direction| direction.is_flowing() && !direction.is_stuck();
+        may_read(up) && self.client.stream.has_arrived() || may_read(down) && node.has_arrived()
+    }
+
+    /// The one line of the access log and the one observation of the metrics.
+    fn record(&mut self) {
+        let worker = self.open.worker.clone();
+        let Switched { origin, up, down, .. } = &mut self.switched;
+        let Request { head, outcome, tries, fields } = match origin {
+            Origin::Request(request) => &mut **request,
+            Origin::Session(session) => {
+                let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
+                return session.record(&worker, ends, up.read, down.written);
+            }
+        };
+        let snapshot = worker.snapshot();
+        let mut x = worker.take_exchange();
+        x.begin(outcome.timing);
+        x.outcome = std::mem::take(outcome);
+        x.tries.clone_from(tries);
+        x.fields.clone_from(fields);
+        x.outcome.node_ended();
+        x.outcome.forget_moved_route(&snapshot.plan);
+        x.from_client.recall(head, up.read, &worker.buffers);
+        x.to_client.total = down.written;
+        if let Ok(Progress::Complete(_)) = x.request.advance(head, &HEAD_LIMITS) {
+            worker.record(&self.client, &mut x, &snapshot);
+        } else {
+            debug_assert!(false, "the head was parsed before");
+        }
+        worker.give_exchange(x);
+    }
+}
+
+impl Future for Tunnel {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let tunnel = &mut *self;
+        if tunnel.give() {
+            return Poll::Ready(());
+        }
+        match tunnel.poll_bytes(cx) {
+            Poll::Ready(()) => {
+                tunnel.is_over = true;
+                Poll::Ready(())
+            }
+            Poll::Pending => tunnel.poll_time(cx),
+        }
+    }
+}
+
+impl Drop for Tunnel {
+    /// Whatever ended it: its sides, time, the worker's end or a bug.
+    fn drop(&mut self) {
+        let worker = self.open.worker.clone();
+        let is_unread = !self.is_over && !self.is_given && self.has_unread();
+        let Switched { node, up, down, slot, .. } = &mut self.switched;
+        if self.is_given {
+            // Its sockets are another's.
+        } else if self.is_cut || is_unread || up.is_stuck() || down.is_stuck() {
+            self.client.ends_with_connection = true;
+            node.reset_when_closed();
+        } else {
+            self.client.stream.say_end();
+            node.say_end();
+        }
+        up.abandon(&worker.buffers);
+        down.abandon(&worker.buffers);
+        let slot = *slot;
+        let now_ms = worker.clock.now_ms();
+        match self.switched.origin {
+            Origin::Request(_) => {
+                worker.counters.tunnels_open.sub(1);
+                self.switched.upstream.state.borrow_mut().on_tunnel_finish(slot, now_ms);
+            }
+            Origin::Session(_) => {
+                worker.counters.stream_sessions_open.sub(1);
+                self.switched.upstream.state.borrow_mut().on_finish(slot, None, now_ms);
+            }
+        }
+        if let Some(leaving) = &self.leaving {
+            leaving.end(&worker.watches);
+        }
+        // After a bug nobody knows what there would be to tell.
+        if !self.is_given && !std::thread::panicking() {
+            self.record();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_task_of_a_tunnel_is_small() {
+        const TUNNEL_BYTES_MAX: usize = 1024;
+        let bytes = size_of::<Tunnel>();
+        assert!(bytes <= TUNNEL_BYTES_MAX, "{bytes} bytes, and 4 KiB are all that a tunnel may take");
+    }
+}

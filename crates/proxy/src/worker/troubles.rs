@@ -1,0 +1,148 @@
+//! Tells the log, now and then, that upstreams fail requests or clients' connections do not begin as they must: once a
+//! while with a count, not once each.
+
+use crate::telemetry::node_tries::NodeTries;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+
+/// Between two lines about it.
+const REPORT_EVERY_MS: u64 = 10_000;
+
+/// What goes wrong, each kind by itself.
+#[derive(Default)]
+pub(crate) struct Troubles {
+    /// Requests that their upstream did not serve.
+    requests: Kind<Trouble>,
+    /// Clients' connections closed before their first request.
+    connections: Kind<(SocketAddr, String)>,
+    /// TLS handshakes with clients that failed.
+    handshakes: Kind<(SocketAddr, Option<Box<str>>, String)>,
+    /// Datagrams dropped because there is no session for them.
+    datagrams: Kind<(SocketAddr, String)>,
+    /// Streams of HTTP/2 refused before they were requests.
+    streams: Kind<(SocketAddr, &'static str)>,
+    /// Connections of HTTP/2 to nodes that ended after an error, and all requests on them.
+    node_connections: Kind<(SocketAddr, String)>,
+    /// Connections that another process takes, and that cannot be given to it.
+    kept: Kind<io::Error>,
+}
+
+struct Trouble {
+    upstream: String,
+    message: String,
+    /// Those that were tried.
+    nodes: String,
+}
+
+/// What has gone wrong since the last line about it.
+struct Kind<T> {
+    count: Cell<u64>,
+    latest: RefCell<Option<T>>,
+    reported_ms: Cell<u64>,
+}
+
+impl<T> Default for Kind<T> {
+    fn default() -> Kind<T> {
+        Kind { count: Cell::new(0), latest: RefCell::new(None), reported_ms: Cell::new(0) }
+    }
+}
+
+impl<T> Kind<T> {
+    fn note(&self, count: u64, latest: T) {
+        self.count.set(self.count.get() + count);
+        self.latest.replace(Some(latest));
+    }
+
+    /// How many and the latest, where it is time to tell.
+    fn due(&self, now_ms: u64) -> Option<(u64, T)> {
+        let is_due = self.reported_ms.get() == 0 || now_ms >= self.reported_ms.get() + REPORT_EVERY_MS;
+        let latest = self.latest.borrow_mut().take_if(|_| is_due)?;
+        self.reported_ms.set(now_ms);
+        Some((self.count.take(), latest))
+    }
+}
+
+impl Troubles {
+    /// A request failed.
+    pub(crate) fn note(&self, upstream: &str, message: &str, tries: &NodeTries) {
+        let (upstream, message, nodes) = (upstream.to_owned(), message.to_owned(), tries.to_string());
+        self.requests.note(1, Trouble { upstream, message, nodes });
+    }
+
+    /// A client's connection was closed before its first request.
+    pub(crate) fn note_connection(&self, peer: SocketAddr, message: String) {
+        self.connections.note(1, (peer, message));
+    }
+
+    /// A client that asked for this name, if it did, got no TLS.
+    pub(crate) fn note_handshake(&self, peer: SocketAddr, name: Option<Box<str>>, message: String) {
+        self.handshakes.note(1, (peer, name, message));
+    }
+
+    /// A datagram got no session.
+    pub(crate) fn note_datagram(&self, peer: SocketAddr, message: String) {
+        self.datagrams.note(1, (peer, message));
+    }
+
+    /// A client's streams of HTTP/2 were refused before they were requests.
+    pub(crate) fn note_streams(&self, peer: SocketAddr, count: u64, message: &'static str) {
+        self.streams.note(count, (peer, message));
+    }
+
+    /// A connection of HTTP/2 to a node ended after an error.
+    pub(crate) fn note_node_connection(&self, node: SocketAddr, message: String) {
+        self.node_connections.note(1, (node, message));
+    }
+
+    /// A connection cannot be given away now.
+    pub(crate) fn note_kept(&self, error: io::Error) {
+        self.kept.note(1, error);
+    }
+
+    /// Writes the lines that are due.
+    pub(crate) fn report(&self, now_ms: u64) {
+        if let Some((requests, Trouble { upstream, message, nodes })) = self.requests.due(now_ms) {
+            tracing::warn!(requests, %upstream, node = nodes, "requests or streams were not served by their upstream; the latest: {message}");
+        }
+        if let Some((connections, (peer, message))) = self.connections.due(now_ms) {
+            tracing::warn!(connections, %peer, "connections were closed before their first request; the latest: {message}");
+        }
+        if let Some((handshakes, (peer, name, message))) = self.handshakes.due(now_ms) {
+            let server_name = name.as_deref().unwrap_or("none");
+            // Any client can bring it about, and most often nothing here is to be mended.
+            tracing::info!(handshakes, %peer, server_name, "TLS handshakes with clients failed; the latest: {message}");
+        }
+        if let Some((datagrams, (peer, message))) = self.datagrams.due(now_ms) {
+            tracing::warn!(datagrams, %peer, "datagrams were dropped, as there is no session for them; the latest: {message}");
+        }
+        if let Some((streams, (peer, message))) = self.streams.due(now_ms) {
+            tracing::warn!(streams, %peer, "streams of HTTP/2 were refused before they were requests; the latest: {message}");
+        }
+        if let Some((connections, (node, message))) = self.node_connections.due(now_ms) {
+            tracing::warn!(connections, %node, "HTTP/2 connections to nodes were ended after an error; the latest: {message}");
+        }
+        if let Some((attempts, error)) = self.kept.due(now_ms) {
+            tracing::warn!(attempts, %error, "connections cannot be handed over to the new process now; they are served here and tried again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_told_now_and_then_with_its_count() {
+        let kind = Kind::default();
+        assert_eq!(kind.due(1_000), None);
+        kind.note(1, "first");
+        kind.note(2, "second");
+        assert_eq!(kind.due(1_000), Some((3, "second")));
+        kind.note(1, "third");
+        assert_eq!(kind.due(1_000 + REPORT_EVERY_MS - 1), None);
+        kind.note(1, "fourth");
+        assert_eq!(kind.due(1_000 + REPORT_EVERY_MS), Some((2, "fourth")));
+        assert_eq!(kind.due(u64::MAX / 2), None);
+    }
+}
