@@ -133,10 +133,10 @@ impl Drop for Client {
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
     while idle(worker, client).await {
         let _busy = Busy::new(&worker.listeners[client.listener]);
-        let mut x = worker.take_exchange();
-        let after = busy(worker, client, &mut x).await;
-        let early = if after == After::Http2 { x.from_client.unparsed().to_vec() } else { Vec::new() };
-        worker.give_exchange(x);
+        let mut exchange = worker.take_exchange();
+        let after = busy(worker, client, &mut exchange).await;
+        let early = if after == After::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };
+        worker.give_exchange(exchange);
         match after {
             After::KeepAlive => {}
             After::Close | After::Tunnel => return,
@@ -155,9 +155,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
 
 /// Serves the one request of a stream of HTTP/2.
 pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
-    let mut x = worker.take_exchange();
-    busy(worker, client, &mut x).await;
-    worker.give_exchange(x);
+    let mut exchange = worker.take_exchange();
+    busy(worker, client, &mut exchange).await;
+    worker.give_exchange(exchange);
     if client.stream.is_answered_early() {
         linger(worker, client).await;
     }
@@ -195,26 +195,26 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
 }
 
 /// Serves requests until there is nothing more to read.
-async fn busy(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
+async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
     loop {
-        x.begin(worker.timing());
-        match read_head(worker, client, x).await {
+        exchange.begin(worker.timing());
+        match read_head(worker, client, exchange).await {
             Arrived::Head => {}
             Arrived::Nothing => return After::KeepAlive,
             Arrived::Closed => return After::Close,
             Arrived::Http2 => return After::Http2,
             Arrived::Timeout => {
                 let refusal = Refusal::closing(408, "the request head did not come in time");
-                return exchange::refuse(worker, client, x, &refusal).await;
+                return exchange::refuse(worker, client, exchange, &refusal).await;
             }
-            Arrived::Refused(error) => return exchange::refuse(worker, client, x, &error.into()).await,
+            Arrived::Refused(error) => return exchange::refuse(worker, client, exchange, &error.into()).await,
         }
-        let after = exchange::run(worker, client, x).await;
+        let after = exchange::run(worker, client, exchange).await;
         // What follows the request of a stream of HTTP/2 is no other: of an extended CONNECT it is whatever the tunnel would carry.
         let after = if client.stream.is_http2() { after.max(After::Close) } else { after };
         client.is_new = false;
         client.quiet_since_ms = worker.clock.now_ms();
-        if after != After::KeepAlive || (client.eof && !x.from_client.has_leftover()) {
+        if after != After::KeepAlive || (client.eof && !exchange.from_client.has_leftover()) {
             return after.max(if client.eof { After::Close } else { After::KeepAlive });
         }
     }
@@ -231,7 +231,7 @@ enum Arrived {
 }
 
 /// Reads and parses one head. The bytes of the last read of the connection may hold several.
-async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Arrived {
+async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange) -> Arrived {
     let snapshot = worker.snapshot();
     let settings = &snapshot.plan.settings;
     let deadline_ms = worker.clock.now_ms() + settings.head_ms;
@@ -246,11 +246,11 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
         && !client.stream.is_http2();
     poll_fn(|cx| {
         loop {
-            let preface = speaks_http2.then(|| starts(x.from_client.unparsed())).flatten();
+            let preface = speaks_http2.then(|| starts(exchange.from_client.unparsed())).flatten();
             if preface == Some(Progress::Complete(PREFACE.len())) {
                 return Poll::Ready(Arrived::Http2);
             }
-            match preface.map_or_else(|| parse_head(x, &settings.request_limits), Ok) {
+            match preface.map_or_else(|| parse_head(exchange, &settings.request_limits), Ok) {
                 Ok(Progress::Complete(_)) => return Poll::Ready(Arrived::Head),
                 Ok(Progress::Partial) => {}
                 Err(error) => return Poll::Ready(Arrived::Refused(error)),
@@ -258,10 +258,10 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
             if client.eof {
                 return Poll::Ready(Arrived::Closed);
             }
-            match x.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
+            match exchange.from_client.poll_read_head(cx, &mut client.stream, &worker.buffers) {
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Poll::Ready(Arrived::Closed),
-                Poll::Ready(Ok(_)) => x.outcome.arrived(),
-                Poll::Pending if !x.from_client.has_leftover() => return Poll::Ready(Arrived::Nothing),
+                Poll::Ready(Ok(_)) => exchange.outcome.arrived(),
+                Poll::Pending if !exchange.from_client.has_leftover() => return Poll::Ready(Arrived::Nothing),
                 Poll::Pending if worker.clock.now_ms() >= deadline_ms => return Poll::Ready(Arrived::Timeout),
                 Poll::Pending => {
                     client.timer.set(&worker.clock, deadline_ms, cx);
@@ -273,18 +273,18 @@ async fn read_head(worker: &Worker, client: &mut Client, x: &mut Exchange) -> Ar
     .await
 }
 
-fn parse_head(x: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> Result<Progress, RequestError> {
-    if matches!(x.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
-        let skip = leading_empty_lines(x.from_client.unparsed())?;
-        x.from_client.skip(skip);
-        if x.from_client.unparsed() == b"\r" {
+fn parse_head(exchange: &mut Exchange, limits: &stillgate_wire::HeadLimits) -> Result<Progress, RequestError> {
+    if matches!(exchange.from_client.unparsed().first(), Some(b'\r' | b'\n')) {
+        let skip = leading_empty_lines(exchange.from_client.unparsed())?;
+        exchange.from_client.skip(skip);
+        if exchange.from_client.unparsed() == b"\r" {
             return Ok(Progress::Partial);
         }
     }
-    if !x.from_client.has_leftover() {
+    if !exchange.from_client.has_leftover() {
         return Ok(Progress::Partial);
     }
-    x.request.advance(x.from_client.unparsed(), limits)
+    exchange.request.advance(exchange.from_client.unparsed(), limits)
 }
 
 /// Closes our side and discards what the client still sends, for a while. Owns no buffer while it waits.

@@ -103,18 +103,18 @@ impl<'a> Trying<'a> {
     }
 
     /// The final response's head is here, of a try that began then.
-    fn answered(&mut self, x: &mut Exchange, began: Option<Instant>) {
-        let status = x.response.status;
+    fn answered(&mut self, exchange: &mut Exchange, began: Option<Instant>) {
+        let status = exchange.response.status;
         health::report(self.worker, self.upstream, self.index, Report::Status(status), || format!("status {status}"));
-        x.tries.answered(status);
+        exchange.tries.answered(status);
         let now = began.map(|_| Instant::now());
-        if x.outcome.timing.head {
+        if exchange.outcome.timing.head {
             let elapsed_us = began.zip(now).map(|(began, now)| now.duration_since(began).as_micros() as u64);
             self.latency_us = elapsed_us.map(|us| u32::try_from(us).unwrap_or(u32::MAX));
-            x.outcome.upstream_us = elapsed_us;
+            exchange.outcome.upstream_us = elapsed_us;
         }
         // Right where the whole response has come with its head; the end of any other is told where that comes.
-        x.outcome.node_until = now;
+        exchange.outcome.node_until = now;
     }
 
     /// It ended before the response did.
@@ -129,59 +129,59 @@ impl<'a> Trying<'a> {
 pub(crate) async fn run(
     worker: &Rc<Worker>,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     tries: &Tries<'_>,
     index: usize,
 ) -> Ended {
     let state = &tries.upstream.state;
     let mut trying = Trying::new(worker, tries, index);
-    x.mistaken = None;
+    exchange.mistaken = None;
     let address = state.borrow().endpoint(index).address;
-    x.outcome.asked = Some((index, address));
-    x.tries.begin(address);
-    let timing = x.outcome.timing;
+    exchange.outcome.asked = Some((index, address));
+    exchange.tries.begin(address);
+    let timing = exchange.outcome.timing;
     let began = (timing.head || timing.node).then(Instant::now);
-    x.outcome.node_since = x.outcome.node_since.or(began);
-    let mut connection = match pooled(worker, x, tries, index) {
+    exchange.outcome.node_since = exchange.outcome.node_since.or(began);
+    let mut connection = match pooled(worker, exchange, tries, index) {
         Some(pooled) => pooled,
         // On the heap, as it is rare and large: every idle connection's task has room for whatever is in here.
-        None => match Box::pin(connect(worker, client, x, tries, index)).await {
+        None => match Box::pin(connect(worker, client, exchange, tries, index)).await {
             Ok(fresh) => fresh,
             Err(error) => {
-                x.outcome.node_ended();
-                x.tries.failed(error.failure);
+                exchange.outcome.node_ended();
+                exchange.tries.failed(error.failure);
                 return not_connected(error);
             }
         },
     };
-    x.tries.connected(connection.connect_us);
-    stage_request(worker, x, tries, index);
-    let mut relay = Relay::new(worker, client, x, &mut connection.stream, tries.bounds);
+    exchange.tries.connected(connection.connect_us);
+    stage_request(worker, exchange, tries, index);
+    let mut relay = Relay::new(worker, client, exchange, &mut connection.stream, tries.bounds);
     relay.try_began_ms = trying.began_ms;
     let end = loop {
         match poll_fn(|cx| relay.poll(cx)).await {
-            Event::Head if is_interim(&relay.x.response) => {
+            Event::Head if is_interim(&relay.exchange.response) => {
                 if let Err(failure) = pass_interim(&mut relay, tries.settings) {
                     break Err(Event::NodeFailed(failure));
                 }
             }
             Event::Head => {
-                trying.answered(relay.x, began);
+                trying.answered(relay.exchange, began);
                 if let Err(failure) = begin_response(&mut relay, tries.settings) {
                     break Err(Event::NodeFailed(failure));
                 }
             }
             Event::Finished => break Ok(()),
             event => {
-                relay.x.outcome.node_ended();
+                relay.exchange.outcome.node_ended();
                 break Err(event);
             }
         }
     };
     let (sent, begun, keep_alive) = (relay.request_sent && !relay.node_deaf, relay.in_body(), relay.keep_alive);
     match end {
-        Ok(()) if x.response.status == STATUS_SWITCHING => Ended::Switched(connection.stream),
-        Ok(()) => Ended::Done(finish(worker, client, x, tries, connection, sent, keep_alive)),
+        Ok(()) if exchange.response.status == STATUS_SWITCHING => Ended::Switched(connection.stream),
+        Ok(()) => Ended::Done(finish(worker, client, exchange, tries, connection, sent, keep_alive)),
         Err(event) => {
             // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
             let is_unseen = connection.stream.is_unseen();
@@ -190,13 +190,13 @@ pub(crate) async fn run(
             if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
                 connection.stream.retire();
             }
-            x.mistaken = connection.stream.mistaken(x.from_node.unparsed());
+            exchange.mistaken = connection.stream.mistaken(exchange.from_node.unparsed());
             trying.broke(event, reused);
             if let Event::NodeFailed(failure) = event {
-                x.tries.failed(failure);
+                exchange.tries.failed(failure);
             }
-            match interrupted(x, event, reused, begun) {
-                Ended::Failed(failed) if is_unseen && x.from_client.replayable => {
+            match interrupted(exchange, event, reused, begun) {
+                Ended::Failed(failed) if is_unseen && exchange.from_client.replayable => {
                     Ended::Failed(Failed { request_sent: false, ..failed })
                 }
                 ended => ended,
@@ -206,25 +206,25 @@ pub(crate) async fn run(
 }
 
 /// The name that the node must show a certificate of, where its upstream speaks TLS.
-fn server_name(x: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
+fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
     let plan = &tries.upstream.definition;
     let tls = plan.tls.as_ref()?;
     let state = tries.upstream.state.borrow();
     let node = &state.endpoint(index).host;
-    Some(tls.server_name(host_seen(x, tries, node), node))
+    Some(tls.server_name(host_seen(exchange, tries, node), node))
 }
 
 /// What the node will take for its own name.
-fn host_seen<'a>(x: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
-    std::str::from_utf8(host_for(x, &tries.upstream.definition.definition.pass_host, node)).unwrap_or_default()
+fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
+    std::str::from_utf8(host_for(exchange, &tries.upstream.definition.definition.pass_host, node)).unwrap_or_default()
 }
 
-fn pooled(worker: &Worker, x: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
+fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
     if tries.fresh {
         return None;
     }
     let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&tries.upstream.definition.tls, shown) {
-        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(x, tries, node), node),
+        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
     let mut state = tries.upstream.state.borrow_mut();
@@ -235,12 +235,12 @@ fn pooled(worker: &Worker, x: &Exchange, tries: &Tries<'_>, index: usize) -> Opt
 async fn connect(
     worker: &Rc<Worker>,
     client: &Client,
-    x: &Exchange,
+    exchange: &Exchange,
     tries: &Tries<'_>,
     index: usize,
 ) -> Result<Connection, ConnectError> {
     let state = &tries.upstream.state;
-    let name = server_name(x, tries, index);
+    let name = server_name(exchange, tries, index);
     let (http2, grpc) = (tries.upstream.definition.definition.http2, tries.upstream.definition.definition.grpc);
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try);
@@ -254,7 +254,7 @@ async fn connect(
             Err(other) => {
                 let made = Box::pin(other.wait());
                 worker.clock.within(&client.timer, deadline_ms, made).await;
-                if let Some(pooled) = pooled(worker, x, tries, index) {
+                if let Some(pooled) = pooled(worker, exchange, tries, index) {
                     return Ok(pooled);
                 }
                 if !other.is_made() {
@@ -290,37 +290,42 @@ fn not_connected(error: ConnectError) -> Ended {
 }
 
 /// Serialises the request for this node, with what is here of its body.
-fn stage_request(worker: &Worker, x: &mut Exchange, tries: &Tries<'_>, index: usize) {
+fn stage_request(worker: &Worker, exchange: &mut Exchange, tries: &Tries<'_>, index: usize) {
     let buffers = &worker.buffers;
-    x.to_node.reset(buffers);
-    x.from_node.release(buffers);
-    x.from_node.begin();
-    x.response.reset();
-    x.refusal = None;
-    if x.from_client.replayable {
-        x.from_client.rewind();
+    exchange.to_node.reset(buffers);
+    exchange.from_node.release(buffers);
+    exchange.from_node.begin();
+    exchange.response.reset();
+    exchange.refusal = None;
+    if exchange.from_client.replayable {
+        exchange.from_client.rewind();
     }
-    if x.request.framing == Framing::Chunked {
-        x.to_node.coding = Coding::Chunked;
+    if exchange.request.framing == Framing::Chunked {
+        exchange.to_node.coding = Coding::Chunked;
     }
-    let added = x.request_edits.added.len();
-    if x.sets_host {
+    let added = exchange.request_edits.added.len();
+    if exchange.sets_host {
         let state = tries.upstream.state.borrow();
         let pass_host = &tries.upstream.definition.definition.pass_host;
-        let mut edits = std::mem::take(&mut x.request_edits);
-        edits.add("Host", host_for(x, pass_host, &state.endpoint(index).host));
-        x.request_edits = edits;
+        let mut edits = std::mem::take(&mut exchange.request_edits);
+        edits.add("Host", host_for(exchange, pass_host, &state.endpoint(index).host));
+        exchange.request_edits = edits;
     }
     // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
-    let te = x.request.fields.get(x.from_client.head(), Name::Te);
+    let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
     if tries.upstream.definition.definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
-        x.request_edits.add("TE", b"trailers");
+        exchange.request_edits.add("TE", b"trailers");
     }
-    write_request(x.to_node.head(buffers), x.from_client.head(), &x.request, &x.request_edits);
-    x.request_edits.added.truncate(added);
-    let end = x.from_client.is_done().then(|| x.from_client.trailers());
-    x.to_node.stage(x.from_client.content(), end, buffers);
-    x.from_client.written_but(x.to_node.content_left());
+    write_request(
+        exchange.to_node.head(buffers),
+        exchange.from_client.head(),
+        &exchange.request,
+        &exchange.request_edits,
+    );
+    exchange.request_edits.added.truncate(added);
+    let end = exchange.from_client.is_done().then(|| exchange.from_client.trailers());
+    exchange.to_node.stage(exchange.from_client.content(), end, buffers);
+    exchange.from_client.written_but(exchange.to_node.content_left());
 }
 
 fn is_interim(response: &ResponseHead) -> bool {
@@ -330,20 +335,20 @@ fn is_interim(response: &ResponseHead) -> bool {
 /// Passes an interim response on (RFC 9110 section 15.2).
 fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
     let worker = relay.worker;
-    let x = &mut *relay.x;
-    x.interims += 1;
-    if x.interims > INTERIMS_MAX {
+    let exchange = &mut *relay.exchange;
+    exchange.interims += 1;
+    if exchange.interims > INTERIMS_MAX {
         return Err(Failure::BadResponse);
     }
-    if x.request.version == Version::Http11 {
-        forwarding::edit_response(worker, x, settings, true, false);
-        let head = &x.from_node.unparsed()[..x.response.len];
-        write_response(x.to_client.head(&worker.buffers), head, &x.response, &x.response_edits);
-        x.to_client.stage(&[], None, &worker.buffers);
+    if exchange.request.version == Version::Http11 {
+        forwarding::edit_response(worker, exchange, settings, true, false);
+        let head = &exchange.from_node.unparsed()[..exchange.response.len];
+        write_response(exchange.to_client.head(&worker.buffers), head, &exchange.response, &exchange.response_edits);
+        exchange.to_client.stage(&[], None, &worker.buffers);
     }
-    let is_continue = x.response.status == 100;
-    x.from_node.skip_head(x.response.len);
-    x.response.reset();
+    let is_continue = exchange.response.status == 100;
+    exchange.from_node.skip_head(exchange.response.len);
+    exchange.response.reset();
     if is_continue {
         relay.continue_passed();
     }
@@ -352,32 +357,36 @@ fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failur
 
 /// Serialises the final head for the client, with what is here of the body.
 fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
-    if relay.x.response.status == STATUS_SWITCHING {
+    if relay.exchange.response.status == STATUS_SWITCHING {
         return tunnel::agree(relay, settings);
     }
     let worker = relay.worker;
-    let x = &mut *relay.x;
-    x.from_node.start_body(x.response.len, x.response.framing).map_err(|_| Failure::BadResponse)?;
-    let delimited = match x.response.framing {
+    let exchange = &mut *relay.exchange;
+    exchange
+        .from_node
+        .start_body(exchange.response.len, exchange.response.framing)
+        .map_err(|_| Failure::BadResponse)?;
+    let delimited = match exchange.response.framing {
         Framing::None | Framing::Length(_) => true,
-        Framing::Chunked | Framing::UntilClose => x.request.version == Version::Http11,
+        Framing::Chunked | Framing::UntilClose => exchange.request.version == Version::Http11,
     };
-    let chunked = delimited && matches!(x.response.framing, Framing::Chunked | Framing::UntilClose);
+    let chunked = delimited && matches!(exchange.response.framing, Framing::Chunked | Framing::UntilClose);
     // A body still on its way may never come: its client waits for our answer first.
-    let keep_alive = x.request.keep_alive && delimited && x.from_client.is_done() && !worker.parts_with(relay.client);
-    forwarding::edit_response(worker, x, settings, keep_alive, chunked);
-    debug_assert!(x.to_client.is_idle());
-    let interim_bytes = x.bytes_sent();
-    x.to_client.coding = if chunked { Coding::Chunked } else { Coding::Raw };
-    let out = x.to_client.head(&worker.buffers);
-    write_response(out, x.from_node.head(), &x.response, &x.response_edits);
-    x.outcome.status = x.response.status;
-    x.outcome.head_bytes = interim_bytes + out.len() as u64;
-    x.fields.note_response(worker.wanted_fields(), &x.response, x.from_node.head(), out);
-    let end = x.from_node.is_done().then(|| x.from_node.trailers());
-    x.to_client.stage(x.from_node.content(), end, &worker.buffers);
-    x.from_node.written_but(x.to_client.content_left());
-    x.from_node.drop_head();
+    let keep_alive =
+        exchange.request.keep_alive && delimited && exchange.from_client.is_done() && !worker.parts_with(relay.client);
+    forwarding::edit_response(worker, exchange, settings, keep_alive, chunked);
+    debug_assert!(exchange.to_client.is_idle());
+    let interim_bytes = exchange.bytes_sent();
+    exchange.to_client.coding = if chunked { Coding::Chunked } else { Coding::Raw };
+    let out = exchange.to_client.head(&worker.buffers);
+    write_response(out, exchange.from_node.head(), &exchange.response, &exchange.response_edits);
+    exchange.outcome.status = exchange.response.status;
+    exchange.outcome.head_bytes = interim_bytes + out.len() as u64;
+    exchange.fields.note_response(worker.wanted_fields(), &exchange.response, exchange.from_node.head(), out);
+    let end = exchange.from_node.is_done().then(|| exchange.from_node.trailers());
+    exchange.to_client.stage(exchange.from_node.content(), end, &worker.buffers);
+    exchange.from_node.written_but(exchange.to_client.content_left());
+    exchange.from_node.drop_head();
     relay.client.ends_with_connection = !delimited;
     relay.keep_alive = keep_alive;
     relay.enter_body();
@@ -388,7 +397,7 @@ fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fail
 fn finish(
     worker: &Worker,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     tries: &Tries<'_>,
     connection: Connection,
     request_sent: bool,
@@ -396,16 +405,18 @@ fn finish(
 ) -> After {
     client.ends_with_connection = false;
     // Bytes beyond the response's end belong to no request: the next one on that connection would get them.
-    let reusable =
-        request_sent && x.response.keep_alive && !x.from_node.has_leftover() && !connection.stream.is_one_request();
-    x.from_node.release(&worker.buffers);
-    x.to_node.release(&worker.buffers);
+    let reusable = request_sent
+        && exchange.response.keep_alive
+        && !exchange.from_node.has_leftover()
+        && !connection.stream.is_one_request();
+    exchange.from_node.release(&worker.buffers);
+    exchange.to_node.release(&worker.buffers);
     if reusable {
         let Connection { index, stream, meta, .. } = connection;
         let surplus = tries.upstream.state.borrow_mut().put(index, stream, meta, worker.clock.now_ms());
         drop(surplus);
     }
-    let clean = x.from_client.is_done() && !x.from_client.has_leftover();
+    let clean = exchange.from_client.is_done() && !exchange.from_client.has_leftover();
     match (keep_alive, clean) {
         (true, _) => After::KeepAlive,
         (false, true) => After::Close,
@@ -415,20 +426,20 @@ fn finish(
 
 /// What an event that ended a try means for the request. A response that has begun can only be cut; the client sees
 /// that by its length, its chunks, or the reset that [`Client`] ends with.
-fn interrupted(x: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
+fn interrupted(exchange: &mut Exchange, event: Event, reused: bool, begun: bool) -> Ended {
     match event {
         Event::NodeFailed(failure) => Ended::Failed(Failed {
             failure,
             reused,
-            request_sent: x.to_node.total > 0,
-            response_started: x.from_node.total > 0,
+            request_sent: exchange.to_node.total > 0,
+            response_started: exchange.from_node.total > 0,
         }),
         Event::BodyTimeout if !begun => Ended::Refused(Refusal::closing(408, "the request body did not come in time")),
         Event::BadBody(malformed) if !begun => Ended::Refused(malformed.into()),
         Event::BadBase64 if !begun => Ended::Refused(Refusal::closing(400, "the body of the call is not base64")),
         Event::ClientGone => {
             if !begun {
-                x.outcome.status = STATUS_CLIENT_GONE;
+                exchange.outcome.status = STATUS_CLIENT_GONE;
             }
             Ended::Done(After::Close)
         }

@@ -61,15 +61,15 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
 }
 
 /// Prepares the edits of a request that hold for every node it may be sent to.
-pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Settings, pass_host: &PassHost) {
-    let head = x.from_client.head();
-    let edits = &mut x.request_edits;
+pub(crate) fn edit_request(client: &Client, exchange: &mut Exchange, settings: &Settings, pass_host: &PassHost) {
+    let head = exchange.from_client.head();
+    let edits = &mut exchange.request_edits;
     edits.clear();
-    edits.removed = x.request.hop_by_hop;
+    edits.removed = exchange.request.hop_by_hop;
     let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
-    let replaces_host = *pass_host != PassHost::Pass || x.request.form == Form::Absolute;
+    let replaces_host = *pass_host != PassHost::Pass || exchange.request.form == Form::Absolute;
     let mut has_host = false;
-    for (index, field) in x.request.fields.iter().enumerate() {
+    for (index, field) in exchange.request.fields.iter().enumerate() {
         match field.id {
             Name::Host => {
                 has_host = true;
@@ -84,21 +84,21 @@ pub(crate) fn edit_request(client: &Client, x: &mut Exchange, settings: &Setting
                 edits.removed.insert(index);
             }
             // RFC 9110 section 10.1.1: from HTTP/1.0 it means nothing.
-            Name::Expect if x.request.version == Version::Http10 => edits.removed.insert(index),
+            Name::Expect if exchange.request.version == Version::Http10 => edits.removed.insert(index),
             _ => {}
         }
     }
-    x.sets_host = replaces_host || !has_host;
+    exchange.sets_host = replaces_host || !has_host;
     if trusted {
-        trusted_lines(edits, head, &x.request, client, client.address);
+        trusted_lines(edits, head, &exchange.request, client, client.address);
     } else {
         edits.added.extend_from_slice(&client.forwarded);
-        add_forwarded_host(edits, head, &x.request);
+        add_forwarded_host(edits, head, &exchange.request);
     }
-    if x.passes_upgrade {
-        write_upgrade_lines(&mut edits.added, upgrade_protocols(&x.request.fields, head));
+    if exchange.passes_upgrade {
+        write_upgrade_lines(&mut edits.added, upgrade_protocols(&exchange.request.fields, head));
     }
-    if x.request.framing == Framing::Chunked {
+    if exchange.request.framing == Framing::Chunked {
         edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
 }
@@ -139,8 +139,8 @@ fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
 }
 
 /// The `Host` a node gets where it is not the client's own line.
-pub(crate) fn host_for<'a>(x: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
-    let authority = x.request.authority.of(x.from_client.head());
+pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
+    let authority = exchange.request.authority.of(exchange.from_client.head());
     match pass_host {
         PassHost::Rewrite(host) => host.as_bytes(),
         PassHost::Pass if !authority.is_empty() => authority,
@@ -150,25 +150,38 @@ pub(crate) fn host_for<'a>(x: &'a Exchange, pass_host: &'a PassHost, node_host: 
 }
 
 /// Prepares the edits of a response; `keep_alive` and `chunked` are what the client's connection will do.
-pub(crate) fn edit_response(worker: &Worker, x: &mut Exchange, settings: &Settings, keep_alive: bool, chunked: bool) {
-    let edits = &mut x.response_edits;
+pub(crate) fn edit_response(
+    worker: &Worker,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    keep_alive: bool,
+    chunked: bool,
+) {
+    let edits = &mut exchange.response_edits;
     edits.clear();
-    edits.removed = x.response.hop_by_hop;
-    let forbids_length = x.response.status == 204 || x.response.status < 200;
-    for (index, field) in x.response.fields.iter().enumerate() {
+    edits.removed = exchange.response.hop_by_hop;
+    let forbids_length = exchange.response.status == 204 || exchange.response.status < 200;
+    for (index, field) in exchange.response.fields.iter().enumerate() {
         match field.id {
             Name::Server if settings.server_header => edits.removed.insert(index),
             Name::ContentLength if forbids_length => edits.removed.insert(index),
             _ => {}
         }
     }
-    if x.response.status < 200 {
+    if exchange.response.status < 200 {
         return;
     }
     if chunked {
         edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    push_common_lines(worker, settings, &mut edits.added, !x.response.has_date, x.request.version, keep_alive);
+    push_common_lines(
+        worker,
+        settings,
+        &mut edits.added,
+        !exchange.response.has_date,
+        exchange.request.version,
+        keep_alive,
+    );
 }
 
 /// `Server`, `Date` and `Connection` as the situation wants them.

@@ -34,7 +34,7 @@ enum Denied {
 pub(crate) async fn admit(
     worker: &Worker,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     settings: &Settings,
     upstream: &WorkerUpstream,
     deadline_ms: u64,
@@ -43,32 +43,32 @@ pub(crate) async fn admit(
         return Ok(());
     }
     // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
-    Box::pin(wait_or_answer(worker, client, x, settings, upstream, deadline_ms)).await
+    Box::pin(wait_or_answer(worker, client, exchange, settings, upstream, deadline_ms)).await
 }
 
 async fn wait_or_answer(
     worker: &Worker,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     settings: &Settings,
     upstream: &WorkerUpstream,
     deadline_ms: u64,
 ) -> Result<(), After> {
-    let Err(denied) = wait(worker, client, x, upstream, deadline_ms).await else { return Ok(()) };
+    let Err(denied) = wait(worker, client, exchange, upstream, deadline_ms).await else { return Ok(()) };
     let refusal = match denied {
         Denied::Full => Refusal::overload("the upstream has as many requests as it may have"),
         Denied::TimeUp => Refusal::overload("the upstream had no place for the request in time"),
         Denied::Deadline => Refusal::deadline(),
         Denied::BadBody(malformed) => malformed.into(),
         Denied::ClientGone => {
-            x.outcome.status = STATUS_CLIENT_GONE;
+            exchange.outcome.status = STATUS_CLIENT_GONE;
             return Err(After::Close);
         }
     };
     if refusal.is_overload {
         worker.note_upstream(UpstreamEvent::Shed, upstream);
     }
-    Err(reply::send(worker, client, x, settings, &refusal).await)
+    Err(reply::send(worker, client, exchange, settings, &refusal).await)
 }
 
 /// A place in the queue, left whatever becomes of the request's task.
@@ -101,7 +101,7 @@ impl Drop for Waiting<'_> {
 async fn wait(
     worker: &Worker,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     upstream: &WorkerUpstream,
     deadline_ms: u64,
 ) -> Result<(), Denied> {
@@ -115,7 +115,7 @@ async fn wait(
             },
         };
         // First, so that nobody gets a place who is not there to use it.
-        watch_client(worker, client, x, cx)?;
+        watch_client(worker, client, exchange, cx)?;
         if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
             return Poll::Ready(Ok(()));
         }
@@ -137,12 +137,20 @@ async fn wait(
 }
 
 /// Reads ahead as far as there is room, to see whether the client is still there.
-fn watch_client(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut Context<'_>) -> Result<(), Denied> {
+fn watch_client(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    cx: &mut Context<'_>,
+) -> Result<(), Denied> {
     while !client.eof {
-        let is_done = x.from_client.is_done();
+        let is_done = exchange.from_client.is_done();
         let read = match is_done {
-            true => x.from_client.poll_read_ahead(cx, &mut client.stream, &worker.buffers).map(|read| read.map_ok(Ok)),
-            false => x.from_client.poll_read_early(cx, &mut client.stream, &worker.buffers),
+            true => exchange
+                .from_client
+                .poll_read_ahead(cx, &mut client.stream, &worker.buffers)
+                .map(|read| read.map_ok(Ok)),
+            false => exchange.from_client.poll_read_early(cx, &mut client.stream, &worker.buffers),
         };
         match read {
             None | Some(Poll::Pending) => return Ok(()),
@@ -152,5 +160,5 @@ fn watch_client(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut
             Some(Poll::Ready(Ok(Ok(_)))) => {}
         }
     }
-    is_still_there(worker, client, x, cx).then_some(()).ok_or(Denied::ClientGone)
+    is_still_there(worker, client, exchange, cx).then_some(()).ok_or(Denied::ClientGone)
 }

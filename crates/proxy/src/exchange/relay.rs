@@ -70,7 +70,7 @@ enum Phase {
 pub(crate) struct Relay<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) client: &'a mut Client,
-    pub(crate) x: &'a mut Exchange,
+    pub(crate) exchange: &'a mut Exchange,
     pub(crate) node: &'a mut Stream,
     bounds: Bounds,
     phase: Phase,
@@ -127,18 +127,18 @@ impl<'a> Relay<'a> {
     pub(crate) fn new(
         worker: &'a Worker,
         client: &'a mut Client,
-        x: &'a mut Exchange,
+        exchange: &'a mut Exchange,
         node: &'a mut Stream,
         bounds: Bounds,
     ) -> Relay<'a> {
         let now = worker.clock.now_ms();
         // The end may have been seen while an earlier request, or an earlier try, was under way.
         let half_closed_ms = if client.eof { now } else { 0 };
-        let awaits_continue = x.request.expects_continue && x.from_client.content().is_empty();
+        let awaits_continue = exchange.request.expects_continue && exchange.from_client.content().is_empty();
         Relay {
             worker,
             client,
-            x,
+            exchange,
             node,
             bounds,
             phase: Phase::Head,
@@ -197,7 +197,7 @@ impl<'a> Relay<'a> {
                 }
             }
         }
-        if !self.client.eof && self.x.from_client.is_done() {
+        if !self.client.eof && self.exchange.from_client.is_done() {
             self.watch_client(cx)?;
         }
         self.wait(cx)
@@ -206,16 +206,17 @@ impl<'a> Relay<'a> {
     /// Client to node, until one of them has to be waited for.
     fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
-            if !self.x.to_node.is_idle() {
-                let before = self.x.to_node.total;
+            if !self.exchange.to_node.is_idle() {
+                let before = self.exchange.to_node.total;
                 let buffers = &self.worker.buffers;
-                let flushed = self.x.to_node.poll_flush(cx, self.node, self.x.from_client.content(), buffers);
-                self.x.from_client.written_but(self.x.to_node.content_left());
+                let flushed =
+                    self.exchange.to_node.poll_flush(cx, self.node, self.exchange.from_client.content(), buffers);
+                self.exchange.from_client.written_but(self.exchange.to_node.content_left());
                 let now_ms = self.worker.clock.now_ms();
-                if self.x.to_node.total != before {
+                if self.exchange.to_node.total != before {
                     self.request_moved_ms = now_ms;
                 }
-                let total = self.x.to_node.total;
+                let total = self.exchange.to_node.total;
                 self.node_takes =
                     taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], uptake::BYTES_MIN);
                 match flushed {
@@ -228,7 +229,7 @@ impl<'a> Relay<'a> {
                     }
                 }
             }
-            if self.x.from_client.is_done() {
+            if self.exchange.from_client.is_done() {
                 self.request_sent = true;
                 return Ok(());
             }
@@ -240,8 +241,8 @@ impl<'a> Relay<'a> {
 
     fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
         let buffers = &self.worker.buffers;
-        let x = &mut *self.x;
-        match x.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
+        let exchange = &mut *self.exchange;
+        match exchange.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
             Poll::Ready(Ok(Err(_))) if self.phase == Phase::Body => {
@@ -253,9 +254,9 @@ impl<'a> Relay<'a> {
                 self.request_moved_ms = self.worker.clock.now_ms();
                 self.try_began_ms = self.request_moved_ms;
                 self.awaits_continue = false;
-                let end = x.from_client.is_done().then(|| x.from_client.trailers());
-                x.to_node.stage(x.from_client.content(), end, buffers);
-                x.from_client.written_but(x.to_node.content_left());
+                let end = exchange.from_client.is_done().then(|| exchange.from_client.trailers());
+                exchange.to_node.stage(exchange.from_client.content(), end, buffers);
+                exchange.from_client.written_but(exchange.to_node.content_left());
                 Ok(Poll::Ready(()))
             }
         }
@@ -267,18 +268,22 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         loop {
-            let x = &mut *self.x;
-            if x.from_node.has_leftover() {
-                match x.response.advance(x.from_node.unparsed(), x.request.method, &self.bounds.response_head) {
+            let exchange = &mut *self.exchange;
+            if exchange.from_node.has_leftover() {
+                match exchange.response.advance(
+                    exchange.from_node.unparsed(),
+                    exchange.request.method,
+                    &self.bounds.response_head,
+                ) {
                     Ok(Progress::Complete(_)) => return Err(Event::Head),
                     Ok(Progress::Partial) => {}
                     Err(error) => {
-                        x.refusal = Some(error);
+                        exchange.refusal = Some(error);
                         return Err(Event::NodeFailed(Failure::BadResponse));
                     }
                 }
             }
-            match x.from_node.poll_read_head(cx, self.node, &self.worker.buffers) {
+            match exchange.from_node.poll_read_head(cx, self.node, &self.worker.buffers) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(Event::NodeFailed(Failure::Reset)),
                 Poll::Ready(Ok(_)) => self.response_moved_ms = self.worker.clock.now_ms(),
@@ -292,46 +297,46 @@ impl<'a> Relay<'a> {
             if self.flush_to_client(cx)?.is_pending() {
                 return Ok(());
             }
-            if self.x.from_node.is_done() {
+            if self.exchange.from_node.is_done() {
                 return Err(Event::Finished);
             }
             let buffers = &self.worker.buffers;
-            let x = &mut *self.x;
-            match x.from_node.poll_read_body(false, cx, self.node, buffers) {
+            let exchange = &mut *self.exchange;
+            match exchange.from_node.poll_read_body(false, cx, self.node, buffers) {
                 Poll::Pending => return Ok(()),
                 // The end of a body that ends with the connection; of any other it is a truncation.
-                Poll::Ready(Ok(Ok(0))) if x.response.framing == stillgate_wire::Framing::UntilClose => {
-                    x.from_node.finish()
+                Poll::Ready(Ok(Ok(0))) if exchange.response.framing == stillgate_wire::Framing::UntilClose => {
+                    exchange.from_node.finish()
                 }
                 Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
                 Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
             }
-            if x.from_node.is_done() {
-                x.outcome.node_ended();
+            if exchange.from_node.is_done() {
+                exchange.outcome.node_ended();
             }
-            let end = x.from_node.is_done().then(|| x.from_node.trailers());
-            x.to_client.stage(x.from_node.content(), end, buffers);
-            x.from_node.written_but(x.to_client.content_left());
+            let end = exchange.from_node.is_done().then(|| exchange.from_node.trailers());
+            exchange.to_client.stage(exchange.from_node.content(), end, buffers);
+            exchange.from_node.written_but(exchange.to_client.content_left());
         }
     }
 
     fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
-        let x = &mut *self.x;
-        if x.to_client.is_idle() {
+        let exchange = &mut *self.exchange;
+        if exchange.to_client.is_idle() {
             return Ok(Poll::Ready(()));
         }
-        let before = x.to_client.total;
+        let before = exchange.to_client.total;
         // An interim head has no content; what `from_node` holds then is not to be written.
-        let content = if x.to_client.content_left() == 0 { &[][..] } else { x.from_node.content() };
-        let flushed = x.to_client.poll_flush(cx, &mut self.client.stream, content, &self.worker.buffers);
+        let content = if exchange.to_client.content_left() == 0 { &[][..] } else { exchange.from_node.content() };
+        let flushed = exchange.to_client.poll_flush(cx, &mut self.client.stream, content, &self.worker.buffers);
         if self.phase == Phase::Body {
-            x.from_node.written_but(x.to_client.content_left());
+            exchange.from_node.written_but(exchange.to_client.content_left());
         }
         let now_ms = self.worker.clock.now_ms();
-        if x.to_client.total != before {
+        if exchange.to_client.total != before {
             self.response_moved_ms = now_ms;
         }
-        let (counts, bytes_min) = ([before, x.to_client.total], self.bounds.client_send_bytes_min);
+        let (counts, bytes_min) = ([before, exchange.to_client.total], self.bounds.client_send_bytes_min);
         self.client_takes = taking(self.client_takes, flushed.is_pending(), now_ms, counts, bytes_min);
         match flushed {
             Poll::Pending => Ok(Poll::Pending),
@@ -342,7 +347,8 @@ impl<'a> Relay<'a> {
 
     /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
-        let Some(read) = self.x.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers) else {
+        let Some(read) = self.exchange.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers)
+        else {
             return Ok(());
         };
         match read {
@@ -388,20 +394,20 @@ impl<'a> Relay<'a> {
             }
         };
         let sending = !self.request_sent && !self.node_deaf;
-        if sending && !self.x.to_node.is_idle() {
+        if sending && !self.exchange.to_node.is_idle() {
             let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.node.send, Wait::NodeSend);
         } else if sending && !self.awaits_continue {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
-        if !self.x.to_client.is_idle() {
+        if !self.exchange.to_client.is_idle() {
             let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
         } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
         }
-        let awaits_client = sending && self.x.to_node.is_idle() && !self.awaits_continue;
+        let awaits_client = sending && self.exchange.to_node.is_idle() && !self.awaits_continue;
         if self.phase == Phase::Head && !awaits_client {
             consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
         }
@@ -413,11 +419,11 @@ impl<'a> Relay<'a> {
 
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         self.half_closed_ms = self.worker.clock.now_ms();
-        let before = self.x.to_client.total;
-        if !is_still_there(self.worker, self.client, self.x, cx) {
+        let before = self.exchange.to_client.total;
+        if !is_still_there(self.worker, self.client, self.exchange, cx) {
             return Err(Event::ClientGone);
         }
-        if self.x.to_client.total != before {
+        if self.exchange.to_client.total != before {
             self.response_moved_ms = self.half_closed_ms;
         }
         Ok(())
@@ -436,15 +442,20 @@ fn taking(earlier: Option<Uptake>, is_waiting: bool, now_ms: u64, counts: [u64; 
 /// Whether a client that closed its sending side waits for its response. Its FIN does not tell it from one that is gone.
 /// Sending something tells: a closed peer answers with a reset, which is seen when this is asked again. An interim response is
 /// what may be sent at any time to a client of HTTP/1.1 (RFC 9110 section 15.2); others are believed to be there.
-pub(crate) fn is_still_there(worker: &Worker, client: &mut Client, x: &mut Exchange, cx: &mut Context<'_>) -> bool {
+pub(crate) fn is_still_there(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    cx: &mut Context<'_>,
+) -> bool {
     if client.stream.has_failed() {
         return false;
     }
-    if !x.probed && x.request.version == Version::Http11 && x.to_client.is_idle() {
-        x.probed = true;
-        x.to_client.head(&worker.buffers).extend_from_slice(PROBE);
-        x.to_client.stage(&[], None, &worker.buffers);
-        let flushed = x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
+    if !exchange.probed && exchange.request.version == Version::Http11 && exchange.to_client.is_idle() {
+        exchange.probed = true;
+        exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
+        exchange.to_client.stage(&[], None, &worker.buffers);
+        let flushed = exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
         return !matches!(flushed, Poll::Ready(Err(_)));
     }
     true

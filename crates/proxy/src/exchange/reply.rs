@@ -92,29 +92,30 @@ impl From<ChunkError> for Refusal {
 pub(crate) async fn send(
     worker: &Worker,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     settings: &Settings,
     refusal: &Refusal,
 ) -> After {
     tracing::debug!(status = refusal.status, message = %refusal.message, "answered by the gateway");
-    x.outcome.status = refusal.status;
+    exchange.outcome.status = refusal.status;
     // Part of an interim head is out and its rest may never follow: neither may an answer.
-    if !x.to_client.is_idle() {
+    if !exchange.to_client.is_idle() {
         return After::Close;
     }
-    let keep_alive = !refusal.closes && x.request.keep_alive && x.from_client.is_done() && !worker.parts_with(client);
-    stage(worker, x, settings, refusal, keep_alive);
-    flush(worker, client, x, settings.send_ms, keep_alive).await
+    let keep_alive =
+        !refusal.closes && exchange.request.keep_alive && exchange.from_client.is_done() && !worker.parts_with(client);
+    stage(worker, exchange, settings, refusal, keep_alive);
+    flush(worker, client, exchange, settings.send_ms, keep_alive).await
 }
 
-fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refusal, keep_alive: bool) {
-    x.to_client.coding = Coding::Raw;
-    x.from_node.release(&worker.buffers);
-    x.to_node.release(&worker.buffers);
-    let before = x.bytes_sent();
-    let out = x.to_client.head(&worker.buffers);
+fn stage(worker: &Worker, exchange: &mut Exchange, settings: &Settings, refusal: &Refusal, keep_alive: bool) {
+    exchange.to_client.coding = Coding::Raw;
+    exchange.from_node.release(&worker.buffers);
+    exchange.to_node.release(&worker.buffers);
+    let before = exchange.bytes_sent();
+    let out = exchange.to_client.head(&worker.buffers);
     let mut body = body(refusal.status, &refusal.message);
-    if let Some(call) = grpc::call(&x.request, x.from_client.head()) {
+    if let Some(call) = grpc::call(&exchange.request, exchange.from_client.head()) {
         body.clear();
         grpc::write_answer(out, call, refusal.status, refusal.is_deadline, &refusal.message);
     } else {
@@ -123,14 +124,14 @@ fn stage(worker: &Worker, x: &mut Exchange, settings: &Settings, refusal: &Refus
     if refusal.is_overload {
         out.extend_from_slice(b"Retry-After: 1\r\n");
     }
-    push_common_lines(worker, settings, out, true, x.request.version, keep_alive);
+    push_common_lines(worker, settings, out, true, exchange.request.version, keep_alive);
     out.extend_from_slice(b"\r\n");
-    x.outcome.head_bytes = before + out.len() as u64;
-    x.fields.note_answer(worker.wanted_fields(), out);
-    if x.request.method != Method::Head {
+    exchange.outcome.head_bytes = before + out.len() as u64;
+    exchange.fields.note_answer(worker.wanted_fields(), out);
+    if exchange.request.method != Method::Head {
         out.extend_from_slice(body.as_bytes());
     }
-    x.to_client.stage(&[], None, &worker.buffers);
+    exchange.to_client.stage(&[], None, &worker.buffers);
 }
 
 /// The messages are ours and need no escaping.
@@ -150,9 +151,9 @@ fn write_head(out: &mut Vec<u8>, status: u16, length: usize) {
         .expect("writing to a vector does not fail");
 }
 
-async fn flush(worker: &Worker, client: &mut Client, x: &mut Exchange, send_ms: u64, keep_alive: bool) -> After {
+async fn flush(worker: &Worker, client: &mut Client, exchange: &mut Exchange, send_ms: u64, keep_alive: bool) -> After {
     let deadline_ms = worker.clock.now_ms() + send_ms;
-    let written = poll_fn(|cx| match x.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
+    let written = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
         Poll::Ready(result) => Poll::Ready(result.is_ok()),
         Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),
         Poll::Pending => {

@@ -184,28 +184,28 @@ impl Exchange {
 }
 
 /// Serves the request whose head was just parsed.
-pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange) -> After {
+pub(crate) async fn run(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange) -> After {
     let _in_flight = InFlight::new(worker, client);
     let snapshot = worker.snapshot();
-    let after = serve(worker, client, x, &snapshot).await;
+    let after = serve(worker, client, exchange, &snapshot).await;
     worker.counters.requests_total.add(1);
     // A tunnel is recorded at its end.
     if after != After::Tunnel {
-        worker.record(client, x, &snapshot);
+        worker.record(client, exchange, &snapshot);
     }
     after
 }
 
 /// Answers a head that did not come or made no sense, and closes. It is logged and counted like any request.
-pub(crate) async fn refuse(worker: &Worker, client: &mut Client, x: &mut Exchange, refusal: &Refusal) -> After {
+pub(crate) async fn refuse(worker: &Worker, client: &mut Client, exchange: &mut Exchange, refusal: &Refusal) -> After {
     let snapshot = worker.snapshot();
     // What the connection's last request said of itself does not hold for this one.
-    x.request.clear();
-    x.request.method = reply::method_of(x.from_client.unparsed());
+    exchange.request.clear();
+    exchange.request.method = reply::method_of(exchange.from_client.unparsed());
     client.address = client.peer.ip().to_canonical();
-    let after = reply::send(worker, client, x, &snapshot.plan.settings, refusal).await;
+    let after = reply::send(worker, client, exchange, &snapshot.plan.settings, refusal).await;
     worker.counters.requests_total.add(1);
-    worker.record(client, x, &snapshot);
+    worker.record(client, exchange, &snapshot);
     after
 }
 
@@ -230,38 +230,38 @@ impl Drop for InFlight<'_> {
     }
 }
 
-async fn serve(worker: &Rc<Worker>, client: &mut Client, x: &mut Exchange, snapshot: &Snapshot) -> After {
+async fn serve(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange, snapshot: &Snapshot) -> After {
     let settings = &snapshot.plan.settings;
-    let started = x.from_client.start_body(x.request.len, x.request.framing);
-    client.address = client_address(settings, x.from_client.head(), &x.request, client.peer.ip());
+    let started = exchange.from_client.start_body(exchange.request.len, exchange.request.framing);
+    client.address = client_address(settings, exchange.from_client.head(), &exchange.request, client.peer.ip());
     if let Err(malformed) = started {
-        return reply::send(worker, client, x, settings, &malformed.into()).await;
+        return reply::send(worker, client, exchange, settings, &malformed.into()).await;
     }
-    match select(worker, client, x, snapshot) {
+    match select(worker, client, exchange, snapshot) {
         Ok(found) => {
-            x.outcome.route = Some(found);
+            exchange.outcome.route = Some(found);
             let route = &snapshot.plan.routes[found.route];
-            forward(worker, client, x, snapshot, route).await
+            forward(worker, client, exchange, snapshot, route).await
         }
-        Err(refusal) => reply::send(worker, client, x, settings, &refusal).await,
+        Err(refusal) => reply::send(worker, client, exchange, settings, &refusal).await,
     }
 }
 
 /// Finds the route.
-fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapshot) -> Result<Match, Refusal> {
-    let head = x.from_client.head();
-    match x.request.form {
+fn select(worker: &Worker, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot) -> Result<Match, Refusal> {
+    let head = exchange.from_client.head();
+    match exchange.request.form {
         Form::Authority => return Err(Refusal::closing(405, "CONNECT is not served here")),
         // About the server as a whole (RFC 9110 section 9.3.7): there is no path to route by.
         Form::Asterisk => return Err(Refusal::new(404, "Route Not Found")),
         Form::Origin | Form::Absolute => {}
     }
-    let raw_path = target_path(x.request.path_and_query.of(head)).0;
-    if let Some(answer) = worker.challenges().http(x.request.method, raw_path) {
+    let raw_path = target_path(exchange.request.path_and_query.of(head)).0;
+    if let Some(answer) = worker.challenges().http(exchange.request.method, raw_path) {
         return Err(Refusal::challenge(answer));
     }
-    let path = normalise(raw_path, &mut x.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
-    let host = canonical_host(x.request.authority.of(head), &mut x.host_scratch);
+    let path = normalise(raw_path, &mut exchange.path_scratch).map_err(|error| Refusal::new(400, error.to_string()))?;
+    let host = canonical_host(exchange.request.authority.of(head), &mut exchange.host_scratch);
     if let (Some(tls), Some(facts)) = (&snapshot.plan.tls, &client.tls)
         && !facts.may_ask_for(tls, host)
     {
@@ -269,7 +269,7 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
     }
     let vars = RequestVars {
         head,
-        request: &x.request,
+        request: &exchange.request,
         host,
         path: Some(path),
         client: client.address,
@@ -277,12 +277,12 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
         local: client.local,
         scheme: client.scheme(),
         tls: client.tls.as_deref(),
-        protocol: client.protocol(&x.request),
+        protocol: client.protocol(&exchange.request),
         found: None,
     };
     let request =
-        stillgate_route::Request { method: x.request.method, host, path, client: client.address, vars: &vars };
-    match worker.routes.borrow_mut().find(&snapshot.plan, &request, &mut x.matching, &worker.counters) {
+        stillgate_route::Request { method: exchange.request.method, host, path, client: client.address, vars: &vars };
+    match worker.routes.borrow_mut().find(&snapshot.plan, &request, &mut exchange.matching, &worker.counters) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Refusal::new(404, "Route Not Found")),
         Err(error) => Err(Refusal::new(400, error.to_string())),
@@ -293,51 +293,51 @@ fn select(worker: &Worker, client: &Client, x: &mut Exchange, snapshot: &Snapsho
 async fn forward(
     worker: &Rc<Worker>,
     client: &mut Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     snapshot: &Snapshot,
     route: &PlanRoute,
 ) -> After {
     let upstream = &snapshot.upstreams[route.upstream()];
     let definition = &upstream.definition.definition;
     let settings = &snapshot.plan.settings;
-    let bounds = bounds(client, x, definition, snapshot.plan.timeouts(route), settings, worker.clock.now_ms());
-    if let Err(after) = queue::admit(worker, client, x, settings, upstream, bounds.deadline_ms).await {
+    let bounds = bounds(client, exchange, definition, snapshot.plan.timeouts(route), settings, worker.clock.now_ms());
+    if let Err(after) = queue::admit(worker, client, exchange, settings, upstream, bounds.deadline_ms).await {
         return after;
     }
-    x.passes_upgrade = x.request.asks_upgrade && route.route.upgrades;
-    forwarding::edit_request(client, x, settings, &definition.pass_host);
-    let has_key = hash_key(client, x, snapshot, &definition.balance);
+    exchange.passes_upgrade = exchange.request.asks_upgrade && route.route.upgrades;
+    forwarding::edit_request(client, exchange, settings, &definition.pass_host);
+    let has_key = hash_key(client, exchange, snapshot, &definition.balance);
     let began_ms = worker.clock.now_ms();
     let mut tries = Tries { upstream, settings, bounds, began_ms, retries_used: 0, fresh: false };
-    x.tried.clear();
+    exchange.tried.clear();
     let mut status = 503;
     let mut same = None;
     loop {
         let picked = same.take().or_else(|| {
-            let key = has_key.then_some(x.key.as_slice());
-            upstream.state.borrow_mut().pick(key, worker.clock.now_ms(), worker.random(), &x.tried)
+            let key = has_key.then_some(exchange.key.as_slice());
+            upstream.state.borrow_mut().pick(key, worker.clock.now_ms(), worker.random(), &exchange.tried)
         });
         let Some(index) = picked else {
-            worker.troubles.note(&definition.key, no_node(status), &x.tries);
-            return reply::send(worker, client, x, settings, &Refusal::new(status, no_node(status))).await;
+            worker.troubles.note(&definition.key, no_node(status), &exchange.tries);
+            return reply::send(worker, client, exchange, settings, &Refusal::new(status, no_node(status))).await;
         };
-        if !x.tried.is_empty() {
+        if !exchange.tried.is_empty() {
             worker.note_upstream(UpstreamEvent::Retry, upstream);
         }
-        x.tried.insert(index);
-        let failed = match attempt::run(worker, client, x, &tries, index).await {
+        exchange.tried.insert(index);
+        let failed = match attempt::run(worker, client, exchange, &tries, index).await {
             Ended::Done(after) => return after,
             Ended::Switched(node) => {
-                client.switched = Some(Box::new(Switched::new(worker, client, x, snapshot, route, index, node)));
+                client.switched = Some(Box::new(Switched::new(worker, client, exchange, snapshot, route, index, node)));
                 return After::Tunnel;
             }
-            Ended::Refused(refusal) => return reply::send(worker, client, x, settings, &refusal).await,
+            Ended::Refused(refusal) => return reply::send(worker, client, exchange, settings, &refusal).await,
             Ended::Failed(_) if worker.clock.now_ms() >= tries.bounds.deadline_ms => {
-                return reply::send(worker, client, x, settings, &Refusal::deadline()).await;
+                return reply::send(worker, client, exchange, settings, &Refusal::deadline()).await;
             }
             Ended::Failed(failed) => failed,
         };
-        match decide(&judge(worker, x, &tries, failed)) {
+        match decide(&judge(worker, exchange, &tries, failed)) {
             Decision::RetrySame => {
                 tries.fresh = true;
                 same = Some(index);
@@ -351,11 +351,11 @@ async fn forward(
                 if matches!(decision, Decision::OverBudget(_)) {
                     worker.note_upstream(UpstreamEvent::RetryOverBudget, upstream);
                 }
-                let refusal = Refusal::new(status, describe(failed.failure, x.refusal.take()));
-                let hint = x.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
+                let refusal = Refusal::new(status, describe(failed.failure, exchange.refusal.take()));
+                let hint = exchange.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
                 let why = hint.as_deref().unwrap_or(&refusal.message);
-                worker.troubles.note(&definition.key, why, &x.tries);
-                return reply::send(worker, client, x, settings, &refusal).await;
+                worker.troubles.note(&definition.key, why, &exchange.tries);
+                return reply::send(worker, client, exchange, settings, &refusal).await;
             }
         }
     }
@@ -364,7 +364,7 @@ async fn forward(
 /// The bounds of all tries together; the client's own deadline among them, where it speaks gRPC.
 fn bounds(
     client: &Client,
-    x: &Exchange,
+    exchange: &Exchange,
     upstream: &Upstream,
     node: TimeoutsMs,
     settings: &Settings,
@@ -373,22 +373,22 @@ fn bounds(
     let mut bounds = Bounds::new(node, settings);
     // Without HTTP/2 there is no gRPC but for gRPC-Web.
     if (client.stream.is_http2() || upstream.grpc)
-        && let Some(timeout_ms) = grpc::timeout_ms(&x.request, x.from_client.head())
+        && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head())
     {
         bounds.deadline_ms = began_ms.saturating_add(timeout_ms);
     }
     bounds
 }
 
-fn judge(worker: &Worker, x: &Exchange, tries: &Tries<'_>, failed: Failed) -> Attempt {
+fn judge(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, failed: Failed) -> Attempt {
     let definition = &tries.upstream.definition.definition;
     Attempt {
         failure: failed.failure,
         reused: failed.reused,
         request_sent: failed.request_sent,
         response_started: failed.response_started,
-        idempotent: x.request.method.is_idempotent(),
-        body_replayable: x.from_client.replayable,
+        idempotent: exchange.request.method.is_idempotent(),
+        body_replayable: exchange.from_client.replayable,
         retries_used: tries.retries_used,
         retries: definition.retries,
         choices: tries.upstream.state.borrow().choices(),
@@ -398,17 +398,17 @@ fn judge(worker: &Worker, x: &Exchange, tries: &Tries<'_>, failed: Failed) -> At
     }
 }
 
-/// Puts the value that the consistent hash hashes into `x.key`; false where there is none.
-fn hash_key(client: &Client, x: &mut Exchange, snapshot: &Snapshot, balance: &Balance) -> bool {
+/// Puts the value that the consistent hash hashes into `exchange.key`; false where there is none.
+fn hash_key(client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, balance: &Balance) -> bool {
     let Balance::ConsistentHash(variable) = balance else { return false };
-    let mut buffer = std::mem::take(&mut x.value);
-    let has_key = with_vars(client, x, snapshot.plan.matcher(), |vars, key| {
+    let mut buffer = std::mem::take(&mut exchange.value);
+    let has_key = with_vars(client, exchange, snapshot.plan.matcher(), |vars, key| {
         let value = vars.value(variable, &mut buffer);
         key.clear();
         key.extend_from_slice(value.unwrap_or_default());
         value.is_some()
     });
-    x.value = buffer;
+    exchange.value = buffer;
     has_key
 }
 

@@ -152,25 +152,25 @@ pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[
 /// Calls `then` with the variables of a request whose route is known or was not found.
 pub(crate) fn with_vars<R>(
     client: &Client,
-    x: &mut Exchange,
+    exchange: &mut Exchange,
     matcher: &Matcher,
     then: impl FnOnce(&RequestVars<'_>, &mut Vec<u8>) -> R,
 ) -> R {
-    let head = x.from_client.head();
+    let head = exchange.from_client.head();
     let vars = RequestVars {
         head,
-        request: &x.request,
-        host: canonical_host(x.request.authority.of(head), &mut x.host_scratch),
-        path: normalise(target_path(x.request.path_and_query.of(head)).0, &mut x.path_scratch).ok(),
+        request: &exchange.request,
+        host: canonical_host(exchange.request.authority.of(head), &mut exchange.host_scratch),
+        path: normalise(target_path(exchange.request.path_and_query.of(head)).0, &mut exchange.path_scratch).ok(),
         client: client.address,
         peer: client.peer,
         local: client.local,
         scheme: client.scheme(),
         tls: client.tls.as_deref(),
-        protocol: client.protocol(&x.request),
-        found: x.outcome.route.map(|found| (matcher, found)),
+        protocol: client.protocol(&exchange.request),
+        found: exchange.outcome.route.map(|found| (matcher, found)),
     };
-    then(&vars, &mut x.key)
+    then(&vars, &mut exchange.key)
 }
 
 #[cfg(test)]

@@ -216,21 +216,21 @@ impl Tunnel {
             }
         };
         let snapshot = worker.snapshot();
-        let mut x = worker.take_exchange();
-        x.begin(outcome.timing);
-        x.outcome = std::mem::take(outcome);
-        x.tries.clone_from(tries);
-        x.fields.clone_from(fields);
-        x.outcome.node_ended();
-        x.outcome.forget_moved_route(&snapshot.plan);
-        x.from_client.recall(head, up.read, &worker.buffers);
-        x.to_client.total = down.written;
-        if let Ok(Progress::Complete(_)) = x.request.advance(head, &HEAD_LIMITS) {
-            worker.record(&self.client, &mut x, &snapshot);
+        let mut exchange = worker.take_exchange();
+        exchange.begin(outcome.timing);
+        exchange.outcome = std::mem::take(outcome);
+        exchange.tries.clone_from(tries);
+        exchange.fields.clone_from(fields);
+        exchange.outcome.node_ended();
+        exchange.outcome.forget_moved_route(&snapshot.plan);
+        exchange.from_client.recall(head, up.read, &worker.buffers);
+        exchange.to_client.total = down.written;
+        if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
+            worker.record(&self.client, &mut exchange, &snapshot);
         } else {
             debug_assert!(false, "the head was parsed before");
         }
-        worker.give_exchange(x);
+        worker.give_exchange(exchange);
     }
 }
 

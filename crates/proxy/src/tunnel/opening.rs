@@ -91,23 +91,24 @@ impl Bounds {
 pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
     let worker = relay.worker;
     let is_sent = relay.request_sent && !relay.node_deaf;
-    let x = &mut *relay.x;
-    let head = &x.from_node.unparsed()[..x.response.len];
-    let is_asked = x.passes_upgrade && switches_as_asked(&x.request, x.from_client.head(), &x.response, head);
+    let exchange = &mut *relay.exchange;
+    let head = &exchange.from_node.unparsed()[..exchange.response.len];
+    let is_asked = exchange.passes_upgrade
+        && switches_as_asked(&exchange.request, exchange.from_client.head(), &exchange.response, head);
     if !is_asked || !is_sent {
         return Err(Failure::BadResponse);
     }
-    forwarding::edit_response(worker, x, settings, true, false);
-    let head = &x.from_node.unparsed()[..x.response.len];
-    write_upgrade_lines(&mut x.response_edits.added, upgrade_protocols(&x.response.fields, head));
-    let before = x.bytes_sent();
-    let out = x.to_client.head(&worker.buffers);
-    write_response(out, head, &x.response, &x.response_edits);
-    x.outcome.status = x.response.status;
-    x.outcome.head_bytes = before + out.len() as u64;
-    x.fields.note_response(worker.wanted_fields(), &x.response, head, out);
-    x.to_client.stage(&[], None, &worker.buffers);
-    x.from_node.skip_head(x.response.len);
+    forwarding::edit_response(worker, exchange, settings, true, false);
+    let head = &exchange.from_node.unparsed()[..exchange.response.len];
+    write_upgrade_lines(&mut exchange.response_edits.added, upgrade_protocols(&exchange.response.fields, head));
+    let before = exchange.bytes_sent();
+    let out = exchange.to_client.head(&worker.buffers);
+    write_response(out, head, &exchange.response, &exchange.response_edits);
+    exchange.outcome.status = exchange.response.status;
+    exchange.outcome.head_bytes = before + out.len() as u64;
+    exchange.fields.note_response(worker.wanted_fields(), &exchange.response, head, out);
+    exchange.to_client.stage(&[], None, &worker.buffers);
+    exchange.from_node.skip_head(exchange.response.len);
     relay.enter_switch();
     Ok(())
 }
@@ -117,16 +118,16 @@ impl Switched {
     pub(crate) fn new(
         worker: &Worker,
         client: &Client,
-        x: &mut Exchange,
+        exchange: &mut Exchange,
         snapshot: &Snapshot,
         route: &PlanRoute,
         slot: usize,
         node: Stream,
     ) -> Switched {
         let now_ms = worker.clock.now_ms();
-        let head = x.from_client.head().into();
+        let head = exchange.from_client.head().into();
         let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
-        let mut outcome = std::mem::take(&mut x.outcome);
+        let mut outcome = std::mem::take(&mut exchange.outcome);
         outcome.kept = Some(Rc::new(Kept {
             route: route.route.clone(),
             path: outcome.route.map_or(0, |found| found.path),
@@ -134,15 +135,15 @@ impl Switched {
         }));
         let settings = &snapshot.plan.settings;
         let timeouts = snapshot.plan.timeouts(route);
-        let (received, sent) = (x.from_client.total, x.bytes_sent());
-        let early = x.from_client.take_leftover();
+        let (received, sent) = (exchange.from_client.total, exchange.bytes_sent());
+        let early = exchange.from_client.take_leftover();
         Switched {
             node,
             origin: Origin::Request(Box::new(Request {
                 head,
                 outcome,
-                tries: x.tries.clone(),
-                fields: x.fields.clone(),
+                tries: exchange.tries.clone(),
+                fields: exchange.fields.clone(),
             })),
             upstream,
             slot,
@@ -150,7 +151,7 @@ impl Switched {
             bounds: Bounds::new(settings.tunnel_idle_ms.unwrap_or(timeouts.read), timeouts, settings),
             opened_ms: now_ms,
             up: Direction::new(early, client.eof, (received, 0), now_ms),
-            down: Direction::new(x.from_node.take_leftover(), false, (0, sent), now_ms),
+            down: Direction::new(exchange.from_node.take_leftover(), false, (0, sent), now_ms),
         }
     }
 }

@@ -333,14 +333,14 @@ impl Worker {
     }
 
     /// Counts a finished request, and writes its line of the access log.
-    pub(crate) fn record(&self, client: &Client, x: &mut Exchange, snapshot: &Snapshot) {
-        let ended = x.outcome.started.map(|_| Instant::now());
+    pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot) {
+        let ended = exchange.outcome.started.map(|_| Instant::now());
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
-            recorder.borrow_mut().record(client, x, snapshot, ended);
+            recorder.borrow_mut().record(client, exchange, snapshot, ended);
         }
         if self.is_logging {
-            self.log(client, x, snapshot, ended);
+            self.log(client, exchange, snapshot, ended);
         }
     }
 
@@ -356,25 +356,25 @@ impl Worker {
         }
     }
 
-    fn log(&self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+    fn log(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (status, upstream_time_us) = (x.outcome.status, x.outcome.upstream_us);
-        let bytes_received = x.bytes_received();
-        let bytes_sent = x.bytes_sent();
-        let body_bytes_sent = bytes_sent.saturating_sub(x.outcome.head_bytes);
+        let (status, upstream_time_us) = (exchange.outcome.status, exchange.outcome.upstream_us);
+        let bytes_received = exchange.bytes_received();
+        let bytes_sent = exchange.bytes_sent();
+        let body_bytes_sent = bytes_sent.saturating_sub(exchange.outcome.head_bytes);
         let request_time =
-            x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+            exchange.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
         let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
-        let kept = x.outcome.kept.clone();
-        let route = match (&kept, x.outcome.route) {
+        let kept = exchange.outcome.kept.clone();
+        let route = match (&kept, exchange.outcome.route) {
             (Some(kept), _) => Some(&kept.route),
             (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
         };
         // Taken out while the exchange lends its variables.
-        let (tries, fields) = (std::mem::take(&mut x.tries), std::mem::take(&mut x.fields));
-        with_vars(client, x, snapshot.plan.matcher(), |vars, _| {
+        let (tries, fields) = (std::mem::take(&mut exchange.tries), std::mem::take(&mut exchange.fields));
+        with_vars(client, exchange, snapshot.plan.matcher(), |vars, _| {
             sink.record(&Record {
                 end_unix_ms: now.as_millis() as u64,
                 status,
@@ -394,6 +394,6 @@ impl Worker {
                 vars,
             });
         });
-        (x.tries, x.fields) = (tries, fields);
+        (exchange.tries, exchange.fields) = (tries, fields);
     }
 }

@@ -87,16 +87,22 @@ impl Recorder {
     }
 
     /// Counts a request that has ended; `ended` where it is timed.
-    pub(crate) fn record(&mut self, client: &Client, x: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+    pub(crate) fn record(
+        &mut self,
+        client: &Client,
+        exchange: &mut Exchange,
+        snapshot: &Snapshot,
+        ended: Option<Instant>,
+    ) {
         let Some(metrics) = snapshot.plan.metrics() else { return };
-        let added = if x.outcome.kept.is_some() { &metrics.tunnels } else { &metrics.requests };
+        let added = if exchange.outcome.kept.is_some() { &metrics.tunnels } else { &metrics.requests };
         if added.wanted == 0 {
             return;
         }
-        let amounts = Amounts::of(x, metrics, ended);
-        let host = if metrics.tells_match { matched_host(x, snapshot) } else { None };
+        let amounts = Amounts::of(exchange, metrics, ended);
+        let host = if metrics.tells_match { matched_host(exchange, snapshot) } else { None };
         let is_present = self.is_present(snapshot.plan.numbering);
-        let key = key(x, snapshot, metrics, host).filter(|_| is_present);
+        let key = key(exchange, snapshot, metrics, host).filter(|_| is_present);
         let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
         let is_known = known.is_some();
@@ -110,7 +116,7 @@ impl Recorder {
             }
         }
         if unknown != 0 {
-            let handles = self.look_up(unknown, added, client, x, snapshot, metrics, host, &amounts);
+            let handles = self.look_up(unknown, added, client, exchange, snapshot, metrics, host, &amounts);
             if let Some(key) = key.filter(|_| !is_known) {
                 self.table.insert(key, handles);
             }
@@ -137,20 +143,20 @@ impl Recorder {
         aspects: u8,
         added: &Added,
         client: &Client,
-        x: &mut Exchange,
+        exchange: &mut Exchange,
         snapshot: &Snapshot,
         metrics: &MetricsPlan,
         host: Option<usize>,
         amounts: &Amounts,
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
-        let (found, kept) = (x.outcome.route, x.outcome.kept.clone());
+        let (found, kept) = (exchange.outcome.route, exchange.outcome.kept.clone());
         let upstream = match &kept {
             Some(kept) => Some(&*kept.upstream),
             None => found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]),
         };
         let state = upstream.map(|upstream| upstream.state.borrow());
-        let endpoint = x.outcome.asked.and_then(|(slot, address)| {
+        let endpoint = exchange.outcome.asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
             if present.address == address {
                 return Some(present);
@@ -159,7 +165,7 @@ impl Recorder {
             upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
         let route = route(found, kept.as_deref(), &snapshot.plan);
-        let values = Values::new(metrics, route, host, endpoint, x.outcome.status, method(x), texts);
+        let values = Values::new(metrics, route, host, endpoint, exchange.outcome.status, method(exchange), texts);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
@@ -183,21 +189,22 @@ impl Recorder {
         if aspects & added.variable == 0 {
             return look(None);
         }
-        with_vars(client, x, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
+        with_vars(client, exchange, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
     }
 }
 
 impl Amounts {
-    fn of(x: &Exchange, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
+    fn of(exchange: &Exchange, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
         let unit = |time: Duration| (time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())) as f64;
-        let request = x.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
-        let node = x.outcome.node_since.map(|since| {
-            let until = x.outcome.node_until.or(ended).unwrap_or(since);
+        let request =
+            exchange.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let node = exchange.outcome.node_since.map(|since| {
+            let until = exchange.outcome.node_until.or(ended).unwrap_or(since);
             until.saturating_duration_since(since)
         });
         let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
         let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
-        Amounts { received: x.bytes_received(), sent: x.bytes_sent(), request, node, own }
+        Amounts { received: exchange.bytes_received(), sent: exchange.bytes_sent(), request, node, own }
     }
 
     /// Adds to the series of one aspect.
@@ -226,22 +233,22 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
-fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
+fn key(exchange: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
     // A tunnel's route, and its number, may be gone.
-    if x.outcome.kept.is_some() {
+    if exchange.outcome.kept.is_some() {
         return None;
     }
-    let route = x.outcome.route.map_or(0, |found| {
+    let route = exchange.outcome.route.map_or(0, |found| {
         let route = &snapshot.plan.routes[found.route];
         match metrics.tells_match {
             false => 1 + route.first_match,
             true => 1 + route.number(found.path, host),
         }
     });
-    let node = x.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
-    let status = u64::from(x.outcome.status);
+    let node = exchange.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
+    let status = u64::from(exchange.outcome.status);
     // Zero where no label tells it, so that requests share what they have in common.
-    let method = if metrics.tells_method { method(x).map_or(0, |method| method as u64 + 1) } else { 0 };
+    let method = if metrics.tells_method { method(exchange).map_or(0, |method| method as u64 + 1) } else { 0 };
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
     fits.then_some(1 << 63 | place << STATUS_BITS | status)
@@ -249,18 +256,18 @@ fn key(x: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<us
 
 /// Its method; `None`: there is no request, as none could be read.
 #[inline]
-fn method(x: &Exchange) -> Option<Method> {
-    (!x.request.method_bytes(x.from_client.head()).is_empty()).then_some(x.request.method)
+fn method(exchange: &Exchange) -> Option<Method> {
+    (!exchange.request.method_bytes(exchange.from_client.head()).is_empty()).then_some(exchange.request.method)
 }
 
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
-fn matched_host(x: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
-    let kept = x.outcome.kept.clone();
-    let spec = route(x.outcome.route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
+fn matched_host(exchange: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
+    let kept = exchange.outcome.kept.clone();
+    let spec = route(exchange.outcome.route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
     if spec.hosts.len() <= 1 {
         return (!spec.hosts.is_empty()).then_some(0);
     }
-    let host = canonical_host(x.request.authority.of(x.from_client.head()), &mut x.host_scratch);
+    let host = canonical_host(exchange.request.authority.of(exchange.from_client.head()), &mut exchange.host_scratch);
     let matching = spec.hosts.iter().enumerate().filter(|(_, pattern)| pattern.matches(host));
     matching.max_by_key(|(_, pattern)| pattern.precedence()).map(|(index, _)| index)
 }

@@ -72,16 +72,19 @@ impl Bench {
         asked: Option<usize>,
         status: u16,
     ) -> Exchange {
-        let mut x = Exchange::default();
+        let mut exchange = Exchange::default();
         self.peer.write_all(head.as_bytes()).await.unwrap();
         let (stream, buffers) = (&mut self.client.stream, Buffers::default());
-        poll_fn(|cx| x.from_client.poll_read_head(cx, stream, &buffers)).await.unwrap();
+        poll_fn(|cx| exchange.from_client.poll_read_head(cx, stream, &buffers)).await.unwrap();
         let limits = HeadLimits { head_bytes_max: 4096, target_bytes_max: 4096, headers_max: 10 };
-        assert!(matches!(x.request.advance(x.from_client.unparsed(), &limits), Ok(Progress::Complete(_))));
-        x.from_client.start_body(x.request.len, x.request.framing).unwrap();
+        assert!(matches!(
+            exchange.request.advance(exchange.from_client.unparsed(), &limits),
+            Ok(Progress::Complete(_))
+        ));
+        exchange.from_client.start_body(exchange.request.len, exchange.request.framing).unwrap();
         let started = Instant::now();
         let node = |ms: u64| asked.map(|_| started + Duration::from_millis(ms));
-        x.outcome = Outcome {
+        exchange.outcome = Outcome {
             timing: Timing { request: true, head: false, node: true },
             started: Some(started),
             node_since: node(1),
@@ -91,13 +94,13 @@ impl Bench {
             route: route.map(|(route, path)| Match { route, path }),
             ..Outcome::default()
         };
-        x
+        exchange
     }
 
     /// Records a request that took 5 ms, 3 of them at the node.
-    fn record(&mut self, snapshot: &Snapshot, x: &mut Exchange) {
-        let ended = x.outcome.started.map(|started| started + Duration::from_millis(5));
-        self.recorder.record(&self.client, x, snapshot, ended);
+    fn record(&mut self, snapshot: &Snapshot, exchange: &mut Exchange) {
+        let ended = exchange.outcome.started.map(|started| started + Duration::from_millis(5));
+        self.recorder.record(&self.client, exchange, snapshot, ended);
     }
 
     fn exposition(&mut self) -> String {
@@ -138,7 +141,7 @@ async fn the_steady_state_allocates_nothing() {
             bench.exchange(HEAD, Some((1, 0)), Some(0), 503).await,
             bench.exchange(HEAD, None, None, 404).await,
         ];
-        requests.iter_mut().for_each(|x| bench.record(&snapshot, x));
+        requests.iter_mut().for_each(|exchange| bench.record(&snapshot, exchange));
         let mut turn = 0;
         let counted = measure(|| {
             for _ in 0..100 {
@@ -159,10 +162,10 @@ async fn the_steady_state_allocates_nothing() {
 async fn labels_and_times() {
     let mut bench = Bench::new("").await;
     let snapshot = bench.snapshot();
-    let mut x = bench.exchange(HEAD, Some((0, 1)), Some(1), 200).await;
-    bench.record(&snapshot, &mut x);
-    let mut x = bench.exchange(HEAD, None, None, 400).await;
-    bench.record(&snapshot, &mut x);
+    let mut exchange = bench.exchange(HEAD, Some((0, 1)), Some(1), 200).await;
+    bench.record(&snapshot, &mut exchange);
+    let mut exchange = bench.exchange(HEAD, None, None, 400).await;
+    bench.record(&snapshot, &mut exchange);
     bench.check(&[
         "stillgate_http_requests_total{route=\"a\",service=\"\",node=\"10.0.0.2:82\",consumer=\"\",code=\"200\"} 1",
         "stillgate_http_requests_total{route=\"\",service=\"\",node=\"\",consumer=\"\",code=\"400\"} 1",
@@ -180,8 +183,8 @@ async fn a_match_is_told_in_the_words_of_the_route() {
     let snapshot = bench.snapshot();
     let exact = "GET /a HTTP/1.1\r\nHost: X.test:80\r\n\r\n";
     for (head, path) in [(HEAD, 1), (exact, 1), (exact, 0), (exact, 0)] {
-        let mut x = bench.exchange(head, Some((0, path)), Some(0), 200).await;
-        bench.record(&snapshot, &mut x);
+        let mut exchange = bench.exchange(head, Some((0, path)), Some(0), 200).await;
+        bench.record(&snapshot, &mut exchange);
     }
     let line = |uri: &str, host: &str, count: u32| {
         format!(
@@ -201,15 +204,15 @@ async fn a_match_is_told_in_the_words_of_the_route() {
 async fn requests_of_an_older_configuration_are_counted_by_it() {
     let mut bench = Bench::new("").await;
     let old = bench.snapshot();
-    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
-    bench.record(&old, &mut x);
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    bench.record(&old, &mut exchange);
     bench.config.routes.remove(0);
     let new = bench.snapshot();
     for _ in 0..2 {
-        let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
-        bench.record(&new, &mut x);
-        let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
-        bench.record(&old, &mut x);
+        let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+        bench.record(&new, &mut exchange);
+        let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+        bench.record(&old, &mut exchange);
     }
     let line = |route: &str, count: u32| {
         format!(
@@ -224,13 +227,13 @@ async fn requests_of_an_older_configuration_are_counted_by_it() {
 async fn a_slot_that_has_changed_hands_is_not_taken_for_the_node_it_was() {
     let mut bench = Bench::new("").await;
     let old = bench.snapshot();
-    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
-    bench.record(&old, &mut x);
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    bench.record(&old, &mut exchange);
     let new = bench.snapshot();
     bench.recorder.renumber(new.plan.numbering);
-    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
-    x.outcome.asked = x.outcome.asked.map(|(_, address)| (0, address));
-    bench.record(&old, &mut x);
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    exchange.outcome.asked = exchange.outcome.asked.map(|(_, address)| (0, address));
+    bench.record(&old, &mut exchange);
     let line = |node: &str| {
         format!(
             "stillgate_http_requests_total{{route=\"a\",service=\"\",node=\"{node}\",consumer=\"\",code=\"200\"}} 1"
@@ -254,20 +257,20 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
         Snapshot::next(None, plan, bench.versions)
     };
     let old = next(&mut bench);
-    let mut x = bench.exchange(HEAD, Some((1, 0)), Some(1), 200).await;
-    bench.record(&old, &mut x);
+    let mut exchange = bench.exchange(HEAD, Some((1, 0)), Some(1), 200).await;
+    bench.record(&old, &mut exchange);
     let gone = bench.config.routes.remove(0);
     let new = next(&mut bench);
     assert_eq!(new.plan.changes().left.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
     // The route has another position by now.
-    let mut x = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
-    let counted = measure(|| bench.record(&new, &mut x));
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(1), 200).await;
+    let counted = measure(|| bench.record(&new, &mut exchange));
     assert_eq!(counted.count_total, 0);
     bench.config.routes.push(gone);
     let newest = next(&mut bench);
     assert_eq!(newest.plan.changes().arrived.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a"]);
     assert!(newest.plan.changes().left.is_empty());
-    bench.record(&newest, &mut x);
+    bench.record(&newest, &mut exchange);
     let line = "apisix_http_status{code=\"200\",route=\"c\",matched_uri=\"/c\",matched_host=\"\",service=\"\",consumer=\"\",node=\"10.0.0.2\"} 3";
     bench.check(&[line]);
 }
