@@ -33,9 +33,9 @@ mod tunnel;
 mod worker;
 
 pub use exchange::variables::{argument_of, cookie_of};
-pub use listen::sockets::{Inherited, Listening, Place, Sockets, Transport};
+pub use listen::sockets::{Inherited, ListenPlace, Listening, Sockets, Transport};
 pub use plan::caching::measure::MatchCost;
-pub use plan::challenges::{Challenges, Live};
+pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::{Changes, Plan, PlanCell, PlanError};
 pub use telemetry::access_log;
 pub use telemetry::metrics::MetricsPlan;

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{Acme, AcmeChallenge, AcmeEab};
-use stillgate_proxy::{Challenges, Live, PlanCell};
+use stillgate_proxy::{Challenges, LiveChallenges, PlanCell};
 use stillgate_tls::rustls::ClientConfig;
 use tokio::task::spawn_blocking;
 use tracing::debug;
@@ -101,7 +101,7 @@ struct Answering<'a>(&'a Challenges);
 
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
-        self.0.set(Live::default());
+        self.0.set(LiveChallenges::default());
     }
 }
 
@@ -147,7 +147,7 @@ impl Orderer {
             AcmeChallenge::Http01 => (ChallengeType::Http01, "http-01"),
             AcmeChallenge::TlsAlpn01 => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
         };
-        let mut live = Live::default();
+        let mut live = LiveChallenges::default();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use stillgate_proxy::Place;
+use stillgate_proxy::ListenPlace;
 use stillgate_proxy::handover::RouteDigest;
 
 /// Of these messages and of parcels.
@@ -25,7 +25,7 @@ pub(crate) enum Message {
     Hello { version: u32, pid: u32, digest: String },
     /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
     /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well, and not only the one at the start.
-    Sockets { of: Part, place: Place, bound: Place, digest: u64, as_served: bool },
+    Sockets { of: Part, place: ListenPlace, bound: ListenPlace, digest: u64, as_served: bool },
     /// Old to new: memory of the metrics, beside it, or the folder that they are in.
     Metrics {
         #[serde(default)]
@@ -38,7 +38,7 @@ pub(crate) enum Message {
     /// New to old: keys of those that it has.
     Has { routes: Vec<String> },
     /// New to old: it serves. Listeners that it has taken, and which of them do as they did.
-    Ready { listening: Vec<Place>, alike: Vec<Place> },
+    Ready { listening: Vec<ListenPlace>, alike: Vec<ListenPlace> },
     /// Old to new: it exposes no more, and accepts none from the answer on. What follows are parcels.
     Go {},
     /// New to old: it does all that the old one did, and serves alone from here on.

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use stillgate_config::Gateway;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
-use stillgate_proxy::{Fleet, Place, Plan};
+use stillgate_proxy::{Fleet, ListenPlace, Plan};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -19,8 +19,8 @@ use tracing::warn;
 /// What the new process has said of itself.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    pub(crate) listening: HashSet<Place>,
-    pub(crate) alike: HashSet<Place>,
+    pub(crate) listening: HashSet<ListenPlace>,
+    pub(crate) alike: HashSet<ListenPlace>,
     pub(crate) routes: HashSet<String>,
 }
 
@@ -121,7 +121,7 @@ impl Predecessor {
             offer.push((sockets, listening.sockets().map(duplicate).collect::<io::Result<_>>()?));
         }
         let single = |of, place, bound| {
-            let (place, bound) = (Place::tcp(place), Place::tcp(bound));
+            let (place, bound) = (ListenPlace::tcp(place), ListenPlace::tcp(bound));
             Message::Sockets { of, place, bound, digest: 0, as_served: true }
         };
         if let Some(AdminSocket { address, listener, .. }) = &self.admin {

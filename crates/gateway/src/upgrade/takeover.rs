@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 use stillgate_config::Gateway;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest};
-use stillgate_proxy::{Fleet, Inherited, Place, Plan};
+use stillgate_proxy::{Fleet, Inherited, ListenPlace, Plan};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -37,7 +37,7 @@ pub(crate) struct Former {
     digest: String,
     pub(crate) listeners: Inherited,
     /// Of the listeners, what they do, and whether the configuration of that digest says so.
-    digests: HashMap<Place, (u64, bool)>,
+    digests: HashMap<ListenPlace, (u64, bool)>,
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     pub(crate) metrics: Handover,
@@ -48,8 +48,8 @@ pub(crate) struct Former {
 struct Verdict {
     routes: Vec<String>,
     changed: HashSet<String>,
-    listening: Vec<Place>,
-    alike: Vec<Place>,
+    listening: Vec<ListenPlace>,
+    alike: Vec<ListenPlace>,
 }
 
 impl Takeover {
@@ -175,7 +175,7 @@ fn next_parcel(channel: &Channel, has_gone: &mut bool) -> io::Result<Option<Data
 impl Former {
     fn receive(channel: &Channel) -> io::Result<Former> {
         let mut former = Former::default();
-        let mut sockets: BTreeMap<Place, (Place, Vec<OwnedFd>)> = BTreeMap::new();
+        let mut sockets: BTreeMap<ListenPlace, (ListenPlace, Vec<OwnedFd>)> = BTreeMap::new();
         loop {
             let Some((message, datagram)) = Message::receive(channel, Some(WORD_TIMEOUT))? else {
                 return Err(io::Error::other("the former process has ended before it said everything"));

@@ -3,7 +3,7 @@
 use super::state::{ConnectionState, Parcel, State};
 use crate::client::Client;
 use crate::connection::stream::Stream;
-use crate::listen::sockets::Place;
+use crate::listen::sockets::ListenPlace;
 use crate::worker::Worker;
 use crate::worker::clock::Cursor;
 use std::cell::Cell;
@@ -35,9 +35,9 @@ pub struct Successor {
     /// Where connections and tunnels go.
     pub outbox: mpsc::Sender<Parcel>,
     /// Where it listens, with the very sockets that we do.
-    pub listening: HashSet<Place>,
+    pub listening: HashSet<ListenPlace>,
     /// Those of them whose connections it serves as we do.
-    pub alike: HashSet<Place>,
+    pub alike: HashSet<ListenPlace>,
     /// Keys of the routes whose tunnels it can go on with.
     pub routes: HashSet<String>,
 }
@@ -75,7 +75,7 @@ impl Giving {
     }
 
     /// Whether the successor has this listener's sockets.
-    pub(crate) fn leaves_listener(&self, place: Place) -> bool {
+    pub(crate) fn leaves_listener(&self, place: ListenPlace) -> bool {
         self.successor.listening.contains(&place)
     }
 

@@ -24,5 +24,5 @@ pub(crate) use state::{
     ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState,
 };
 pub use state::{Damaged, PARCEL_BYTES_MAX, Parcel, State};
-pub(crate) use taking::{Arrival, Takes, take};
+pub(crate) use taking::{Arrival, RoutePlaces, take};
 pub use taking::{INBOX, Inbox};

@@ -4,7 +4,7 @@ use super::state::{ConnectionState, Damaged, OriginState, Parcel, State};
 use crate::client::{self, Client};
 use crate::connection::stream::Stream;
 use crate::listen::accept::Open;
-use crate::listen::sockets::Place;
+use crate::listen::sockets::ListenPlace;
 use crate::tunnel::Tunnel;
 use crate::worker::Worker;
 use socket2::{Socket, Type};
@@ -39,7 +39,7 @@ pub struct Inbox {
 
 /// What a worker keeps while connections come in, or go.
 #[derive(Default)]
-pub(crate) struct Takes {
+pub(crate) struct RoutePlaces {
     /// Places of the routes of HTTP in the Plan of this version, by their ids.
     routes: RefCell<(u64, HashMap<Arc<str>, usize>)>,
 }
@@ -61,7 +61,7 @@ impl Inbox {
     }
 }
 
-impl Takes {
+impl RoutePlaces {
     /// Where a route is in the present Plan.
     pub(crate) fn route(&self, worker: &Worker, id: &str) -> Option<usize> {
         let snapshot = worker.snapshot();
@@ -115,7 +115,7 @@ fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
 impl ConnectionState {
     /// The connection as it was. It counts as open here, and was accepted elsewhere.
     fn begin(&self, worker: &Rc<Worker>, stream: Stream, is_http: bool) -> Result<(Open, Client), Damaged> {
-        let place = Place::tcp(self.listener);
+        let place = ListenPlace::tcp(self.listener);
         let listener = (0..worker.addresses.len()).find(|listener| worker.place(*listener) == place);
         let listener = listener.ok_or_else(|| Damaged(format!("nobody listens on {}", self.listener)))?;
         if is_http != (listener < worker.listeners.len()) {

@@ -27,7 +27,7 @@ pub enum Transport {
 
 /// Where to listen. As the configuration says it the port may be zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct ListenPlace {
     /// For what.
     pub transport: Transport,
     /// Where.
@@ -38,7 +38,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Listening {
     /// As it was asked for.
-    pub place: Place,
+    pub place: ListenPlace,
     /// Where that is.
     address: SocketAddr,
     /// Those that were left to us come first.
@@ -64,21 +64,21 @@ pub(crate) struct WorkerSocket {
     pub(crate) is_left: bool,
 }
 
-impl Place {
+impl ListenPlace {
     /// For connections.
-    pub fn tcp(address: SocketAddr) -> Place {
-        Place { transport: Transport::Tcp, address }
+    pub fn tcp(address: SocketAddr) -> ListenPlace {
+        ListenPlace { transport: Transport::Tcp, address }
     }
 
     /// For datagrams.
-    pub fn udp(address: SocketAddr) -> Place {
-        Place { transport: Transport::Udp, address }
+    pub fn udp(address: SocketAddr) -> ListenPlace {
+        ListenPlace { transport: Transport::Udp, address }
     }
 }
 
 impl Inherited {
     /// Keeps what was left of a place. An error: they are not what they were said to be.
-    pub fn add(&mut self, place: Place, sockets: Vec<OwnedFd>) -> io::Result<()> {
+    pub fn add(&mut self, place: ListenPlace, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let sockets: Vec<Socket> = sockets.into_iter().map(Socket::from).collect();
         let kind = match place.transport {
             Transport::Tcp => Type::STREAM,
@@ -97,7 +97,7 @@ impl Inherited {
         Ok(())
     }
 
-    fn take(&mut self, place: Place) -> Option<Listening> {
+    fn take(&mut self, place: ListenPlace) -> Option<Listening> {
         let at = self.0.iter().position(|listening| listening.place == place)?;
         Some(self.0.swap_remove(at))
     }
@@ -105,7 +105,7 @@ impl Inherited {
 
 impl Listening {
     /// Those that were left of a place, and as many more as are missing.
-    pub fn open(place: Place, sockets_min: usize, inherited: &mut Inherited) -> Result<Listening, StartError> {
+    pub fn open(place: ListenPlace, sockets_min: usize, inherited: &mut Inherited) -> Result<Listening, StartError> {
         let fail = |error| StartError::Bind { address: place.address, error };
         let mut listening = match inherited.take(place) {
             Some(left) => left,
@@ -117,7 +117,7 @@ impl Listening {
             }
         };
         while listening.sockets.len() < sockets_min {
-            let socket = bind(Place { address: listening.address, ..place }, true).map_err(fail)?;
+            let socket = bind(ListenPlace { address: listening.address, ..place }, true).map_err(fail)?;
             listening.address = local_address(&socket).map_err(fail)?;
             listening.sockets.push(socket);
         }
@@ -125,8 +125,8 @@ impl Listening {
     }
 
     /// Where that has come to be.
-    pub fn bound(&self) -> Place {
-        Place { address: self.address, ..self.place }
+    pub fn bound(&self) -> ListenPlace {
+        ListenPlace { address: self.address, ..self.place }
     }
 
     /// Where it is: a port that was asked for as zero is what the system made of it.
@@ -149,9 +149,9 @@ impl Sockets {
     /// Those of all listeners; what was left of others stays in `inherited`.
     pub fn open(gateway: &Gateway, workers: usize, inherited: &mut Inherited) -> Result<Sockets, StartError> {
         let streams = &gateway.stream_proxy;
-        let places = gateway.listeners.iter().map(|listener| Place::tcp(listener.address));
-        let places = places.chain(streams.tcp.iter().map(|listener| Place::tcp(listener.address)));
-        let places = places.chain(streams.udp.iter().map(|listener| Place::udp(listener.address)));
+        let places = gateway.listeners.iter().map(|listener| ListenPlace::tcp(listener.address));
+        let places = places.chain(streams.tcp.iter().map(|listener| ListenPlace::tcp(listener.address)));
+        let places = places.chain(streams.udp.iter().map(|listener| ListenPlace::udp(listener.address)));
         places.map(|place| Listening::open(place, workers, inherited)).collect::<Result<_, _>>().map(Sockets)
     }
 
@@ -183,8 +183,8 @@ fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
     address.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a socket without an IP address"))
 }
 
-fn bind(place: Place, shared: bool) -> io::Result<Socket> {
-    let Place { transport, address } = place;
+fn bind(place: ListenPlace, shared: bool) -> io::Result<Socket> {
+    let ListenPlace { transport, address } = place;
     let (kind, protocol) = match transport {
         Transport::Tcp => (Type::STREAM, Protocol::TCP),
         Transport::Udp => (Type::DGRAM, Protocol::UDP),
@@ -212,8 +212,8 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
-    fn place(transport: Transport) -> Place {
-        Place { transport, address: "127.0.0.1:0".parse().unwrap() }
+    fn place(transport: Transport) -> ListenPlace {
+        ListenPlace { transport, address: "127.0.0.1:0".parse().unwrap() }
     }
 
     fn left(listening: &Listening) -> Vec<OwnedFd> {
@@ -281,7 +281,7 @@ mod tests {
     fn an_address_in_use_is_not_shared_with_a_stranger() {
         for transport in [Transport::Tcp, Transport::Udp] {
             let first = Listening::open(place(transport), 2, &mut Inherited::default()).unwrap();
-            let same = Place { transport, address: first.address() };
+            let same = ListenPlace { transport, address: first.address() };
             let second = Listening::open(same, 2, &mut Inherited::default());
             assert!(matches!(second, Err(StartError::Bind { .. })), "{transport:?}");
         }

@@ -19,12 +19,12 @@ const HTTP_PATH: &[u8] = b"/.well-known/acme-challenge/";
 #[derive(Debug, Default)]
 pub struct Challenges {
     any: AtomicBool,
-    live: ArcSwap<Live>,
+    live: ArcSwap<LiveChallenges>,
 }
 
 /// What is answered.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveChallenges {
     /// By token, the key authorization (RFC 8555 section 8.3).
     pub http: HashMap<String, String>,
     /// By server name in lower case, what a handshake for `acme-tls/1` is done with (RFC 8737).
@@ -33,7 +33,7 @@ pub struct Live {
 
 impl Challenges {
     /// Takes the place of all that were live before.
-    pub fn set(&self, live: Live) {
+    pub fn set(&self, live: LiveChallenges) {
         let any = !live.http.is_empty() || !live.tls.is_empty();
         self.live.store(Arc::new(live));
         // Whoever sees this sees what is live.
@@ -93,7 +93,8 @@ mod tests {
         let challenges = Challenges::default();
         assert!(!is_challenge(&challenges, "a.example", &["acme-tls/1"]));
         let config = stillgate_tls::acme_challenge("a.example", &[0; 32]).unwrap();
-        challenges.set(Live { tls: HashMap::from([("a.example".into(), config)]), ..Live::default() });
+        challenges
+            .set(LiveChallenges { tls: HashMap::from([("a.example".into(), config)]), ..LiveChallenges::default() });
         assert!(is_challenge(&challenges, "a.example", &["acme-tls/1"]));
         assert!(is_challenge(&challenges, "A.Example", &["acme-tls/1"]));
         for (name, protocols) in [
@@ -108,7 +109,7 @@ mod tests {
         ] {
             assert!(!is_challenge(&challenges, name, protocols), "{name} {protocols:?}");
         }
-        challenges.set(Live::default());
+        challenges.set(LiveChallenges::default());
         assert!(!is_challenge(&challenges, "a.example", &["acme-tls/1"]));
     }
 
@@ -119,7 +120,8 @@ mod tests {
             assert_eq!(challenges.http(method, path.as_bytes()).as_deref(), expected, "{method:?} {path}");
         };
         check(Method::Get, "/.well-known/acme-challenge/a", None);
-        challenges.set(Live { http: HashMap::from([("a".into(), "a.thumb".into())]), ..Live::default() });
+        challenges
+            .set(LiveChallenges { http: HashMap::from([("a".into(), "a.thumb".into())]), ..LiveChallenges::default() });
         check(Method::Get, "/.well-known/acme-challenge/a", Some("a.thumb"));
         check(Method::Head, "/.well-known/acme-challenge/a", Some("a.thumb"));
         for (method, path) in [
@@ -133,7 +135,7 @@ mod tests {
         ] {
             check(method, path, None);
         }
-        challenges.set(Live::default());
+        challenges.set(LiveChallenges::default());
         check(Method::Get, "/.well-known/acme-challenge/a", None);
     }
 }

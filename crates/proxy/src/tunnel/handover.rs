@@ -161,7 +161,7 @@ impl<'a> Found<'a> {
         if let Some(id) = key.strip_prefix(STREAM_ROUTES) {
             return snapshot.plan.stream_routes.iter().find(|route| route.route.id == id).map(Found::Stream);
         }
-        let at = worker.takes.route(worker, key.strip_prefix(ROUTES)?)?;
+        let at = worker.route_places.route(worker, key.strip_prefix(ROUTES)?)?;
         Some(Found::Http(at, &snapshot.plan.routes[at]))
     }
 
@@ -209,7 +209,7 @@ impl Origin {
             path: outcome
                 .kept
                 .as_ref()
-                .filter(|kept| worker.takes.is_present(worker, &kept.route))
+                .filter(|kept| worker.route_places.is_present(worker, &kept.route))
                 .map(|kept| kept.path),
             status: outcome.status,
             head_bytes: outcome.head_bytes,

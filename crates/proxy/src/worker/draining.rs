@@ -4,7 +4,7 @@ use super::Worker;
 use super::clock::Timer;
 use crate::client::{Client, DRAINING_FIRST_REQUEST_MS};
 use crate::handover::{GIVING_MS, Giving};
-use crate::listen::sockets::Place;
+use crate::listen::sockets::ListenPlace;
 use std::future::{pending, poll_fn};
 use std::io;
 use std::rc::Rc;
@@ -55,10 +55,10 @@ impl Worker {
     }
 
     /// Where a listener is.
-    pub(crate) fn place(&self, listener: usize) -> Place {
+    pub(crate) fn place(&self, listener: usize) -> ListenPlace {
         let address = self.addresses[listener];
         let is_udp = listener >= self.listeners.len() + self.stream_listeners.len();
-        if is_udp { Place::udp(address) } else { Place::tcp(address) }
+        if is_udp { ListenPlace::udp(address) } else { ListenPlace::tcp(address) }
     }
 
     /// What is being given away to whom; `None`: nothing.

@@ -9,7 +9,7 @@ use super::turns::{self, Turns};
 use crate::client::Client;
 use crate::exchange::variables::with_vars;
 use crate::exchange::{Exchange, Timing};
-use crate::handover::{self, Arrival, Giving, Successor, Takes};
+use crate::handover::{self, Arrival, Giving, RoutePlaces, Successor};
 use crate::listen::accept::accept;
 use crate::listen::sockets::WorkerSocket;
 use crate::node::connecting::Connecting;
@@ -93,7 +93,7 @@ pub(crate) struct Worker {
     pub(crate) draining: Cell<bool>,
     /// Another process takes over.
     pub(crate) giving: RefCell<Option<Rc<Giving>>>,
-    pub(crate) takes: Takes,
+    pub(crate) route_places: RoutePlaces,
     pub(crate) troubles: Troubles,
     pub(crate) connecting: Connecting,
     pub(crate) watches: Watches,
@@ -149,7 +149,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         addresses: setup.addresses,
         draining: Cell::new(false),
         giving: RefCell::default(),
-        takes: Takes::default(),
+        route_places: RoutePlaces::default(),
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
