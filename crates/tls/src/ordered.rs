@@ -88,7 +88,7 @@ pub(crate) fn identity(
                 None
             }
         },
-        // `resolve_tls` lets no other through.
+        // `resolve::ssls` of the configuration lets no other through.
         (None, SslUse::Client) => None,
     }
 }

@@ -1,0 +1,289 @@
+//! The keys of the `gateway:` section, which describes the process.
+//!
+//! The structs made here are what the rest of the program uses; nothing in this section refers to anything outside it.
+
+use crate::keys::access_log::ACCESS_LOG;
+use crate::keys::acme::Acme;
+use crate::keys::matching::{NETWORK, OWN_NAME};
+use crate::keys::metrics::METRICS;
+use crate::keys::stream_proxy::StreamProxy;
+use crate::model::{AccessLog, LogFormat, Metrics, RouteCacheMode};
+use crate::schema::description::{Definitions, or_environment};
+use crate::schema::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
+use crate::schema::object::{map, object};
+use crate::schema::quantity::{Size, Span, size, span};
+use crate::text::diagnostic::{Fault, Path, Sink};
+use crate::text::scalar::Meaning;
+use crate::text::tree::{Node, Value};
+use ipnet::IpNet;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
+pub use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX};
+
+/// Most worker threads.
+pub const WORKERS_MAX: usize = 256;
+/// The largest `gateway.limits.connections_per_worker`.
+pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
+
+/// The largest `gateway.route_cache.entries`.
+pub const ROUTE_CACHE_ENTRIES_MAX: usize = 1 << 20;
+/// The largest `gateway.route_cache.bytes`.
+pub const ROUTE_CACHE_BYTES_MAX: usize = 1 << 30;
+
+const CLIENT_TIMEOUT: Span = span(Duration::from_millis(1), Duration::from_secs(3600));
+const DRAIN: Span = span(Duration::ZERO, Duration::from_secs(3600));
+const UPGRADE: Span = span(Duration::ZERO, YEAR);
+const TUNNEL_IDLE: Span = span(Duration::from_millis(1), YEAR);
+const TUNNEL_TOTAL: Span = span(Duration::ZERO, YEAR);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
+const ROUTE_CACHE_BYTES: Size = size(64 * 1024, ROUTE_CACHE_BYTES_MAX);
+const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
+
+object! {
+    /// The process: where it listens, its bounds, its logs.
+    pub struct Gateway {
+        /// Worker threads: a number, or `auto` for one per core.
+        workers: Option<NonZeroUsize> = Workers => default(None);
+        /// Addresses that accept connections; never empty.
+        listeners: Vec<Listener> = Listeners => default(vec![Listener {
+            address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9080),
+            tls: false,
+            proxy_protocol: false,
+            http2: true,
+        }]);
+        /// Connections that carry no HTTP.
+        stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
+        /// The admin API; without it no admin address is opened.
+        admin: Admin = map::<Admin>() => optional;
+        /// What is measured and where it is exposed; without it nothing is.
+        metrics: Metrics = METRICS => optional;
+        /// Who issues the certificates of the entries of `ssls` with `acme: true`.
+        acme: Acme = map::<Acme>() => optional;
+        /// A file with the number of the process, for `stillgate upgrade`: written when it serves, and by its successor when that takes over; removed by whose number it holds.
+        pid_file: PathBuf = PID_FILE => optional;
+        /// Addresses and networks of trusted proxies. Their `X-Forwarded-For`, or `X-Real-IP` if that is absent, gives the
+        /// client's address. Nodes get this address as `X-Real-IP`, and the other `X-Forwarded-*` fields unchanged.
+        trusted_proxies: Vec<IpNet> = list(NETWORK) => default(Vec::new());
+        /// Whether responses carry our `Server` header.
+        server_header: bool = Flag => default(true);
+        /// Time bounds of the client side and of shutdown.
+        timeouts: Timeouts = map::<Timeouts>() => nested;
+        /// Size and count bounds.
+        limits: Limits = map::<Limits>() => nested;
+        /// Remembers which route took a request.
+        route_cache: RouteCache = map::<RouteCache>() => nested;
+        /// Where and how requests are logged; without it they are not.
+        access_log: AccessLog = ACCESS_LOG => optional;
+        /// The process's own log.
+        log: Log = map::<Log>() => nested;
+    }
+}
+
+object! {
+    /// One address that accepts connections.
+    pub struct Listener: Copy, Eq, Hash, Serialize {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.
+        tls: bool = Flag => default(false);
+        /// Whether every connection begins with a PROXY protocol header (version 1 or 2), as a balancer in front writes it. Its addresses are then those of the client, for `X-Forwarded-For`, routes and logs alike; where it says that the client came over TLS, `X-Forwarded-Proto` and `$scheme` are `https`. Whoever reaches this address is believed: let only the balancer do so. A connection without a good header within `timeouts.head` is closed.
+        proxy_protocol: bool = Flag => default(false);
+        /// Whether HTTP/2 is spoken beside HTTP/1.1: offered in the TLS handshake (ALPN), and taken without TLS from a client that begins with it (prior knowledge).
+        http2: bool = Flag => default(true);
+    }
+}
+
+object! {
+    /// The admin API.
+    pub struct Admin {
+        /// Where it listens: `IP:PORT`.
+        address: SocketAddr = ADDRESS => required;
+        /// Asked for (as `X-API-KEY`) from peers that are not loopback; without it only loopback is served.
+        key: String = ADMIN_KEY => optional;
+        /// Host names accepted over loopback without the key, besides `localhost`, IP addresses and the machine's own name. Any other `Host` is answered 403, so that no web page can reach the API through a browser (DNS rebinding).
+        hosts: Vec<String> = list(OWN_NAME) => default(Vec::new());
+    }
+}
+
+object! {
+    /// Time bounds of the client side and of shutdown.
+    pub struct Timeouts: Copy, Eq {
+        /// From a request's first byte to the end of its head; then 408.
+        head: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// Between two reads of a request body; then 408. There is no least rate: any byte counts, because calls that stream small messages need that.
+        body: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// While a response waits for the client, the client must read 240 bytes a second on average over this time, and at
+        /// least 1,024 bytes. Otherwise its connection or HTTP/2 stream is closed.
+        send: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(60));
+        /// A connection without a request; then it is closed.
+        keepalive: Duration = CLIENT_TIMEOUT => default(Duration::from_secs(75));
+        /// What requests in flight and tunnels get to finish after SIGTERM.
+        drain: Duration = DRAIN => default(Duration::from_secs(30));
+        /// What stays with the former process after an upgrade gets to finish: connections through TLS and of HTTP/2, requests in flight. Then they are closed.
+        upgrade: Duration = UPGRADE => default(Duration::from_secs(900));
+        /// A tunnel (what follows a 101) in which nothing moves in either direction; then it is closed. Where it is absent, the `timeout.read` of the route or its upstream holds, as in APISIX and nginx.
+        tunnel_idle: Duration = TUNNEL_IDLE => optional;
+        /// A tunnel from its beginning, busy or not; then it is closed. 0: no bound.
+        tunnel_total: Duration = TUNNEL_TOTAL => default(Duration::ZERO);
+    }
+}
+
+object! {
+    /// Size and count bounds.
+    pub struct Limits: Copy, Eq {
+        /// Bytes of a request or response head; beyond it 431 (or 502).
+        head_bytes: usize = HEAD_BYTES => default(16 * 1024);
+        /// Bytes of a request target; beyond it 414.
+        target_bytes: usize = TARGET_BYTES => default(8 * 1024);
+        /// Header fields of one head; beyond it 431 (or 502).
+        headers: usize = int(1, HEADERS_MAX as i64) => default(100);
+        /// Client connections open at once in one worker, each request of HTTP/2 counting as one more; the next is answered 503 and closed, a stream refused.
+        connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
+    }
+}
+
+object! {
+    /// Remembers which route took a request, by the values of exactly those fields that some route reads.
+    pub struct RouteCache: Copy, Eq {
+        /// `on`, `off`, or `auto`: on where the measured cost of matching makes it pay.
+        mode: RouteCacheMode = ROUTE_CACHE_MODE => default(RouteCacheMode::Auto);
+        /// Requests remembered, per worker.
+        entries: usize = int(1, ROUTE_CACHE_ENTRIES_MAX as i64) => default(8192);
+        /// Memory it takes, per worker.
+        bytes: usize = ROUTE_CACHE_BYTES => default(4 * 1024 * 1024);
+    }
+}
+
+const ROUTE_CACHE_MODE: Choice<RouteCacheMode> = Choice {
+    words: &[("auto", RouteCacheMode::Auto), ("on", RouteCacheMode::On), ("off", RouteCacheMode::Off)],
+    unbuilt: &[],
+};
+
+object! {
+    /// The process's own log.
+    pub struct Log: Eq {
+        /// `off`, `error`, `warn`, `info`, `debug` or `trace`; also per module, as `info,stillgate_proxy=debug`.
+        level: String = LOG_LEVEL => default("info".to_owned());
+        /// `human`, `json`, or `auto`: human on a terminal, JSON otherwise.
+        format: LogFormat = LOG_FORMAT => default(LogFormat::Auto);
+    }
+}
+
+const LOG_FORMAT: Choice<LogFormat> = Choice {
+    words: &[("auto", LogFormat::Auto), ("human", LogFormat::Human), ("json", LogFormat::Json)],
+    unbuilt: &[],
+};
+
+/// Where something listens.
+pub(crate) const ADDRESS: Text<SocketAddr> = text("an address as IP:PORT", parse_address);
+
+fn parse_address(text: &str) -> Result<SocketAddr, Fault> {
+    text.parse().map_err(|_| {
+        let fault = Fault::new(format!("expected an address as IP:PORT, found {text:?}"));
+        match text.rsplit_once(':') {
+            Some(("" | "*", port)) => fault.hint(format!("write \"0.0.0.0:{port}\"")),
+            Some(("localhost", port)) => fault.hint(format!("write \"127.0.0.1:{port}\"")),
+            _ => fault.hint("write it like \"0.0.0.0:9080\" or \"[::]:9080\""),
+        }
+    })
+}
+
+const ADMIN_KEY: Text<String> = text("a key", |text| match text {
+    "" => Err(Fault::new("an empty key protects nothing").hint("write a long random text, or remove the key")),
+    _ if !text.bytes().all(|b| b.is_ascii_graphic()) => {
+        Err(Fault::new("a key is sent in a header").hint("use printable ASCII without spaces"))
+    }
+    _ => Ok(text.to_owned()),
+});
+
+const PID_FILE: Text<PathBuf> = text("a file", |text| match text.starts_with('/') && !text.contains('\0') {
+    true => Ok(PathBuf::from(text)),
+    false => Err(Fault::new("a relative path would mean another file in another folder")
+        .hint("write it from the root, as in \"/run/stillgate.pid\"")),
+});
+
+const LOG_LEVEL: Text<String> = text("a log level", parse_log_level).shown();
+
+/// The part of `tracing`'s filter language that is about levels: `LEVEL` and `MODULE=LEVEL`, separated by commas.
+fn parse_log_level(text: &str) -> Result<String, Fault> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    for directive in text.split(',') {
+        let (module, level) = directive.split_once('=').unwrap_or(("", directive));
+        let module_ok = module.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':');
+        if !module_ok || !LEVELS.contains(&level) {
+            let fault = Fault::new(format!("{directive:?} is not a log level"));
+            return Err(fault.hint(format!("write one of {}, or MODULE=LEVEL", LEVELS.join(", "))));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// At least one listener, no two of them on one address.
+struct Listeners;
+
+impl Kind for Listeners {
+    type Out = Vec<Listener>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Listener>> {
+        let listeners = some(Located(map::<Listener>())).read(node, path, sink)?;
+        let mut lines = HashMap::with_capacity(listeners.len());
+        for At { at, value } in &listeners {
+            if let Some(first) = lines.insert(value.address, at.line) {
+                let message = format!("{} is here twice, first in line {first}", value.address);
+                sink.error(*at, path, Fault::new(message).hint("remove one"));
+            }
+        }
+        Some(listeners.into_iter().map(|l| l.value).collect())
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        some(map::<Listener>()).schema(definitions)
+    }
+
+    fn show(&self, value: &Vec<Listener>) -> Json {
+        let listener = |l: &Listener| json!({"address": l.address.to_string()});
+        value.iter().map(listener).collect()
+    }
+}
+
+/// `auto` or a number.
+struct Workers;
+
+impl Kind for Workers {
+    type Out = Option<NonZeroUsize>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Option<NonZeroUsize>> {
+        if let Value::Scalar(scalar) = &node.value {
+            if &*scalar.text == "auto" {
+                return Some(None);
+            }
+            if let Meaning::Int(number) = scalar.meaning()
+                && let Ok(number) = usize::try_from(number)
+                && (1..=WORKERS_MAX).contains(&number)
+            {
+                return Some(NonZeroUsize::new(number));
+            }
+        }
+        expected(&format!("auto or a number from 1 to {WORKERS_MAX}"), node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        or_environment(json!({"anyOf": [
+            {"enum": ["auto"]},
+            {"type": "integer", "minimum": 1, "maximum": WORKERS_MAX},
+        ]}))
+    }
+
+    fn show(&self, value: &Option<NonZeroUsize>) -> Json {
+        value.map_or(json!("auto"), |n| json!(n))
+    }
+}

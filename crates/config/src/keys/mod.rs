@@ -1,0 +1,15 @@
+//! What may be typed: one table of keys per object, with the kinds that only these keys have.
+//!
+//! What needs more than one object is left to the room `resolve`.
+
+pub(crate) mod access_log;
+pub(crate) mod acme;
+pub(crate) mod checks;
+pub(crate) mod gateway;
+pub(crate) mod matching;
+pub(crate) mod metrics;
+pub(crate) mod nodes;
+pub(crate) mod resources;
+pub(crate) mod ssls;
+pub(crate) mod stream_proxy;
+pub(crate) mod stream_routes;

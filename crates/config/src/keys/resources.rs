@@ -1,0 +1,400 @@
+//! The keys of the resources, as APISIX has them: routes, services, upstreams. (Those of TLS are in `ssls`.)
+//!
+//! These structs are what was written. References, keys that exclude one another and defaults that depend on other keys
+//! are the business of `resolve`.
+
+use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
+use crate::keys::gateway::Gateway;
+use crate::keys::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
+use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
+use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
+use crate::keys::stream_routes::StreamRouteKeys;
+use crate::model::{OnChange, ProxyProtocol};
+use crate::schema::description::Definitions;
+use crate::schema::kind::{
+    At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
+};
+use crate::schema::object::{Object, map, missing_key, object};
+use crate::schema::quantity::{Span, span};
+use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use crate::text::tree::{Node, Value};
+use ipnet::IpNet;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::time::Duration;
+use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
+
+/// The longest id of a resource.
+pub const ID_BYTES_MAX: usize = 64;
+/// The largest `retries`.
+pub const RETRIES_MAX: u32 = 100;
+/// The largest `keepalive_pool.size`.
+pub const POOL_SIZE_MAX: usize = 65_536;
+/// The largest `keepalive_pool.requests`.
+pub const POOL_REQUESTS_MAX: u32 = 1_000_000_000;
+/// The largest `priority` of a route, as of Kong's expression routes.
+pub const ROUTE_PRIORITY_MAX: i64 = (1 << 46) - 1;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
+const FROM_ZERO: Span = span(Duration::ZERO, DAY);
+/// When a resource was made or changed.
+pub(crate) const UNIX_TIME: crate::schema::kind::Int<i64> = int(0, 10_000_000_000);
+
+object! {
+    /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
+    /// may hold `${NAME}` or `${NAME:-default}`, which stand for an environment variable; `$${` stands for `${`.
+    pub(crate) struct File {
+        /// The process: where it listens, its bounds, its logs.
+        gateway: Gateway = map::<Gateway>() => nested;
+        /// Which requests go where, in the order that breaks ties.
+        routes: Vec<Resource<RouteKeys>> = resources::<RouteKeys>(false) => default(Vec::new());
+        /// What several routes have in common.
+        services: Vec<Resource<ServiceKeys>> = resources::<ServiceKeys>(true) => default(Vec::new());
+        /// Nodes that routes and services name by id.
+        upstreams: Vec<Resource<UpstreamKeys>> = resources::<UpstreamKeys>(true) => default(Vec::new());
+        /// Certificates: of listeners with `tls: true`, and such as upstreams are shown.
+        ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
+        /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
+        stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());
+        unbuilt {
+            consumers: "consumers are";
+            consumer_groups: "consumer groups are";
+            global_rules: "global rules are";
+            plugin_configs: "plugin configs are";
+            plugin_metadata: "plugin metadata is";
+            plugins: "plugins are";
+            protos: "protos are";
+            secrets: "secrets are";
+        }
+    }
+}
+
+object! {
+    /// Which requests a route takes, and where they go.
+    pub(crate) struct RouteKeys {
+        /// Unique among routes; the position in the list, from 1, where it is absent.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment. This, `uris` or
+        /// `expression`.
+        uri: At<PathPattern> = Located(PATH) => optional;
+        /// Several paths, any of which may match.
+        uris: At<Vec<PathPattern>> = Located(some(PATH)) => optional;
+        /// `example.com` or `*.example.com`; any host where neither this nor `hosts` is there.
+        host: At<HostPattern> = Located(HOST) => optional;
+        /// Several hosts, any of which may match.
+        hosts: At<Vec<HostPattern>> = Located(some(HOST)) => optional;
+        /// HTTP methods in upper case; any where it is absent.
+        methods: At<Vec<Method>> = Located(list(METHOD)) => optional;
+        /// Address or network that the client must have.
+        remote_addr: At<IpNet> = Located(NETWORK) => optional;
+        /// Several of them, any of which may match.
+        remote_addrs: At<Vec<IpNet>> = Located(some(NETWORK)) => optional;
+        /// A condition in Kong's expression language, in place of paths, hosts, methods, addresses and `vars`. Routes with
+        /// one come before all others.
+        expression: At<Expression> = Located(Expressions) => optional;
+        /// Higher first, among routes of the same host and path, or among those with an expression.
+        priority: i64 = int(-ROUTE_PRIORITY_MAX, ROUTE_PRIORITY_MAX) => default(0);
+        /// Conditions on variables of the request, in the language of lua-resty-expr.
+        vars: At<Expr> = Located(Vars) => optional;
+        /// 1: enabled; 0: the route does not exist.
+        status: bool = STATUS => default(true);
+        /// Where requests go, written here. This, `upstream_id` or `service_id`.
+        upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
+        /// Where requests go, by the id of one of `upstreams`.
+        upstream_id: At<String> = Located(ID) => optional;
+        /// The service whose upstream and hosts hold where the route has none; with an `expression` it must not have hosts.
+        service_id: At<String> = Located(ID) => optional;
+        /// Overrides the upstream's.
+        timeout: TimeoutKeys = map::<TimeoutKeys>() => optional;
+        /// Whether a client may ask for another protocol (`Upgrade`): WebSocket or any other, but none that would carry HTTP requests past the routes (`h2c`, `HTTP`, `TLS`). Without it such a request is an ordinary one. Where it is absent, the service's holds.
+        enable_websocket: bool = Flag => optional;
+        /// What becomes of the route's open tunnels when it is changed or removed: `keep` leaves them alone; `drain` closes each when nothing has moved in it for a second, and after `gateway.timeouts.drain` at the latest; `close` closes them at once. A shared upstream or a service that changes is not the route. Not in APISIX.
+        on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
+        any_of {
+            "nothing says which requests the route takes": uri | uris | expression;
+            "nothing says where requests go": upstream | upstream_id | service_id;
+        }
+        unbuilt {
+            filter_func: "filter functions are";
+            plugin_config_id: "plugin configs are";
+            plugins: "plugins are";
+            script: "scripts are";
+            script_id: "scripts are";
+            service_protocol: "service protocols are";
+        }
+    }
+}
+
+object! {
+    /// What several routes have in common.
+    pub(crate) struct ServiceKeys {
+        /// Unique among services.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// Hosts of those routes that name none.
+        hosts: Vec<HostPattern> = some(HOST) => default(Vec::new());
+        /// Where requests go, written here.
+        upstream: At<UpstreamKeys> = Located(map::<UpstreamKeys>()) => optional;
+        /// Where requests go, by the id of one of `upstreams`.
+        upstream_id: At<String> = Located(ID) => optional;
+        /// Whether its routes let clients ask for another protocol (`Upgrade`), where they do not say themselves.
+        enable_websocket: bool = Flag => default(false);
+        unbuilt {
+            plugins: "plugins are";
+            script: "scripts are";
+        }
+    }
+}
+
+object! {
+    /// Nodes, and how one is chosen and talked to.
+    pub(crate) struct UpstreamKeys {
+        /// Unique among upstreams; has no meaning for one that is written inside a route or service.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// How a node is chosen: smooth weighted round robin, fewest requests in flight, consistent hash, or least
+        /// latency of two random choices.
+        r#type: Type = TYPE => default(Type::RoundRobin);
+        /// A map of `"host:port"` to weight, or a list of `{host, port, weight, priority}`.
+        nodes: At<Vec<NodeEntry>> = Located(Nodes) => expected;
+        /// With `type: chash`, what kind of thing `key` names.
+        hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
+        /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`.
+        key: At<String> = Located(TEXT) => optional;
+        /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
+        retries: u32 = int(0, RETRIES_MAX as i64) => optional;
+        /// Time after which no further try is begun; 0: no bound.
+        retry_timeout: Duration = FROM_ZERO => default(Duration::ZERO);
+        /// A bound on retries in flight; none where it is absent. Not in APISIX.
+        retry_budget: RetryBudget = map::<RetryBudget>() => optional;
+        /// What is taken on at once. Not in APISIX.
+        limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
+        /// How the health of the nodes is found out.
+        checks: At<Checks> = Located(map::<Checks>()) => optional;
+        /// Bounds on each try.
+        timeout: TimeoutKeys = map::<TimeoutKeys>() => nested;
+        /// What `Host` the node sees: the client's, the node's own, or `upstream_host`.
+        pass_host: At<HostChoice> = Located(PASS_HOST) => default(unplaced(HostChoice::Pass));
+        /// The `Host` that the node sees with `pass_host: rewrite`.
+        upstream_host: At<String> = Located(AUTHORITY) => optional;
+        /// The protocol towards the nodes; `grpc` and `grpcs` are `http` and `https` in HTTP/2, with gRPC-Web
+        /// turned into gRPC; `tcp`, `tls` (TCP through TLS) and `udp` are for `stream_routes`.
+        scheme: At<Scheme> = Located(SCHEME) => default(unplaced(Scheme::Http));
+        /// Whether nodes are spoken to in HTTP/2: without TLS by prior knowledge, with it by ALPN. Not in APISIX.
+        http2: At<bool> = Located(Flag) => default(unplaced(false));
+        /// With `scheme: tcp` or `tls`, the PROXY protocol header that a node's connection begins with, with the client's addresses: `v1`, `v2` or `off`. Not in APISIX.
+        proxy_protocol: At<Option<ProxyProtocol>> = Located(PROXY_PROTOCOL) => optional;
+        /// With `scheme: https` or `tls`, what nodes are shown and what is asked of them.
+        tls: At<UpstreamTlsKeys> = Located(map::<UpstreamTlsKeys>()) => optional;
+        /// Bounds of the idle connections kept.
+        keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
+        unbuilt {
+            discovery_args: "service discovery is";
+            discovery_type: "service discovery is";
+            service_name: "service discovery is";
+        }
+    }
+}
+
+object! {
+    /// Bounds on one try. Each that is absent is the upstream's in a route, and otherwise 60 s where nothing else is said.
+    pub(crate) struct TimeoutKeys: Copy {
+        /// TCP connect.
+        connect: Duration = UPSTREAM_TIMEOUT => optional;
+        /// While part of a request waits for the node, the node must read at least 1,024 bytes, or all of it, within this
+        /// time. In tunnels and streams any byte counts.
+        send: Duration = UPSTREAM_TIMEOUT => optional;
+        /// Between two successful reads.
+        read: Duration = UPSTREAM_TIMEOUT => optional;
+        /// One whole try up to the response's head, from its start or from the last part of the request's body that came;
+        /// no bound where it is absent. Not in APISIX.
+        per_try: Duration = UPSTREAM_TIMEOUT => optional;
+    }
+}
+
+object! {
+    /// Bounds of the idle connections that are kept.
+    pub struct KeepalivePool: Copy, Eq, Serialize {
+        /// Idle connections kept per worker, over all nodes.
+        size: usize = int(1, POOL_SIZE_MAX as i64) => default(320);
+        /// How long one is kept.
+        idle_timeout: Duration = FROM_ZERO => default(Duration::from_secs(60));
+        /// Requests after which a connection is closed.
+        requests: u32 = int(1, POOL_REQUESTS_MAX as i64) => default(1000);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Type {
+    RoundRobin,
+    LeastConn,
+    ConsistentHash,
+    Ewma,
+}
+
+const TYPE: Choice<Type> = Choice {
+    words: &[
+        ("roundrobin", Type::RoundRobin),
+        ("least_conn", Type::LeastConn),
+        ("chash", Type::ConsistentHash),
+        ("ewma", Type::Ewma),
+    ],
+    unbuilt: &[],
+};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum HashOn {
+    Vars,
+    Header,
+    Cookie,
+}
+
+const HASH_ON: Choice<HashOn> = Choice {
+    words: &[("vars", HashOn::Vars), ("header", HashOn::Header), ("cookie", HashOn::Cookie)],
+    unbuilt: &["consumer", "vars_combinations"],
+};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum HostChoice {
+    Pass,
+    Node,
+    Rewrite,
+}
+
+const PASS_HOST: Choice<HostChoice> = Choice {
+    words: &[("pass", HostChoice::Pass), ("node", HostChoice::Node), ("rewrite", HostChoice::Rewrite)],
+    unbuilt: &[],
+};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+    Grpc,
+    Grpcs,
+    Tcp,
+    Tls,
+    Udp,
+}
+
+const SCHEME: Choice<Scheme> = Choice {
+    words: &[
+        ("http", Scheme::Http),
+        ("https", Scheme::Https),
+        ("grpc", Scheme::Grpc),
+        ("grpcs", Scheme::Grpcs),
+        ("tcp", Scheme::Tcp),
+        ("tls", Scheme::Tls),
+        ("udp", Scheme::Udp),
+    ],
+    unbuilt: &["kafka"],
+};
+
+const PROXY_PROTOCOL: Choice<Option<ProxyProtocol>> =
+    Choice { words: &[("off", None), ("v1", Some(ProxyProtocol::V1)), ("v2", Some(ProxyProtocol::V2))], unbuilt: &[] };
+
+/// `on_change` of a route.
+pub(crate) const ON_CHANGE: Choice<OnChange> =
+    Choice { words: &[("keep", OnChange::Keep), ("drain", OnChange::Drain), ("close", OnChange::Close)], unbuilt: &[] };
+
+/// `status` of a resource.
+pub(crate) const STATUS: Choice<bool> = Choice { words: &[("1", true), ("0", false)], unbuilt: &[] };
+
+/// An id by APISIX's rule; a whole number is taken as its digits.
+pub(crate) const ID: Text<String> = text("an id", |text| {
+    let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    let fault = Fault::new(format!("{:?} is not an id", crate::text::diagnostic::shortened(text)));
+    Err(fault.hint(format!("use 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"")))
+})
+.pattern("^[A-Za-z0-9._-]{1,64}$")
+.or_number();
+
+/// `host` or `host:port`, kept as written.
+const AUTHORITY: Text<String> = text("a host", |text| parse_authority(text).map(|_| text.to_owned()));
+
+/// One item of a resource list that was a map, and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Resource<T> {
+    pub(crate) index: usize,
+    pub(crate) at: Position,
+    pub(crate) keys: T,
+}
+
+/// A list of resources. Unlike `List` it keeps the positions of items that cannot be read, and may be left empty, as
+/// APISIX's examples do.
+pub(crate) struct Resources<T> {
+    needs_id: bool,
+    item: crate::schema::object::Map<T>,
+}
+
+pub(crate) const fn resources<T: Object>(needs_id: bool) -> Resources<T> {
+    Resources { needs_id, item: map::<T>() }
+}
+
+impl<T: Object> Kind for Resources<T> {
+    type Out = Vec<Resource<T>>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Resource<T>>> {
+        if node.is_null() {
+            return Some(Vec::new());
+        }
+        let Value::List(items) = &node.value else {
+            expected("a list", node, path, sink);
+            return None;
+        };
+        let mut resources = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let path = path.index(index);
+            if let Value::Map(entries) = &item.value
+                && self.needs_id
+                && !entries.iter().any(|e| &*e.key == "id")
+            {
+                missing_key("id", item.at, &path, sink);
+            }
+            if let Some(keys) = read(&self.item, item, &path, sink) {
+                resources.push(Resource { index, at: item.at, keys });
+            }
+        }
+        Some(resources)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut item = self.item.schema(definitions);
+        if self.needs_id {
+            item["required"] = json!(["id"]);
+        }
+        json!({"type": ["array", "null"], "items": item})
+    }
+}

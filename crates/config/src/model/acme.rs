@@ -1,0 +1,23 @@
+//! How an ACME server is spoken to.
+
+use std::fmt;
+
+/// `gateway.acme.eab.hmac_key`, in Base64 as for URLs without padding.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HmacKey(pub String);
+
+/// Never shown: it is a secret.
+impl fmt::Debug for HmacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HmacKey({} bytes)", self.0.len())
+    }
+}
+
+/// `gateway.acme.challenge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// RFC 8555 section 8.3.
+    Http01,
+    /// RFC 8737.
+    TlsAlpn01,
+}

@@ -1,0 +1,330 @@
+//! What the gateway measures, by the names that dashboards know it by.
+//!
+//! One table per dialect, so that the configuration, the recording code and `docs/metrics.md` cannot disagree. A family
+//! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
+//! `model::metrics`. How a value comes about is the business of whoever records it.
+
+mod labels;
+mod reference;
+mod tables;
+
+pub use labels::Label;
+pub(crate) use reference::reference;
+use std::collections::BTreeSet;
+use stillgate_metrics::Merge;
+
+/// Whose names, labels, units and buckets the families have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Prometheus' conventions: base units, `_total`.
+    Native,
+    /// Those of APISIX's `prometheus` plugin, for dashboards and alerts made for it.
+    Apisix,
+}
+
+/// What is measured: one for each family of either dialect. Where both dialects have a family, it is the same measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Measure {
+    /// `stillgate_http_requests_total`
+    HttpRequests,
+    /// `stillgate_http_request_duration_seconds`
+    HttpRequestDuration,
+    /// `stillgate_http_upstream_duration_seconds`
+    HttpUpstreamDuration,
+    /// `stillgate_http_gateway_duration_seconds`
+    HttpGatewayDuration,
+    /// `stillgate_http_tunnel_duration_seconds`
+    HttpTunnelDuration,
+    /// `stillgate_http_bytes_total`
+    HttpBytes,
+    /// `stillgate_connections`
+    Connections,
+    /// `stillgate_upstream_healthy`
+    UpstreamHealthy,
+    /// `apisix_http_status`
+    ApisixHttpStatus,
+    /// `apisix_http_latency`
+    ApisixHttpLatency,
+    /// `apisix_bandwidth`
+    ApisixBandwidth,
+    /// `apisix_http_requests_total`
+    ApisixHttpRequests,
+    /// `apisix_nginx_http_current_connections`
+    ApisixConnections,
+    /// `apisix_node_info`
+    ApisixNodeInfo,
+    /// `apisix_upstream_status`
+    ApisixUpstreamStatus,
+    /// `apisix_nginx_metric_errors_total`
+    ApisixMetricErrors,
+    /// `stillgate_access_log_dropped_lines_total`
+    AccessLogDroppedLines,
+    /// `stillgate_build_info`
+    BuildInfo,
+    /// `stillgate_config_generation`
+    ConfigGeneration,
+    /// `stillgate_config_last_reload_successful`
+    ConfigLastReloadSuccessful,
+    /// `stillgate_config_pending_restart_keys`
+    ConfigPendingRestartKeys,
+    /// `stillgate_config_last_reload_timestamp_seconds`
+    ConfigLastReloadTime,
+    /// `stillgate_config_last_reload_success_timestamp_seconds`
+    ConfigLastReloadSuccessTime,
+    /// `stillgate_connections_accepted_total`
+    ConnectionsAccepted,
+    /// `stillgate_connections_refused_total`
+    ConnectionsRefused,
+    /// `stillgate_proxy_protocol_errors_total`
+    ProxyProtocolErrors,
+    /// `stillgate_worker_cpu_seconds_total`
+    WorkerCpu,
+    /// `stillgate_worker_connections`
+    WorkerConnections,
+    /// `stillgate_worker_turn_seconds`
+    WorkerTurns,
+    /// `stillgate_metrics_bytes`
+    MetricsBytes,
+    /// `stillgate_metrics_series`
+    MetricsSeries,
+    /// `process_cpu_seconds_total`
+    ProcessCpu,
+    /// `process_resident_memory_bytes`
+    ProcessResidentMemory,
+    /// `process_virtual_memory_bytes`
+    ProcessVirtualMemory,
+    /// `process_open_fds`
+    ProcessOpenFds,
+    /// `process_max_fds`
+    ProcessMaxFds,
+    /// `process_start_time_seconds`
+    ProcessStartTime,
+    /// `stillgate_route_cache_bytes`
+    RouteCacheBytes,
+    /// `stillgate_route_cache_entries`
+    RouteCacheEntries,
+    /// `stillgate_route_cache_hits_total`
+    RouteCacheHits,
+    /// `stillgate_route_cache_misses_total`
+    RouteCacheMisses,
+    /// `stillgate_upstream_connect_duration_seconds`
+    UpstreamConnectDuration,
+    /// `stillgate_upstream_retries_total`
+    UpstreamRetries,
+    /// `stillgate_upstream_retries_over_budget_total`
+    RetriesOverBudget,
+    /// `stillgate_upstream_requests_shed_total`
+    RequestsShed,
+    /// `stillgate_upstream_requests_queued_total`
+    RequestsQueued,
+    /// `stillgate_upstream_requests_waiting`
+    RequestsWaiting,
+    /// `stillgate_http2_requests_refused_total`
+    Http2RequestsRefused,
+    /// `stillgate_tls_handshakes_total`
+    TlsHandshakes,
+    /// `stillgate_tls_handshakes_failed_total`
+    TlsHandshakesFailed,
+    /// `stillgate_tls_certificate_expiry_timestamp_seconds`
+    TlsCertificateExpiry,
+    /// `stillgate_acme_failures_total`
+    AcmeFailures,
+    /// `stillgate_tunnels_open`
+    TunnelsOpen,
+    /// `stillgate_tunnels_total`
+    Tunnels,
+    /// `stillgate_stream_sessions_total`
+    StreamSessions,
+    /// `stillgate_stream_bytes_total`
+    StreamBytes,
+    /// `stillgate_stream_sessions_open`
+    StreamSessionsOpen,
+    /// `stillgate_stream_datagrams_dropped_total`
+    StreamDatagramsDropped,
+}
+
+/// One family, as its dialect has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FamilySpec {
+    /// What it measures.
+    pub measure: Measure,
+    /// As exposed.
+    pub name: &'static str,
+    /// As exposed.
+    pub help: &'static str,
+    /// OpenMetrics' unit, or empty.
+    pub unit: &'static str,
+    /// What its series are.
+    pub kind: FamilyKind,
+    /// In the order in which they are exposed.
+    pub labels: &'static [Label],
+    /// Labels that it has only where `gateway.metrics.enable` names them; they come after its own.
+    pub optional: &'static [Label],
+    /// Whether each request adds to one of its series. Only such a family can have labels from variables of the
+    /// request, and only from such are labels taken away: elsewhere a label tells apart what would make no sense in one.
+    pub per_request: bool,
+}
+
+/// What the series of a family are; [`stillgate_metrics::Kind`] as a constant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FamilyKind {
+    /// Only grows, by whole numbers.
+    Counter,
+    /// Only grows, by any amount.
+    FloatCounter,
+    /// Goes up and down.
+    Gauge(Merge),
+    /// Always 1.
+    Info,
+    /// Classic buckets with these finite upper bounds, in the family's unit.
+    Histogram(&'static [f64]),
+}
+
+impl Dialect {
+    /// Every dialect, with what `gateway.metrics.dialect` calls it.
+    pub const ALL: [(&'static str, Dialect); 2] = [("native", Dialect::Native), ("apisix", Dialect::Apisix)];
+
+    /// The labels that are off unless `gateway.metrics.enable` names them.
+    pub(crate) fn optional_labels(self) -> BTreeSet<Label> {
+        self.families().flat_map(|spec| spec.optional).copied().collect()
+    }
+
+    /// Every family of the dialect.
+    pub fn families(self) -> impl Iterator<Item = &'static FamilySpec> + Clone {
+        let own = match self {
+            Dialect::Native => tables::NATIVE,
+            Dialect::Apisix => tables::APISIX,
+        };
+        own.iter().chain(tables::COMMON)
+    }
+
+    /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.
+    pub fn find(self, name: &str) -> Option<&'static FamilySpec> {
+        self.families().find(|spec| spec.name == name || self.short(spec) == name)
+    }
+
+    /// The family's name without the dialect's prefix.
+    pub(crate) fn short(self, spec: &FamilySpec) -> &'static str {
+        let prefix = match self {
+            Dialect::Native => "stillgate_",
+            Dialect::Apisix => "apisix_",
+        };
+        spec.name.strip_prefix(prefix).unwrap_or(spec.name)
+    }
+
+    /// What `gateway.metrics.dialect` calls it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Dialect::Native => "native",
+            Dialect::Apisix => "apisix",
+        }
+    }
+}
+
+impl Measure {
+    /// Whether the workers record it, each for itself; the others are set by the control thread.
+    pub fn is_of_workers(self) -> bool {
+        matches!(
+            self,
+            Measure::Connections
+                | Measure::ApisixConnections
+                | Measure::ConnectionsAccepted
+                | Measure::ConnectionsRefused
+                | Measure::ProxyProtocolErrors
+                | Measure::WorkerCpu
+                | Measure::WorkerConnections
+                | Measure::WorkerTurns
+                | Measure::UpstreamHealthy
+                | Measure::ApisixUpstreamStatus
+                | Measure::UpstreamConnectDuration
+                | Measure::UpstreamRetries
+                | Measure::RetriesOverBudget
+                | Measure::RequestsShed
+                | Measure::RequestsQueued
+                | Measure::RequestsWaiting
+                | Measure::StreamSessions
+                | Measure::StreamBytes
+        )
+    }
+}
+
+impl FamilyKind {
+    /// The type as expositions have it.
+    fn word(self) -> &'static str {
+        match self {
+            FamilyKind::Counter | FamilyKind::FloatCounter => "counter",
+            FamilyKind::Gauge(_) => "gauge",
+            FamilyKind::Info => "info",
+            FamilyKind::Histogram(_) => "histogram",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn words_are_those_of_the_key() {
+        for (word, dialect) in Dialect::ALL {
+            assert_eq!(dialect.word(), word);
+        }
+    }
+
+    #[test]
+    fn names_and_measures_are_unique() {
+        for (word, dialect) in Dialect::ALL {
+            let names: HashSet<&str> = dialect.families().flat_map(|spec| [spec.name, dialect.short(spec)]).collect();
+            let shortened = dialect.families().filter(|spec| spec.name != dialect.short(spec)).count();
+            assert_eq!(names.len(), dialect.families().count() + shortened, "{word}");
+            let measures: HashSet<Measure> = dialect.families().map(|spec| spec.measure).collect();
+            assert_eq!(measures.len(), dialect.families().count(), "{word}");
+        }
+    }
+
+    /// During an upgrade two processes tell of themselves: what there is of something is there twice then.
+    #[test]
+    fn gauges_are_sums_unless_they_are_of_one_process() {
+        let is_last = |spec: &&FamilySpec| matches!(spec.kind, FamilyKind::Gauge(Merge::Last));
+        let all: BTreeSet<&str> = Dialect::ALL
+            .iter()
+            .flat_map(|(_, dialect)| dialect.families().filter(is_last))
+            .map(|spec| spec.name)
+            .collect();
+        let of_one = [
+            "apisix_node_info",
+            "apisix_upstream_status",
+            "process_max_fds",
+            "process_open_fds",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_virtual_memory_bytes",
+            "stillgate_config_generation",
+            "stillgate_config_last_reload_success_timestamp_seconds",
+            "stillgate_config_last_reload_successful",
+            "stillgate_config_pending_restart_keys",
+            "stillgate_config_last_reload_timestamp_seconds",
+            "stillgate_metrics_bytes",
+            "stillgate_metrics_series",
+            "stillgate_tls_certificate_expiry_timestamp_seconds",
+            "stillgate_upstream_healthy",
+        ];
+        assert_eq!(all, BTreeSet::from(of_one));
+    }
+
+    #[test]
+    fn families_are_found_with_and_without_the_prefix() {
+        let check = |dialect: Dialect, name: &str, want: Option<Measure>| {
+            assert_eq!(dialect.find(name).map(|spec| spec.measure), want, "{dialect:?} {name}");
+        };
+        check(Dialect::Native, "http_requests_total", Some(Measure::HttpRequests));
+        check(Dialect::Native, "stillgate_http_requests_total", Some(Measure::HttpRequests));
+        check(Dialect::Native, "apisix_http_requests_total", None);
+        check(Dialect::Apisix, "http_requests_total", Some(Measure::ApisixHttpRequests));
+        check(Dialect::Apisix, "apisix_http_status", Some(Measure::ApisixHttpStatus));
+        check(Dialect::Apisix, "stillgate_metrics_series", Some(Measure::MetricsSeries));
+        check(Dialect::Native, "process_open_fds", Some(Measure::ProcessOpenFds));
+        check(Dialect::Native, "", None);
+    }
+}

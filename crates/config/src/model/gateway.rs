@@ -1,0 +1,23 @@
+//! What there is to choose from for the process as a whole.
+
+/// When the route cache is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteCacheMode {
+    /// Where the measured cost of matching makes it pay.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How the process's own log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Human,
+    /// For machines.
+    Json,
+}

@@ -1,0 +1,103 @@
+//! What is measured and where it is exposed, and what a family of the dialect's table comes to with all of it applied.
+
+use super::dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use stillgate_metrics::{Buckets, Family, Kind, Native};
+use stillgate_route::Variable;
+
+/// `gateway.metrics`: what is measured and where it is exposed. Every name in it exists in its dialect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metrics {
+    /// Where the exposition is served; `None`: only by another process that reads `shared`.
+    pub address: Option<SocketAddr>,
+    /// The exposition's path.
+    pub path: String,
+    /// Names under which it may be asked for over loopback, besides those it knows itself.
+    pub hosts: Vec<String>,
+    /// Whose names the families have.
+    pub dialect: Dialect,
+    /// Bytes that all series may take, index and caches included.
+    pub memory_bytes: usize,
+    /// Label sets of one family; at the bound the label with the most values collapses.
+    pub series_per_family: usize,
+    /// How long a series is idle before it goes; `None`: it stays.
+    pub expire: Option<Duration>,
+    /// The directory of the memory that other processes may read; `None`: it is anonymous.
+    pub shared: Option<PathBuf>,
+    /// Families that are not recorded, sorted.
+    pub disabled_families: Vec<Measure>,
+    /// Labels that families of requests do without, sorted.
+    pub disabled_labels: Vec<Label>,
+    /// Labels that families of requests have beside their own because they are named, sorted.
+    pub enabled_labels: Vec<Label>,
+    /// Labels that families have beside their own, in the order of the file.
+    pub extra_labels: Vec<(Measure, Vec<(String, Variable)>)>,
+    /// Whether histograms have native buckets beside the classic ones.
+    pub native_histograms: bool,
+    /// Whether OpenMetrics tells when a series began.
+    pub created: bool,
+}
+
+/// Where the value of one label of a declared family comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
+    /// From what is measured.
+    Label(Label),
+    /// From the request; empty where it has none.
+    Variable(Variable),
+}
+
+impl Metrics {
+    /// The dialect's families but for those that are disabled.
+    pub fn families(&self) -> impl Iterator<Item = &'static FamilySpec> {
+        self.dialect.families().filter(|spec| !self.disabled_families.contains(&spec.measure))
+    }
+}
+
+impl FamilySpec {
+    /// The family as it is declared to the metrics engine; `None`: it is disabled.
+    pub fn family(&self, metrics: &Metrics) -> Option<Family> {
+        if metrics.disabled_families.contains(&self.measure) {
+            return None;
+        }
+        Some(Family {
+            name: self.name.to_owned(),
+            help: self.help.to_owned(),
+            unit: self.unit.to_owned(),
+            kind: self.kind.declared(metrics.native_histograms),
+            labels: self.sources(metrics).map(|(name, _)| name.to_owned()).collect(),
+            exemplars: false,
+        })
+    }
+
+    /// Where the value of each label of [`FamilySpec::family`] comes from, in the same order.
+    pub fn label_plan(&self, metrics: &Metrics) -> Vec<Source> {
+        self.sources(metrics).map(|(_, source)| source).collect()
+    }
+
+    /// Its labels: its own that are not disabled, those that are enabled, and then those of the configuration.
+    fn sources<'a>(&'a self, metrics: &'a Metrics) -> impl Iterator<Item = (&'a str, Source)> {
+        let kept = |label: &&Label| !self.per_request || !metrics.disabled_labels.contains(label);
+        let optional = self.optional.iter().filter(|label| metrics.enabled_labels.contains(label));
+        let own = self.labels.iter().filter(kept).chain(optional).map(|label| (label.name(), Source::Label(*label)));
+        let extra = metrics.extra_labels.iter().filter(|(measure, _)| *measure == self.measure);
+        let extra = extra.flat_map(|(_, labels)| labels);
+        own.chain(extra.map(|(name, variable)| (name.as_str(), Source::Variable(variable.clone()))))
+    }
+}
+
+impl FamilyKind {
+    fn declared(self, native: bool) -> Kind {
+        match self {
+            FamilyKind::Counter => Kind::Counter,
+            FamilyKind::FloatCounter => Kind::FloatCounter,
+            FamilyKind::Gauge(merge) => Kind::Gauge(merge),
+            FamilyKind::Info => Kind::Info,
+            FamilyKind::Histogram(bounds) => {
+                Kind::Histogram(Buckets { classic: bounds.to_vec(), native: native.then(Native::default) })
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What a configuration means once it is known to be right: the plain values everything else is built from.
+//!
+//! Nothing here can be invalid: references are resolved to indices, defaults are filled in, services are folded into
+//! their routes. Objects that mean what they say (such as `gateway`) are made by their tables of keys, in the room
+//! `keys`. How the text is read and what it may say is the business of the other rooms.
+//!
+//! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
+
+mod access_log;
+mod acme;
+mod checks;
+mod dialect;
+mod digest;
+mod gateway;
+mod metrics;
+mod routes;
+mod ssls;
+mod upstream;
+
+pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use acme::{AcmeChallenge, HmacKey};
+pub use checks::CheckType;
+pub(crate) use dialect::reference;
+pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
+pub use digest::digest;
+pub use gateway::{LogFormat, RouteCacheMode};
+pub use metrics::{Metrics, Source};
+pub use routes::{OnChange, Route, StreamRoute};
+pub use ssls::{ClientAuth, ClientPair, KeyPair, Pem, ServerSsl, Ssl, SslUse, TlsVersion, TlsVersions, UpstreamTls};
+pub use upstream::{Balance, Host, Node, PassHost, Protocol, ProxyProtocol, Upstream, UpstreamTimeouts};
+
+use crate::keys::gateway::Gateway;
+use std::sync::Arc;
+
+/// One whole configuration file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The process: listeners, limits, logs.
+    pub gateway: Gateway,
+    /// All upstreams, the shared ones first and then those written inline in a service, stream route or route.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
+    pub routes: Vec<Arc<Route>>,
+    /// In which line of the file each of them begins, from 1. Apart from the routes, so that one that only moved is
+    /// the same as before.
+    pub route_lines: Vec<u32>,
+    /// All enabled stream routes, in the order of the file.
+    pub stream_routes: Vec<Arc<StreamRoute>>,
+    /// All enabled entries of `ssls`, in the order of the file.
+    pub ssls: Vec<Arc<Ssl>>,
+    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
+    pub digest: String,
+}

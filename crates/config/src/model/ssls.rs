@@ -1,0 +1,157 @@
+//! Certificates and keys, who is shown them, and what is asked of others.
+
+use super::digest::digest;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// One enabled entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Ssl {
+    /// Unique in the file.
+    pub id: String,
+    /// Who is shown the certificates.
+    pub usage: SslUse,
+    /// Never empty; `cert` and `key` first.
+    pub pairs: Vec<KeyPair>,
+    /// Its one pair is ordered from an ACME server: one file has both, and may not be there yet.
+    pub acme: bool,
+}
+
+/// `type` of an entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum SslUse {
+    /// Clients of our listeners.
+    Server(ServerSsl),
+    /// Upstreams.
+    Client,
+}
+
+/// What an entry of `ssls` says of the clients of our listeners.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServerSsl {
+    /// DNS names in lower case, without a trailing dot; one that begins with `*.` stands for any one label. No name is
+    /// in two entries.
+    pub names: Vec<String>,
+    /// It takes clients that ask for no name or for one that no entry has. At most one entry of a file.
+    pub is_default: bool,
+    /// What is asked of a client's certificate; `None`: clients need none.
+    pub client: Option<ClientAuth>,
+    /// Which versions are spoken; at least one.
+    pub versions: TlsVersions,
+    /// A file with an OCSP response in DER.
+    pub ocsp: Option<PathBuf>,
+}
+
+/// `client` of an entry of `ssls`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClientAuth {
+    /// The certificates that may have signed a client's.
+    pub ca: Pem,
+    /// Most certificates between a client's and one of `ca`.
+    pub depth: u8,
+}
+
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    V12,
+    /// RFC 8446.
+    V13,
+}
+
+/// `ssl_protocols` of an entry of `ssls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TlsVersions {
+    /// TLS 1.2.
+    pub v12: bool,
+    /// TLS 1.3.
+    pub v13: bool,
+}
+
+/// A certificate with those that lead to its root, and its private key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyPair {
+    /// The certificate first.
+    pub cert: Pem,
+    /// Not encrypted.
+    pub key: Pem,
+}
+
+/// Where PEM text is found.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In the configuration itself.
+    Inline(String),
+    /// In a file; relative to the folder that the process was started in, as all paths of the configuration are.
+    File(PathBuf),
+}
+
+impl Pem {
+    /// The file, where it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Pem::Inline(_) => None,
+            Pem::File(file) => Some(file),
+        }
+    }
+}
+
+/// Without the text, which may be a private key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pem::Inline(text) => write!(f, "Inline({} bytes)", text.len()),
+            Pem::File(file) => write!(f, "File({file:?})"),
+        }
+    }
+}
+
+/// As with `Debug`, not the text, but its digest, so that another text is another value.
+impl Serialize for Pem {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Pem::Inline(text) => to.serialize_newtype_variant("Pem", 0, "Inline", &digest(text.as_bytes())),
+            Pem::File(file) => to.serialize_newtype_variant("Pem", 1, "File", file),
+        }
+    }
+}
+
+/// `tls` of an upstream with `scheme: https` or `tls`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UpstreamTls {
+    /// What nodes are shown that ask for a certificate.
+    pub client: Option<ClientPair>,
+    /// Whether a node's certificate must be valid for its name and lead to a known root.
+    pub verify: bool,
+    /// The roots; `None`: the system's.
+    pub ca: Option<Pem>,
+    /// The name that nodes are asked for, a DNS name or an IP address; `None`: the `Host` they see.
+    pub sni: Option<String>,
+}
+
+/// The certificate that upstreams are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum ClientPair {
+    /// `client_cert` and `client_key`.
+    Own(KeyPair),
+    /// `client_cert_id`; its use is [`SslUse::Client`].
+    Ssl(#[serde(serialize_with = "entry")] Arc<Ssl>),
+}
+
+impl UpstreamTls {
+    /// The files it is read from.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let own = match &self.client {
+            Some(ClientPair::Own(pair)) => Some([&pair.cert, &pair.key]),
+            _ => None,
+        };
+        own.into_iter().flatten().chain(&self.ca).filter_map(Pem::file)
+    }
+}
+
+fn entry<S: Serializer>(entry: &Arc<Ssl>, to: S) -> Result<S::Ok, S::Error> {
+    (**entry).serialize(to)
+}

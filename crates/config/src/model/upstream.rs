@@ -1,0 +1,135 @@
+//! Upstreams: who answers, how one of them is chosen, and within which bounds.
+
+use super::ssls::UpstreamTls;
+use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
+use crate::keys::resources::KeepalivePool;
+use serde::{Serialize, Serializer};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_route::Variable;
+
+/// One upstream. Two that compare equal may share a balancer's state across a reload.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Upstream {
+    /// Unique in the file: the upstream's id, or `routes/ID`, `stream_routes/ID` or `services/ID` for one written inline.
+    pub key: String,
+    /// How a node is chosen.
+    pub balance: Balance,
+    /// May be empty: every request is answered 503.
+    pub nodes: Vec<Node>,
+    /// Further nodes tried after the first failed; `None`: as many as there are other nodes.
+    pub retries: Option<u32>,
+    /// Time after which no further try is begun; zero: no bound.
+    pub retry_timeout: Duration,
+    /// Bounds retries in flight, in each worker; `None`: nothing does.
+    pub retry_budget: Option<RetryBudget>,
+    /// What each worker takes on at once.
+    pub limits: UpstreamLimits,
+    /// How the health of the nodes is found out; `None`: by connections that fail.
+    #[serde(serialize_with = "checks")]
+    pub checks: Option<Arc<Checks>>,
+    /// Bounds on each try.
+    pub timeout: UpstreamTimeouts,
+    /// What `Host` the node sees.
+    pub pass_host: PassHost,
+    /// Bounds of the idle connections kept.
+    pub keepalive: KeepalivePool,
+    /// What is spoken with the nodes.
+    pub protocol: Protocol,
+    /// The header that a node's connection begins with.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// Whether nodes are spoken to in HTTP/2.
+    pub http2: bool,
+    /// Whether they speak gRPC, so that calls of gRPC-Web become such.
+    pub grpc: bool,
+    /// TLS towards the nodes, with `scheme: https` or `tls`; `None`: without.
+    pub tls: Option<UpstreamTls>,
+}
+
+/// What the nodes of an upstream are spoken to in, below TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Protocol {
+    /// Requests, of `routes`.
+    Http,
+    /// Bytes both ways, of `stream_routes`.
+    Tcp,
+    /// Datagrams both ways, of `stream_routes`.
+    Udp,
+}
+
+/// `proxy_protocol` of an upstream: the version of the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum ProxyProtocol {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// `type` of an upstream.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Balance {
+    /// Smooth weighted round robin.
+    RoundRobin,
+    /// Fewest requests in flight by weight.
+    LeastConn,
+    /// Ketama consistent hash of a request variable.
+    ConsistentHash(#[serde(serialize_with = "text")] Variable),
+    /// Peak exponentially weighted moving average of latency, best of two random choices.
+    Ewma,
+}
+
+/// One entry of `nodes`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Node {
+    /// IP address or DNS name.
+    pub host: Host,
+    /// TCP port.
+    pub port: u16,
+    /// Zero: never chosen.
+    pub weight: u32,
+    /// Higher first; a lower tier is used only where all of the higher are unusable.
+    pub priority: i32,
+}
+
+/// Who a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub enum Host {
+    /// A literal address.
+    Ip(std::net::IpAddr),
+    /// A lower-case DNS name without a trailing dot, to be resolved in the background.
+    Name(String),
+}
+
+/// `timeout` of a route or upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct UpstreamTimeouts {
+    /// TCP connect.
+    pub connect: Duration,
+    /// In which the node must take at least 1,024 bytes of a request that waits for it, or all of it; of a tunnel or stream
+    /// any byte.
+    pub send: Duration,
+    /// Between two successful reads.
+    pub read: Duration,
+    /// One whole try up to the response's head; `None`: no bound.
+    pub per_try: Option<Duration>,
+}
+
+/// `pass_host` of an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum PassHost {
+    /// The client's.
+    Pass,
+    /// The node's own host, with its port where that is not the scheme's own (80, 443).
+    Node,
+    /// `upstream_host`.
+    Rewrite(String),
+}
+
+fn checks<S: Serializer>(checks: &Option<Arc<Checks>>, to: S) -> Result<S::Ok, S::Error> {
+    checks.as_deref().serialize(to)
+}
+
+fn text<S: Serializer>(variable: &Variable, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(variable)
+}

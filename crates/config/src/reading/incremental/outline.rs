@@ -1,0 +1,134 @@
+//! Takes a text apart that was read as a whole, and keeps what the next one needs.
+
+use super::items::{Item, Keeps, hash_of};
+use super::{Kept, List, Text, Variables};
+use crate::keys::resources::{Resource, RouteKeys};
+use crate::reading::{Loaded, Written};
+use crate::resolve::check_nodes;
+use crate::resolve::{Shared, route_id};
+use crate::text::cuts::{Cut, Cuts, cut, has_plain_lines};
+use crate::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
+use crate::text::tree::{Entry, Node, Value};
+use std::sync::Arc;
+
+/// Where a text can be cut, and what its items are; it is not known yet whether it is valid.
+pub(super) struct Outline {
+    list: List,
+    items: Vec<Item>,
+    /// Lines before the tail.
+    lines: u32,
+    nodes: usize,
+}
+
+impl Outline {
+    /// `None`: the text cannot be taken apart.
+    pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
+        let Value::Map(entries) = &written.tree.root.value else { return None };
+        let place = entries.iter().position(|entry| &*entry.key == "routes")?;
+        let Value::List(nodes) = &entries[place].value.value else { return None };
+        if !written.tree.is_plain || !has_plain_lines(text) {
+            return None;
+        }
+        let head = head(text, &entries[place])?;
+        let Cuts { column, items: cuts, rest } = cut(&text[head..], None)?;
+        let list = List { head, line: entries[place].key_at.line + 1, column, tail: rest };
+        let resources = &written.file.routes;
+        if cuts.len() != nodes.len() || cuts.len() != resources.len() {
+            return None;
+        }
+        let (mut line, mut items) = (list.line, Vec::with_capacity(cuts.len()));
+        for ((cut, node), resource) in cuts.into_iter().zip(nodes.iter()).zip(resources) {
+            let at = node.at.line.checked_sub(line).filter(|at| *at < cut.lines)?;
+            items.push(item(cut, at, node, resource)?);
+            line += cut.lines;
+        }
+        // Where the tail begins the parser must have found a key; then nothing of the list reaches into it.
+        let behind = entries.get(place + 1).map(|entry| (entry.key_at.line, entry.key_at.column));
+        if behind != (rest > 0).then_some((line, 1)) {
+            return None;
+        }
+        let nodes = written.tree.nodes.checked_sub(items.iter().map(|item| item.nodes as usize).sum())?;
+        Some(Outline { list, items, lines: line, nodes })
+    }
+
+    /// Of a text that is valid.
+    pub(super) fn keep(
+        mut self,
+        text: Text,
+        loaded: Arc<Loaded>,
+        shared: Shared,
+        variables: Variables,
+    ) -> Option<Kept> {
+        if loaded.warnings.len() > DIAGNOSTICS_MAX {
+            return None;
+        }
+        let (config, mut own) = (&loaded.config, shared.upstreams.len());
+        let mut unplaced = 0;
+        for item in self.items.iter_mut().filter(|item| item.has_upstream) {
+            let mut sink = Sink::default();
+            check_nodes(&config.gateway, config.upstreams.get(own)?, &mut sink);
+            own += 1;
+            if sink.warnings() > 0 {
+                item.keeps = Keeps::Never;
+            }
+            unplaced += sink.warnings();
+        }
+        let mut sink = Sink::default();
+        shared.upstreams.iter().for_each(|upstream| check_nodes(&config.gateway, upstream, &mut sink));
+        let mut warnings = sink.into_warnings();
+        // Each warning that has no place is known to be of one upstream or another.
+        if loaded.warnings.iter().filter(|warning| warning.line == 0).count() != warnings.len() + unplaced {
+            return None;
+        }
+        for warning in loaded.warnings.iter().filter(|warning| warning.line > 0) {
+            match self.item_of(warning) {
+                Some(item) => item.keeps = Keeps::Never,
+                None => warnings.push(warning.clone()),
+            }
+        }
+        let Outline { list, items, nodes, .. } = self;
+        Some(Kept { text, loaded, shared, variables, list, items, warnings, nodes })
+    }
+
+    fn item_of(&mut self, warning: &Diagnostic) -> Option<&mut Item> {
+        let mut line = self.list.line;
+        if !(line..self.lines).contains(&warning.line) {
+            return None;
+        }
+        self.items.iter_mut().find(|item| {
+            line += item.cut.lines;
+            warning.line < line
+        })
+    }
+}
+
+/// Bytes up to the end of the line `routes:`, which must hold nothing else.
+fn head(text: &[u8], routes: &Entry) -> Option<usize> {
+    let before = routes.key_at.line.checked_sub(1)? as usize;
+    let begin = match before {
+        0 => 0,
+        lines => memchr::memchr_iter(b'\n', text).nth(lines - 1)? + 1,
+    };
+    // A directive may change what is behind it.
+    let has_directive = text.starts_with(b"%") || memchr::memmem::find(&text[..begin], b"\n%").is_some();
+    let line = text[begin..].strip_prefix(b"routes:").filter(|_| !has_directive)?;
+    let end = memchr::memchr(b'\n', line)?;
+    let behind = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
+    let blanks = behind.iter().position(|byte| *byte != b' ').unwrap_or(behind.len());
+    let is_comment = behind.get(blanks).is_none_or(|byte| *byte == b'#' && blanks > 0);
+    (is_comment && routes.key_at.column == 1).then_some(text.len() - line.len() + end + 1)
+}
+
+/// What is remembered of an item that has no warnings, as far as its keys tell.
+pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<RouteKeys>) -> Option<Item> {
+    let keys = &resource.keys;
+    Some(Item {
+        cut,
+        at,
+        nodes: u32::try_from(node.count()).ok()?,
+        id: hash_of(&route_id(keys, resource.index, resource.at).value),
+        keeps: if keys.id.is_some() { Keeps::Always } else { Keeps::InPlace },
+        is_enabled: keys.status,
+        has_upstream: keys.status && keys.upstream.is_some(),
+    })
+}

@@ -1,0 +1,91 @@
+//! A text through all the rooms, to a configuration: as a whole, or what differs from the text before.
+
+mod incremental;
+
+use crate::keys::resources::File;
+use crate::model::{Config, digest};
+use crate::resolve::{self, Shared};
+use crate::schema::{kind, object};
+use crate::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
+use crate::text::environment::Lookup;
+use crate::text::tree;
+pub use incremental::{Reader, Text};
+
+/// The largest configuration file.
+pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A configuration that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// What the file means.
+    pub config: Config,
+    /// What its author should know all the same, in the order of the file.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads a configuration from its text. `environment` answers for `${NAME}`. One text after the other is read by a
+/// [`Reader`], in proportion to what changed.
+pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+    let text = text.as_ref();
+    let mut sink = Sink::default();
+    let config = read(text, environment, &mut sink)
+        .map(|written| resolve(written.file, digest(text), written.tree.root.at, &mut sink).0);
+    finish(config, sink)
+}
+
+/// What a text says, before it is known what it means.
+struct Written {
+    tree: tree::Tree,
+    file: File,
+}
+
+fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Written> {
+    if bytes.len() > FILE_BYTES_MAX {
+        let message = format!("the file is larger than {FILE_BYTES_MAX} bytes");
+        sink.error(Position::NOWHERE, &Path::Root, message);
+        return None;
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = position_of(&bytes[..error.valid_up_to()]);
+            let fault = Fault::new("not UTF-8").hint("save the file as UTF-8");
+            sink.error(at, &Path::Root, fault);
+            return None;
+        }
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let tree = tree::parse(0, text, environment, sink)?;
+    let file = kind::read(&object::map::<File>(), &tree.root, &Path::Root, sink)?;
+    Some(Written { tree, file })
+}
+
+fn resolve(file: File, digest: String, root: Position, sink: &mut Sink) -> (Config, Shared) {
+    let no_routes = file.routes.is_empty();
+    let streams = &file.gateway.stream_proxy;
+    let has_idle_listeners = file.stream_routes.is_empty() && !(streams.tcp.is_empty() && streams.udp.is_empty());
+    let resolved = resolve::resolve(file, digest, sink);
+    if no_routes && !sink.has_errors() {
+        sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
+    }
+    if has_idle_listeners && !sink.has_errors() {
+        let message = "no stream routes; every connection to gateway.stream_proxy is closed";
+        sink.warning(root, &Path::Root.key("stream_routes"), message);
+    }
+    resolved
+}
+
+fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
+    match config {
+        Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
+        _ => Err(sink.into_errors()),
+    }
+}
+
+/// Where the byte after `before` is.
+fn position_of(before: &[u8]) -> Position {
+    let line_start = before.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+    let lines = before.iter().filter(|b| **b == b'\n').count();
+    let columns = String::from_utf8_lossy(&before[line_start..]).chars().count();
+    Position { line: lines as u32 + 1, column: columns as u32 + 1 }
+}

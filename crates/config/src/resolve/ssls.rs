@@ -1,0 +1,327 @@
+//! What entries of `ssls` and an upstream's `tls` mean: names that must be unique, pairs that belong together.
+
+use crate::keys::acme::{ACME_NAMES_MAX, Acme};
+use crate::keys::gateway::Gateway;
+use crate::keys::resources::Resource;
+use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
+use crate::model::{
+    AcmeChallenge, ClientAuth, ClientPair, KeyPair, Pem, ServerSsl, Ssl, SslUse, TlsVersion, TlsVersions, UpstreamTls,
+};
+use crate::schema::kind::At;
+use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// All entries of `ssls`, as upstreams refer to them.
+#[derive(Debug, Default)]
+pub(crate) struct Ssls {
+    /// Those that are enabled, in the order of the file.
+    pub(crate) enabled: Vec<Arc<Ssl>>,
+    ids: HashMap<String, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    line: u32,
+    /// `None`: it is disabled, or wrong, which has been reported.
+    ssl: Option<Arc<Ssl>>,
+}
+
+impl Ssls {
+    pub(crate) fn new(entries: Vec<Resource<SslKeys>>, acme: Option<&Acme>, sink: &mut Sink) -> Ssls {
+        let mut ssls = Ssls::default();
+        let mut taken = Taken { acme, ..Taken::default() };
+        let list = Path::Root.key("ssls");
+        for Resource { index, at, keys } in entries {
+            let path = list.index(index);
+            let (id, status) = (keys.id.clone(), keys.status);
+            let ssl = taken.ssl(keys, at, &path, sink).filter(|_| status).map(Arc::new);
+            // Without an id it cannot be referred to, which has been reported.
+            let Some(id) = id else { continue };
+            if let Some(first) = ssls.ids.get(&id.value) {
+                let message = format!("the id {:?} is taken by the one in line {}", id.value, first.line);
+                sink.error(id.at, &path.key("id"), Fault::new(message).hint("write another"));
+                continue;
+            }
+            ssls.enabled.extend(ssl.clone());
+            ssls.ids.insert(id.value, Known { line: at.line, ssl });
+        }
+        ssls
+    }
+
+    /// Listeners with TLS need a certificate, and the other way round.
+    pub(crate) fn check_listeners(&self, gateway: &Gateway, sink: &mut Sink) {
+        let is_server = |ssl: &&Arc<Ssl>| matches!(ssl.usage, SslUse::Server(_));
+        let server = self.enabled.iter().find(is_server);
+        let listener = gateway.listeners.iter().position(|listener| listener.tls);
+        let stream = gateway.stream_proxy.tcp.iter().position(|listener| listener.tls);
+        match (listener.map(|index| (index, false)).or(stream.map(|index| (index, true))), server) {
+            (Some((index, is_stream)), None) => {
+                let gateway = Path::Root.key("gateway");
+                let stream_proxy = gateway.key("stream_proxy");
+                let listeners = if is_stream { stream_proxy.key("tcp") } else { gateway.key("listeners") };
+                let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
+                let fault = fault.hint("add an entry with cert, key and snis to `ssls`");
+                sink.error(Position::NOWHERE, &listeners.index(index).key("tls"), fault);
+            }
+            (None, Some(ssl)) => {
+                let line = self.ids.get(&ssl.id).map_or(0, |known| known.line);
+                let fault = Fault::new(format!("{:?} is shown to nobody: no listener has TLS", ssl.id));
+                let at = Position { line, column: 1 };
+                sink.warning(at, &Path::Root.key("ssls"), fault.hint("write `tls: true` in one of gateway.listeners"));
+            }
+            _ => {}
+        }
+        self.check_acme(gateway, sink);
+    }
+
+    /// What the ACME server has to reach must be there.
+    fn check_acme(&self, gateway: &Gateway, sink: &mut Sink) {
+        let Some(acme) = &gateway.acme else { return };
+        let path = Path::Root.key("gateway");
+        let path = path.key("acme");
+        if !self.enabled.iter().any(|ssl| ssl.acme) {
+            let fault = Fault::new("nothing is ordered: no entry of `ssls` has `acme: true`");
+            sink.warning(Position::NOWHERE, &path, fault.hint("write it in place of cert and key"));
+            return;
+        }
+        let has = |tls: bool| gateway.listeners.iter().any(|listener| listener.tls == tls);
+        // Whose handshakes answer too.
+        let has_stream = gateway.stream_proxy.tcp.iter().any(|listener| listener.tls);
+        let challenge = path.key("challenge");
+        match acme.challenge {
+            AcmeChallenge::TlsAlpn01 if !has(true) && !has_stream => {
+                let fault = Fault::new("tls-alpn-01 is asked for by TLS, and no listener has it");
+                let hint = "write `tls: true` in the one of gateway.listeners that port 443 leads to";
+                sink.error(Position::NOWHERE, &challenge, fault.hint(hint));
+            }
+            AcmeChallenge::Http01 if !has(false) => {
+                let fault = Fault::new("http-01 is asked for without TLS, and every listener has it");
+                let hint = "add a listener that port 80 leads to, or write \"tls-alpn-01\"";
+                sink.warning(Position::NOWHERE, &challenge, fault.hint(hint));
+            }
+            _ => {}
+        }
+    }
+
+    /// `tls` of an upstream with `scheme: https`.
+    pub(crate) fn upstream(&self, keys: Option<At<UpstreamTlsKeys>>, path: &Path<'_>, sink: &mut Sink) -> UpstreamTls {
+        let Some(At { at, value: keys }) = keys else {
+            return UpstreamTls { client: None, verify: true, ca: None, sni: None };
+        };
+        let client = match (keys.client_cert, keys.client_key, keys.client_cert_id) {
+            (None, None, None) => None,
+            (Some(cert), Some(key), None) => Some(ClientPair::Own(KeyPair { cert, key })),
+            (None, None, Some(id)) => self.client(&id, &path.key("client_cert_id"), sink).map(ClientPair::Ssl),
+            (Some(_), None, None) | (None, Some(_), None) => {
+                let fault = Fault::new("only one of client_cert and client_key is here");
+                sink.error(at, path, fault.hint("add the other"));
+                None
+            }
+            (_, _, Some(id)) => {
+                let fault = Fault::new("both client_cert_id and a certificate are here").hint("remove one of them");
+                sink.error(id.at, &path.key("client_cert_id"), fault);
+                None
+            }
+        };
+        if let Some(ca) = keys.ca.as_ref().filter(|_| !keys.verify) {
+            let fault = Fault::new("has no effect with `verify: false`").hint("remove one of them");
+            sink.warning(ca.at, &path.key("ca"), fault);
+        }
+        UpstreamTls { client, verify: keys.verify, ca: keys.ca.map(|ca| ca.value), sni: keys.sni }
+    }
+
+    /// The entry that an upstream names.
+    fn client(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Ssl>> {
+        // With more than these a guess would cost much and be worth little.
+        const COMPARED_MAX: usize = 1000;
+        match self.ids.get(&id.value) {
+            Some(Known { ssl: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
+            Some(Known { ssl: Some(_), line }) => {
+                let fault = Fault::new(format!("the entry {:?} in line {line} is not for clients", id.value));
+                sink.error(id.at, path, fault.hint("name one with `type: client`"));
+            }
+            Some(Known { ssl: None, line }) => {
+                let fault = Fault::new(format!("the entry {:?} in line {line} cannot be used", id.value));
+                sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
+            }
+            None => {
+                let fault =
+                    Fault::new(format!("there is no entry with the id {:?}", id.value)).hint("add it to `ssls`");
+                let fault = match self.ids.len() <= COMPARED_MAX {
+                    true => sink.guess(fault, &id.value, self.ids.keys().map(String::as_str)),
+                    false => fault,
+                };
+                sink.error(id.at, path, fault);
+            }
+        }
+        None
+    }
+}
+
+/// What only one entry may have.
+#[derive(Default)]
+struct Taken<'a> {
+    /// Who issues the certificates that entries do not name.
+    acme: Option<&'a Acme>,
+    /// That nobody does was reported.
+    no_acme_told: bool,
+    /// By name, the line of the entry.
+    names: HashMap<String, u32>,
+    default: Option<u32>,
+}
+
+impl Taken<'_> {
+    fn ssl(&mut self, keys: SslKeys, at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
+        let usage = match keys.r#type {
+            SslType::Server => SslUse::Server(self.server(&keys, at, path, sink)),
+            SslType::Client => {
+                check_client(&keys, path, sink);
+                SslUse::Client
+            }
+        };
+        if let Some(acme) = keys.acme.as_ref() {
+            match (acme.value, &keys.cert) {
+                (true, _) => return self.ordered(keys, usage, path, sink),
+                (false, None) => {
+                    sink.error(acme.at, path, Fault::new("there is no certificate").hint("add cert and key"));
+                }
+                (false, Some(_)) => {}
+            }
+        }
+        let (certs, keys_at) = (keys.certs, keys.keys.as_ref().map(|keys| keys.at));
+        let place = keys_at.or(certs.as_ref().map(|certs| certs.at));
+        let certs = certs.map_or(Vec::new(), |certs| certs.value);
+        let more = keys.keys.map_or(Vec::new(), |keys| keys.value);
+        if let Some(place) = place.filter(|_| certs.len() != more.len()) {
+            let fault = Fault::new(format!("{} certs, but {} keys", certs.len(), more.len()));
+            sink.error(place, &path.key("keys"), fault.hint("write one key for each of certs, in the same order"));
+        }
+        let first = KeyPair { cert: keys.cert?, key: keys.key? };
+        let more = certs.into_iter().zip(more).map(|(cert, key)| KeyPair { cert, key });
+        let pairs = std::iter::once(first).chain(more).collect();
+        Some(Ssl { id: keys.id?.value, usage, pairs, acme: false })
+    }
+
+    /// An entry with `acme: true`.
+    fn ordered(&mut self, keys: SslKeys, usage: SslUse, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
+        let at = keys.acme.as_ref().map_or(Position::NOWHERE, |acme| acme.at);
+        let path = path.key("acme");
+        let mut refuse = |message: &str, hint: &str| sink.error(at, &path, Fault::new(message).hint(hint));
+        if keys.cert.is_some() || keys.key.is_some() || keys.certs.is_some() || keys.keys.is_some() {
+            refuse("the certificate is ordered, and another one is here", "remove cert, key, certs and keys, or this");
+        }
+        if keys.ocsp.is_some() {
+            refuse("an OCSP response would be of the certificate before the renewal", "remove ocsp");
+        }
+        match &usage {
+            SslUse::Client => refuse("upstreams' trust is not the ACME server's to give", "name cert and key"),
+            SslUse::Server(server) if server.names.is_empty() => {
+                refuse("no certificate can be ordered without a name", "add sni or snis");
+            }
+            SslUse::Server(server) if server.names.len() > ACME_NAMES_MAX => {
+                refuse(
+                    &format!("{} names; a certificate has at most {ACME_NAMES_MAX}", server.names.len()),
+                    "make several entries of them",
+                );
+            }
+            SslUse::Server(server) if server.names.iter().any(|name| name.starts_with("*.")) => {
+                let hint = "name the hosts, or name cert and key of a certificate from elsewhere";
+                refuse("a wildcard can be proved by DNS only (dns-01), which is not built", hint);
+            }
+            SslUse::Server(_) => {}
+        }
+        let Some(acme) = self.acme else {
+            // Once: one that is there but cannot be used has been reported, and every entry would repeat it.
+            if !std::mem::replace(&mut self.no_acme_told, true) {
+                refuse("nothing says who issues the certificate", "add gateway.acme, or mend it");
+            }
+            return None;
+        };
+        let file = Pem::File(acme.certificate_file(&keys.id.as_ref()?.value));
+        Some(Ssl { id: keys.id?.value, usage, pairs: vec![KeyPair { cert: file.clone(), key: file }], acme: true })
+    }
+
+    fn server(&mut self, keys: &SslKeys, at: Position, path: &Path<'_>, sink: &mut Sink) -> ServerSsl {
+        let is_default = keys.default.as_ref().is_some_and(|default| default.value);
+        let names = self.names(keys, at.line, path, sink);
+        if names.is_empty() && !is_default && keys.sni.is_none() && keys.snis.is_none() {
+            let fault = Fault::new("nothing says which clients it is shown to");
+            sink.error(at, path, fault.hint("add sni, snis or `default: true`"));
+        }
+        if let Some(default) = keys.default.as_ref().filter(|_| is_default && keys.status) {
+            match self.default {
+                Some(first) => {
+                    let fault = Fault::new(format!("the entry in line {first} is the default already"));
+                    sink.error(default.at, &path.key("default"), fault.hint("keep one of them"));
+                }
+                None => self.default = Some(at.line),
+            }
+        }
+        let versions =
+            keys.ssl_protocols.as_ref().map_or(TlsVersions { v12: true, v13: true }, |versions| TlsVersions {
+                v12: versions.value.contains(&TlsVersion::V12),
+                v13: versions.value.contains(&TlsVersion::V13),
+            });
+        let client = keys.client.as_ref().map(|client| &client.value);
+        ServerSsl {
+            names,
+            is_default,
+            client: client.map(|client| ClientAuth { ca: client.ca.clone(), depth: client.depth }),
+            versions,
+            ocsp: keys.ocsp.as_ref().map(|file| file.value.clone()),
+        }
+    }
+
+    fn names(&mut self, keys: &SslKeys, line: u32, path: &Path<'_>, sink: &mut Sink) -> Vec<String> {
+        if let (Some(_), Some(snis)) = (&keys.sni, &keys.snis) {
+            let fault = Fault::new("both sni and snis are here").hint("put all into snis");
+            sink.error(snis.at, &path.key("snis"), fault);
+        }
+        let snis = keys.snis.iter().flat_map(|snis| &snis.value);
+        let mut names = Vec::new();
+        for name in keys.sni.iter().chain(snis) {
+            // A disabled entry takes no name from another.
+            if let Some(first) = self.names.get(&name.value).filter(|_| keys.status) {
+                let fault = Fault::new(format!("{:?} is a name of the entry in line {first}", shortened(&name.value)));
+                let fault = fault.hint("keep one of them; a second certificate goes into certs and keys");
+                sink.error(name.at, &path.key("snis"), fault);
+                continue;
+            }
+            if keys.status {
+                self.names.insert(name.value.clone(), line);
+            }
+            names.push(name.value.clone());
+        }
+        names
+    }
+}
+
+/// An entry that is shown to upstreams has nothing to do with server names.
+fn check_client(keys: &SslKeys, path: &Path<'_>, sink: &mut Sink) {
+    fn at<T>(key: &Option<At<T>>) -> Option<Position> {
+        key.as_ref().map(|key| key.at)
+    }
+    let others = [
+        ("sni", at(&keys.sni)),
+        ("snis", at(&keys.snis)),
+        ("default", at(&keys.default)),
+        ("client", at(&keys.client)),
+        ("ssl_protocols", at(&keys.ssl_protocols)),
+        ("ocsp", at(&keys.ocsp)),
+    ];
+    for (key, at) in others {
+        let Some(at) = at else { continue };
+        let fault = Fault::new("has no effect with `type: client`").hint("remove it");
+        sink.warning(at, &path.key(key), fault);
+    }
+}
+
+/// What an upstream's `tls` says without `scheme: https` is not left out silently.
+pub(crate) fn refuse_without_https(keys: Option<At<UpstreamTlsKeys>>, path: &Path<'_>, sink: &mut Sink) {
+    if let Some(keys) = keys {
+        let fault =
+            Fault::new("nodes are talked to without TLS").hint("write `scheme: https` or `tls`, or remove the key");
+        sink.error(keys.at, path, fault);
+    }
+}

@@ -1,0 +1,150 @@
+//! What stream routes mean: which connections go where, and whether any listener brings such.
+
+use super::shared::{Identified, Place, Shared, dangling, insert};
+use crate::keys::gateway::Gateway;
+use crate::keys::resources::{Resource, Scheme};
+use crate::keys::stream_routes::StreamRouteKeys;
+use crate::model::{Protocol, StreamRoute};
+use crate::schema::kind::At;
+use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+impl Shared {
+    /// All enabled stream routes, in the order of the file.
+    pub(crate) fn stream_routes(
+        &mut self,
+        entries: Vec<Resource<StreamRouteKeys>>,
+        gateway: &Gateway,
+        sink: &mut Sink,
+    ) -> Vec<Arc<StreamRoute>> {
+        let list = Path::Root.key("stream_routes");
+        let (mut ids, mut routes) = (HashMap::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
+        for Resource { index, at, keys } in entries {
+            let path = list.index(index);
+            let id = keys.id.clone().unwrap_or_else(|| At { at, value: (index + 1).to_string() });
+            insert(&mut ids, id.clone(), Identified { line: at.line, value: () }, &path, sink);
+            let (is_enabled, sni_at) = (keys.status, keys.sni.as_ref().map(|sni| sni.at));
+            let Some(route) = self.stream_route(keys, id.value, at, &path, sink) else { continue };
+            let protocol = self.upstreams[route.upstream].protocol;
+            match sni_at {
+                Some(sni_at) if protocol == Protocol::Udp => {
+                    let fault =
+                        Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
+                    sink.error(sni_at, &path.key("sni"), fault);
+                }
+                _ if is_enabled => check_reach(&route, protocol, gateway, at, &path, sink),
+                _ => {}
+            }
+            if is_enabled {
+                routes.push(Arc::new(route));
+            }
+        }
+        routes
+    }
+
+    fn stream_route(
+        &mut self,
+        mut keys: StreamRouteKeys,
+        id: String,
+        at: Position,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<StreamRoute> {
+        if let Some(inline) = &mut keys.upstream
+            && inline.value.scheme.at == Position::NOWHERE
+        {
+            inline.value.scheme.value = Scheme::Tcp;
+        }
+        let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
+            (Some(inline), ..) => (inline.at, "upstream"),
+            (None, Some(id), _) => (id.at, "upstream_id"),
+            (None, None, Some(id)) => (id.at, "service_id"),
+            (None, None, None) => (at, "upstream"),
+        };
+        let key = format!("stream_routes/{id}");
+        let mut place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
+        if let Some(id) = &keys.service_id {
+            match self.services.get(&id.value) {
+                None => {
+                    dangling(id, "service", &self.services, &path.key("service_id"), sink);
+                    return None;
+                }
+                Some(service) if matches!(place, Place::Absent) => place = service.value.upstream.clone(),
+                Some(_) => {}
+            }
+            if matches!(place, Place::Absent) {
+                let fault = Fault::new("neither the stream route nor its service has an upstream");
+                sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
+            }
+        }
+        let upstream = match place {
+            // A switched-off route's too: it is in nobody's way.
+            Place::Own(own) => self.add(own),
+            Place::Index(index) => index,
+            Place::Absent | Place::Wrong => return None,
+        };
+        if self.upstreams[upstream].protocol == Protocol::Http {
+            let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
+            let fault = fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream");
+            sink.error(place_at.0, &path.key(place_at.1), fault);
+            return None;
+        }
+        let StreamRouteKeys { remote_addr, server_addr, server_port, sni, timeout, on_change, service_id, .. } = keys;
+        let (sni, service_id) = (sni.map(|sni| sni.value), service_id.map(|id| id.value));
+        Some(StreamRoute { id, sni, remote_addr, server_addr, server_port, upstream, service_id, timeout, on_change })
+    }
+}
+
+/// Warns of a route that no listener can bring a connection to.
+fn check_reach(
+    route: &StreamRoute,
+    protocol: Protocol,
+    gateway: &Gateway,
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let holds = |address: SocketAddr| {
+        route.server_port.is_none_or(|port| port == address.port() || address.port() == 0)
+            && route.server_addr.is_none_or(|net| address.ip().is_unspecified() || net.contains(&address.ip()))
+    };
+    // Of a datagram to all addresses it is not known which of them it was sent to.
+    let is_told = |address: SocketAddr| route.server_addr.is_none_or(|net| net.contains(&address.ip()));
+    let (what, is_there, has_names) = match protocol {
+        Protocol::Udp => {
+            let mut all = gateway.stream_proxy.udp.iter().map(|listener| listener.address);
+            ("udp", all.any(|address| holds(address) && is_told(address)), true)
+        }
+        Protocol::Http | Protocol::Tcp => {
+            // What a PROXY header says of our own address does not count.
+            let listeners = || gateway.stream_proxy.tcp.iter().filter(|listener| holds(listener.address));
+            let has_names = listeners().any(|listener| listener.tls || listener.tls_passthrough);
+            ("tcp", listeners().next().is_some(), has_names)
+        }
+    };
+    if !is_there {
+        let which = match (route.server_addr, route.server_port) {
+            (None, None) => "",
+            _ => " of its server_addr and server_port",
+        };
+        let fault = Fault::new(format!("it takes no connection: no listener{which} is in gateway.stream_proxy.{what}"));
+        let is_wide = protocol == Protocol::Udp
+            && gateway.stream_proxy.udp.iter().any(|listener| holds(listener.address) && !is_told(listener.address));
+        let hint = match is_wide {
+            true => {
+                "a UDP listener on all addresses does not know which one a datagram was sent to; give it the address itself"
+            }
+            false => "add one there, or `status: 0` here",
+        };
+        sink.warning(at, path, fault.hint(hint));
+    } else if route.sni.is_some() && !has_names {
+        let fault = Fault::new("it takes no connection: no listener learns the name that clients ask for");
+        sink.warning(
+            at,
+            &path.key("sni"),
+            fault.hint("write `tls` or `tls_passthrough` in one of gateway.stream_proxy.tcp"),
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! What the keys of an upstream say together where its nodes are spoken to in something else than HTTP.
+
+use crate::keys::resources::{Scheme, UpstreamKeys};
+use crate::model::{Balance, CheckType, Protocol, ProxyProtocol};
+use crate::schema::kind::At;
+use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_route::Variable;
+
+impl Scheme {
+    pub(crate) fn protocol(self) -> Protocol {
+        match self {
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => Protocol::Http,
+            Scheme::Tcp | Scheme::Tls => Protocol::Tcp,
+            Scheme::Udp => Protocol::Udp,
+        }
+    }
+}
+
+/// Reports keys that do not go with the scheme.
+pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path: &Path<'_>, sink: &mut Sink) {
+    let protocol = keys.scheme.value.protocol();
+    check_proxy_protocol(keys.proxy_protocol.as_ref(), protocol, path, sink);
+    if protocol == Protocol::Http {
+        return;
+    }
+    if keys.http2.value {
+        let fault = Fault::new("HTTP/2 is not spoken with `scheme: tcp`, `tls` or `udp`").hint("remove the key");
+        sink.error(keys.http2.at, &path.key("http2"), fault);
+    }
+    let host = keys.upstream_host.as_ref().map(|host| host.at);
+    let pass_host = Some(keys.pass_host.at).filter(|at| *at != Position::NOWHERE);
+    for (key, at) in [("pass_host", pass_host), ("upstream_host", host)] {
+        if let Some(at) = at {
+            let fault = Fault::new("has no effect where no HTTP is spoken").hint("remove it");
+            sink.warning(at, &path.key(key), fault);
+        }
+    }
+    if keys.limits.value.queue > 0 {
+        let limits = path.key("limits");
+        let fault = Fault::new("has no effect where no HTTP is spoken: nobody waits").hint("remove it");
+        sink.warning(keys.limits.at, &limits.key("queue"), fault);
+    }
+    if let Balance::ConsistentHash(variable) = balance
+        && !is_of_connection(variable)
+        && let Some(key) = &keys.key
+    {
+        let fault = Fault::new("is known of requests only");
+        let fault = fault.hint("hash remote_addr, remote_port, server_addr, server_port or ssl_server_name");
+        sink.error(key.at, &path.key("key"), fault);
+    }
+    check_checks(keys, protocol, path, sink);
+    // Whatever it says, there is no status that could be counted; its default is for HTTP.
+    if let Some(passive) = keys.checks.as_mut().and_then(|checks| checks.value.passive.as_mut()) {
+        passive.r#type = CheckType::Tcp;
+    }
+}
+
+fn check_proxy_protocol(
+    written: Option<&At<Option<ProxyProtocol>>>,
+    protocol: Protocol,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let Some(At { at, value: Some(_) }) = written else { return };
+    let fault = match protocol {
+        Protocol::Tcp => return,
+        Protocol::Http => Fault::new(
+            "a connection kept to a node of HTTP carries requests of many clients, and a header at its beginning names one",
+        )
+        .hint("remove the key: such nodes are told of the client by X-Forwarded-For"),
+        Protocol::Udp => Fault::new("the header is for TCP; it is not written to UDP nodes").hint("remove the key"),
+    };
+    sink.error(*at, &path.key("proxy_protocol"), fault);
+}
+
+/// Active checks with HTTP, and those of UDP nodes, need a port that answers them.
+fn check_checks(keys: &UpstreamKeys, protocol: Protocol, path: &Path<'_>, sink: &mut Sink) {
+    let Some(At { at, value: checks }) = &keys.checks else { return };
+    let Some(active) = checks.active.as_ref().filter(|active| active.port.is_none()) else { return };
+    let path = path.key("checks");
+    let path = path.key("active");
+    if protocol == Protocol::Udp {
+        let fault = Fault::new("UDP nodes are checked over TCP, at a port of their own");
+        sink.error(*at, &path.key("port"), fault.hint("name the port that answers checks"));
+    } else if active.r#type != CheckType::Tcp {
+        let fault = Fault::new("checks speak HTTP, and this upstream's nodes something else");
+        sink.error(*at, &path.key("type"), fault.hint("write `type: tcp`, or name the `port` that speaks HTTP"));
+    }
+}
+
+/// Whether it is known of a connection without a request.
+fn is_of_connection(variable: &Variable) -> bool {
+    matches!(
+        variable,
+        Variable::RemoteAddr
+            | Variable::RemotePort
+            | Variable::PeerAddr
+            | Variable::ServerAddr
+            | Variable::ServerPort
+            | Variable::ServerProtocol
+            | Variable::SslServerName
+            | Variable::Ssl(_)
+    )
+}

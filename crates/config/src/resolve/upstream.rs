@@ -1,0 +1,143 @@
+//! What an upstream's keys mean, by themselves and with each other.
+
+use super::checks::{checks, limits};
+use super::ssls::{Ssls, refuse_without_https};
+use super::stream_upstreams::check_stream_keys;
+use crate::keys::matching::parse_variable;
+use crate::keys::nodes::NodeEntry;
+use crate::keys::resources::{HashOn, HostChoice, Scheme, TimeoutKeys, Type, UpstreamKeys};
+use crate::model::{Balance, Node, PassHost, Upstream, UpstreamTimeouts};
+use crate::schema::kind::At;
+use crate::text::diagnostic::{Fault, Path, Sink};
+use std::collections::HashMap;
+use std::time::Duration;
+use stillgate_route::Variable;
+
+/// `timeout` where neither route nor upstream say otherwise; APISIX's default.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);
+/// The port of a node that names none, with `scheme: http`.
+const HTTP_PORT: u16 = 80;
+/// And with `scheme: https`.
+const HTTPS_PORT: u16 = 443;
+
+pub(super) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
+    let bound = UPSTREAM_TIMEOUT;
+    let defaults = UpstreamTimeouts { connect: bound, send: bound, read: bound, per_try: None };
+    let balance = match keys.r#type {
+        Type::RoundRobin => Balance::RoundRobin,
+        Type::LeastConn => Balance::LeastConn,
+        Type::Ewma => Balance::Ewma,
+        Type::ConsistentHash => Balance::ConsistentHash(hashed(keys.hash_on.clone(), keys.key.clone(), path, sink)),
+    };
+    if keys.r#type != Type::ConsistentHash
+        && let Some(key) = &keys.key
+    {
+        let fault = Fault::new("has no effect without `type: chash`");
+        sink.warning(key.at, &path.key("key"), fault.hint("remove it"));
+    }
+    check_stream_keys(&mut keys, &balance, path, sink);
+    let grpc = matches!(keys.scheme.value, Scheme::Grpc | Scheme::Grpcs);
+    let http2 = keys.http2.value || grpc;
+    let tls_path = path.key("tls");
+    let port = match keys.scheme.value {
+        Scheme::Http | Scheme::Grpc => Some(HTTP_PORT),
+        Scheme::Https | Scheme::Grpcs => Some(HTTPS_PORT),
+        Scheme::Tcp | Scheme::Tls | Scheme::Udp => None,
+    };
+    let tls = match keys.scheme.value {
+        Scheme::Https | Scheme::Grpcs | Scheme::Tls => Some(ssls.upstream(keys.tls, &tls_path, sink)),
+        Scheme::Http | Scheme::Grpc | Scheme::Tcp | Scheme::Udp => {
+            refuse_without_https(keys.tls, &tls_path, sink);
+            None
+        }
+    };
+    Upstream {
+        key: key.to_owned(),
+        nodes: keys.nodes.map_or(Vec::new(), |n| nodes(n, port, &path.key("nodes"), sink)),
+        retries: keys.retries,
+        retry_timeout: keys.retry_timeout,
+        retry_budget: keys.retry_budget,
+        limits: limits(keys.limits, path, sink),
+        checks: checks(keys.checks, &balance, tls.as_ref(), http2, path, sink),
+        timeout: timeouts(keys.timeout, defaults),
+        pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
+        keepalive: keys.keepalive_pool,
+        balance,
+        protocol: keys.scheme.value.protocol(),
+        proxy_protocol: keys.proxy_protocol.and_then(|version| version.value),
+        http2,
+        grpc,
+        tls,
+    }
+}
+
+pub(super) fn timeouts(keys: TimeoutKeys, otherwise: UpstreamTimeouts) -> UpstreamTimeouts {
+    UpstreamTimeouts {
+        connect: keys.connect.unwrap_or(otherwise.connect),
+        send: keys.send.unwrap_or(otherwise.send),
+        read: keys.read.unwrap_or(otherwise.read),
+        per_try: keys.per_try.or(otherwise.per_try),
+    }
+}
+
+/// The variable that `hash_on` and `key` name.
+fn hashed(on: At<HashOn>, key: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> Variable {
+    let Some(key) = key else {
+        if on.value != HashOn::Vars {
+            let fault = Fault::new("needs the key \"key\"").hint("name the header or cookie to hash");
+            sink.error(on.at, &path.key("hash_on"), fault);
+        }
+        return Variable::RemoteAddr;
+    };
+    let name = match on.value {
+        HashOn::Vars => key.value.strip_prefix('$').unwrap_or(&key.value).to_owned(),
+        HashOn::Header => format!("http_{}", key.value.to_ascii_lowercase().replace('-', "_")),
+        HashOn::Cookie => format!("cookie_{}", key.value),
+    };
+    parse_variable(&name).unwrap_or_else(|fault| {
+        sink.error(key.at, &path.key("key"), fault);
+        Variable::RemoteAddr
+    })
+}
+
+fn nodes(entries: At<Vec<NodeEntry>>, scheme_port: Option<u16>, path: &Path<'_>, sink: &mut Sink) -> Vec<Node> {
+    let mut nodes = Vec::with_capacity(entries.value.len());
+    let mut lines = HashMap::with_capacity(entries.value.len());
+    for entry in entries.value {
+        let NodeEntry { at, host, port, weight, priority } = entry;
+        let Some(port) = port.or(scheme_port) else {
+            let fault = Fault::new("the node has no port, and its upstream's scheme has none of its own");
+            sink.error(at, path, fault.hint("write it as \"HOST:PORT\""));
+            continue;
+        };
+        let node = Node { host, port, weight, priority };
+        if let Some(first) = lines.insert((node.host.clone(), node.port), at.line) {
+            let fault = Fault::new(format!("this node is here twice, first in line {first}"));
+            sink.error(at, path, fault.hint("keep one of them"));
+        }
+        nodes.push(node);
+    }
+    if nodes.iter().all(|node| node.weight == 0) {
+        sink.warning(entries.at, path, "no node can be chosen; every request is answered 503");
+    }
+    nodes
+}
+
+fn pass_host(choice: At<HostChoice>, upstream_host: Option<At<String>>, path: &Path<'_>, sink: &mut Sink) -> PassHost {
+    match (choice.value, upstream_host) {
+        (HostChoice::Rewrite, Some(host)) => return PassHost::Rewrite(host.value),
+        (HostChoice::Rewrite, None) => {
+            let fault = Fault::new("`rewrite` needs the key \"upstream_host\"").hint("add it to the upstream");
+            sink.error(choice.at, &path.key("pass_host"), fault);
+        }
+        (_, Some(host)) => {
+            let fault = Fault::new("has no effect without `pass_host: rewrite`").hint("add that, or remove the key");
+            sink.warning(host.at, &path.key("upstream_host"), fault);
+        }
+        (_, None) => {}
+    }
+    match choice.value {
+        HostChoice::Node => PassHost::Node,
+        HostChoice::Pass | HostChoice::Rewrite => PassHost::Pass,
+    }
+}

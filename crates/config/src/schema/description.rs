@@ -1,0 +1,175 @@
+//! The JSON Schema (draft 2020-12) and the Markdown reference, both written from the tables of keys.
+//!
+//! The schema describes the file as it is written, so every number or word may also be a text with `${ENV}` in it. What
+//! a schema cannot say well (references, keys that exclude one another) is left to `load`.
+
+use crate::schema::object::Object;
+use serde_json::{Map, Value as Json, json};
+
+/// One key of an object.
+pub(crate) struct KeyDescription {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) schema: Json,
+    pub(crate) presence: Presence,
+}
+
+/// Whether a key must be there.
+pub(crate) enum Presence {
+    Required,
+    Optional,
+    /// As YAML would write it; null where it cannot be shown.
+    Default(Json),
+}
+
+/// The schemas of all objects met so far, by name and in order of appearance.
+#[derive(Default)]
+pub(crate) struct Definitions {
+    objects: Vec<(&'static str, Json)>,
+}
+
+impl Definitions {
+    /// A reference to the object's schema.
+    pub(crate) fn object<T: Object>(&mut self) -> Json {
+        // `RouteKeys` is how a route is written; to who writes it, it is a `Route`.
+        let name = T::NAME.trim_end_matches("Keys");
+        if !self.objects.iter().any(|(known, _)| *known == name) {
+            let slot = self.objects.len();
+            self.objects.push((name, Json::Null));
+            self.objects[slot].1 = object_schema::<T>(self);
+        }
+        json!({"$ref": format!("#/$defs/{name}")})
+    }
+}
+
+fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for key in T::describe(definitions) {
+        let mut schema = key.schema;
+        schema["description"] = json!(one_line(key.doc));
+        match key.presence {
+            Presence::Default(default) if !default.is_null() => schema["default"] = default,
+            Presence::Required => required.push(key.name),
+            _ => {}
+        }
+        properties.insert(key.name.to_owned(), schema);
+    }
+    let mut schema = json!({
+        "type": ["object", "null"],
+        "description": one_line(T::DOC),
+        "properties": properties,
+        "additionalProperties": false,
+    });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    let needs = T::NEEDS.iter().map(|keys| {
+        let one = keys.iter().map(|key| json!({"required": [key]}));
+        json!({"anyOf": one.collect::<Vec<_>>()})
+    });
+    if !T::NEEDS.is_empty() {
+        schema["allOf"] = needs.collect();
+    }
+    schema
+}
+
+/// The schema of a key that is known but not built yet.
+pub(crate) fn nothing() -> Json {
+    json!({"enum": [null, false, "", [], {}]})
+}
+
+const ENVIRONMENT: &str = "Environment";
+
+/// The schema, or a text with an environment variable in it.
+pub(crate) fn or_environment(schema: Json) -> Json {
+    json!({"anyOf": [schema, {"$ref": format!("#/$defs/{ENVIRONMENT}")}]})
+}
+
+/// The schema of a file whose root is `T`.
+pub(crate) fn schema_of<T: Object>() -> Json {
+    let mut definitions = Definitions::default();
+    let mut root = object_schema::<T>(&mut definitions);
+    let mut defs: Map<String, Json> = definitions.objects.into_iter().map(|(n, s)| (n.to_owned(), s)).collect();
+    let environment = json!({
+        "type": "string",
+        "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
+        "description": "A text with an environment variable: ${NAME} or ${NAME:-default}.",
+    });
+    defs.insert(ENVIRONMENT.to_owned(), environment);
+    root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    root["title"] = json!("Stillgate configuration");
+    root["$defs"] = Json::Object(defs);
+    root
+}
+
+/// All keys of a file whose root is `T`, as Markdown tables.
+pub(crate) fn reference_of<T: Object>() -> String {
+    let mut definitions = Definitions::default();
+    let mut out = format!("# Configuration\n\n{}\n\n", one_line(T::DOC));
+    write_table(&mut out, &object_schema::<T>(&mut definitions));
+    for (name, schema) in &definitions.objects {
+        let doc = schema["description"].as_str().unwrap_or_default();
+        out.push_str(&format!("\n## {name}\n\n{doc}\n\n"));
+        write_table(&mut out, schema);
+    }
+    out
+}
+
+fn write_table(out: &mut String, schema: &Json) {
+    out.push_str("| key | value | default | meaning |\n|---|---|---|---|\n");
+    let required = schema["required"].as_array().cloned().unwrap_or_default();
+    let mut unbuilt = Vec::new();
+    for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+        if property["enum"] == nothing()["enum"] {
+            unbuilt.push(format!("`{key}`"));
+            continue;
+        }
+        let default = match property.get("default") {
+            Some(Json::String(text)) => format!("`{text}`"),
+            Some(default) => format!("`{default}`"),
+            None if required.iter().any(|r| r == key) => "required".to_owned(),
+            None => String::new(),
+        };
+        let meaning = property["description"].as_str().unwrap_or_default();
+        let row = [format!("`{key}`"), value_words(property), default, meaning.to_owned()];
+        let row = row.map(|cell| cell.replace('|', "\\|"));
+        out.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
+    if !unbuilt.is_empty() {
+        out.push_str(&format!("\nKnown but not built yet, so refused unless empty: {}.\n", unbuilt.join(", ")));
+    }
+}
+
+/// What a value may be, in a few words.
+fn value_words(schema: &Json) -> String {
+    if let Some(title) = schema["title"].as_str() {
+        return title.to_owned();
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        let word = |w: &Json| format!("`{}`", w.as_str().map_or_else(|| w.to_string(), str::to_owned));
+        return words.iter().map(word).collect::<Vec<_>>().join(", ");
+    }
+    if let Some(name) = schema["$ref"].as_str().and_then(|r| r.strip_prefix("#/$defs/")) {
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    if let Some(schemas) = schema["anyOf"].as_array() {
+        let environment = format!("#/$defs/{ENVIRONMENT}");
+        let words = schemas.iter().filter(|s| s["$ref"] != json!(environment)).map(value_words);
+        return words.collect::<Vec<_>>().join(" or ");
+    }
+    // Where there are several types, the first says most.
+    match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
+        Some("array") if schema["items"].is_object() => format!("list of {}", value_words(&schema["items"])),
+        Some("array") => "list".to_owned(),
+        Some("integer") => format!("{} to {}", schema["minimum"], schema["maximum"]),
+        Some("boolean") => "`true`, `false`".to_owned(),
+        Some("object") => "map".to_owned(),
+        _ => "text".to_owned(),
+    }
+}
+
+/// Doc comment lines as one paragraph, without rustdoc's link brackets.
+fn one_line(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,363 @@
+//! What kinds of values a key can have: how each is read, described in the schema and shown as a default.
+//!
+//! A kind is a small value such as `int(1, 256)` or `list(HOST)`; the tables of keys are written with them. Checks that
+//! need more than one value (references, keys that exclude one another) are in `resolve`.
+
+use crate::schema::description::{Definitions, or_environment};
+use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::text::scalar::Meaning;
+use crate::text::tree::{Node, Value};
+use serde_json::{Value as Json, json};
+use std::marker::PhantomData;
+
+/// One kind of value.
+pub(crate) trait Kind {
+    /// What it is read into.
+    type Out;
+
+    /// `None`: not such a value; the sink knows why.
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Self::Out>;
+
+    /// Its JSON Schema.
+    fn schema(&self, definitions: &mut Definitions) -> Json;
+
+    /// How a default is written in YAML; null where there is nothing to show.
+    fn show(&self, _value: &Self::Out) -> Json {
+        Json::Null
+    }
+}
+
+/// Reads a value, unless it has been reported as broken already.
+pub(crate) fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
+    match node.value {
+        Value::Refused => None,
+        _ => kind.read(node, path, sink),
+    }
+}
+
+/// The schema of a kind, told what it is read into: the key's type settles that of an `Int`.
+pub(crate) fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Json {
+    kind.schema(definitions)
+}
+
+/// Reports that something else was expected.
+pub(crate) fn expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
+    sink.error(node.at, path, format!("expected {what}, found {}", node.found()));
+}
+
+/// `true` or `false`.
+pub(crate) struct Flag;
+
+impl Kind for Flag {
+    type Out = bool;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<bool> {
+        if let Value::Scalar(scalar) = &node.value
+            && let Meaning::Bool(value) = scalar.meaning()
+        {
+            return Some(value);
+        }
+        expected("true or false", node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        or_environment(json!({"type": "boolean"}))
+    }
+
+    fn show(&self, value: &bool) -> Json {
+        json!(value)
+    }
+}
+
+/// A whole number within bounds.
+pub(crate) struct Int<T> {
+    min: i64,
+    max: i64,
+    out: PhantomData<T>,
+}
+
+pub(crate) const fn int<T>(min: i64, max: i64) -> Int<T> {
+    Int { min, max, out: PhantomData }
+}
+
+impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
+    type Out = T;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        if let Value::Scalar(scalar) = &node.value
+            && let Meaning::Int(number) = scalar.meaning()
+            && (self.min..=self.max).contains(&number)
+            && let Ok(number) = T::try_from(number)
+        {
+            return Some(number);
+        }
+        expected(&format!("a whole number from {} to {}", self.min, self.max), node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        or_environment(json!({"type": "integer", "minimum": self.min, "maximum": self.max}))
+    }
+
+    fn show(&self, value: &T) -> Json {
+        (*value).try_into().map_or(Json::Null, |n| json!(n))
+    }
+}
+
+/// A text that is parsed into something.
+pub(crate) struct Text<T> {
+    what: &'static str,
+    parse: fn(&str) -> Result<T, Fault>,
+    show: fn(&T) -> Json,
+    pattern: Option<&'static str>,
+    numbers: bool,
+}
+
+/// `what` with its article: `an IP address`.
+pub(crate) const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
+    Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false }
+}
+
+impl<T> Text<T> {
+    /// A regular expression for the schema that all valid texts match.
+    pub(crate) const fn pattern(mut self, pattern: &'static str) -> Text<T> {
+        self.pattern = Some(pattern);
+        self
+    }
+
+    /// A bare whole number is taken as its digits.
+    pub(crate) const fn or_number(mut self) -> Text<T> {
+        self.numbers = true;
+        self
+    }
+}
+
+impl Text<String> {
+    /// The text can be shown as a default.
+    pub(crate) const fn shown(mut self) -> Text<String> {
+        self.show = |text| json!(text);
+        self
+    }
+}
+
+/// Any text, as it is.
+pub(crate) const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
+
+impl<T> Kind for Text<T> {
+    type Out = T;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        let Value::Scalar(scalar) = &node.value else {
+            expected(self.what, node, path, sink);
+            return None;
+        };
+        let text = match (scalar.as_text(), scalar.meaning()) {
+            (Some(text), _) => text,
+            (None, Meaning::Int(_)) if self.numbers => &scalar.text,
+            (None, Meaning::Null) => {
+                expected(self.what, node, path, sink);
+                return None;
+            }
+            (None, _) => {
+                let fault = Fault::new(format!("expected {}, found {}", self.what, node.found()));
+                sink.error(node.at, path, fault.hint(format!("write it in quotes: \"{}\"", shortened(&scalar.text))));
+                return None;
+            }
+        };
+        match (self.parse)(text) {
+            Ok(value) => Some(value),
+            Err(fault) => {
+                sink.error(node.at, path, fault);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        let mut schema = match self.numbers {
+            true => json!({"type": ["string", "integer"]}),
+            false => json!({"type": "string"}),
+        };
+        match self.pattern {
+            None => schema,
+            Some(pattern) => {
+                schema["pattern"] = json!(pattern);
+                or_environment(schema)
+            }
+        }
+    }
+
+    fn show(&self, value: &T) -> Json {
+        (self.show)(value)
+    }
+}
+
+/// One word of a fixed list.
+pub(crate) struct Choice<T: 'static> {
+    pub(crate) words: &'static [(&'static str, T)],
+    /// Words that are understood but cannot be served yet.
+    pub(crate) unbuilt: &'static [&'static str],
+}
+
+impl<T: Copy + PartialEq> Kind for Choice<T> {
+    type Out = T;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        let words = || self.words.iter().map(|(word, _)| *word);
+        let Value::Scalar(scalar) = &node.value else {
+            expected(&alternatives(words()), node, path, sink);
+            return None;
+        };
+        if let Some((_, value)) = self.words.iter().find(|(word, _)| **word == *scalar.text) {
+            return Some(*value);
+        }
+        if let Some(word) = self.unbuilt.iter().find(|word| ***word == *scalar.text) {
+            let fault = Fault::new(format!("{word:?} is not built yet"));
+            sink.error(node.at, path, fault.hint(format!("write {}", alternatives(words()))));
+            return None;
+        }
+        let fault = Fault::new(format!("expected {}, found {}", alternatives(words()), node.found()));
+        let fault = sink.guess(fault, &scalar.text, words());
+        sink.error(node.at, path, fault);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        // `status: 1` is a word to us and a number to YAML.
+        let words = self.words.iter().map(|(word, _)| word.parse::<i64>().map_or(json!(word), |n| json!(n)));
+        or_environment(json!({"enum": words.collect::<Vec<_>>()}))
+    }
+
+    fn show(&self, value: &T) -> Json {
+        let word = self.words.iter().find(|(_, v)| v == value).map(|(word, _)| *word);
+        word.map_or(Json::Null, |word| word.parse::<i64>().map_or(json!(word), |n| json!(n)))
+    }
+}
+
+/// `a, b or c`.
+pub(crate) fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<&str> = words.collect();
+    match words.split_last() {
+        None => String::new(),
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// A list of values of one kind. What cannot be read is left out, having been reported.
+pub(crate) struct List<K> {
+    item: K,
+    min: usize,
+}
+
+pub(crate) const fn list<K>(item: K) -> List<K> {
+    List { item, min: 0 }
+}
+
+/// A list with at least one item.
+pub(crate) const fn some<K>(item: K) -> List<K> {
+    List { item, min: 1 }
+}
+
+impl<K: Kind> Kind for List<K> {
+    type Out = Vec<K::Out>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<K::Out>> {
+        let Value::List(items) = &node.value else {
+            expected("a list", node, path, sink);
+            return None;
+        };
+        if items.len() < self.min {
+            sink.error(node.at, path, Fault::new("an empty list").hint("name at least one, or remove the key"));
+            return None;
+        }
+        let read_item = |(i, item)| read(&self.item, item, &path.index(i), sink);
+        Some(items.iter().enumerate().filter_map(read_item).collect())
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut schema = json!({"type": "array", "items": self.item.schema(definitions)});
+        if self.min > 0 {
+            schema["minItems"] = json!(self.min);
+        }
+        schema
+    }
+
+    fn show(&self, value: &Vec<K::Out>) -> Json {
+        value.iter().map(|v| self.item.show(v)).collect()
+    }
+}
+
+/// A value together with where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct At<T> {
+    pub(crate) at: Position,
+    pub(crate) value: T,
+}
+
+/// A value that stands nowhere, such as a default.
+pub(crate) fn unplaced<T>(value: T) -> At<T> {
+    At { at: Position::NOWHERE, value }
+}
+
+/// A kind whose values remember where they stand.
+pub(crate) struct Located<K>(pub(crate) K);
+
+impl<K: Kind> Kind for Located<K> {
+    type Out = At<K::Out>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<At<K::Out>> {
+        let value = read(&self.0, node, path, sink)?;
+        Some(At { at: node.at, value })
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        self.0.schema(definitions)
+    }
+
+    fn show(&self, value: &At<K::Out>) -> Json {
+        self.0.show(&value.value)
+    }
+}
+
+/// A kind whose values are made into something else, or checked further.
+pub(crate) struct Then<K: Kind, T> {
+    pub(crate) kind: K,
+    pub(crate) make: fn(K::Out, &Node, &Path<'_>, &mut Sink) -> Option<T>,
+}
+
+impl<K: Kind, T> Kind for Then<K, T> {
+    type Out = T;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        let value = read(&self.kind, node, path, sink)?;
+        (self.make)(value, node, path, sink)
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        self.kind.schema(definitions)
+    }
+}
+
+/// Names and texts that mean nothing to the gateway; APISIX's `labels`.
+pub(crate) struct Labels;
+
+impl Kind for Labels {
+    type Out = ();
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<()> {
+        let Value::Map(entries) = &node.value else {
+            expected("a map of names and texts", node, path, sink);
+            return None;
+        };
+        for entry in entries.iter() {
+            read(&TEXT, &entry.value, &path.key(&entry.key), sink);
+        }
+        Some(())
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "object", "additionalProperties": {"type": "string"}})
+    }
+}

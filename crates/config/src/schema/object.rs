@@ -1,0 +1,250 @@
+//! Maps with fixed keys, each defined once.
+//!
+//! `object!` takes a table of keys (documentation, name, type, kind, what happens where it is absent) and makes from it
+//! the struct, the reader with its check for unknown keys, and the description that the schema and the reference are
+//! written from. Rejected: serde's derive, which stops at the first error and knows neither positions nor schemas.
+
+use crate::schema::description::{Definitions, KeyDescription};
+use crate::schema::kind::{Kind, alternatives, expected};
+use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::text::tree::{Entry, Node, Value};
+use serde_json::Value as Json;
+use std::marker::PhantomData;
+
+/// What `object!` makes.
+pub(crate) trait Object: Sized {
+    /// Its name in the schema.
+    const NAME: &'static str;
+
+    /// What it is for.
+    const DOC: &'static str;
+
+    /// Sets of keys of which at least one must be there.
+    const NEEDS: &'static [&'static [&'static str]];
+
+    /// `at`: where the map is, for keys it lacks.
+    fn read_entries(entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Self>;
+
+    /// All its keys, in the order of the table.
+    fn describe(definitions: &mut Definitions) -> Vec<KeyDescription>;
+}
+
+/// The kind of an object.
+pub(crate) struct Map<T>(PhantomData<T>);
+
+pub(crate) const fn map<T: Object>() -> Map<T> {
+    Map(PhantomData)
+}
+
+impl<T: Object> Kind for Map<T> {
+    type Out = T;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+        match &node.value {
+            Value::Map(entries) => T::read_entries(entries, node.at, path, sink),
+            // A key with nothing behind it, all of it commented out perhaps, is an empty map.
+            _ if node.is_null() => T::read_entries(&[], node.at, path, sink),
+            _ => {
+                expected("a map", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        definitions.object::<T>()
+    }
+}
+
+/// The key's name of a field's: without the `r#` that keywords need.
+pub(crate) const fn key_name(field: &'static str) -> &'static str {
+    match field.as_bytes() {
+        [b'r', b'#', ..] => field.split_at(2).1,
+        _ => field,
+    }
+}
+
+/// Reports a key that the object has no use for.
+pub(crate) fn refuse_key(
+    entry: &Entry,
+    known: &[&'static str],
+    unbuilt: &[(&'static str, &'static str)],
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    let key = &*entry.key;
+    if let Some((_, what)) = unbuilt.iter().find(|(name, _)| *name == key) {
+        if !asks_for_nothing(&entry.value) {
+            let fault = Fault::new(format!("{what} not built yet")).hint("remove the key");
+            sink.error(entry.key_at, path, fault);
+        }
+        return;
+    }
+    let names = known.iter().copied().chain(unbuilt.iter().map(|(name, _)| *name));
+    let fault =
+        Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
+    let fault = sink.guess(fault, key, names);
+    sink.error(entry.key_at, path, fault);
+}
+
+/// Whether a value leaves what it is about switched off.
+fn asks_for_nothing(node: &Node) -> bool {
+    match &node.value {
+        Value::List(items) => items.is_empty(),
+        Value::Map(entries) => entries.is_empty(),
+        Value::Scalar(scalar) => matches!(&*scalar.text, "" | "~" | "null" | "false"),
+        Value::Refused => true,
+    }
+}
+
+/// Reports a key that must be there.
+pub(crate) fn missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
+    sink.error(at, path, Fault::new(format!("the key {key:?} is missing")).hint("add it"));
+}
+
+/// Reports that none of a set of keys is there.
+pub(crate) fn need_any(
+    keys: &[&str],
+    without: &str,
+    entries: &[Entry],
+    at: Position,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) {
+    if !entries.iter().any(|entry| keys.contains(&&*entry.key)) {
+        let hint = format!("add {}", alternatives(keys.iter().copied()));
+        sink.error(at, path, Fault::new(without).hint(hint));
+    }
+}
+
+/// A struct from a table of keys. After each key's kind comes what its absence means:
+///
+/// - `default(VALUE)`: this value;
+/// - `optional`: `None`, and the field is an `Option`;
+/// - `expected`: an error, and the field is an `Option` so that the rest of the object can still be looked at;
+/// - `required`: an error, and there is no object;
+/// - `nested`: the same as an empty map.
+///
+/// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
+/// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
+/// unless empty.
+macro_rules! object {
+    (@field optional $ty:ty) => { Option<$ty> };
+    (@field expected $ty:ty) => { Option<$ty> };
+    (@field $presence:ident $ty:ty) => { $ty };
+
+    (@value optional $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => { $slot.flatten() };
+    (@value default($default:expr) $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {
+        $slot.flatten().unwrap_or_else(|| $default)
+    };
+    (@value expected $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
+        if $slot.is_none() {
+            $crate::schema::object::missing_key($key, $at, $path, $sink);
+        }
+        $slot.flatten()
+    }};
+    (@value required $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
+        if $slot.is_none() {
+            $crate::schema::object::missing_key($key, $at, $path, $sink);
+        }
+        $slot.flatten()?
+    }};
+    (@value nested $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {
+        match $slot {
+            Some(value) => value,
+            None => {
+                let empty = $crate::text::tree::Value::Map(std::rc::Rc::from([]));
+                let node = $crate::text::tree::Node { at: $at, value: empty };
+                $crate::schema::kind::read(&$kind, &node, &$path.key($key), $sink)
+            }
+        }?
+    };
+
+    (@presence default($default:expr) $kind:expr) => {
+        $crate::schema::description::Presence::Default($crate::schema::kind::Kind::show(&$kind, &$default))
+    };
+    (@presence expected $kind:expr) => { $crate::schema::description::Presence::Required };
+    (@presence required $kind:expr) => { $crate::schema::description::Presence::Required };
+    (@presence $presence:ident $kind:expr) => { $crate::schema::description::Presence::Optional };
+
+    (
+        $(#[doc = $doc:literal])+
+        $vis:vis struct $name:ident $(: $($derive:ident),+)? {
+            $(
+                $(#[doc = $key_doc:literal])+
+                $key:ident: $ty:ty = $kind:expr => $presence:ident $(($default:expr))?;
+            )*
+            $(any_of { $($without:literal: $($one:ident)|+;)+ })?
+            $(unbuilt { $($unbuilt:ident: $what:literal;)* })?
+        }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, PartialEq, $($($derive),+)?)]
+        $vis struct $name {
+            $($(#[doc = $key_doc])+ $vis $key: object!(@field $presence $ty),)*
+        }
+
+        impl $crate::schema::object::Object for $name {
+            const NAME: &'static str = stringify!($name);
+            const DOC: &'static str = concat!($($doc, "\n"),+);
+            const NEEDS: &'static [&'static [&'static str]] =
+                &[$($(&[$($crate::schema::object::key_name(stringify!($one))),+]),+)?];
+
+            // `at` is for keys that must be there; not every object has such.
+            #[allow(unused_variables)]
+            fn read_entries(
+                entries: &[$crate::text::tree::Entry],
+                at: $crate::text::diagnostic::Position,
+                path: &$crate::text::diagnostic::Path<'_>,
+                sink: &mut $crate::text::diagnostic::Sink,
+            ) -> Option<Self> {
+                use $crate::schema::object::key_name;
+                // Outer `None`: absent. Inner `None`: there, but not readable, which has been reported.
+                $(let mut $key: Option<Option<$ty>> = None;)*
+                for entry in entries {
+                    let path = path.key(&entry.key);
+                    $(
+                        if &*entry.key == const { key_name(stringify!($key)) } {
+                            $key = Some($crate::schema::kind::read(&$kind, &entry.value, &path, sink));
+                            continue;
+                        }
+                    )*
+                    $crate::schema::object::refuse_key(
+                        entry,
+                        &[$(const { key_name(stringify!($key)) }),*],
+                        &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
+                        &path,
+                        sink,
+                    );
+                }
+                $($($crate::schema::object::need_any(&[$(key_name(stringify!($one))),+], $without, entries, at, path, sink);)+)?
+                $(let $key = object!(
+                    @value $presence $(($default))? $key const { key_name(stringify!($key)) }, $kind, at, path, sink
+                );)*
+                Some($name { $($key),* })
+            }
+
+            fn describe(
+                definitions: &mut $crate::schema::description::Definitions,
+            ) -> Vec<$crate::schema::description::KeyDescription> {
+                use $crate::schema::object::key_name;
+                vec![
+                    $($crate::schema::description::KeyDescription {
+                        name: const { key_name(stringify!($key)) },
+                        doc: concat!($($key_doc, "\n"),+),
+                        schema: $crate::schema::kind::schema::<$ty>(&$kind, definitions),
+                        presence: object!(@presence $presence $(($default))? $kind),
+                    },)*
+                    $($($crate::schema::description::KeyDescription {
+                        name: const { key_name(stringify!($unbuilt)) },
+                        doc: concat!($what, " not built yet; only an empty value is accepted."),
+                        schema: $crate::schema::description::nothing(),
+                        presence: $crate::schema::description::Presence::Optional,
+                    },)*)?
+                ]
+            }
+        }
+    };
+}
+
+pub(crate) use object;

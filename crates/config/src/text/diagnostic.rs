@@ -1,0 +1,296 @@
+//! What is wrong with a configuration file, and where.
+//!
+//! All findings of a file are gathered, sorted by position and bounded in number, so that the same file always gives
+//! the same report. How a report reaches a person (colour, JSON) is the caller's business.
+
+use crate::text::nearest::nearest;
+use serde::Serialize;
+use std::fmt;
+
+/// Findings kept per severity; the rest is counted.
+pub const DIAGNOSTICS_MAX: usize = 100;
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// Whether the file can be used in spite of it.
+    pub severity: Severity,
+    /// The key concerned, as `routes[3].uri`; empty for the file as a whole.
+    pub path: String,
+    /// From 1; 0 where the finding has no place in the text.
+    pub line: u32,
+    /// From 1, in characters; 0 where the finding has no place in the text.
+    pub column: u32,
+    /// What is wrong, and what was expected.
+    pub message: String,
+    /// What to write instead.
+    pub hint: Option<String>,
+    /// The line in question and carets below it, where the value has a language of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excerpt: Option<String>,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The file is refused.
+    Error,
+    /// The file is used.
+    Warning,
+}
+
+/// Why a file is refused: at least one error, and the warnings beside it, in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Errors {
+    /// The file's name, where there is one.
+    pub file: Option<String>,
+    /// Sorted by position.
+    pub diagnostics: Vec<Diagnostic>,
+    /// How many more there were than [`DIAGNOSTICS_MAX`].
+    pub omitted: usize,
+}
+
+impl Diagnostic {
+    /// The finding as one line that begins with `file:line:column`, and below it the excerpt, if there is one.
+    pub fn in_file(&self, file: Option<&str>) -> String {
+        match file {
+            Some(file) if self.line == 0 => format!("{file}: {self}"),
+            Some(file) => format!("{file}:{self}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 {
+            write!(f, "{}:{}: ", self.line, self.column)?;
+        }
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        match &self.excerpt {
+            Some(excerpt) => write!(f, "\n{excerpt}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, diagnostic) in self.diagnostics.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            f.write_str(&diagnostic.in_file(self.file.as_deref()))?;
+        }
+        match self.omitted {
+            0 => Ok(()),
+            n => write!(f, "\nand {n} more"),
+        }
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// A place in the text. Lines and columns count from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Position {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+impl Position {
+    /// The file as a whole.
+    pub(crate) const NOWHERE: Position = Position { line: 0, column: 0 };
+}
+
+/// The way from the root to a value. It lives on the stack and is written out only for a finding.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Path<'a> {
+    Root,
+    Key(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl<'a> Path<'a> {
+    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
+        Path::Key(self, key)
+    }
+
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
+            Path::Key(parent, key) => {
+                let bare = key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '<'));
+                match (bare && !key.is_empty(), parent) {
+                    (true, Path::Root) => write!(f, "{}", shortened(key)),
+                    (true, _) => write!(f, "{parent}.{}", shortened(key)),
+                    (false, _) => write!(f, "{parent}[{:?}]", shortened(key)),
+                }
+            }
+        }
+    }
+}
+
+/// A finding before it is known where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    /// See [`Diagnostic::excerpt`].
+    pub(crate) excerpt: Option<String>,
+}
+
+impl Fault {
+    pub(crate) fn new(message: impl Into<String>) -> Fault {
+        Fault { message: message.into(), hint: None, excerpt: None }
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Fault {
+        Fault { hint: Some(hint.into()), ..self }
+    }
+}
+
+impl<T: Into<String>> From<T> for Fault {
+    fn from(message: T) -> Fault {
+        Fault::new(message)
+    }
+}
+
+/// Guesses made for one file; comparing with all known words is what costs most in a file full of errors.
+const GUESSES_MAX: usize = 2 * DIAGNOSTICS_MAX;
+
+/// Gathers findings.
+#[derive(Debug, Default)]
+pub(crate) struct Sink {
+    errors: Bounded,
+    warnings: Bounded,
+    guesses: usize,
+}
+
+impl Sink {
+    /// The fault with a guess at what was meant, if there is one.
+    pub(crate) fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
+        self.guesses += 1;
+        match self.guesses <= GUESSES_MAX {
+            true => match nearest(word, known) {
+                Some(known) => fault.hint(format!("did you mean {known:?}?")),
+                None => fault,
+            },
+            false => fault,
+        }
+    }
+
+    pub(crate) fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
+        self.errors.push(diagnostic(Severity::Error, at, path, fault.into()));
+    }
+
+    pub(crate) fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
+        self.warnings.push(diagnostic(Severity::Warning, at, path, fault.into()));
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        !self.errors.kept.is_empty()
+    }
+
+    /// How many warnings there are by now.
+    pub(crate) fn warnings(&self) -> usize {
+        self.warnings.kept.len() + self.warnings.omitted
+    }
+
+    /// The warnings of a file that has no errors, with a last one that says how many were left out.
+    pub(crate) fn into_warnings(mut self) -> Vec<Diagnostic> {
+        self.warnings.settle();
+        if self.warnings.omitted > 0 {
+            let more = format!("and {} more warnings", self.warnings.omitted);
+            let last = diagnostic(Severity::Warning, Position::NOWHERE, &Path::Root, more.into());
+            self.warnings.kept.push(last);
+        }
+        self.warnings.kept
+    }
+
+    /// Everything that was found.
+    pub(crate) fn into_errors(mut self) -> Errors {
+        self.errors.settle();
+        self.warnings.settle();
+        let omitted = self.errors.omitted + self.warnings.omitted;
+        let mut diagnostics = self.errors.kept;
+        diagnostics.append(&mut self.warnings.kept);
+        diagnostics.sort_by_key(|d| (d.line, d.column));
+        Errors { file: None, diagnostics, omitted }
+    }
+}
+
+fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {
+    Diagnostic {
+        severity,
+        path: path.to_string(),
+        line: at.line,
+        column: at.column,
+        message: one_line(fault.message),
+        hint: fault.hint.map(one_line),
+        excerpt: fault.excerpt,
+    }
+}
+
+/// A message may quote the file or an environment variable: bounded, and without line breaks or escape sequences.
+fn one_line(message: String) -> String {
+    const MESSAGE_CHARS_MAX: usize = 1000;
+    if message.len() <= MESSAGE_CHARS_MAX && !message.contains(char::is_control) {
+        return message;
+    }
+    shortened_to(&message, MESSAGE_CHARS_MAX)
+}
+
+/// The first [`DIAGNOSTICS_MAX`] findings by position, however many come and in whatever order.
+#[derive(Debug, Default)]
+struct Bounded {
+    kept: Vec<Diagnostic>,
+    omitted: usize,
+}
+
+impl Bounded {
+    fn push(&mut self, diagnostic: Diagnostic) {
+        self.kept.push(diagnostic);
+        if self.kept.len() >= 2 * DIAGNOSTICS_MAX {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        // Stable: findings at one place stay in the order they were made.
+        self.kept.sort_by_key(|d| (d.line, d.column));
+        self.omitted += self.kept.len().saturating_sub(DIAGNOSTICS_MAX);
+        self.kept.truncate(DIAGNOSTICS_MAX);
+    }
+}
+
+/// Text of the file as a message may show it: bounded, on one line.
+pub(crate) fn shortened(text: &str) -> String {
+    const SHOWN_CHARS_MAX: usize = 60;
+    shortened_to(text, SHOWN_CHARS_MAX)
+}
+
+fn shortened_to(text: &str, chars_max: usize) -> String {
+    let mut out: String = text.chars().take(chars_max).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        out.push('…');
+    }
+    out
+}

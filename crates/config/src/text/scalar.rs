@@ -1,0 +1,191 @@
+//! What a scalar's text means by the core schema of YAML 1.2.2, section 10.3.2.
+//!
+//! Numbers beyond 64 bits and floats that are not numbers are kept apart, so that a reader can refuse them by name.
+
+use crate::text::diagnostic::Position;
+use std::rc::Rc;
+
+/// One scalar, with `${ENV}` put in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scalar {
+    pub(crate) text: Rc<str>,
+    pub(crate) style: Style,
+    pub(crate) layout: Layout,
+}
+
+/// Where each character of the text stands in the file, as seen from where the scalar begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// In one line, behind so many characters, each standing for itself.
+    Line(u8),
+    /// A `|` block: each line of the text is one of the file.
+    Literal,
+    /// A `>` block: bytes of the text before each line of the file that is not blank, and the line, the first being 0.
+    Folded(Rc<[(usize, u32)]>),
+    /// With escapes, in several lines, or with `${ENV}` put in.
+    Unknown,
+}
+
+/// How the scalar was written, which decides what its text can mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Bare: may be a number, a boolean or null.
+    Plain,
+    /// Quoted or a block: always text.
+    Quoted,
+    /// With `${ENV}` in it: a number where one is wanted, text where text is wanted. Quotes say no more than that it is
+    /// text where either would do, since in `{…}` and `[…]` a `${ENV}` cannot stand without them.
+    Substituted {
+        /// Whether it was quoted.
+        quoted: bool,
+    },
+}
+
+/// The meaning of a scalar.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Meaning<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// An integer that 64 bits with a sign do not hold.
+    HugeInt,
+    Float(f64),
+    /// `.nan`, `.inf`, or a float too big for 64 bits.
+    NotFinite,
+    Text(&'a str),
+}
+
+impl Scalar {
+    pub(crate) fn meaning(&self) -> Meaning<'_> {
+        match self.style {
+            Style::Quoted => Meaning::Text(&self.text),
+            Style::Plain | Style::Substituted { .. } => meaning(&self.text),
+        }
+    }
+
+    /// Where in the file the byte of the text at `offset` is, if it can be told. `at`: where the scalar begins.
+    pub(crate) fn position(&self, at: Position, offset: usize) -> Option<Position> {
+        let before = self.text.get(..offset)?;
+        let (line, begin) = match &self.layout {
+            Layout::Line(skipped) => {
+                return Some(Position { column: at.column + u32::from(*skipped) + chars(before), ..at });
+            }
+            Layout::Literal => {
+                // Blank lines at the beginning are before the scalar's position, which is its first character.
+                let blank = self.text.len() - self.text.trim_start_matches('\n').len();
+                let lines = before.get(blank..)?.matches('\n').count() as u32;
+                (lines, before.rfind('\n').map_or(0, |at| at + 1))
+            }
+            Layout::Folded(lines) => {
+                let (begin, line) = *lines.iter().rev().find(|(begin, _)| *begin <= offset)?;
+                (line, begin)
+            }
+            Layout::Unknown => return None,
+        };
+        Some(Position { line: at.line + line, column: at.column + chars(&before[begin..]) })
+    }
+
+    /// The text, where text is wanted.
+    pub(crate) fn as_text(&self) -> Option<&str> {
+        match (self.style, self.meaning()) {
+            (Style::Substituted { .. }, _) => Some(&self.text),
+            (_, Meaning::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+fn chars(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
+}
+
+fn meaning(text: &str) -> Meaning<'_> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Meaning::Null,
+        "true" | "True" | "TRUE" => return Meaning::Bool(true),
+        "false" | "False" | "FALSE" => return Meaning::Bool(false),
+        ".nan" | ".NaN" | ".NAN" => return Meaning::NotFinite,
+        _ => {}
+    }
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if matches!(unsigned, ".inf" | ".Inf" | ".INF") {
+        return Meaning::NotFinite;
+    }
+    for (prefix, radix) in [("0x", 16), ("0o", 8)] {
+        if let Some(digits) = text.strip_prefix(prefix)
+            && !digits.is_empty()
+            && digits.chars().all(|c| c.is_digit(radix))
+        {
+            return i64::from_str_radix(digits, radix).map_or(Meaning::HugeInt, Meaning::Int);
+        }
+    }
+    if !unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Meaning::Text(text);
+    }
+    if unsigned.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().map_or(Meaning::HugeInt, Meaning::Int);
+    }
+    if !is_float(unsigned) {
+        return Meaning::Text(text);
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Meaning::Float(number),
+        _ => Meaning::NotFinite,
+    }
+}
+
+/// `( \. [0-9]+ | [0-9]+ ( \. [0-9]* )? ) ( [eE] [-+]? [0-9]+ )?`
+fn is_float(text: &str) -> bool {
+    let (mantissa, exponent) = match text.find(['e', 'E']) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    };
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let exponent_ok = exponent.is_none_or(|e| {
+        let e = e.strip_prefix(['-', '+']).unwrap_or(e);
+        !e.is_empty() && digits(e)
+    });
+    digits(whole) && digits(fraction) && !(whole.is_empty() && fraction.is_empty()) && exponent_ok
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meanings() {
+        for (text, want) in [
+            ("", Meaning::Null),
+            ("~", Meaning::Null),
+            ("True", Meaning::Bool(true)),
+            ("yes", Meaning::Text("yes")),
+            ("0x1F", Meaning::Int(31)),
+            ("0o17", Meaning::Int(15)),
+            ("017", Meaning::Int(17)),
+            ("-12", Meaning::Int(-12)),
+            ("+12", Meaning::Int(12)),
+            ("1_000", Meaning::Text("1_000")),
+            ("99999999999999999999", Meaning::HugeInt),
+            ("0xFFFFFFFFFFFFFFFFFF", Meaning::HugeInt),
+            ("0x", Meaning::Text("0x")),
+            ("1.5", Meaning::Float(1.5)),
+            (".5", Meaning::Float(0.5)),
+            ("5.", Meaning::Float(5.0)),
+            ("1e3", Meaning::Float(1000.0)),
+            ("1e999", Meaning::NotFinite),
+            ("-.inf", Meaning::NotFinite),
+            (".nan", Meaning::NotFinite),
+            ("nan", Meaning::Text("nan")),
+            ("inf", Meaning::Text("inf")),
+            (".", Meaning::Text(".")),
+            ("1.2.3", Meaning::Text("1.2.3")),
+            ("127.0.0.1", Meaning::Text("127.0.0.1")),
+            ("1e", Meaning::Text("1e")),
+            ("-", Meaning::Text("-")),
+            ("10:80", Meaning::Text("10:80")),
+        ] {
+            assert_eq!(meaning(text), want, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! YAML text to a tree that knows where everything stands in the text.
+//!
+//! The tree is built from the event stream of `saphyr-parser`, because only there can depth, aliases and duplicate keys
+//! be bounded while they appear. It knows nothing of the configuration's keys. Merge keys (`<<`, YAML 1.1), tags other
+//! than `!!str`, and second documents are refused.
+
+use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::text::environment::{Lookup, expand};
+use crate::text::layout::Source;
+use crate::text::scalar::{Layout, Meaning, Scalar, Style};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Lists and maps inside one another, aliases included. Readers recurse as deep.
+pub(crate) const DEPTH_MAX: usize = 32;
+/// Bytes of one scalar, before and after `${ENV}`.
+pub(crate) const SCALAR_BYTES_MAX: usize = 64 * 1024;
+/// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
+pub(crate) const NODES_MAX: usize = 4_000_000;
+/// What all aliases of a file may add, in nodes (a long scalar counts once per [`WEIGHT_BYTES`]).
+pub(crate) const ALIASED_NODES_MAX: usize = 1_000_000;
+const WEIGHT_BYTES: usize = 64;
+
+/// One value and where it begins. Lists and maps are shared with their aliases.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) at: Position,
+    pub(crate) value: Value,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Scalar(Scalar),
+    List(Rc<[Node]>),
+    Map(Rc<[Entry]>),
+    /// What stood here has been reported already; nobody needs to complain again.
+    Refused,
+}
+
+/// One key of a map. Keys are unique within it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: Rc<str>,
+    pub(crate) key_at: Position,
+    pub(crate) value: Node,
+}
+
+impl Node {
+    /// What a message says stands here.
+    pub(crate) fn found(&self) -> String {
+        match &self.value {
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
+            Value::Refused => "an invalid value".to_owned(),
+            Value::Scalar(scalar) => match scalar.meaning() {
+                Meaning::Null => "nothing".to_owned(),
+                Meaning::Text(text) => format!("the text {:?}", shortened(text)),
+                Meaning::Bool(_) => scalar.text.to_string(),
+                _ => format!("the number {}", shortened(&scalar.text)),
+            },
+        }
+    }
+
+    /// Keys and values from here down, as [`NODES_MAX`] counts them. Without aliases.
+    pub(crate) fn count(&self) -> usize {
+        match &self.value {
+            Value::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
+            Value::Map(entries) => 1 + entries.iter().map(|entry| 1 + entry.value.count()).sum::<usize>(),
+            Value::Scalar(_) | Value::Refused => 1,
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar(s) if s.meaning() == Meaning::Null)
+    }
+}
+
+/// A whole document.
+pub(crate) struct Tree {
+    pub(crate) root: Node,
+    /// It has no anchors and no tags, so each part of it means the same without the others.
+    pub(crate) is_plain: bool,
+    /// As [`NODES_MAX`] counts them.
+    pub(crate) nodes: usize,
+}
+
+/// The text's one document. `None`, with an error, where there is none or it is no YAML. `lines_before`: above the text.
+pub(crate) fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
+    let (open, anchors) = (Vec::new(), HashMap::new());
+    let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
+    let mut source = Source::new(text);
+    let mut documents = 0;
+    let position = |span| {
+        let at = position(span);
+        Position { line: at.line.saturating_add(lines_before), ..at }
+    };
+    for event in Parser::<StrInput<'_>>::new_from_str(text) {
+        let (event, span) = match event {
+            Ok(event) => event,
+            Err(error) => {
+                let at = position(Span::empty(*error.marker()));
+                builder.sink.error(at, &Path::Root, format!("not valid YAML: {}", error.info()));
+                return None;
+            }
+        };
+        if let Event::DocumentStart(_) = event {
+            documents += 1;
+            if documents > 1 {
+                let fault = Fault::new("a second YAML document begins").hint("keep to one per file");
+                builder.sink.error(position(span), &Path::Root, fault);
+                return None;
+            }
+        }
+        let layout = match &event {
+            Event::Scalar(value, style, ..) => source.layout(value, *style, span),
+            _ => Layout::Unknown,
+        };
+        if !builder.event(event, position(span), layout) {
+            return None;
+        }
+    }
+    match builder.root {
+        Some(root) if !root.is_null() => Some(Tree { root, is_plain: builder.is_plain, nodes: builder.nodes }),
+        // Not taken as "no routes": an editor that truncates before it writes would empty a running gateway.
+        _ => {
+            let fault = Fault::new("the file is empty").hint("write at least `routes: []`");
+            builder.sink.error(Position { line: 1, column: 1 }, &Path::Root, fault);
+            None
+        }
+    }
+}
+
+fn position(span: Span) -> Position {
+    let clamp = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Position { line: clamp(span.start.line()), column: clamp(span.start.col().saturating_add(1)) }
+}
+
+/// A node with what it costs to walk it.
+#[derive(Debug, Clone)]
+struct Weighed {
+    node: Node,
+    weight: usize,
+    /// Lists and maps from here down, this one included.
+    height: usize,
+}
+
+struct Builder<'a> {
+    environment: Lookup<'a>,
+    sink: &'a mut Sink,
+    open: Vec<Collection>,
+    anchors: HashMap<usize, Weighed>,
+    nodes: usize,
+    aliased: usize,
+    root: Option<Node>,
+    is_plain: bool,
+}
+
+/// A list or map whose end has not come yet.
+struct Collection {
+    at: Position,
+    anchor: usize,
+    weight: usize,
+    height: usize,
+    items: Items,
+}
+
+enum Items {
+    List(Vec<Node>),
+    Map {
+        entries: Vec<Entry>,
+        /// Where each key stands; filled from [`INDEXED_KEYS_MIN`] keys on.
+        index: HashMap<Rc<str>, Position>,
+        key: Key,
+    },
+}
+
+/// What the next node of a map is.
+enum Key {
+    /// A key.
+    Awaited,
+    /// The value of this key.
+    Read(Rc<str>, Position),
+    /// The value of a key that was refused, and goes with it.
+    Refused,
+}
+
+/// Below, looking through a map's keys is quicker than hashing them.
+const INDEXED_KEYS_MIN: usize = 16;
+
+impl Builder<'_> {
+    /// Whether to go on.
+    fn event(&mut self, event: Event<'_>, at: Position, layout: Layout) -> bool {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                let value = match self.tagged(tag, at, false) {
+                    true => self.scalar(text, plain, layout, at),
+                    false => Value::Refused,
+                };
+                let weight = match &value {
+                    Value::Scalar(scalar) => 1 + scalar.text.len() / WEIGHT_BYTES,
+                    _ => 1,
+                };
+                let node = Node { at, value };
+                self.finished(anchor, Weighed { node, weight, height: 0 })
+            }
+            Event::Alias(anchor) => self.alias(anchor, at),
+            Event::SequenceStart(anchor, tag) => {
+                self.tagged(tag, at, true);
+                self.begin(at, anchor, Items::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.tagged(tag, at, true);
+                let index = HashMap::new();
+                let items = Items::Map { entries: Vec::new(), index, key: Key::Awaited };
+                self.begin(at, anchor, items)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            _ => true,
+        }
+    }
+
+    /// Reports a tag that means something to YAML but nothing here; `!!str` only does what quotes do.
+    fn tagged(&mut self, tag: Option<Cow<'_, Tag>>, at: Position, collection: bool) -> bool {
+        let Some(tag) = tag else { return true };
+        self.is_plain = false;
+        if !collection && tag.is_yaml_core_schema() && tag.suffix == "str" {
+            return true;
+        }
+        let written = match tag.is_yaml_core_schema() {
+            true => format!("!!{}", tag.suffix),
+            false => tag.to_string(),
+        };
+        let fault = Fault::new(format!("the tag {} is not supported", shortened(&written)));
+        self.fault_at_value(at, fault.hint("remove it"));
+        false
+    }
+
+    fn scalar(&mut self, text: Cow<'_, str>, plain: bool, layout: Layout, at: Position) -> Value {
+        if text.len() > SCALAR_BYTES_MAX {
+            let message = format!("a scalar of {} bytes; at most {SCALAR_BYTES_MAX} are allowed", text.len());
+            self.fault_at_value(at, Fault::new(message));
+            return Value::Refused;
+        }
+        let is_key = matches!(self.open.last(), Some(Collection { items: Items::Map { key: Key::Awaited, .. }, .. }));
+        let expanded = match is_key {
+            true => Ok(None),
+            false => expand(&text, self.environment),
+        };
+        let (text, style, layout) = match (expanded, plain) {
+            (Ok(None), true) => (Rc::from(text), Style::Plain, layout),
+            (Ok(None), false) => (Rc::from(text), Style::Quoted, layout),
+            (Ok(Some(text)), plain) => (Rc::from(text), Style::Substituted { quoted: !plain }, Layout::Unknown),
+            (Err(fault), _) => {
+                self.fault_at_value(at, fault);
+                return Value::Refused;
+            }
+        };
+        Value::Scalar(Scalar { text, style, layout })
+    }
+
+    fn alias(&mut self, anchor: usize, at: Position) -> bool {
+        let Some(target) = self.anchors.get(&anchor).cloned() else {
+            self.fault_at_value(at, Fault::new("an alias inside of what it stands for"));
+            return false;
+        };
+        self.aliased = self.aliased.saturating_add(target.weight);
+        if self.aliased > ALIASED_NODES_MAX {
+            let fault = Fault::new(format!("aliases add more than {ALIASED_NODES_MAX} nodes to the file"));
+            self.fault_at_value(at, fault.hint("write the values out"));
+            return false;
+        }
+        self.finished(0, target)
+    }
+
+    fn begin(&mut self, at: Position, anchor: usize, items: Items) -> bool {
+        self.open.push(Collection { at, anchor, weight: 1, height: 1, items });
+        self.depth_allowed(self.open.len(), at)
+    }
+
+    fn depth_allowed(&mut self, depth: usize, at: Position) -> bool {
+        if depth > DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} lists and maps inside one another");
+            self.sink.error(at, &Path::Root, message);
+        }
+        depth <= DEPTH_MAX
+    }
+
+    fn end(&mut self) -> bool {
+        let Some(Collection { at, anchor, weight, height, items }) = self.open.pop() else {
+            return true;
+        };
+        let value = match items {
+            Items::List(items) => Value::List(items.into()),
+            Items::Map { entries, .. } => Value::Map(entries.into()),
+        };
+        let node = Node { at, value };
+        self.finished(anchor, Weighed { node, weight, height })
+    }
+
+    /// Hands a whole node to the list or map around it.
+    fn finished(&mut self, anchor: usize, weighed: Weighed) -> bool {
+        if !self.depth_allowed(self.open.len() + weighed.height, weighed.node.at) {
+            return false;
+        }
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            self.fault_at_value(weighed.node.at, Fault::new(format!("more than {NODES_MAX} keys and values")));
+            return false;
+        }
+        if anchor > 0 {
+            self.is_plain = false;
+            self.anchors.insert(anchor, weighed.clone());
+        }
+        let Weighed { mut node, weight, height } = weighed;
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(node);
+            return true;
+        };
+        parent.weight = parent.weight.saturating_add(weight);
+        parent.height = parent.height.max(height + 1);
+        match &mut parent.items {
+            Items::List(items) => items.push(node),
+            Items::Map { entries, index, key } => match std::mem::replace(key, Key::Awaited) {
+                Key::Awaited => match new_key(node, entries, index) {
+                    Ok((name, at)) => *key = Key::Read(name, at),
+                    Err(refused) => {
+                        *key = Key::Refused;
+                        if let Some((at, fault)) = refused {
+                            self.fault_at_value(at, fault);
+                        }
+                    }
+                },
+                Key::Read(name, key_at) => {
+                    if node.is_null() {
+                        // An absent value has no place of its own.
+                        node.at = key_at;
+                    }
+                    entries.push(Entry { key: name, key_at, value: node });
+                }
+                Key::Refused => {}
+            },
+        }
+        true
+    }
+
+    /// An error about the value that is being read; its path is that of the collections around it.
+    fn fault_at_value(&mut self, at: Position, fault: Fault) {
+        report(&self.open, &Path::Root, at, fault, self.sink);
+    }
+}
+
+/// Writes the path of what is being read by going down the open collections.
+fn report(open: &[Collection], path: &Path<'_>, at: Position, fault: Fault, sink: &mut Sink) {
+    match open.split_first() {
+        None => sink.error(at, path, fault),
+        Some((collection, inner)) => match &collection.items {
+            Items::List(items) => report(inner, &path.index(items.len()), at, fault, sink),
+            Items::Map { key: Key::Read(key, _), .. } => report(inner, &path.key(key), at, fault, sink),
+            Items::Map { .. } => report(&[], path, at, fault, sink),
+        },
+    }
+}
+
+type RefusedKey = Option<(Position, Fault)>;
+
+/// The node as a key that the map does not have yet.
+fn new_key(
+    node: Node,
+    entries: &[Entry],
+    index: &mut HashMap<Rc<str>, Position>,
+) -> Result<(Rc<str>, Position), RefusedKey> {
+    let at = node.at;
+    let name = match node.value {
+        Value::Scalar(scalar) => scalar.text,
+        Value::Refused => return Err(None),
+        _ => return Err(Some((at, Fault::new("a key must be a scalar, not a list or map")))),
+    };
+    if &*name == "<<" {
+        let fault = Fault::new("merge keys (`<<`) are not part of YAML 1.2");
+        return Err(Some((at, fault.hint("repeat the keys, or use an alias for a whole value"))));
+    }
+    let first = if entries.len() < INDEXED_KEYS_MIN {
+        entries.iter().find(|e| e.key == name).map(|e| e.key_at)
+    } else {
+        if index.is_empty() {
+            index.extend(entries.iter().map(|e| (e.key.clone(), e.key_at)));
+        }
+        index.insert(name.clone(), at)
+    };
+    match first {
+        None => Ok((name, at)),
+        Some(first) => {
+            // The first keeps its place in the index.
+            if !index.is_empty() {
+                index.insert(name.clone(), first);
+            }
+            let message = format!("{:?} is here twice, first in line {}", shortened(&name), first.line);
+            Err(Some((at, Fault::new(message).hint("keep one of them"))))
+        }
+    }
+}
