@@ -1,13 +1,13 @@
 //! Text to validated configuration, every key defined once.
 //!
 //! ```text
-//! text ─▶ tree of nodes with positions, ${ENV} put in            (text/)
-//!      ─▶ what was written: one table of keys per object, `object!`  (keys/, made with schema/)
-//!      ─▶ Config: what it means                                   (resolve/ makes what is in model/)
+//! text ─▶ tree of nodes with positions, ${ENV} put in               text/
+//!      ─▶ what was written: one table of keys per object, `object!`   keys/, made with schema/ and values/
+//!      ─▶ Config: what it means                                       model/, made by resolve/
 //! ```
 //!
-//! `reading/` takes a text through all of them. An arrow between rooms points one way: resolve ─▶ keys ─▶ schema ─▶ text,
-//! and both resolve and keys ─▶ model.
+//! `reading/` takes a text through all of them. Arrows between rooms point one way: reading ─▶ resolve ─▶ model ─▶ keys,
+//! keys ─▶ schema ─▶ text, and keys ─▶ values.
 //!
 //! The same tables give the JSON Schema and the reference. Nothing here does IO; the environment is
 //! an argument. What is not understood in full is refused in full, with every error that can be found at once.
@@ -20,6 +20,7 @@ mod reading;
 mod resolve;
 mod schema;
 mod text;
+mod values;
 
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
 pub use keys::checks::{
@@ -43,6 +44,7 @@ pub use reading::{FILE_BYTES_MAX, Loaded, Reader, Text, load};
 pub use text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use text::environment::Lookup;
 pub use text::locate::locate;
+pub use values::*;
 
 use keys::resources::File;
 use schema::description::{reference_of, schema_of};
@@ -59,5 +61,5 @@ pub fn reference() -> String {
 
 /// All families that can be exposed, as Markdown.
 pub fn metrics_reference() -> String {
-    model::reference()
+    values::reference()
 }

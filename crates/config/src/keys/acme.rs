@@ -4,11 +4,11 @@
 
 use crate::keys::nodes::parse_authority;
 use crate::keys::ssls::{FILE, PEM};
-use crate::model::{AcmeChallenge, HmacKey};
 use crate::schema::kind::{Choice, Flag, Text, Then, text};
 use crate::schema::object::{map, object};
 use crate::schema::quantity::{Span, span};
 use crate::text::diagnostic::{Fault, shortened};
+use crate::values::{AcmeChallenge, HmacKey};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ object! {
         /// How the server is shown that a name is ours: `http-01`, asked for on port 80, or `tls-alpn-01`, on port 443.
         challenge: AcmeChallenge = CHALLENGE => default(AcmeChallenge::Http01);
         /// The roots of the server's own certificate, in place of the system's: PEM, or a file of it.
-        ca: crate::model::Pem = PEM => optional;
+        ca: crate::values::Pem = PEM => optional;
         /// An account that you have with the issuer already, which the ACME account is bound to.
         eab: AcmeEab = map::<AcmeEab>() => optional;
         /// How long before its end a certificate is renewed, two thirds of its lifetime at most; a third where it is
@@ -143,7 +143,7 @@ impl Acme {
         let host = rest.split('/').next().unwrap_or_default();
         let as_name = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
         let host: String = host.chars().take(FOLDER_HOST_BYTES_MAX).map(as_name).collect();
-        let digest = crate::model::digest(self.directory.as_bytes());
+        let digest = crate::values::digest(self.directory.as_bytes());
         self.storage.join(format!("{host}-{}", &digest[..FOLDER_DIGEST_CHARS]))
     }
 

@@ -4,11 +4,11 @@
 //! key. How a check is made, and what is done with a node that fails it, is the business of `upstream` and `gateway`.
 
 use crate::keys::nodes::parse_authority;
-use crate::model::CheckType;
 use crate::schema::kind::{Choice, Flag, Int, Text, int, list, some, text};
 use crate::schema::object::{map, object};
 use crate::schema::quantity::{Span, span};
 use crate::text::diagnostic::{Fault, shortened};
+use crate::values::CheckType;
 use serde::Serialize;
 use std::time::Duration;
 

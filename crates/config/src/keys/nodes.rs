@@ -1,11 +1,11 @@
 //! The `nodes` of an upstream: a map of `"host:port": weight`, or a list of maps.
 
-use crate::model::Host;
 use crate::schema::description::{Definitions, or_environment};
 use crate::schema::kind::{Kind, Labels, Located, Text, expected, int, list, read, text};
 use crate::schema::object::{map, object};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::tree::{Node, Value};
+use crate::values::Host;
 use serde_json::{Value as Json, json};
 
 /// The largest weight of a node.

@@ -9,7 +9,6 @@ use crate::keys::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{OnChange, ProxyProtocol};
 use crate::schema::description::Definitions;
 use crate::schema::kind::{
     At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
@@ -18,6 +17,7 @@ use crate::schema::object::{Object, map, missing_key, object};
 use crate::schema::quantity::{Span, span};
 use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use crate::text::tree::{Node, Value};
+use crate::values::{OnChange, ProxyProtocol};
 use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value as Json, json};

@@ -4,10 +4,10 @@
 
 use crate::keys::nodes::parse_authority;
 use crate::keys::resources::{ID, STATUS, UNIX_TIME};
-use crate::model::{Host, Pem, TlsVersion};
 use crate::schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, int, list, some, text};
 use crate::schema::object::{map, object};
 use crate::text::diagnostic::{Fault, shortened};
+use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
 

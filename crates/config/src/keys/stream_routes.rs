@@ -3,11 +3,11 @@
 use crate::keys::matching::NETWORK;
 use crate::keys::nodes::parse_authority;
 use crate::keys::resources::{ID, ON_CHANGE, STATUS, UNIX_TIME, UpstreamKeys};
-use crate::model::OnChange;
 use crate::schema::kind::{At, Labels, Located, TEXT, Text, int, text};
 use crate::schema::object::{map, object};
 use crate::schema::quantity::{Span, span};
 use crate::text::diagnostic::Fault;
+use crate::values::OnChange;
 use ipnet::IpNet;
 use serde::Serialize;
 use std::time::Duration;

@@ -1,33 +1,18 @@
 //! What a configuration means once it is known to be right: the plain values everything else is built from.
 //!
 //! Nothing here can be invalid: references are resolved to indices, defaults are filled in, services are folded into
-//! their routes. Objects that mean what they say (such as `gateway`) are made by their tables of keys, in the room
-//! `keys`. How the text is read and what it may say is the business of the other rooms.
+//! their routes. An object whose keys mean what they say (such as `gateway`) is what its table in the room `keys` makes of
+//! it. How text is read and where a value stood in it is not known here.
 //!
 //! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
-mod access_log;
-mod acme;
-mod checks;
-mod dialect;
-mod digest;
-mod gateway;
-mod metrics;
 mod routes;
 mod ssls;
 mod upstream;
 
-pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
-pub use acme::{AcmeChallenge, HmacKey};
-pub use checks::CheckType;
-pub(crate) use dialect::reference;
-pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
-pub use digest::digest;
-pub use gateway::{LogFormat, RouteCacheMode};
-pub use metrics::{Metrics, Source};
-pub use routes::{OnChange, Route, StreamRoute};
-pub use ssls::{ClientAuth, ClientPair, KeyPair, Pem, ServerSsl, Ssl, SslUse, TlsVersion, TlsVersions, UpstreamTls};
-pub use upstream::{Balance, Host, Node, PassHost, Protocol, ProxyProtocol, Upstream, UpstreamTimeouts};
+pub use routes::{Route, StreamRoute};
+pub use ssls::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
+pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;

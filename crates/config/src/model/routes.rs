@@ -2,8 +2,8 @@
 
 use super::upstream::UpstreamTimeouts;
 use crate::keys::stream_routes::StreamTimeouts;
+use crate::values::OnChange;
 use ipnet::IpNet;
-use serde::Serialize;
 use std::sync::Arc;
 use stillgate_route::{HostPattern, RouteSpec};
 
@@ -12,7 +12,7 @@ use stillgate_route::{HostPattern, RouteSpec};
 pub struct Route {
     /// What requests it takes. `spec.id` is the route's id.
     pub spec: Arc<RouteSpec>,
-    /// Index in [`Config::upstreams`].
+    /// Index in [`Config::upstreams`](super::Config::upstreams).
     pub upstream: usize,
     /// The service it belongs to.
     pub service_id: Option<String>,
@@ -24,7 +24,7 @@ pub struct Route {
     pub on_change: OnChange,
 }
 
-/// One enabled stream route. What it goes to is of [`Protocol::Tcp`] or [`Protocol::Udp`], and so is what it takes.
+/// One enabled stream route. What it goes to is `Tcp` or `Udp` of [`Protocol`](super::Protocol), and so is what it takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamRoute {
     /// Unique among stream routes.
@@ -37,7 +37,7 @@ pub struct StreamRoute {
     pub server_addr: Option<IpNet>,
     /// The same of the port.
     pub server_port: Option<u16>,
-    /// Index in [`Config::upstreams`].
+    /// Index in [`Config::upstreams`](super::Config::upstreams).
     pub upstream: usize,
     /// The service it belongs to.
     pub service_id: Option<String>,
@@ -45,15 +45,4 @@ pub struct StreamRoute {
     pub timeout: StreamTimeouts,
     /// What becomes of its connections when it is changed or removed.
     pub on_change: OnChange,
-}
-
-/// `on_change` of a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum OnChange {
-    /// They go on.
-    Keep,
-    /// Each is closed when it has been idle for a moment, or after a while.
-    Drain,
-    /// They are closed at once.
-    Close,
 }

@@ -1,8 +1,7 @@
 //! Certificates and keys, who is shown them, and what is asked of others.
 
-use super::digest::digest;
+use crate::values::Pem;
 use serde::{Serialize, Serializer};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,15 +52,6 @@ pub struct ClientAuth {
     pub depth: u8,
 }
 
-/// A version of TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsVersion {
-    /// RFC 5246.
-    V12,
-    /// RFC 8446.
-    V13,
-}
-
 /// `ssl_protocols` of an entry of `ssls`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TlsVersions {
@@ -78,45 +68,6 @@ pub struct KeyPair {
     pub cert: Pem,
     /// Not encrypted.
     pub key: Pem,
-}
-
-/// Where PEM text is found.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Pem {
-    /// In the configuration itself.
-    Inline(String),
-    /// In a file; relative to the folder that the process was started in, as all paths of the configuration are.
-    File(PathBuf),
-}
-
-impl Pem {
-    /// The file, where it is one.
-    pub fn file(&self) -> Option<&Path> {
-        match self {
-            Pem::Inline(_) => None,
-            Pem::File(file) => Some(file),
-        }
-    }
-}
-
-/// Without the text, which may be a private key.
-impl fmt::Debug for Pem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Pem::Inline(text) => write!(f, "Inline({} bytes)", text.len()),
-            Pem::File(file) => write!(f, "File({file:?})"),
-        }
-    }
-}
-
-/// As with `Debug`, not the text, but its digest, so that another text is another value.
-impl Serialize for Pem {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Pem::Inline(text) => to.serialize_newtype_variant("Pem", 0, "Inline", &digest(text.as_bytes())),
-            Pem::File(file) => to.serialize_newtype_variant("Pem", 1, "File", file),
-        }
-    }
 }
 
 /// `tls` of an upstream with `scheme: https` or `tls`.

@@ -3,6 +3,7 @@
 use super::ssls::UpstreamTls;
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::resources::KeepalivePool;
+use crate::values::{Host, ProxyProtocol};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,15 +58,6 @@ pub enum Protocol {
     Udp,
 }
 
-/// `proxy_protocol` of an upstream: the version of the header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum ProxyProtocol {
-    /// A line of text.
-    V1,
-    /// Binary.
-    V2,
-}
-
 /// `type` of an upstream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Balance {
@@ -90,15 +82,6 @@ pub struct Node {
     pub weight: u32,
     /// Higher first; a lower tier is used only where all of the higher are unusable.
     pub priority: i32,
-}
-
-/// Who a node is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub enum Host {
-    /// A literal address.
-    Ip(std::net::IpAddr),
-    /// A lower-case DNS name without a trailing dot, to be resolved in the background.
-    Name(String),
 }
 
 /// `timeout` of a route or upstream.

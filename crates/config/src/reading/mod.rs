@@ -3,12 +3,13 @@
 mod incremental;
 
 use crate::keys::resources::File;
-use crate::model::{Config, digest};
+use crate::model::Config;
 use crate::resolve::{self, Shared};
 use crate::schema::{kind, object};
 use crate::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
 use crate::text::environment::Lookup;
 use crate::text::tree;
+use crate::values::digest;
 pub use incremental::{Reader, Text};
 
 /// The largest configuration file.

@@ -3,8 +3,9 @@
 //! Each part has been read by then. Whether an address can be bound at all is for whoever binds it to find out.
 
 use crate::keys::gateway::Gateway;
-use crate::model::{Host, Protocol, Upstream};
+use crate::model::{Protocol, Upstream};
 use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use crate::values::Host;
 use std::net::SocketAddr;
 
 /// Addresses of our own that are in each other's way.

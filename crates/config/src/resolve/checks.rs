@@ -1,9 +1,10 @@
 //! What an upstream's `checks` and `limits` come to, and what of them has no effect.
 
 use crate::keys::checks::{ActiveCheck, Checks, QUEUE_TIMEOUT_DEFAULT, UpstreamLimits};
-use crate::model::{Balance, CheckType, UpstreamTls};
+use crate::model::{Balance, UpstreamTls};
 use crate::schema::kind::At;
 use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use crate::values::CheckType;
 use std::sync::Arc;
 
 /// What an upstream's bounds come to; warns of a queue that nothing is ever put into, and of a time that nobody waits.

@@ -32,13 +32,13 @@ pub(crate) struct Identified<T> {
 #[derive(Debug)]
 pub(crate) struct Service {
     hosts: Vec<HostPattern>,
-    pub(crate) upstream: Place,
+    pub(crate) upstream: UpstreamPlace,
     upgrades: bool,
 }
 
 /// What became of a resource's upstream.
 #[derive(Debug, Clone)]
-pub(crate) enum Place {
+pub(crate) enum UpstreamPlace {
     /// Index in [`Shared::upstreams`].
     Index(usize),
     /// It is written inline.
@@ -102,7 +102,7 @@ impl Shared {
             let path = list.index(index);
             let key = keys.id.as_ref().map_or(String::new(), |id| format!("services/{}", id.value));
             let upstream = match shared.upstream_of(keys.upstream, keys.upstream_id, key, &path, sink) {
-                Place::Own(own) => Place::Index(shared.add(own)),
+                UpstreamPlace::Own(own) => UpstreamPlace::Index(shared.add(own)),
                 place => place,
             };
             if let Some(id) = keys.id {
@@ -136,7 +136,7 @@ impl Shared {
         };
         let place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         let own = match &place {
-            Place::Own(own) => Some(own.clone()),
+            UpstreamPlace::Own(own) => Some(own.clone()),
             _ => None,
         };
         let route = self.route_to(place, keys, id, at, path, sink);
@@ -154,7 +154,7 @@ impl Shared {
 
     fn route_to(
         &self,
-        place: Place,
+        place: UpstreamPlace,
         keys: RouteKeys,
         id: String,
         at: Position,
@@ -173,13 +173,13 @@ impl Shared {
         });
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
-        let services_place = service.map(|service| service.map_or(&Place::Wrong, |service| &service.upstream));
+        let services_place = service.map(|service| service.map_or(&UpstreamPlace::Wrong, |service| &service.upstream));
         let (upstream, otherwise) = match (&place, services_place) {
-            (Place::Own(own), _) => (usize::MAX, own.timeout),
-            (Place::Index(index), _) | (Place::Absent, Some(Place::Index(index))) => {
+            (UpstreamPlace::Own(own), _) => (usize::MAX, own.timeout),
+            (UpstreamPlace::Index(index), _) | (UpstreamPlace::Absent, Some(UpstreamPlace::Index(index))) => {
                 (*index, self.upstreams[*index].timeout)
             }
-            (Place::Absent, Some(Place::Absent)) => {
+            (UpstreamPlace::Absent, Some(UpstreamPlace::Absent)) => {
                 let fault = Fault::new("neither the route nor its service has an upstream");
                 sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
                 return None;
@@ -205,13 +205,13 @@ impl Shared {
         key: String,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Place {
+    ) -> UpstreamPlace {
         match (inline, id) {
-            (None, None) => Place::Absent,
+            (None, None) => UpstreamPlace::Absent,
             (Some(_), Some(id)) => {
                 let fault = Fault::new("both upstream and upstream_id are here").hint("remove one of them");
                 sink.error(id.at, &path.key("upstream_id"), fault);
-                Place::Wrong
+                UpstreamPlace::Wrong
             }
             (Some(inline), None) => {
                 let path = path.key("upstream");
@@ -219,13 +219,13 @@ impl Shared {
                     let fault = Fault::new("the id of an inline upstream has no effect").hint("remove it");
                     sink.warning(id.at, &path.key("id"), fault);
                 }
-                Place::Own(upstream(inline.value, &key, &self.ssls, &path, sink).into())
+                UpstreamPlace::Own(upstream(inline.value, &key, &self.ssls, &path, sink).into())
             }
             (None, Some(id)) => match self.upstream_ids.get(&id.value) {
-                Some(upstream) => Place::Index(upstream.value),
+                Some(upstream) => UpstreamPlace::Index(upstream.value),
                 None => {
                     dangling(&id, "upstream", &self.upstream_ids, &path.key("upstream_id"), sink);
-                    Place::Wrong
+                    UpstreamPlace::Wrong
                 }
             },
         }

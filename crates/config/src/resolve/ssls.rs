@@ -1,14 +1,14 @@
 //! What entries of `ssls` and an upstream's `tls` mean: names that must be unique, pairs that belong together.
 
+use super::shared::Identified;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::Resource;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
-use crate::model::{
-    AcmeChallenge, ClientAuth, ClientPair, KeyPair, Pem, ServerSsl, Ssl, SslUse, TlsVersion, TlsVersions, UpstreamTls,
-};
+use crate::model::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 use crate::schema::kind::At;
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,14 +17,8 @@ use std::sync::Arc;
 pub(crate) struct Ssls {
     /// Those that are enabled, in the order of the file.
     pub(crate) enabled: Vec<Arc<Ssl>>,
-    ids: HashMap<String, Known>,
-}
-
-#[derive(Debug)]
-struct Known {
-    line: u32,
-    /// `None`: it is disabled, or wrong, which has been reported.
-    ssl: Option<Arc<Ssl>>,
+    /// Without a value: it is disabled, or wrong, which has been reported.
+    ids: HashMap<String, Identified<Option<Arc<Ssl>>>>,
 }
 
 impl Ssls {
@@ -44,7 +38,7 @@ impl Ssls {
                 continue;
             }
             ssls.enabled.extend(ssl.clone());
-            ssls.ids.insert(id.value, Known { line: at.line, ssl });
+            ssls.ids.insert(id.value, Identified { line: at.line, value: ssl });
         }
         ssls
     }
@@ -136,12 +130,12 @@ impl Ssls {
         // With more than these a guess would cost much and be worth little.
         const COMPARED_MAX: usize = 1000;
         match self.ids.get(&id.value) {
-            Some(Known { ssl: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
-            Some(Known { ssl: Some(_), line }) => {
+            Some(Identified { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
+            Some(Identified { value: Some(_), line }) => {
                 let fault = Fault::new(format!("the entry {:?} in line {line} is not for clients", id.value));
                 sink.error(id.at, path, fault.hint("name one with `type: client`"));
             }
-            Some(Known { ssl: None, line }) => {
+            Some(Identified { value: None, line }) => {
                 let fault = Fault::new(format!("the entry {:?} in line {line} cannot be used", id.value));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
             }

@@ -1,6 +1,6 @@
 //! What stream routes mean: which connections go where, and whether any listener brings such.
 
-use super::shared::{Identified, Place, Shared, dangling, insert};
+use super::shared::{Identified, Shared, UpstreamPlace, dangling, insert};
 use crate::keys::gateway::Gateway;
 use crate::keys::resources::{Resource, Scheme};
 use crate::keys::stream_routes::StreamRouteKeys;
@@ -71,19 +71,19 @@ impl Shared {
                     dangling(id, "service", &self.services, &path.key("service_id"), sink);
                     return None;
                 }
-                Some(service) if matches!(place, Place::Absent) => place = service.value.upstream.clone(),
+                Some(service) if matches!(place, UpstreamPlace::Absent) => place = service.value.upstream.clone(),
                 Some(_) => {}
             }
-            if matches!(place, Place::Absent) {
+            if matches!(place, UpstreamPlace::Absent) {
                 let fault = Fault::new("neither the stream route nor its service has an upstream");
                 sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
             }
         }
         let upstream = match place {
             // A switched-off route's too: it is in nobody's way.
-            Place::Own(own) => self.add(own),
-            Place::Index(index) => index,
-            Place::Absent | Place::Wrong => return None,
+            UpstreamPlace::Own(own) => self.add(own),
+            UpstreamPlace::Index(index) => index,
+            UpstreamPlace::Absent | UpstreamPlace::Wrong => return None,
         };
         if self.upstreams[upstream].protocol == Protocol::Http {
             let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");

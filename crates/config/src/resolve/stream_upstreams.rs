@@ -1,9 +1,10 @@
 //! What the keys of an upstream say together where its nodes are spoken to in something else than HTTP.
 
 use crate::keys::resources::{Scheme, UpstreamKeys};
-use crate::model::{Balance, CheckType, Protocol, ProxyProtocol};
+use crate::model::{Balance, Protocol};
 use crate::schema::kind::At;
 use crate::text::diagnostic::{Fault, Path, Position, Sink};
+use crate::values::{CheckType, ProxyProtocol};
 use stillgate_route::Variable;
 
 impl Scheme {

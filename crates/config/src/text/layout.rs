@@ -6,17 +6,17 @@
 use crate::text::scalar::Layout;
 use saphyr_parser::{ScalarStyle, Span};
 
-/// A text that is gone through from beginning to end.
-pub(crate) struct Source<'a> {
+/// Finds the layout of one scalar after the other; its text is gone through from beginning to end.
+pub(crate) struct LayoutFinder<'a> {
     text: &'a str,
     /// A line, from 1, and where it begins.
     line: usize,
     at: usize,
 }
 
-impl<'a> Source<'a> {
-    pub(crate) fn new(text: &'a str) -> Source<'a> {
-        Source { text, line: 1, at: 0 }
+impl<'a> LayoutFinder<'a> {
+    pub(crate) fn new(text: &'a str) -> LayoutFinder<'a> {
+        LayoutFinder { text, line: 1, at: 0 }
     }
 
     /// `span`: of the scalar, which begins nowhere before the one asked for last.

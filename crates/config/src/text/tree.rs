@@ -6,7 +6,7 @@
 
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::environment::{Lookup, expand};
-use crate::text::layout::Source;
+use crate::text::layout::LayoutFinder;
 use crate::text::scalar::{Layout, Meaning, Scalar, Style};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
 use std::borrow::Cow;
@@ -90,7 +90,7 @@ pub(crate) struct Tree {
 pub(crate) fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
     let (open, anchors) = (Vec::new(), HashMap::new());
     let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
-    let mut source = Source::new(text);
+    let mut layouts = LayoutFinder::new(text);
     let mut documents = 0;
     let position = |span| {
         let at = position(span);
@@ -114,7 +114,7 @@ pub(crate) fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink
             }
         }
         let layout = match &event {
-            Event::Scalar(value, style, ..) => source.layout(value, *style, span),
+            Event::Scalar(value, style, ..) => layouts.layout(value, *style, span),
             _ => Layout::Unknown,
         };
         if !builder.event(event, position(span), layout) {

@@ -7,7 +7,6 @@ mod names;
 
 use crate::keys::gateway::ADDRESS;
 use crate::keys::matching::{OWN_NAME, parse_variable};
-use crate::model::{Dialect, Metrics};
 use crate::schema::description::Definitions;
 use crate::schema::kind::{
     At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, text, unplaced,
@@ -16,6 +15,7 @@ use crate::schema::object::{Map, map, object};
 use crate::schema::quantity::{Size, Span, size, span};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::tree::{Entry, Node, Value};
+use crate::values::{Dialect, Metrics};
 use names::{Named, disabled_families, disabled_labels, enabled_labels, extra_labels};
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;

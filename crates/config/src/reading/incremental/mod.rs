@@ -22,11 +22,11 @@ mod again;
 mod items;
 mod outline;
 
-use crate::model::digest;
 use crate::reading::{Loaded, finish, read, resolve};
 use crate::resolve::Shared;
 use crate::text::diagnostic::{Diagnostic, Errors, Sink};
 use crate::text::environment::Lookup;
+use crate::values::digest;
 use items::Item;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// SHA-256 of a file's bytes, as [`Config::digest`](super::Config::digest) has it.
+/// SHA-256 of a file's bytes, as [`Config::digest`](crate::Config::digest) has it.
 pub fn digest(bytes: &[u8]) -> String {
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(bytes) {

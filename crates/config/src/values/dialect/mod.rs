@@ -2,7 +2,7 @@
 //!
 //! One table per dialect, so that the configuration, the recording code and `docs/metrics.md` cannot disagree. A family
 //! is what the table says until an operator takes it, or some of its labels, away, or adds labels: that is
-//! `model::metrics`. How a value comes about is the business of whoever records it.
+//! `values::metrics`. How a value comes about is the business of whoever records it.
 
 mod labels;
 mod reference;

@@ -1,0 +1,24 @@
+//! What keys say by themselves: the plain values that tables of keys and the model are built from.
+//!
+//! Nothing here can be invalid, and nothing here knows how it is written.
+
+mod access_log;
+mod acme;
+mod checks;
+mod dialect;
+mod digest;
+mod gateway;
+mod metrics;
+mod resources;
+mod ssls;
+
+pub use access_log::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
+pub use acme::{AcmeChallenge, HmacKey};
+pub use checks::CheckType;
+pub(crate) use dialect::reference;
+pub use dialect::{Dialect, FamilyKind, FamilySpec, Label, Measure};
+pub use digest::digest;
+pub use gateway::{LogFormat, RouteCacheMode};
+pub use metrics::{Metrics, Source};
+pub use resources::{Host, OnChange, ProxyProtocol};
+pub use ssls::{Pem, TlsVersion};

@@ -1,0 +1,32 @@
+//! What single keys of resources say.
+
+use serde::Serialize;
+
+/// `on_change` of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum OnChange {
+    /// They go on.
+    Keep,
+    /// Each is closed when it has been idle for a moment, or after a while.
+    Drain,
+    /// They are closed at once.
+    Close,
+}
+
+/// `proxy_protocol` of an upstream: the version of the header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum ProxyProtocol {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// Who a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub enum Host {
+    /// A literal address.
+    Ip(std::net::IpAddr),
+    /// A lower-case DNS name without a trailing dot, to be resolved in the background.
+    Name(String),
+}
