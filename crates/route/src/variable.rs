@@ -48,6 +48,16 @@ pub enum Variable {
     Ssl(SslVariable),
     /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
     PathParam(Box<str>),
+    /// `route_id`; known from the route on.
+    RouteId,
+    /// `service_id`: that of the route's service; known from the route on.
+    ServiceId,
+    /// `consumer_name`: who asks, once a plugin has found out.
+    ConsumerName,
+    /// `consumer_group_id`: the consumer's group.
+    ConsumerGroupId,
+    /// `status`: that of the response; known from its head on.
+    Status,
 }
 
 /// What TLS knows of a connection, as nginx names and writes it.

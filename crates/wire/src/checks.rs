@@ -7,8 +7,8 @@ mod field_blocks;
 pub use field_blocks::{FieldEncoder, Form, field_blocks, held};
 
 use crate::{
-    BodyDecoder, ChunkError, Edits, Framing, HeadLimits, Method, Progress, RequestError, RequestHead, ResponseError,
-    ResponseHead, leading_empty_lines, proxy_protocol, write_request, write_response,
+    BodyDecoder, ChunkError, Framing, HeadLimits, Method, Progress, RequestEdits, RequestError, RequestHead,
+    ResponseEdits, ResponseError, ResponseHead, leading_empty_lines, proxy_protocol, write_request, write_response,
 };
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub fn request_head(bytes: &[u8]) {
     assert!(len <= limits.head_bytes_max && bytes[..len].ends_with(b"\r\n\r\n"));
     assert!(!bytes[..len].contains(&0));
     let mut again = Vec::new();
-    write_request(&mut again, &bytes[..len], &head, &Edits::default());
+    write_request(&mut again, &bytes[..len], &head, &RequestEdits::default());
     let roomy = HeadLimits { head_bytes_max: limits.head_bytes_max + 16, ..limits };
     if head.method == Method::Connect || head.form == crate::Form::Absolute {
         return;
@@ -48,7 +48,7 @@ pub fn response_head(bytes: &[u8]) {
     }
     let Ok(Progress::Complete(len)) = whole else { return };
     let mut again = Vec::new();
-    write_response(&mut again, &bytes[..len], &head, &Edits::default());
+    write_response(&mut again, &bytes[..len], &head, &ResponseEdits::default(), |_| "");
     if head.version == crate::Version::Http10 || bytes[12] != b' ' {
         return;
     }

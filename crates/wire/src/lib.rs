@@ -11,6 +11,7 @@
 pub mod checks;
 mod chunked;
 mod crc32c;
+mod edits;
 mod error;
 mod fields;
 mod framing;
@@ -27,6 +28,7 @@ mod serialize;
 mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
+pub use edits::{EditError, Edits, FieldName, FieldValue, RequestEdits, ResponseEdits};
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
@@ -41,7 +43,7 @@ pub use method::Method;
 pub use name::Name;
 pub use request::{Form, RequestHead};
 pub use response::ResponseHead;
-pub use serialize::{CHUNK_HEAD_BYTES_MAX, Edits, chunk_head, write_request, write_response};
+pub use serialize::{CHUNK_HEAD_BYTES_MAX, chunk_head, write_request, write_response};
 pub use upgrade::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
 
 /// The minor version of HTTP/1.

@@ -3,69 +3,60 @@
 //! Lines nobody touched are copied in runs, so that an unedited head is one copy whatever its number of fields.
 
 use crate::Version;
-use crate::fields::{FieldSet, Fields};
+use crate::edits::{Edits, RequestEdits, ResponseEdits};
+use crate::fields::Fields;
 use crate::request::{Form, RequestHead};
 use crate::response::ResponseHead;
 
-/// Changes to a head, kept beside it: the parsed bytes are never moved.
-#[derive(Debug, Default)]
-pub struct Edits {
-    /// Lines that are left out.
-    pub removed: FieldSet,
-    /// Lines that are added at the end, each with its CRLF.
-    pub added: Vec<u8>,
-}
-
-impl Edits {
-    /// No edits, keeping the memory.
-    pub fn clear(&mut self) {
-        self.removed = FieldSet::default();
-        self.added.clear();
-    }
-
-    /// Adds a line. Neither part may hold CR, LF or NUL: names are constants and values come out of parsed heads,
-    /// addresses and validated configuration.
-    #[inline]
-    pub fn add(&mut self, name: &str, value: &[u8]) {
-        debug_assert!(!value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)), "a header value must stay on its line");
-        self.added.extend_from_slice(name.as_bytes());
-        self.added.extend_from_slice(b": ");
-        self.added.extend_from_slice(value);
-        self.added.extend_from_slice(b"\r\n");
-    }
-}
-
 /// Appends a request head in HTTP/1.1, its target in origin (or asterisk) form.
-pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits: &Edits) {
-    if parsed.version == Version::Http11 && matches!(parsed.form, Form::Origin | Form::Asterisk) {
-        return write_lines(out, head, 0, &parsed.fields, edits);
+pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits: &RequestEdits) {
+    let is_line_kept = edits.method().is_none() && edits.target().is_none();
+    if is_line_kept && parsed.version == Version::Http11 && matches!(parsed.form, Form::Origin | Form::Asterisk) {
+        return write_lines(out, head, 0, &parsed.fields, &edits.fields);
     }
-    let path = parsed.path_and_query.of(head);
-    out.extend_from_slice(parsed.method_bytes(head));
+    let path = edits.target().unwrap_or_else(|| parsed.path_and_query.of(head));
+    out.extend_from_slice(edits.method().unwrap_or_else(|| parsed.method_bytes(head)));
     out.push(b' ');
     if path.first() != Some(&b'/') && parsed.form == Form::Absolute {
         out.push(b'/');
     }
     out.extend_from_slice(path);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, edits);
+    write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
 }
 
-/// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5).
-pub fn write_response(out: &mut Vec<u8>, head: &[u8], parsed: &ResponseHead, edits: &Edits) {
+/// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5). `reason` is for a status
+/// that was changed.
+pub fn write_response(
+    out: &mut Vec<u8>,
+    head: &[u8],
+    parsed: &ResponseHead,
+    edits: &ResponseEdits,
+    reason: fn(u16) -> &'static str,
+) {
     const VERSION_END: usize = Version::Http10.as_str().len();
     const STATUS_END: usize = VERSION_END + " 200".len();
+    if let Some(status) = edits.status() {
+        out.extend_from_slice(Version::Http11.as_str().as_bytes());
+        // Three digits: `ResponseEdits` holds no other.
+        out.push(b' ');
+        out.extend([100, 10, 1].map(|digit| b'0' + (status / digit % 10) as u8));
+        out.push(b' ');
+        out.extend_from_slice(reason(status).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        return write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
+    }
     // The space behind the status is there even where no reason follows (RFC 9112 section 4); some leave it out.
     let is_complete = head[STATUS_END] == b' ';
     if parsed.version == Version::Http11 && is_complete {
-        return write_lines(out, head, 0, &parsed.fields, edits);
+        return write_lines(out, head, 0, &parsed.fields, &edits.fields);
     }
     out.extend_from_slice(Version::Http11.as_str().as_bytes());
     out.extend_from_slice(&head[VERSION_END..STATUS_END]);
     if !is_complete {
         out.push(b' ');
     }
-    write_lines(out, head, STATUS_END, &parsed.fields, edits);
+    write_lines(out, head, STATUS_END, &parsed.fields, &edits.fields);
 }
 
 fn fields_start(fields: &Fields) -> usize {
@@ -107,15 +98,18 @@ pub fn chunk_head(size: usize, space: &mut [u8; CHUNK_HEAD_BYTES_MAX]) -> &[u8] 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{HeadLimits, Method, Progress};
+    use crate::{FieldName, FieldValue, HeadLimits, Method, Progress};
 
     fn request(input: &str, removed: &[usize], added: &[(&str, &str)]) -> String {
         let mut head = RequestHead::default();
         let done = head.advance(input.as_bytes(), &HeadLimits::default());
         assert_eq!(done, Ok(Progress::Complete(input.len())), "{input:?}");
-        let mut edits = Edits::default();
-        removed.iter().for_each(|index| edits.removed.insert(*index));
-        added.iter().for_each(|(name, value)| edits.add(name, value.as_bytes()));
+        let mut edits = RequestEdits::default();
+        removed.iter().for_each(|index| edits.fields.removed.insert(*index));
+        for (name, value) in added {
+            let (name, value) = (FieldName::new(name.as_bytes()).unwrap(), FieldValue::new(value.as_bytes()).unwrap());
+            edits.fields.add(name, value);
+        }
         let mut out = Vec::new();
         write_request(&mut out, input.as_bytes(), &head, &edits);
         String::from_utf8(out).unwrap()
@@ -142,7 +136,7 @@ mod tests {
         let done = head.advance(input, Method::Get, &HeadLimits::default());
         assert_eq!(done, Ok(Progress::Complete(input.len())));
         let mut out = Vec::new();
-        write_response(&mut out, input, &head, &Edits::default());
+        write_response(&mut out, input, &head, &ResponseEdits::default(), |_| "");
         assert_eq!(out, b"HTTP/1.1 200 \xc3\xa4\r\nA: b\r\n\r\n");
     }
 
@@ -153,8 +147,30 @@ mod tests {
         let done = head.advance(input, Method::Get, &HeadLimits::default());
         assert_eq!(done, Ok(Progress::Complete(input.len())));
         let mut out = Vec::new();
-        write_response(&mut out, input, &head, &Edits::default());
+        write_response(&mut out, input, &head, &ResponseEdits::default(), |_| "");
         assert_eq!(out, b"HTTP/1.1 200 \r\nA: b\r\n\r\n");
+    }
+
+    #[test]
+    fn writes_what_was_changed_of_the_first_line() {
+        let input = b"GET http://o/a?b HTTP/1.0\r\nHost: h\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert_eq!(head.advance(input, &HeadLimits::default()), Ok(Progress::Complete(input.len())));
+        let mut edits = RequestEdits::default();
+        edits.set_method(b"PUT").unwrap();
+        edits.set_target(b"/c?d").unwrap();
+        let mut out = Vec::new();
+        write_request(&mut out, input, &head, &edits);
+        assert_eq!(out, b"PUT /c?d HTTP/1.1\r\nHost: h\r\n\r\n");
+
+        let input = b"HTTP/1.0 200 fine\r\nA: b\r\n\r\n";
+        let mut head = ResponseHead::default();
+        assert_eq!(head.advance(input, Method::Get, &HeadLimits::default()), Ok(Progress::Complete(input.len())));
+        let mut edits = ResponseEdits::default();
+        edits.set_status(503).unwrap();
+        out.clear();
+        write_response(&mut out, input, &head, &edits, |status| if status == 503 { "Busy" } else { "" });
+        assert_eq!(out, b"HTTP/1.1 503 Busy\r\nA: b\r\n\r\n");
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! An answer that the gateway gives itself: what plugins end a request with, and every other answer of our own.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// How a request goes on after a plugin's phase.
+#[derive(Debug)]
+#[must_use]
+pub enum Flow {
+    /// The next plugin, then the next phase.
+    Continue,
+    /// The request is answered here. `header_filter`, `body_filter` and `log` of the chain still run.
+    Answer(Answer),
+}
+
+/// A status and a body. Header fields of the answer are set with [`crate::Request::response`], which holds for the response
+/// from wherever it comes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// From 200 to 599.
+    pub status: u16,
+    /// `Content-Type`; `None`: the line is left out.
+    pub content_type: Option<Cow<'static, str>>,
+    /// What follows the head.
+    pub body: Body,
+}
+
+/// The body of an answer. What a configuration holds is shared, so that giving it takes no memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing, with `Content-Length: 0`.
+    Empty,
+    /// What stands in the program.
+    Static(&'static [u8]),
+    /// What a configuration holds.
+    Shared(Arc<[u8]>),
+    /// What was written for this request.
+    Owned(Vec<u8>),
+}
+
+/// What APISIX gives its JSON answers as. (OpenResty's default type is `text/plain`; APISIX answers with it where a plugin
+/// exits with a table and no type was set.)
+const TEXT: &str = "text/plain; charset=utf-8";
+
+impl Answer {
+    /// With no body.
+    pub const fn empty(status: u16) -> Answer {
+        Answer { status, content_type: None, body: Body::Empty }
+    }
+
+    /// With a text that stands in the program.
+    pub const fn text(status: u16, text: &'static str) -> Answer {
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Static(text.as_bytes()) }
+    }
+
+    /// With a body that a configuration holds.
+    pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
+    }
+
+    /// With a body that was written for this request.
+    pub fn owned(status: u16, body: Vec<u8>) -> Answer {
+        Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Owned(body) }
+    }
+}
+
+impl Body {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Empty => &[],
+            Body::Static(bytes) => bytes,
+            Body::Shared(bytes) => bytes,
+            Body::Owned(bytes) => bytes,
+        }
+    }
+}

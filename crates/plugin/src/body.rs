@@ -1,0 +1,123 @@
+//! Changes of a body on its way: filters that see it piece by piece, and bodies put in place of it.
+
+use std::fmt;
+
+/// Which way a body goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// To the node.
+    Request,
+    /// To the client.
+    Response,
+}
+
+/// What a filter may hold of one body, where its plugin has no key of its own for it.
+pub const FILTER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Sees a body piece by piece, in whatever pieces it comes, and says what goes on in its place.
+///
+/// A filter owns what it holds back, and has a bound for it.
+pub trait BodyFilter {
+    /// Takes the next piece; what of the body can go on is appended to `out`.
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError>;
+
+    /// The body has ended; the rest is appended to `out`.
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
+
+    /// Bytes it holds back, as counted against the worker's bound.
+    fn held_bytes(&self) -> usize;
+}
+
+/// Why a body cannot go on. A request is answered with the status; a response that has begun is cut, one that has not becomes
+/// a 502.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyError {
+    /// It is larger than the filter holds: 413 for a request.
+    TooLarge,
+    /// It is not what it says it is, such as broken gzip: 400 for a request.
+    Malformed,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BodyError::TooLarge => "the body is larger than a plugin may hold",
+            BodyError::Malformed => "the body is not in the coding that its head names",
+        })
+    }
+}
+
+/// One change of a body.
+pub enum Change {
+    /// This in place of it. What comes is read to its end and dropped.
+    Replace(Vec<u8>),
+    /// What the filter makes of it.
+    Filter(Box<dyn BodyFilter>),
+}
+
+/// The changes of one body, in the order that its bytes meet them. Of most bodies there are none.
+#[derive(Default)]
+pub struct BodyChanges {
+    list: Vec<Change>,
+    /// Memory for the next [`Change::Replace`].
+    spare: Vec<u8>,
+}
+
+impl BodyChanges {
+    /// Whether the body goes on as it is.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Puts `body` in place of what there is, with all changes made to that.
+    pub fn replace(&mut self, body: &[u8]) {
+        self.clear();
+        let mut bytes = std::mem::take(&mut self.spare);
+        bytes.extend_from_slice(body);
+        self.list.push(Change::Replace(bytes));
+    }
+
+    /// Adds a filter behind those that are there.
+    pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
+        self.list.push(Change::Filter(filter));
+    }
+
+    /// The length of the body to come, where that is known before it comes.
+    pub fn length(&self) -> Option<u64> {
+        match &self.list[..] {
+            [Change::Replace(body)] => Some(body.len() as u64),
+            _ => None,
+        }
+    }
+
+    /// Whether what comes is dropped, since something else takes its place.
+    pub fn drops_what_comes(&self) -> bool {
+        matches!(self.list.first(), Some(Change::Replace(_)))
+    }
+
+    /// The changes, in order.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Change> {
+        self.list.iter_mut()
+    }
+
+    /// No changes, keeping some memory.
+    pub fn clear(&mut self) {
+        /// More than this is given back.
+        const KEPT_BYTES_MAX: usize = 64 * 1024;
+        for change in self.list.drain(..) {
+            if let Change::Replace(mut bytes) = change
+                && bytes.capacity() <= KEPT_BYTES_MAX
+            {
+                bytes.clear();
+                self.spare = bytes;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BodyChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BodyChanges").field("count", &self.list.len()).finish_non_exhaustive()
+    }
+}

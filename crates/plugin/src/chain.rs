@@ -1,0 +1,158 @@
+//! The plugins of a request, in the order they run.
+
+use crate::meta::Meta;
+use crate::phase::{Phase, Phases};
+use crate::Plugin;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most plugins of one chain, since the set of those that are skipped is a number of as many bits.
+pub const CHAIN_ENTRIES_MAX: usize = 64;
+
+/// Where a plugin's configuration is written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// What kind of resource it belongs to.
+    pub level: Level,
+    /// The resource's id.
+    pub id: Box<str>,
+}
+
+/// The kinds of resources that have plugins. The later takes the place of the earlier, plugin by plugin; global rules stand
+/// apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// `global_rules`
+    GlobalRule,
+    /// `services`
+    Service,
+    /// `plugin_configs`
+    PluginConfig,
+    /// `routes`
+    Route,
+    /// `consumer_groups`
+    ConsumerGroup,
+    /// `consumers`
+    Consumer,
+}
+
+impl Level {
+    /// As it is called in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::GlobalRule => "global rule",
+            Level::Service => "service",
+            Level::PluginConfig => "plugin config",
+            Level::Route => "route",
+            Level::ConsumerGroup => "consumer group",
+            Level::Consumer => "consumer",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.level.name(), self.id)
+    }
+}
+
+/// One plugin with one configuration, compiled where it is defined and shared by every chain it is in.
+pub struct Entry {
+    /// The plugin's name.
+    pub name: &'static str,
+    /// Its place in the table of plugins, for metrics.
+    pub plugin_index: u16,
+    /// `_meta.priority`, or the plugin's own.
+    pub priority: i32,
+    /// The phases that are called.
+    pub phases: Phases,
+    /// Whether it finds out who asks.
+    pub authenticates: bool,
+    /// What holds for every plugin.
+    pub meta: Meta,
+    /// Where it is written.
+    pub origin: Origin,
+    /// Unlike that of any other entry of the process; what workers keep of it is under this.
+    pub instance: u64,
+    /// The plugin.
+    pub plugin: Box<dyn Plugin>,
+}
+
+/// Without the configuration, which may hold secrets.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.name, self.origin)
+    }
+}
+
+/// Compiled once, an entry is the same where it is the same memory.
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.instance == other.instance
+    }
+}
+
+/// Plugins in the order they run in each phase.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Chain {
+    entries: Box<[Arc<Entry>]>,
+    phases: Phases,
+}
+
+impl Chain {
+    /// Of lists of which the later take the place of the earlier, plugin by plugin: those of service, plugin_config and route, or of
+    /// a route's chain and a consumer. Entries with `_meta.disable` take the place of others and are left out.
+    ///
+    /// # Errors
+    ///
+    /// With more than [`CHAIN_ENTRIES_MAX`] entries.
+    pub fn merge<'a>(lists: impl IntoIterator<Item = &'a [Arc<Entry>]>) -> Result<Chain, TooLong> {
+        let mut entries: Vec<Arc<Entry>> = Vec::new();
+        for entry in lists.into_iter().flatten() {
+            match entries.iter_mut().find(|earlier| earlier.name == entry.name) {
+                Some(earlier) => *earlier = entry.clone(),
+                None => entries.push(entry.clone()),
+            }
+        }
+        entries.retain(|entry| !entry.meta.disable);
+        if entries.len() > CHAIN_ENTRIES_MAX {
+            return Err(TooLong(entries.len()));
+        }
+        // By name where priorities are the same, so that the order never depends on how a map was written.
+        entries.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.name.cmp(b.name)));
+        let phases = entries.iter().fold(Phases::NONE, |phases, entry| phases.or(entry.phases));
+        Ok(Chain { entries: entries.into(), phases })
+    }
+
+    /// Whether there is no plugin.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether some plugin is called in a phase.
+    #[inline]
+    pub fn has(&self, phase: Phase) -> bool {
+        self.phases.contains(phase)
+    }
+
+    /// All of them, in order.
+    pub fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
+    /// Those of a phase, each with its place in the chain.
+    pub fn of(&self, phase: Phase) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().map(|entry| &**entry).enumerate().filter(move |(_, entry)| entry.phases.contains(phase))
+    }
+}
+
+/// A chain has more than [`CHAIN_ENTRIES_MAX`] entries: this many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLong(pub usize);
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} plugins come together here; at most {CHAIN_ENTRIES_MAX} can", self.0)
+    }
+}

@@ -1,0 +1,194 @@
+//! What a plugin says of itself: its name, its place, its keys, and how its configuration is compiled.
+
+use crate::chain::Origin;
+use crate::phase::Phases;
+use crate::Plugin;
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use stillgate_schema::{Definitions, Kind, Node, Object, Path, Position, Sink, map, read};
+
+/// A plugin's definition.
+pub trait Define: Plugin + Sized {
+    /// Its configuration. JSON Schema and documentation come from the same table.
+    type Keys: Object;
+    /// APISIX's name.
+    const NAME: &'static str;
+    /// Its place in a chain: higher first. APISIX's.
+    const PRIORITY: i32;
+    /// The phases that are called.
+    const PHASES: Phases;
+
+    /// Makes it from its keys: parses, builds indexes. Off the workers, once for each configuration. Problems go to
+    /// `cx.sink`; `None` where it cannot be made.
+    fn compile(keys: Self::Keys, cx: &mut Compile<'_>) -> Option<Self>;
+}
+
+/// A plugin that finds out who asks, by credentials of consumers.
+pub trait Authenticate: Define {
+    /// What a consumer, or one of its credentials, has under the plugin's name.
+    type Credential: Object;
+
+    /// What requests are looked up by, such as the key of key-auth. Two consumers cannot have the same.
+    fn lookup(credential: &Self::Credential) -> &[u8];
+}
+
+/// What `plugin_metadata` has under the plugin's name.
+pub trait Metadata: Define {
+    /// Its keys.
+    type Metadata: Object + Send + Sync + 'static;
+}
+
+/// What a configuration is compiled with.
+pub struct Compile<'a> {
+    /// Where problems go.
+    pub sink: &'a mut Sink,
+    /// The way to the configuration in its document.
+    pub path: &'a Path<'a>,
+    /// Where it stands.
+    pub at: Position,
+    /// The resource that it belongs to.
+    pub origin: &'a Origin,
+    /// What tells this configuration, in this resource, from all others, in this process and in the one that takes over: state
+    /// that is to outlive a reload is kept under it. Another configuration has another identity.
+    pub identity: Identity,
+    /// What tells this configuration's [`crate::Entry`] from all others of the process, for [`crate::Worker::own`].
+    pub instance: u64,
+}
+
+/// Digest of a plugin's name, resource and configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub u128);
+
+impl Identity {
+    /// Of parts, each with its length before it, so that no two lists of parts are one.
+    pub fn of(parts: &[&[u8]]) -> Identity {
+        let mut digest = Sha256::new();
+        for part in parts {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        let bytes: [u8; 32] = digest.finalize().into();
+        let half: [u8; 16] = std::array::from_fn(|at| bytes[at]);
+        Identity(u128::from_le_bytes(half))
+    }
+}
+
+type CompileFn = fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
+type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Box<[u8]>>;
+type MetadataFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Arc<dyn Any + Send + Sync>>;
+type SchemaFn = fn(&mut Definitions) -> Json;
+
+/// One line of the table of plugins: a [`Define`] without its type.
+#[derive(Clone, Copy)]
+pub struct Descriptor {
+    /// [`Define::NAME`]
+    pub name: &'static str,
+    /// [`Define::PRIORITY`]
+    pub priority: i32,
+    /// [`Define::PHASES`]
+    pub phases: Phases,
+    /// Schema of its keys.
+    pub schema: SchemaFn,
+    /// The keys of a consumer's credential; `None`: it is no plugin that authenticates.
+    pub credential: Option<CredentialPart>,
+    /// The keys of its metadata; `None`: it has none.
+    pub metadata: Option<MetadataPart>,
+    compile: CompileFn,
+}
+
+/// The part of a [`Descriptor`] that reads credentials.
+#[derive(Clone, Copy)]
+pub struct CredentialPart {
+    /// Schema of the keys.
+    pub schema: SchemaFn,
+    /// Reads them, and gives what requests are looked up by.
+    pub read: CredentialFn,
+}
+
+/// The part of a [`Descriptor`] that reads metadata.
+#[derive(Clone, Copy)]
+pub struct MetadataPart {
+    /// Schema of the keys.
+    pub schema: SchemaFn,
+    /// Reads them.
+    pub read: MetadataFn,
+}
+
+impl Descriptor {
+    /// Of a plugin.
+    pub const fn of<P: Define>() -> Descriptor {
+        Descriptor {
+            name: P::NAME,
+            priority: P::PRIORITY,
+            phases: P::PHASES,
+            schema: |definitions| map::<P::Keys>().schema(definitions),
+            credential: None,
+            metadata: None,
+            compile: |node, cx| {
+                let keys = read(&map::<P::Keys>(), node, cx.path, cx.sink)?;
+                P::compile(keys, cx).map(|plugin| Box::new(plugin) as Box<dyn Plugin>)
+            },
+        }
+    }
+
+    /// Of a plugin that authenticates.
+    pub const fn authenticates<P: Authenticate>(self) -> Descriptor {
+        let part = CredentialPart {
+            schema: |definitions| map::<P::Credential>().schema(definitions),
+            read: |node, path, sink| {
+                let credential = read(&map::<P::Credential>(), node, path, sink)?;
+                Some(P::lookup(&credential).into())
+            },
+        };
+        Descriptor { credential: Some(part), ..self }
+    }
+
+    /// Of a plugin with metadata.
+    pub const fn with_metadata<P: Metadata>(self) -> Descriptor {
+        let part = MetadataPart {
+            schema: |definitions| map::<P::Metadata>().schema(definitions),
+            read: |node, path, sink| {
+                let metadata = read(&map::<P::Metadata>(), node, path, sink)?;
+                Some(Arc::new(metadata))
+            },
+        };
+        Descriptor { metadata: Some(part), ..self }
+    }
+
+    /// Compiles one configuration. `node` is without `_meta`, its secrets put in.
+    pub fn compile(&self, node: &Node, cx: &mut Compile<'_>) -> Option<Box<dyn Plugin>> {
+        (self.compile)(node, cx)
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptor").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What `plugin_metadata` says, by plugin.
+#[derive(Default, Clone)]
+pub struct MetadataTable(HashMap<&'static str, Arc<dyn Any + Send + Sync>>);
+
+impl MetadataTable {
+    /// Sets that of a plugin.
+    pub fn insert(&mut self, plugin: &'static str, metadata: Arc<dyn Any + Send + Sync>) {
+        self.0.insert(plugin, metadata);
+    }
+
+    /// That of a plugin.
+    pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
+        self.0.get(plugin)?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for MetadataTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,209 @@
+//! What is known of a request: made once, read by routes, plugins, logs and metrics, and never changed.
+//!
+//! The variables are answered from the bytes of the head as they came. What plugins change is beside it, in
+//! [`crate::Request`], which answers for both.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use stillgate_route::path::target_path;
+use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request as Asked, SslVariable, Variable};
+use stillgate_wire::{Field, Method, Name, RequestHead};
+
+/// What the TLS of a connection has agreed on.
+pub trait TlsVariables {
+    /// The name that the client asked for, in lower case.
+    fn server_name(&self) -> Option<&str>;
+
+    /// The value of a variable, where there is one.
+    fn value(&self, variable: SslVariable) -> Option<&str>;
+}
+
+/// The facts of a request.
+#[derive(Clone, Copy)]
+pub struct Facts<'a> {
+    /// The bytes of the head.
+    pub head: &'a [u8],
+    /// Where in them what stands. A request of HTTP/2 has the same form.
+    pub request: &'a RequestHead,
+    /// Canonical: in lower case, without port.
+    pub host: &'a [u8],
+    /// Normalised; `None` where the path has no normal form: such a request is logged and never routed.
+    pub path: Option<NormalPath<'a>>,
+    /// Who asks: the peer, or the one it speaks for where it is a trusted proxy.
+    pub client: IpAddr,
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// Our end of it.
+    pub local: SocketAddr,
+    /// The version of HTTP that the client speaks: `HTTP/1.1`.
+    pub protocol: &'static str,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// `None`: the connection has none with us.
+    pub tls: Option<&'a dyn TlsVariables>,
+    /// The route that was found; `None`: none yet, or none at all.
+    pub route: Option<RouteFacts<'a>>,
+}
+
+/// What is known with the route.
+#[derive(Clone, Copy)]
+pub struct RouteFacts<'a> {
+    /// For what its path captured.
+    pub matcher: &'a Matcher,
+    /// The route's place in it.
+    pub found: Match,
+    /// `route_id`
+    pub id: &'a str,
+    /// `service_id`
+    pub service: Option<&'a str>,
+}
+
+impl<'a> Facts<'a> {
+    /// The method's name.
+    pub fn method(&self) -> &'a [u8] {
+        self.request.method_bytes(self.head)
+    }
+
+    /// Path and query as they came.
+    pub fn path_and_query(&self) -> &'a [u8] {
+        self.request.path_and_query.of(self.head)
+    }
+
+    /// What follows `?`.
+    pub fn query(&self) -> Option<&'a [u8]> {
+        target_path(self.path_and_query()).1
+    }
+
+    /// The value of a header field; several lines are joined by `, ` in `buffer`.
+    pub fn header<'b>(&self, name: &HeaderName, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        let fields = self.request.fields.iter();
+        join(fields.filter(|field| name.matches(field.name.of(self.head))).map(|field| self.value_of(field)), buffer)
+    }
+
+    /// Of `Host` it is the host that is asked for: beside a target with a host of its own, the line counts for nothing (RFC 9112
+    /// section 3.2.2), and the node gets the other.
+    fn value_of(&self, field: &Field) -> &'a [u8] {
+        let value = if field.id == Name::Host { self.request.authority } else { field.value };
+        value.of(self.head)
+    }
+
+    /// The first cookie of a name.
+    pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
+        let fields = self.request.fields.iter();
+        let lines = fields.filter(|field| field.name.of(self.head).eq_ignore_ascii_case(b"cookie"));
+        cookie_of(lines.map(|field| field.value.of(self.head)), name)
+    }
+
+    /// The first argument of a name, as it is written in the query.
+    pub fn argument(&self, name: &str) -> Option<&'a [u8]> {
+        argument_of(self.query()?, name)
+    }
+
+    /// As the matcher sees the request; `None` where its path has no normal form.
+    pub fn as_asked<'b>(&'b self, vars: &'b dyn Lookup) -> Option<Asked<'b>> {
+        let (method, host, client): (Method, _, _) = (self.request.method, self.host, self.client);
+        Some(Asked { method, host, path: self.path?, client, vars })
+    }
+
+    fn path_param<'b>(&'b self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let route = self.route?;
+        route.matcher.param(route.found, &self.as_asked(self)?, name, buffer)
+    }
+}
+
+/// The first value, or several joined by `, ` in `buffer`.
+pub(crate) fn join<'b>(mut values: impl Iterator<Item = &'b [u8]>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+    let first = values.next()?;
+    let Some(second) = values.next() else { return Some(first) };
+    buffer.clear();
+    buffer.extend_from_slice(first);
+    for value in std::iter::once(second).chain(values) {
+        buffer.extend_from_slice(b", ");
+        buffer.extend_from_slice(value);
+    }
+    Some(buffer)
+}
+
+/// The first cookie of a name in the lines of `Cookie`; one without `=` has none.
+#[inline]
+pub fn cookie_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>, name: &str) -> Option<&'a [u8]> {
+    let mut pairs = lines.into_iter().flat_map(|line| line.split(|b| *b == b';'));
+    pairs.find_map(|pair| value_of(pair.trim_ascii(), name.as_bytes()))
+}
+
+/// The first argument of a name in a query, as it is written; one without `=` is empty.
+#[inline]
+pub fn argument_of<'a>(query: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    query
+        .split(|b| *b == b'&')
+        .find_map(|pair| if pair == name.as_bytes() { Some(&[][..]) } else { value_of(pair, name.as_bytes()) })
+}
+
+/// The value in `name=value`.
+fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    pair.strip_prefix(name)?.strip_prefix(b"=")
+}
+
+impl Lookup for Facts<'_> {
+    fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        match variable {
+            Variable::Uri => self.path.map(NormalPath::bytes),
+            Variable::RequestUri => Some(self.path_and_query()),
+            Variable::Args => self.query(),
+            Variable::IsArgs => Some(if self.query().is_some_and(|query| !query.is_empty()) { b"?" } else { b"" }),
+            Variable::Host => Some(self.host),
+            Variable::RequestMethod => Some(self.method()),
+            Variable::Scheme => Some(self.scheme.as_bytes()),
+            Variable::ServerProtocol => Some(self.protocol.as_bytes()),
+            Variable::RemoteAddr => Some(written(buffer, self.client)),
+            Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
+            Variable::RemotePort => Some(written(buffer, self.peer.port())),
+            Variable::ServerAddr => Some(written(buffer, self.local.ip())),
+            Variable::ServerPort => Some(written(buffer, self.local.port())),
+            Variable::SslServerName => self.tls?.server_name().map(str::as_bytes),
+            Variable::Ssl(variable) => self.tls?.value(*variable).map(str::as_bytes),
+            Variable::Arg(name) => self.argument(name),
+            Variable::Header(name) => self.header(name, buffer),
+            Variable::Cookie(name) => self.cookie(name),
+            Variable::PathParam(name) => self.path_param(name, buffer),
+            Variable::RouteId => Some(self.route?.id.as_bytes()),
+            Variable::ServiceId => self.route?.service.map(str::as_bytes),
+            // Known to `Request` and `Response` only.
+            Variable::ConsumerName | Variable::ConsumerGroupId | Variable::Status => None,
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        for field in self.request.fields.iter() {
+            visit(field.name.of(self.head), self.value_of(field));
+        }
+    }
+}
+
+/// A value that does not stand anywhere.
+pub fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_and_arguments() {
+        let cookie = |lines: &[&'static str], name| cookie_of(lines.iter().map(|line| line.as_bytes()), name);
+        assert_eq!(cookie(&["a=1; b=2", "b=3; c=x=y"], "b"), Some(&b"2"[..]));
+        assert_eq!(cookie(&["a=1; b=2", "b=3; c=x=y"], "c"), Some(&b"x=y"[..]));
+        assert_eq!(cookie(&["a; ab=1; a="], "a"), Some(&b""[..]));
+        assert_eq!(cookie(&["a", "A=1"], "a"), None);
+        let argument = |query: &'static str, name| argument_of(query.as_bytes(), name);
+        assert_eq!(argument("a=1&b=2&b=3", "b"), Some(&b"2"[..]));
+        assert_eq!(argument("ab=1&a&a=2", "a"), Some(&b""[..]));
+        assert_eq!(argument("ab=1&A=2", "a"), None);
+    }
+}

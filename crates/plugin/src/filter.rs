@@ -1,0 +1,43 @@
+//! Conditions in the language of `vars`, on a request that has its route: `_meta.filter`, and `vars` of plugins.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use stillgate_route::vars::Expr;
+use stillgate_route::{CompileError, Lookup, Matcher, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes, UriRoute};
+
+use crate::facts::Facts;
+
+/// A condition, compiled. It is a matcher of one route that takes every path, so that a condition means the same wherever it
+/// stands.
+pub struct Filter(Matcher);
+
+thread_local! {
+    /// Workers are threads: each has one, whatever the number of filters.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Filter {
+    /// Compiles a condition.
+    pub fn new(condition: Expr) -> Result<Filter, CompileError> {
+        let path = PathPattern::parse("/*").expect("a path that takes everything");
+        let uri = UriRoute { paths: vec![path], vars: Some(condition), ..UriRoute::default() };
+        let spec = RouteSpec { id: "filter".into(), priority: 0, takes: Takes::Uri(uri) };
+        Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))
+    }
+
+    /// Whether it holds. `vars` answers for the request of `facts`. Where it cannot be evaluated (a query with too many
+    /// arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a broken request.
+    pub fn holds(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
+        let path = facts.path.unwrap_or(NormalPath::ROOT);
+        let request =
+            Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
+        SCRATCH.with_borrow_mut(|scratch| !matches!(self.0.find(&request, scratch), Ok(None)))
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Filter")
+    }
+}

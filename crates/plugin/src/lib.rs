@@ -1,0 +1,71 @@
+//! What a plugin is: its phases, what it sees of a request and a response, what it may change, and how it answers.
+//!
+//! ```text
+//!  configuration ── Descriptor::compile ──▶ Entry (one configured plugin, compiled once where it is defined)
+//!  entries of route, plugin_config, service, global rules ── Chain::merge ──▶ Chain (in the order of priority)
+//!  a request ── rewrite → access → before_proxy ──▶ node ── header_filter → body_filter → log
+//! ```
+//!
+//! The phases and their order are APISIX's. The crate knows no plugin: each is a file in `stillgate-plugins` with a line in
+//! its table. It does no IO; time and randomness are arguments.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod answer;
+pub mod body;
+pub mod chain;
+pub mod consumers;
+pub mod definition;
+pub mod facts;
+pub mod filter;
+pub mod meta;
+pub mod phase;
+pub mod request;
+pub mod response;
+pub mod secrets;
+pub mod template;
+pub mod worker;
+
+pub use answer::{Answer, Body, Flow};
+pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
+pub use chain::{Chain, CHAIN_ENTRIES_MAX, Entry, Level, Origin};
+pub use consumers::{Attached, Consumer, Consumers};
+pub use definition::{Authenticate, Compile, Define, Descriptor, Metadata};
+pub use facts::{Facts, TlsVariables};
+pub use filter::Filter;
+pub use meta::Meta;
+pub use phase::{Phase, Phases};
+pub use request::Request;
+pub use response::Response;
+pub use secrets::Secret;
+pub use template::Template;
+pub use worker::Worker;
+
+/// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, or in
+/// [`Worker`].
+///
+/// A phase that the plugin does not name in [`Define::PHASES`] is never called.
+pub trait Plugin: Send + Sync + 'static {
+    /// Before the consumer is known; authentication happens here.
+    fn rewrite(&self, _request: &mut Request<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// Whether the request may go on.
+    fn access(&self, _request: &mut Request<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// The node is about to be asked.
+    fn before_proxy(&self, _request: &mut Request<'_>) -> Flow {
+        Flow::Continue
+    }
+
+    /// The head of the response is here, of a node or of our own. Filters of its body are set here
+    /// ([`Response::body`]): framing is chosen after them.
+    fn header_filter(&self, _response: &mut Response<'_>) {}
+
+    /// The response is out.
+    fn log(&self, _response: &mut Response<'_>) {}
+}

@@ -1,0 +1,77 @@
+//! `_meta`: the keys that every plugin has.
+
+use crate::filter::Filter;
+use std::sync::Arc;
+use stillgate_route::vars::Expr;
+use stillgate_schema::{At, Fault, Flag, Json, Kind, Located, Node, Path, Sink, Vars, expected, int, object};
+
+/// What `_meta` means.
+#[derive(Debug, Default)]
+pub struct Meta {
+    /// The plugin is left out, and so is what it takes the place of.
+    pub disable: bool,
+    /// The body in place of the plugin's own, where it answers with a status of 400 or more.
+    pub error_response: Option<Arc<[u8]>>,
+    /// The place in a chain, in place of the plugin's own.
+    pub priority: Option<i32>,
+    /// The plugin runs where this holds, and where it cannot be evaluated.
+    pub filter: Option<Filter>,
+}
+
+object! {
+    /// What every plugin can have under `_meta`.
+    pub struct MetaKeys {
+        /// The plugin does not run, nor does one of the same name whose place it takes.
+        disable: bool = Flag => default(false);
+        /// The body in place of the plugin's own where it answers with 400 or above: a text, or an object that is sent as
+        /// JSON.
+        error_response: Arc<[u8]> = ErrorResponse => optional;
+        /// The place in the chain in place of the plugin's own: higher first.
+        priority: i32 = int(i32::MIN as i64, i32::MAX as i64) => optional;
+        /// Conditions as in `vars` of a route: the plugin runs where they hold.
+        filter: At<Expr> = Located(Vars) => optional;
+        unbuilt {
+            pre_function: "Lua functions before each phase (`pre_function`) are";
+        }
+    }
+}
+
+/// A text or an object.
+struct ErrorResponse;
+
+impl Kind for ErrorResponse {
+    type Out = Arc<[u8]>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<[u8]>> {
+        match node.json() {
+            Some(Json::String(text)) => Some(text.into_bytes().into()),
+            // As APISIX ends the JSON of its answers.
+            Some(object @ Json::Object(_)) => Some(format!("{object}\n").into_bytes().into()),
+            _ => {
+                expected("a text or an object", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, _: &mut stillgate_schema::Definitions) -> Json {
+        serde_json::json!({"type": ["string", "object"]})
+    }
+}
+
+impl MetaKeys {
+    /// What the keys mean.
+    pub fn into_meta(self, path: &Path<'_>, sink: &mut Sink) -> Option<Meta> {
+        let filter = match self.filter {
+            None => None,
+            Some(At { at, value }) => match Filter::new(value) {
+                Ok(filter) => Some(filter),
+                Err(error) => {
+                    sink.error(at, &path.key("filter"), Fault::new(error.to_string()));
+                    return None;
+                }
+            },
+        };
+        Some(Meta { disable: self.disable, error_response: self.error_response, priority: self.priority, filter })
+    }
+}

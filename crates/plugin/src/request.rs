@@ -1,0 +1,85 @@
+//! A request as plugins see and change it.
+
+use crate::body::{BodyChanges, Direction};
+use crate::consumers::{Attached, Consumers};
+use crate::facts::{Facts, join};
+use crate::worker::Worker;
+use stillgate_route::{Lookup, Variable};
+use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
+
+/// A request on its way to the node. What was changed is what later plugins read.
+pub struct Request<'a> {
+    /// The request as it came.
+    pub facts: Facts<'a>,
+    /// What the node gets in place of it.
+    pub edits: &'a mut RequestEdits,
+    /// Changes of the body on its way to the node.
+    pub body: &'a mut BodyChanges,
+    /// Fields that the response will have, whether a node answers or we do. A field that is set here takes the place of the
+    /// node's own of that name.
+    pub response: &'a mut Edits,
+    /// Who asks, as far as a plugin has found out.
+    pub consumer: &'a mut Option<Attached>,
+    /// All consumers.
+    pub consumers: &'a Consumers,
+    /// What the worker keeps for plugins.
+    pub worker: &'a Worker,
+    /// Of `plugin_metadata`, for [`Request::metadata`].
+    pub metadata: &'a crate::definition::MetadataTable,
+}
+
+impl<'a> Request<'a> {
+    /// The value of a header field, with what plugins have changed; several are joined by `, ` in `buffer`.
+    pub fn header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let fields = &self.facts.request.fields;
+        join(self.edits.fields.values(fields, self.facts.head, name), buffer)
+    }
+
+    /// Replaces a header field of the request.
+    pub fn set_header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.edits.fields.set(&self.facts.request.fields, self.facts.head, name, value);
+    }
+
+    /// Adds a line to the request's header.
+    pub fn add_header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.edits.fields.add(name, value);
+    }
+
+    /// Takes all lines of a name out of the request's header.
+    pub fn remove_header(&mut self, name: FieldName<'_>) {
+        self.edits.fields.remove(&self.facts.request.fields, self.facts.head, name);
+    }
+
+    /// Path and query that the node will get.
+    pub fn target(&self) -> &[u8] {
+        self.edits.target().unwrap_or_else(|| self.facts.path_and_query())
+    }
+
+    /// `plugin_metadata` of a plugin.
+    pub fn metadata<T: 'static>(&self, plugin: &str) -> Option<&'a T> {
+        self.metadata.get(plugin)
+    }
+
+    /// Which way the body goes whose changes are in [`Request::body`].
+    pub const BODY: Direction = Direction::Request;
+}
+
+impl Lookup for Request<'_> {
+    fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        match variable {
+            Variable::ConsumerName => self.consumer.map(|of| self.consumers.of(of).name.as_bytes()),
+            Variable::ConsumerGroupId => {
+                self.consumer.and_then(|of| self.consumers.of(of).group.as_deref()).map(str::as_bytes)
+            }
+            Variable::Header(name) if self.edits.fields.is_changed() => match FieldName::new(name.as_str().as_bytes()) {
+                Ok(name) => self.header(name, buffer),
+                Err(_) => None,
+            },
+            _ => self.facts.value(variable, buffer),
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.edits.fields.each(&self.facts.request.fields, self.facts.head, visit);
+    }
+}

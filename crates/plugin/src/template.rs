@@ -1,0 +1,127 @@
+//! Texts with variables: `$name` and `${name}`, as APISIX resolves them.
+
+use stillgate_route::{Lookup, Variable, VariableError};
+
+/// A text with variables in it, parsed. A variable that the request does not have is empty; `\$` stands for a dollar.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Template(Box<[Part]>);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Text(Box<[u8]>),
+    Variable(Variable),
+}
+
+impl Template {
+    /// Parses a text. A dollar that no name follows stands for itself.
+    ///
+    /// # Errors
+    ///
+    /// If there is no variable of a name: APISIX would put nothing there.
+    pub fn parse(text: &str) -> Result<Template, VariableError> {
+        let (mut parts, mut plain) = (Vec::new(), String::new());
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            let before = &rest[..at];
+            let behind = &rest[at + 1..];
+            if let Some(before) = before.strip_suffix('\\') {
+                plain.push_str(before);
+                plain.push('$');
+                rest = behind;
+                continue;
+            }
+            plain.push_str(before);
+            let Some((name, after)) = name_of(behind) else {
+                plain.push('$');
+                rest = behind;
+                continue;
+            };
+            if !plain.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
+            }
+            parts.push(Part::Variable(Variable::parse(name)?));
+            rest = after;
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain.into_bytes().into()));
+        }
+        Ok(Template(parts.into()))
+    }
+
+    /// The text, where no variable is in it.
+    pub fn constant(&self) -> Option<&[u8]> {
+        match &*self.0 {
+            [] => Some(&[]),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Appends the text with the values of a request. `buffer` is for values that have to be put together.
+    pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Variable(variable) => out.extend_from_slice(vars.value(variable, buffer).unwrap_or_default()),
+            }
+        }
+    }
+
+    /// The variables in it.
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Variable(variable) => Some(variable),
+            Part::Text(_) => None,
+        })
+    }
+}
+
+/// The name behind a dollar, and what follows it.
+fn name_of(text: &str) -> Option<(&str, &str)> {
+    if let Some(braced) = text.strip_prefix('{') {
+        let (name, after) = braced.split_once('}')?;
+        return (!name.is_empty() && name.bytes().all(is_name)).then_some((name, after));
+    }
+    let end = text.bytes().position(|byte| !is_name(byte)).unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Names;
+
+    impl Lookup for Names {
+        fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            buffer.clear();
+            buffer.extend_from_slice(format!("<{variable}>").as_bytes());
+            (*variable != Variable::Args).then_some(buffer)
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    #[test]
+    fn variables_are_put_in() {
+        let check = |text: &str, expected: &str| {
+            let (mut out, mut buffer) = (Vec::new(), Vec::new());
+            Template::parse(text).unwrap().write(&Names, &mut out, &mut buffer);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{text}");
+        };
+        check("", "");
+        check("plain", "plain");
+        check("$uri", "<uri>");
+        check("a-${host}b$remote_addr.", "a-<host>b<remote_addr>.");
+        check("[$args]", "[]");
+        check("\\$uri costs $ 5, ${}, ${a-b}", "$uri costs $ 5, ${}, ${a-b}");
+        assert!(Template::parse("$nothing_like_it").is_err());
+        assert_eq!(Template::parse("a\\$b").unwrap().constant(), Some(&b"a$b"[..]));
+        assert_eq!(Template::parse("$uri").unwrap().constant(), None);
+    }
+}
