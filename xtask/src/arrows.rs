@@ -16,6 +16,8 @@ const ORDER: &[&str] = &[
     "stillgate-upstream",
     "stillgate-tls",
     "stillgate-config",
+    "stillgate-plugin",
+    "stillgate-schema",
     "stillgate-route",
     "stillgate-metrics",
     "stillgate-lab",

@@ -18,8 +18,6 @@ mod keys;
 mod model;
 mod reading;
 mod resolve;
-mod schema;
-mod text;
 mod values;
 
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
@@ -41,13 +39,13 @@ pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKE
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
 pub use reading::{FILE_BYTES_MAX, Loaded, Reader, Text, load};
-pub use text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
-pub use text::environment::Lookup;
-pub use text::locate::locate;
+pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
+pub use stillgate_schema::text::environment::Lookup;
+pub use stillgate_schema::text::locate::locate;
 pub use values::*;
 
 use keys::resources::File;
-use schema::description::{reference_of, schema_of};
+use stillgate_schema::description::{reference_of, schema_of};
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
 pub fn schema() -> serde_json::Value {

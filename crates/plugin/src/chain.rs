@@ -1,8 +1,8 @@
 //! The plugins of a request, in the order they run.
 
+use crate::Plugin;
 use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
-use crate::Plugin;
 use std::fmt;
 use std::sync::Arc;
 

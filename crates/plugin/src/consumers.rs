@@ -1,6 +1,7 @@
 //! Consumers, and how they are found by their credentials.
 
 use crate::chain::Entry;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Who asks, as an auth plugin has found out: places in [`Consumers`], which an exchange holds to its end.
@@ -28,23 +29,27 @@ pub struct Consumer {
     pub credentials: Box<[Box<str>]>,
 }
 
-/// All consumers, with an index of their credentials. It is built off the workers; a change costs what changed.
+/// All consumers, with an index of their credentials. It is built off the workers.
 #[derive(Debug, Default, Clone)]
-pub struct Consumers {}
+pub struct Consumers {
+    list: Vec<Arc<Consumer>>,
+    by_name: HashMap<Box<str>, u32>,
+    by_credential: HashMap<(&'static str, Box<[u8]>), Attached>,
+}
 
 impl Consumers {
     /// The one that has a credential: what an auth plugin's [`crate::Authenticate::lookup`] gives.
-    pub fn find(&self, _plugin: &'static str, _lookup: &[u8]) -> Option<Attached> {
-        None
+    pub fn find(&self, plugin: &'static str, lookup: &[u8]) -> Option<Attached> {
+        self.by_credential.get(&(plugin, lookup.into())).copied()
     }
 
     /// The one of a name.
-    pub fn named(&self, _name: &str) -> Option<Attached> {
-        None
+    pub fn named(&self, name: &str) -> Option<Attached> {
+        self.by_name.get(name).map(|consumer| Attached { consumer: *consumer, credential: None })
     }
 
-    /// One that was found.
-    pub fn of(&self, _attached: Attached) -> &Consumer {
-        unimplemented!()
+    /// One that was found here.
+    pub fn of(&self, attached: Attached) -> &Consumer {
+        &self.list[attached.consumer as usize]
     }
 }

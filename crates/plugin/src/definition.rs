@@ -1,8 +1,8 @@
 //! What a plugin says of itself: its name, its place, its keys, and how its configuration is compiled.
 
+use crate::Plugin;
 use crate::chain::Origin;
 use crate::phase::Phases;
-use crate::Plugin;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::any::Any;

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_route::vars::Expr;
-use stillgate_route::{CompileError, Lookup, Matcher, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes, UriRoute};
+use stillgate_route::{
+    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes, UriRoute,
+};
 
 use crate::facts::Facts;
 
@@ -21,7 +23,13 @@ impl Filter {
     /// Compiles a condition.
     pub fn new(condition: Expr) -> Result<Filter, CompileError> {
         let path = PathPattern::parse("/*").expect("a path that takes everything");
-        let uri = UriRoute { paths: vec![path], vars: Some(condition), ..UriRoute::default() };
+        let uri = UriRoute {
+            hosts: Vec::new(),
+            paths: vec![path],
+            methods: MethodSet::default(),
+            remote_addrs: Vec::new(),
+            vars: Some(condition),
+        };
         let spec = RouteSpec { id: "filter".into(), priority: 0, takes: Takes::Uri(uri) };
         Matcher::compile(vec![Arc::new(spec)]).map(Filter).map_err(|mut errors| errors.swap_remove(0))
     }
@@ -30,8 +38,7 @@ impl Filter {
     /// arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a broken request.
     pub fn holds(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
-        let request =
-            Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
+        let request = Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
         SCRATCH.with_borrow_mut(|scratch| !matches!(self.0.find(&request, scratch), Ok(None)))
     }
 }

@@ -24,14 +24,15 @@ pub mod phase;
 pub mod request;
 pub mod response;
 pub mod secrets;
+pub mod table;
 pub mod template;
 pub mod worker;
 
 pub use answer::{Answer, Body, Flow};
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
-pub use chain::{Chain, CHAIN_ENTRIES_MAX, Entry, Level, Origin};
+pub use chain::{CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
 pub use consumers::{Attached, Consumer, Consumers};
-pub use definition::{Authenticate, Compile, Define, Descriptor, Metadata};
+pub use definition::{Authenticate, Compile, Define, Descriptor, Identity, Metadata, MetadataTable};
 pub use facts::{Facts, TlsVariables};
 pub use filter::Filter;
 pub use meta::Meta;
@@ -39,6 +40,7 @@ pub use phase::{Phase, Phases};
 pub use request::Request;
 pub use response::Response;
 pub use secrets::Secret;
+pub use table::Table;
 pub use template::Template;
 pub use worker::Worker;
 

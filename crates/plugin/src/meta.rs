@@ -3,7 +3,9 @@
 use crate::filter::Filter;
 use std::sync::Arc;
 use stillgate_route::vars::Expr;
-use stillgate_schema::{At, Fault, Flag, Json, Kind, Located, Node, Path, Sink, Vars, expected, int, object};
+use stillgate_schema::{
+    At, Definitions, Fault, Flag, Json, Kind, LateVars, Located, Node, Path, Sink, expected, int, json_of, object,
+};
 
 /// What `_meta` means.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ object! {
         /// The place in the chain in place of the plugin's own: higher first.
         priority: i32 = int(i32::MIN as i64, i32::MAX as i64) => optional;
         /// Conditions as in `vars` of a route: the plugin runs where they hold.
-        filter: At<Expr> = Located(Vars) => optional;
+        filter: At<Expr> = Located(LateVars) => optional;
         unbuilt {
             pre_function: "Lua functions before each phase (`pre_function`) are";
         }
@@ -43,7 +45,7 @@ impl Kind for ErrorResponse {
     type Out = Arc<[u8]>;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<[u8]>> {
-        match node.json() {
+        match json_of(node, path, sink) {
             Some(Json::String(text)) => Some(text.into_bytes().into()),
             // As APISIX ends the JSON of its answers.
             Some(object @ Json::Object(_)) => Some(format!("{object}\n").into_bytes().into()),
@@ -54,7 +56,7 @@ impl Kind for ErrorResponse {
         }
     }
 
-    fn schema(&self, _: &mut stillgate_schema::Definitions) -> Json {
+    fn schema(&self, _: &mut Definitions) -> Json {
         serde_json::json!({"type": ["string", "object"]})
     }
 }

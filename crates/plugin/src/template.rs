@@ -39,7 +39,7 @@ impl Template {
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
             }
-            parts.push(Part::Variable(Variable::parse(name)?));
+            parts.push(Part::Variable(Variable::parse_late(name)?));
             rest = after;
         }
         plain.push_str(rest);

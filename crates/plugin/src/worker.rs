@@ -1,15 +1,12 @@
-//! What a worker keeps for plugins: the present time, the limits that all workers share, and memory of each plugin's own.
+//! What a worker keeps for plugins: the present time, and memory of each plugin's own.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::Arc;
-use stillgate_limits::Limits;
 
 /// What plugins have of the worker that runs them. It never leaves the worker's thread.
+#[derive(Default)]
 pub struct Worker {
-    /// Counters of limits, shared by all workers and with the process that takes over.
-    pub limits: Arc<Limits>,
     now_ms: Cell<u64>,
     /// By [`crate::Entry::instance`]: caches of regexes and the like. Bounded by the number of plugins in the Plan, since what
     /// is of no entry any more is dropped with [`Worker::keep`].
@@ -17,11 +14,6 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Without anything of a plugin's own.
-    pub fn new(limits: Arc<Limits>) -> Worker {
-        Worker { limits, now_ms: Cell::new(0), own: RefCell::default() }
-    }
-
     /// Milliseconds since 1970, as of the present turn of the event loop.
     #[inline]
     pub fn now_ms(&self) -> u64 {

@@ -47,6 +47,9 @@ pub struct NormalPath<'a> {
 }
 
 impl<'a> NormalPath<'a> {
+    /// `/`
+    pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", encoded_slash: false };
+
     /// The text; it begins with a slash and is printable ASCII.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes

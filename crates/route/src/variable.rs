@@ -153,14 +153,20 @@ const PLAIN: [(&str, Variable); 22] = [
 const PREFIXES: [(&str, &str); 4] =
     [("arg_", "arg_NAME"), ("http_", "http_NAME"), ("cookie_", "cookie_NAME"), ("uri_param_", "uri_param_NAME")];
 
+/// Variables that are known once a route is: conditions of routes cannot ask for them.
+const LATE: [(&str, Variable); 5] = [
+    ("route_id", Variable::RouteId),
+    ("service_id", Variable::ServiceId),
+    ("consumer_name", Variable::ConsumerName),
+    ("consumer_group_id", Variable::ConsumerGroupId),
+    ("status", Variable::Status),
+];
+
 /// Names of values that only the access log has.
-const LOGGED: [&str; 17] = [
+const LOGGED: [&str; 14] = [
     "time",
-    "status",
     "request_id",
     "trace_id",
-    "route_id",
-    "service_id",
     "bytes_received",
     "request_length",
     "body_bytes_sent",
@@ -201,9 +207,18 @@ pub enum VariableErrorKind {
     },
     /// The access log has it, and nothing else.
     Logged,
+    /// It is known once the route is.
+    Late,
 }
 
 impl Variable {
+    /// Parses the name of a variable that a plugin asks for: those that are known once the route is are among them.
+    pub fn parse_late(name: &str) -> Result<Variable, VariableError> {
+        let plain = name.strip_prefix('$').unwrap_or(name);
+        let late = LATE.iter().find(|(known, _)| *known == plain);
+        late.map_or_else(|| Variable::parse(name), |(_, variable)| Ok(variable.clone()))
+    }
+
     /// Parses a variable's name; a leading `$` is accepted.
     pub fn parse(name: &str) -> Result<Variable, VariableError> {
         let name = name.strip_prefix('$').unwrap_or(name);
@@ -242,6 +257,9 @@ fn is_token(b: u8) -> bool {
 }
 
 fn unknown(name: &str) -> VariableErrorKind {
+    if LATE.iter().any(|(late, _)| *late == name) {
+        return VariableErrorKind::Late;
+    }
     if LOGGED.contains(&name) || LOGGED_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return VariableErrorKind::Logged;
     }
@@ -264,7 +282,7 @@ impl fmt::Display for Variable {
             Variable::Cookie(name) => write!(f, "cookie_{name}"),
             Variable::PathParam(name) => write!(f, "uri_param_{name}"),
             plain => {
-                let known = PLAIN.iter().find(|(_, variable)| variable == plain);
+                let known = PLAIN.iter().chain(&LATE).find(|(_, variable)| variable == plain);
                 f.write_str(known.map_or("", |(name, _)| name))
             }
         }
@@ -290,6 +308,9 @@ impl fmt::Display for VariableError {
                     f,
                     "\"{name}\": the name part is missing, too long, or holds a character it cannot; write {example}"
                 )
+            }
+            VariableErrorKind::Late => {
+                write!(f, "\"{name}\": not known before the route is; plugins and the access log may use it")
             }
             VariableErrorKind::Logged => {
                 write!(f, "\"{name}\": not a request variable; it exists only in the access log")
@@ -345,6 +366,7 @@ mod tests {
             "http_a b",
             "\"http_a b\": the name part is missing, too long, or holds a character it cannot; write http_NAME",
         );
-        check("status", "\"status\": not a request variable; it exists only in the access log");
+        check("request_time", "\"request_time\": not a request variable; it exists only in the access log");
+        check("status", "\"status\": not known before the route is; plugins and the access log may use it");
     }
 }

@@ -1,16 +1,17 @@
 //! The keys of `gateway.access_log`: where lines go and what is in them.
 
-use crate::keys::matching::parse_variable;
-use crate::schema::description::Definitions;
-use crate::schema::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
-use crate::schema::object::{Map, map, object};
-use crate::text::diagnostic::{Fault, Path, Sink, shortened};
-use crate::text::nearest::nearest;
-use crate::text::tree::{Entry, Node, Value};
 use crate::values::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use stillgate_route::HeaderName;
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
+use stillgate_schema::matching::parse_variable;
+use stillgate_schema::object;
+use stillgate_schema::object::{Map, map};
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
+use stillgate_schema::text::nearest::nearest;
+use stillgate_schema::text::tree::{Entry, Node, Value};
 
 object! {
     /// How requests are logged.

@@ -4,13 +4,14 @@
 
 use crate::keys::nodes::parse_authority;
 use crate::keys::ssls::{FILE, PEM};
-use crate::schema::kind::{Choice, Flag, Text, Then, text};
-use crate::schema::object::{map, object};
-use crate::schema::quantity::{Span, span};
-use crate::text::diagnostic::{Fault, shortened};
 use crate::values::{AcmeChallenge, HmacKey};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stillgate_schema::kind::{Choice, Flag, Text, Then, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// Names of one certificate; what Let's Encrypt allows.
 pub const ACME_NAMES_MAX: usize = 100;

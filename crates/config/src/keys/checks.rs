@@ -4,13 +4,14 @@
 //! key. How a check is made, and what is done with a node that fails it, is the business of `upstream` and `gateway`.
 
 use crate::keys::nodes::parse_authority;
-use crate::schema::kind::{Choice, Flag, Int, Text, int, list, some, text};
-use crate::schema::object::{map, object};
-use crate::schema::quantity::{Span, span};
-use crate::text::diagnostic::{Fault, shortened};
 use crate::values::CheckType;
 use serde::Serialize;
 use std::time::Duration;
+use stillgate_schema::kind::{Choice, Flag, Int, Text, int, list, some, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// The largest count of successes or failures, as of APISIX.
 pub const CHECK_COUNT_MAX: u8 = 254;

@@ -4,16 +4,8 @@
 
 use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
-use crate::keys::matching::{NETWORK, OWN_NAME};
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
-use crate::schema::description::{Definitions, or_environment};
-use crate::schema::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
-use crate::schema::object::{map, object};
-use crate::schema::quantity::{Size, Span, size, span};
-use crate::text::diagnostic::{Fault, Path, Sink};
-use crate::text::scalar::Meaning;
-use crate::text::tree::{Node, Value};
 use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
 use ipnet::IpNet;
 use serde::Serialize;
@@ -23,6 +15,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
+use stillgate_schema::description::{Definitions, or_environment};
+use stillgate_schema::kind::{At, Choice, Flag, Kind, Located, Text, expected, int, list, some, text};
+use stillgate_schema::matching::{NETWORK, OWN_NAME};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Size, Span, size, span};
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::scalar::Meaning;
+use stillgate_schema::text::tree::{Node, Value};
 
 /// The largest `gateway.limits.head_bytes`, and the largest `gateway.limits.headers`.
 pub use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX};

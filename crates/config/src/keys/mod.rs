@@ -6,7 +6,6 @@ pub(crate) mod access_log;
 pub(crate) mod acme;
 pub(crate) mod checks;
 pub(crate) mod gateway;
-pub(crate) mod matching;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod resources;

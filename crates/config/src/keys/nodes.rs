@@ -1,12 +1,13 @@
 //! The `nodes` of an upstream: a map of `"host:port": weight`, or a list of maps.
 
-use crate::schema::description::{Definitions, or_environment};
-use crate::schema::kind::{Kind, Labels, Located, Text, expected, int, list, read, text};
-use crate::schema::object::{map, object};
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::text::tree::{Node, Value};
 use crate::values::Host;
 use serde_json::{Value as Json, json};
+use stillgate_schema::description::{Definitions, or_environment};
+use stillgate_schema::kind::{Kind, Labels, Located, Text, expected, int, list, read, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use stillgate_schema::text::tree::{Node, Value};
 
 /// The largest weight of a node.
 pub const WEIGHT_MAX: u32 = 1_000_000;

@@ -5,24 +5,25 @@
 
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
-use crate::keys::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::schema::description::Definitions;
-use crate::schema::kind::{
-    At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
-};
-use crate::schema::object::{Object, map, missing_key, object};
-use crate::schema::quantity::{Span, span};
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
-use crate::text::tree::{Node, Value};
 use crate::values::{OnChange, ProxyProtocol};
 use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{
+    At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
+};
+use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
+use stillgate_schema::object;
+use stillgate_schema::object::{Object, map, missing_key};
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::tree::{Node, Value};
 
 /// The longest id of a resource.
 pub const ID_BYTES_MAX: usize = 64;
@@ -39,7 +40,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const UPSTREAM_TIMEOUT: Span = span(Duration::from_millis(1), DAY);
 const FROM_ZERO: Span = span(Duration::ZERO, DAY);
 /// When a resource was made or changed.
-pub(crate) const UNIX_TIME: crate::schema::kind::Int<i64> = int(0, 10_000_000_000);
+pub(crate) const UNIX_TIME: stillgate_schema::kind::Int<i64> = int(0, 10_000_000_000);
 
 object! {
     /// One configuration file: the process under `gateway`, and the resources by APISIX's names and meaning. A scalar
@@ -335,7 +336,7 @@ pub(crate) const ID: Text<String> = text("an id", |text| {
     if bytes_ok && (1..=ID_BYTES_MAX).contains(&text.len()) {
         return Ok(text.to_owned());
     }
-    let fault = Fault::new(format!("{:?} is not an id", crate::text::diagnostic::shortened(text)));
+    let fault = Fault::new(format!("{:?} is not an id", stillgate_schema::text::diagnostic::shortened(text)));
     Err(fault.hint(format!("use 1 to {ID_BYTES_MAX} letters, digits, \"-\", \"_\" and \".\"")))
 })
 .pattern("^[A-Za-z0-9._-]{1,64}$")
@@ -356,7 +357,7 @@ pub(crate) struct Resource<T> {
 /// APISIX's examples do.
 pub(crate) struct Resources<T> {
     needs_id: bool,
-    item: crate::schema::object::Map<T>,
+    item: stillgate_schema::object::Map<T>,
 }
 
 pub(crate) const fn resources<T: Object>(needs_id: bool) -> Resources<T> {

@@ -4,12 +4,13 @@
 
 use crate::keys::nodes::parse_authority;
 use crate::keys::resources::{ID, STATUS, UNIX_TIME};
-use crate::schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, int, list, some, text};
-use crate::schema::object::{map, object};
-use crate::text::diagnostic::{Fault, shortened};
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use stillgate_schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, int, list, some, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::text::diagnostic::{Fault, shortened};
 
 /// The largest `client.depth`.
 pub const CLIENT_DEPTH_MAX: u8 = 10;

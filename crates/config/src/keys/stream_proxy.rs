@@ -3,17 +3,18 @@
 //! Where they go is said by `stream_routes`.
 
 use crate::keys::gateway::ADDRESS;
-use crate::schema::description::Definitions;
-use crate::schema::kind::{At, Flag, Kind, Located, int, list};
-use crate::schema::object::{Object, map, object};
-use crate::schema::quantity::{Span, span};
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
-use crate::text::tree::Node;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{At, Flag, Kind, Located, int, list};
+use stillgate_schema::object;
+use stillgate_schema::object::{Object, map};
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::tree::Node;
 
 /// The largest `gateway.stream_proxy.udp_sessions_per_worker`.
 pub const UDP_SESSIONS_PER_WORKER_MAX: usize = 1 << 20;

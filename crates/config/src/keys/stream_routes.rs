@@ -1,17 +1,18 @@
 //! The keys of `stream_routes`, which say which connections go where.
 
-use crate::keys::matching::NETWORK;
 use crate::keys::nodes::parse_authority;
 use crate::keys::resources::{ID, ON_CHANGE, STATUS, UNIX_TIME, UpstreamKeys};
-use crate::schema::kind::{At, Labels, Located, TEXT, Text, int, text};
-use crate::schema::object::{map, object};
-use crate::schema::quantity::{Span, span};
-use crate::text::diagnostic::Fault;
 use crate::values::OnChange;
 use ipnet::IpNet;
 use serde::Serialize;
 use std::time::Duration;
 use stillgate_route::HostPattern;
+use stillgate_schema::kind::{At, Labels, Located, TEXT, Text, int, text};
+use stillgate_schema::matching::NETWORK;
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::Fault;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const BOUND: Span = span(Duration::from_millis(1), DAY);

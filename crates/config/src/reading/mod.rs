@@ -5,12 +5,12 @@ mod incremental;
 use crate::keys::resources::File;
 use crate::model::Config;
 use crate::resolve::{self, Shared};
-use crate::schema::{kind, object};
-use crate::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
-use crate::text::environment::Lookup;
-use crate::text::tree;
 use crate::values::digest;
 pub use incremental::{Reader, Text};
+use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
+use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::tree;
+use stillgate_schema::{kind, object};
 
 /// The largest configuration file.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -4,9 +4,9 @@
 
 use crate::keys::gateway::Gateway;
 use crate::model::{Protocol, Upstream};
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use crate::values::Host;
 use std::net::SocketAddr;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Addresses of our own that are in each other's way.
 pub(crate) fn check_own_addresses(gateway: &Gateway, sink: &mut Sink) {

@@ -2,10 +2,10 @@
 
 use crate::keys::checks::{ActiveCheck, Checks, QUEUE_TIMEOUT_DEFAULT, UpstreamLimits};
 use crate::model::{Balance, UpstreamTls};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use crate::values::CheckType;
 use std::sync::Arc;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// What an upstream's bounds come to; warns of a queue that nothing is ever put into, and of a time that nobody waits.
 pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Sink) -> UpstreamLimits {

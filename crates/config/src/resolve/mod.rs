@@ -15,14 +15,14 @@ mod upstream;
 
 use crate::keys::resources::{File, Resource, RouteKeys};
 use crate::model::Config;
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Path, Position, Sink};
 pub(crate) use addresses::check_nodes;
 use addresses::check_own_addresses;
 use shared::{Identified, insert};
 pub(crate) use shared::{Placed, Shared};
 use ssls::Ssls;
 use std::collections::HashMap;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 
 /// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
 pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, Shared) {

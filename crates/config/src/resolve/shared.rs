@@ -5,11 +5,11 @@ use super::takes::takes;
 use super::upstream::{timeouts, upstream};
 use crate::keys::resources::{Resource, RouteKeys, ServiceKeys, UpstreamKeys};
 use crate::model::{Protocol, Route, Upstream};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stillgate_route::{HostPattern, RouteSpec};
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// What routes may refer to.
 #[derive(Debug, Default)]

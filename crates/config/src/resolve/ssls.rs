@@ -6,11 +6,11 @@ use crate::keys::gateway::Gateway;
 use crate::keys::resources::Resource;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::HashMap;
 use std::sync::Arc;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 
 /// All entries of `ssls`, as upstreams refer to them.
 #[derive(Debug, Default)]

@@ -5,11 +5,11 @@ use crate::keys::gateway::Gateway;
 use crate::keys::resources::{Resource, Scheme};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Protocol, StreamRoute};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 impl Shared {
     /// All enabled stream routes, in the order of the file.

@@ -2,10 +2,10 @@
 
 use crate::keys::resources::{Scheme, UpstreamKeys};
 use crate::model::{Balance, Protocol};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use crate::values::{CheckType, ProxyProtocol};
 use stillgate_route::Variable;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 impl Scheme {
     pub(crate) fn protocol(self) -> Protocol {

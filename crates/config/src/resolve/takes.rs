@@ -1,9 +1,9 @@
 //! What the keys of a route say together about the requests it takes.
 
 use crate::keys::resources::RouteKeys;
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_route::{HostPattern, PathPattern, Takes, UriRoute, Variable, condition::Field, vars::Expr};
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Which requests a route takes. `hosts`: its service's.
 pub(crate) fn takes(mut keys: RouteKeys, hosts: &[HostPattern], path: &Path<'_>, sink: &mut Sink) -> Takes {

@@ -3,15 +3,15 @@
 use super::checks::{checks, limits};
 use super::ssls::{Ssls, refuse_without_https};
 use super::stream_upstreams::check_stream_keys;
-use crate::keys::matching::parse_variable;
 use crate::keys::nodes::NodeEntry;
 use crate::keys::resources::{HashOn, HostChoice, Scheme, TimeoutKeys, Type, UpstreamKeys};
 use crate::model::{Balance, Node, PassHost, Upstream, UpstreamTimeouts};
-use crate::schema::kind::At;
-use crate::text::diagnostic::{Fault, Path, Sink};
 use std::collections::HashMap;
 use std::time::Duration;
 use stillgate_route::Variable;
+use stillgate_schema::kind::At;
+use stillgate_schema::matching::parse_variable;
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 
 /// `timeout` where neither route nor upstream say otherwise; APISIX's default.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(60);

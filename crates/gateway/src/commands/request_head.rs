@@ -232,6 +232,12 @@ impl Lookup for Vars<'_> {
             Variable::Cookie(name) => head.cookie(name).or_else(|| head.known(variable)),
             // The matcher knows these itself.
             Variable::PathParam(_) => None,
+            // Routes cannot ask for what is known after them.
+            Variable::RouteId
+            | Variable::ServiceId
+            | Variable::ConsumerName
+            | Variable::ConsumerGroupId
+            | Variable::Status => None,
         }
     }
 

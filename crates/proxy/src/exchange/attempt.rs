@@ -4,7 +4,7 @@
 
 use super::forwarding::{self, host_for};
 use super::relay::{Bounds, Event, Relay};
-use super::reply::Refusal;
+use super::reply::{Refusal, reason};
 use super::sender::Coding;
 use super::{After, Exchange};
 use crate::client::Client;
@@ -21,12 +21,14 @@ use std::rc::Rc;
 use std::time::Instant;
 use stillgate_tls::rustls::pki_types::ServerName;
 use stillgate_upstream::{ConnMeta, Failure, Report};
-use stillgate_wire::{Framing, Name, ResponseHead, Version, write_request, write_response};
+use stillgate_wire::{FieldName, FieldValue, Framing, Name, ResponseHead, Version, write_request, write_response};
 
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;
 /// nginx's code for a request whose client did not wait for the answer; only the access log sees it.
 pub(crate) const STATUS_CLIENT_GONE: u16 = 499;
+const HOST: FieldName<'_> = FieldName::constant("Host");
+const TE: FieldName<'_> = FieldName::constant("TE");
 const STATUS_SWITCHING: u16 = 101;
 
 /// Where the tries of one request stand.
@@ -303,18 +305,18 @@ fn stage_request(worker: &Worker, exchange: &mut Exchange, tries: &Tries<'_>, in
     if exchange.request.framing == Framing::Chunked {
         exchange.to_node.coding = Coding::Chunked;
     }
-    let added = exchange.request_edits.added.len();
+    let added = exchange.request_edits.fields.added.len();
     if exchange.sets_host {
         let state = tries.upstream.state.borrow();
         let pass_host = &tries.upstream.definition.definition.pass_host;
         let mut edits = std::mem::take(&mut exchange.request_edits);
-        edits.add("Host", host_for(exchange, pass_host, &state.endpoint(index).host));
+        edits.fields.add(HOST, FieldValue::of_head(host_for(exchange, pass_host, &state.endpoint(index).host)));
         exchange.request_edits = edits;
     }
     // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
     let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
     if tries.upstream.definition.definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
-        exchange.request_edits.add("TE", b"trailers");
+        exchange.request_edits.fields.add(TE, FieldValue::constant("trailers"));
     }
     write_request(
         exchange.to_node.head(buffers),
@@ -322,7 +324,7 @@ fn stage_request(worker: &Worker, exchange: &mut Exchange, tries: &Tries<'_>, in
         &exchange.request,
         &exchange.request_edits,
     );
-    exchange.request_edits.added.truncate(added);
+    exchange.request_edits.fields.added.truncate(added);
     let end = exchange.from_client.is_done().then(|| exchange.from_client.trailers());
     exchange.to_node.stage(exchange.from_client.content(), end, buffers);
     exchange.from_client.written_but(exchange.to_node.content_left());
@@ -343,7 +345,13 @@ fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failur
     if exchange.request.version == Version::Http11 {
         forwarding::edit_response(worker, exchange, settings, true, false);
         let head = &exchange.from_node.unparsed()[..exchange.response.len];
-        write_response(exchange.to_client.head(&worker.buffers), head, &exchange.response, &exchange.response_edits);
+        write_response(
+            exchange.to_client.head(&worker.buffers),
+            head,
+            &exchange.response,
+            &exchange.response_edits,
+            reason,
+        );
         exchange.to_client.stage(&[], None, &worker.buffers);
     }
     let is_continue = exchange.response.status == 100;
@@ -379,7 +387,7 @@ fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fail
     let interim_bytes = exchange.bytes_sent();
     exchange.to_client.coding = if chunked { Coding::Chunked } else { Coding::Raw };
     let out = exchange.to_client.head(&worker.buffers);
-    write_response(out, exchange.from_node.head(), &exchange.response, &exchange.response_edits);
+    write_response(out, exchange.from_node.head(), &exchange.response, &exchange.response_edits, reason);
     exchange.outcome.status = exchange.response.status;
     exchange.outcome.head_bytes = interim_bytes + out.len() as u64;
     exchange.fields.note_response(worker.wanted_fields(), &exchange.response, exchange.from_node.head(), out);

@@ -8,8 +8,12 @@ use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
-use stillgate_wire::{Edits, Form, Framing, Name, RequestHead, Version, upgrade_protocols, write_upgrade_lines};
+use stillgate_wire::{
+    Edits, FieldName, FieldValue, Form, Framing, Name, RequestHead, Version, upgrade_protocols, write_upgrade_lines,
+};
 
+const X_FORWARDED_HOST: FieldName<'_> = FieldName::constant("X-Forwarded-Host");
+const X_FORWARDED_PROTO: FieldName<'_> = FieldName::constant("X-Forwarded-Proto");
 const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
 
 /// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
@@ -63,8 +67,8 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
 /// Prepares the edits of a request that hold for every node it may be sent to.
 pub(crate) fn edit_request(client: &Client, exchange: &mut Exchange, settings: &Settings, pass_host: &PassHost) {
     let head = exchange.from_client.head();
-    let edits = &mut exchange.request_edits;
-    edits.clear();
+    exchange.request_edits.clear();
+    let edits = &mut exchange.request_edits.fields;
     edits.removed = exchange.request.hop_by_hop;
     let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
     let replaces_host = *pass_host != PassHost::Pass || exchange.request.form == Form::Absolute;
@@ -116,7 +120,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
     edits.added.extend_from_slice(b"X-Real-IP: ");
     write_line_end(&mut edits.added, client_ip);
     if missing(Name::XForwardedProto) {
-        edits.add("X-Forwarded-Proto", client.scheme().as_bytes());
+        edits.add(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
     if missing(Name::XForwardedPort) {
         edits.added.extend_from_slice(b"X-Forwarded-Port: ");
@@ -134,7 +138,7 @@ fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
     let authority = request.authority.of(head);
     if !authority.is_empty() {
-        edits.add("X-Forwarded-Host", authority);
+        edits.add(X_FORWARDED_HOST, FieldValue::of_head(authority));
     }
 }
 
@@ -157,8 +161,8 @@ pub(crate) fn edit_response(
     keep_alive: bool,
     chunked: bool,
 ) {
-    let edits = &mut exchange.response_edits;
-    edits.clear();
+    exchange.response_edits.clear();
+    let edits = &mut exchange.response_edits.fields;
     edits.removed = exchange.response.hop_by_hop;
     let forbids_length = exchange.response.status == 204 || exchange.response.status < 200;
     for (index, field) in exchange.response.fields.iter().enumerate() {

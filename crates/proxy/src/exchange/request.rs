@@ -30,7 +30,7 @@ use stillgate_config::{Balance, Route, Upstream};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_upstream::{Attempt, Decision, Failure, Tried, decide};
-use stillgate_wire::{Edits, Form, RequestHead, ResponseError, ResponseHead};
+use stillgate_wire::{Form, RequestEdits, RequestHead, ResponseEdits, ResponseError, ResponseHead};
 
 /// The memory of one exchange, reused from request to request and from connection to connection.
 #[derive(Default)]
@@ -41,8 +41,8 @@ pub(crate) struct Exchange {
     pub(crate) response: ResponseHead,
     pub(crate) from_node: Receiver,
     pub(crate) to_client: Sender,
-    pub(crate) request_edits: Edits,
-    pub(crate) response_edits: Edits,
+    pub(crate) request_edits: RequestEdits,
+    pub(crate) response_edits: ResponseEdits,
     /// Whether the node gets a `Host` line of ours.
     pub(crate) sets_host: bool,
     /// Whether the node is told that the client asks for another protocol.

@@ -132,6 +132,12 @@ impl Lookup for RequestVars<'_> {
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),
             Variable::PathParam(name) => self.path_param(name, buffer),
+            // Routes cannot ask for what is known after them.
+            Variable::RouteId
+            | Variable::ServiceId
+            | Variable::ConsumerName
+            | Variable::ConsumerGroupId
+            | Variable::Status => None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::connection::stream::Stream;
 use crate::exchange::forwarding;
 use crate::exchange::relay::Relay;
+use crate::exchange::reply::reason;
 use crate::exchange::{Exchange, Kept, Outcome};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, Settings, TimeoutsMs};
@@ -100,10 +101,10 @@ pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fa
     }
     forwarding::edit_response(worker, exchange, settings, true, false);
     let head = &exchange.from_node.unparsed()[..exchange.response.len];
-    write_upgrade_lines(&mut exchange.response_edits.added, upgrade_protocols(&exchange.response.fields, head));
+    write_upgrade_lines(&mut exchange.response_edits.fields.added, upgrade_protocols(&exchange.response.fields, head));
     let before = exchange.bytes_sent();
     let out = exchange.to_client.head(&worker.buffers);
-    write_response(out, head, &exchange.response, &exchange.response_edits);
+    write_response(out, head, &exchange.response, &exchange.response_edits, reason);
     exchange.outcome.status = exchange.response.status;
     exchange.outcome.head_bytes = before + out.len() as u64;
     exchange.fields.note_response(worker.wanted_fields(), &exchange.response, head, out);

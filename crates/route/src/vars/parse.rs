@@ -40,7 +40,16 @@ impl Expr {
     /// Parses the value of `vars`: a list of conditions that must all hold, or a list that begins with `OR`, `AND`,
     /// `!OR` or `!AND`. The empty list always holds.
     pub fn parse(value: &Value) -> Result<Expr, VarsError> {
-        let mut parser = Parser { path: Vec::new(), predicates: 0, text: String::new() };
+        Expr::parse_with(Variable::parse, value)
+    }
+
+    /// The same where variables may be asked for that are known once the route is.
+    pub fn parse_late(value: &Value) -> Result<Expr, VarsError> {
+        Expr::parse_with(Variable::parse_late, value)
+    }
+
+    fn parse_with(variable: ParseVariable, value: &Value) -> Result<Expr, VarsError> {
+        let mut parser = Parser { variable, path: Vec::new(), predicates: 0, text: String::new() };
         let condition = match value {
             Value::Array(items) if items.is_empty() => parser.joined("AND", &[]),
             Value::Array(items) if items[0].is_string() && logic(&items[0]).is_none() => {
@@ -54,7 +63,10 @@ impl Expr {
 
 type Parsed<T> = Result<T, VarsError>;
 
+type ParseVariable = fn(&str) -> Result<Variable, crate::VariableError>;
+
 struct Parser {
+    variable: ParseVariable,
     path: Vec<usize>,
     predicates: usize,
     /// What has been parsed, as JSON with every operator written out.
@@ -154,7 +166,7 @@ impl Parser {
         let Value::String(name) = value else {
             return self.fail(format!("expected a variable's name, not {value}"));
         };
-        Variable::parse(name).or_else(|error| self.fail(error.to_string()))
+        (self.variable)(name).or_else(|error| self.fail(error.to_string()))
     }
 
     fn operator(&self, value: &Value) -> Parsed<Operator> {

@@ -6,15 +6,6 @@
 mod names;
 
 use crate::keys::gateway::ADDRESS;
-use crate::keys::matching::{OWN_NAME, parse_variable};
-use crate::schema::description::Definitions;
-use crate::schema::kind::{
-    At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, text, unplaced,
-};
-use crate::schema::object::{Map, map, object};
-use crate::schema::quantity::{Size, Span, size, span};
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
-use crate::text::tree::{Entry, Node, Value};
 use crate::values::{Dialect, Metrics};
 use names::{Named, disabled_families, disabled_labels, enabled_labels, extra_labels};
 use serde_json::{Value as Json, json};
@@ -23,6 +14,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Variable;
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{
+    At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, text, unplaced,
+};
+use stillgate_schema::matching::{OWN_NAME, parse_variable};
+use stillgate_schema::object;
+use stillgate_schema::object::{Map, map};
+use stillgate_schema::quantity::{Size, Span, size, span};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
+use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// Labels from variables of the request that one family may have.
 pub const EXTRA_LABELS_MAX: usize = 16;

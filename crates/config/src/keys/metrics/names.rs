@@ -3,12 +3,12 @@
 //! A name that is none is an error that says which one was probably meant. How the keys are read is in the parent module.
 
 use super::FamilyLabels;
-use crate::schema::kind::{At, alternatives};
-use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::values::{Dialect, FamilySpec, Label, Measure};
 use std::collections::{BTreeSet, HashSet};
 use stillgate_metrics::Family;
 use stillgate_route::Variable;
+use stillgate_schema::kind::{At, alternatives};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 
 pub(super) fn disabled_families(
     dialect: Dialect,

@@ -7,15 +7,15 @@ use crate::model::{Config, Route};
 use crate::reading::{FILE_BYTES_MAX, Loaded};
 use crate::resolve::check_nodes;
 use crate::resolve::{Placed, route_id};
-use crate::schema::kind;
-use crate::schema::object::map;
-use crate::text::cuts::{Cut, Cuts, cut, has_plain_lines};
-use crate::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink};
-use crate::text::environment::Lookup;
-use crate::text::tree::{NODES_MAX, Value, parse};
 use foldhash::quality::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
+use stillgate_schema::kind;
+use stillgate_schema::object::map;
+use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
+use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink};
+use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::tree::{NODES_MAX, Value, parse};
 
 /// What takes the place of what was kept.
 pub(super) struct Next {

@@ -1,7 +1,7 @@
 //! What is remembered of each item of the list of routes.
 
-use crate::text::cuts::Cut;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use stillgate_schema::text::cuts::Cut;
 
 /// One item of a text that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,14 +24,14 @@ mod outline;
 
 use crate::reading::{Loaded, finish, read, resolve};
 use crate::resolve::Shared;
-use crate::text::diagnostic::{Diagnostic, Errors, Sink};
-use crate::text::environment::Lookup;
 use crate::values::digest;
 use items::Item;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Sink};
+use stillgate_schema::text::environment::Lookup;
 
 /// Environment variables that are remembered; a file that uses more is read as a whole each time.
 const VARIABLES_MAX: usize = 1000;

@@ -6,10 +6,10 @@ use crate::keys::resources::{Resource, RouteKeys};
 use crate::reading::{Loaded, Written};
 use crate::resolve::check_nodes;
 use crate::resolve::{Shared, route_id};
-use crate::text::cuts::{Cut, Cuts, cut, has_plain_lines};
-use crate::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
-use crate::text::tree::{Entry, Node, Value};
 use std::sync::Arc;
+use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
+use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
+use stillgate_schema::text::tree::{Entry, Node, Value};
 
 /// Where a text can be cut, and what its items are; it is not known yet whether it is valid.
 pub(super) struct Outline {

@@ -7,7 +7,7 @@ use crate::text::scalar::Layout;
 use saphyr_parser::{ScalarStyle, Span};
 
 /// Finds the layout of one scalar after the other; its text is gone through from beginning to end.
-pub(crate) struct LayoutFinder<'a> {
+pub struct LayoutFinder<'a> {
     text: &'a str,
     /// A line, from 1, and where it begins.
     line: usize,
@@ -15,12 +15,13 @@ pub(crate) struct LayoutFinder<'a> {
 }
 
 impl<'a> LayoutFinder<'a> {
-    pub(crate) fn new(text: &'a str) -> LayoutFinder<'a> {
+    /// Of a text that is parsed from its beginning.
+    pub fn new(text: &'a str) -> LayoutFinder<'a> {
         LayoutFinder { text, line: 1, at: 0 }
     }
 
     /// `span`: of the scalar, which begins nowhere before the one asked for last.
-    pub(crate) fn layout(&mut self, value: &str, style: ScalarStyle, span: Span) -> Layout {
+    pub fn layout(&mut self, value: &str, style: ScalarStyle, span: Span) -> Layout {
         let quotes = match style {
             ScalarStyle::Literal => return Layout::Literal,
             ScalarStyle::Folded => return self.folded(value, span),

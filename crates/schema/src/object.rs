@@ -4,15 +4,15 @@
 //! the struct, the reader with its check for unknown keys, and the description that the schema and the reference are
 //! written from. Rejected: serde's derive, which stops at the first error and knows neither positions nor schemas.
 
-use crate::schema::description::{Definitions, KeyDescription};
-use crate::schema::kind::{Kind, alternatives, expected};
+use crate::description::{Definitions, KeyDescription};
+use crate::kind::{Kind, alternatives, expected};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::tree::{Entry, Node, Value};
 use serde_json::Value as Json;
 use std::marker::PhantomData;
 
 /// What `object!` makes.
-pub(crate) trait Object: Sized {
+pub trait Object: Sized {
     /// Its name in the schema.
     const NAME: &'static str;
 
@@ -30,9 +30,10 @@ pub(crate) trait Object: Sized {
 }
 
 /// The kind of an object.
-pub(crate) struct Map<T>(PhantomData<T>);
+pub struct Map<T>(PhantomData<T>);
 
-pub(crate) const fn map<T: Object>() -> Map<T> {
+/// An object of this type.
+pub const fn map<T: Object>() -> Map<T> {
     Map(PhantomData)
 }
 
@@ -57,7 +58,7 @@ impl<T: Object> Kind for Map<T> {
 }
 
 /// The key's name of a field's: without the `r#` that keywords need.
-pub(crate) const fn key_name(field: &'static str) -> &'static str {
+pub const fn key_name(field: &'static str) -> &'static str {
     match field.as_bytes() {
         [b'r', b'#', ..] => field.split_at(2).1,
         _ => field,
@@ -65,7 +66,7 @@ pub(crate) const fn key_name(field: &'static str) -> &'static str {
 }
 
 /// Reports a key that the object has no use for.
-pub(crate) fn refuse_key(
+pub fn refuse_key(
     entry: &Entry,
     known: &[&'static str],
     unbuilt: &[(&'static str, &'static str)],
@@ -98,19 +99,12 @@ fn asks_for_nothing(node: &Node) -> bool {
 }
 
 /// Reports a key that must be there.
-pub(crate) fn missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
+pub fn missing_key(key: &str, at: Position, path: &Path<'_>, sink: &mut Sink) {
     sink.error(at, path, Fault::new(format!("the key {key:?} is missing")).hint("add it"));
 }
 
 /// Reports that none of a set of keys is there.
-pub(crate) fn need_any(
-    keys: &[&str],
-    without: &str,
-    entries: &[Entry],
-    at: Position,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) {
+pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) {
     if !entries.iter().any(|entry| keys.contains(&&*entry.key)) {
         let hint = format!("add {}", alternatives(keys.iter().copied()));
         sink.error(at, path, Fault::new(without).hint(hint));
@@ -128,6 +122,7 @@ pub(crate) fn need_any(
 /// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
 /// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
 /// unless empty.
+#[macro_export]
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
     (@field expected $ty:ty) => { Option<$ty> };
@@ -139,13 +134,13 @@ macro_rules! object {
     };
     (@value expected $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
         if $slot.is_none() {
-            $crate::schema::object::missing_key($key, $at, $path, $sink);
+            $crate::object::missing_key($key, $at, $path, $sink);
         }
         $slot.flatten()
     }};
     (@value required $slot:ident $key:expr, $kind:expr, $at:expr, $path:expr, $sink:expr) => {{
         if $slot.is_none() {
-            $crate::schema::object::missing_key($key, $at, $path, $sink);
+            $crate::object::missing_key($key, $at, $path, $sink);
         }
         $slot.flatten()?
     }};
@@ -155,17 +150,17 @@ macro_rules! object {
             None => {
                 let empty = $crate::text::tree::Value::Map(std::rc::Rc::from([]));
                 let node = $crate::text::tree::Node { at: $at, value: empty };
-                $crate::schema::kind::read(&$kind, &node, &$path.key($key), $sink)
+                $crate::kind::read(&$kind, &node, &$path.key($key), $sink)
             }
         }?
     };
 
     (@presence default($default:expr) $kind:expr) => {
-        $crate::schema::description::Presence::Default($crate::schema::kind::Kind::show(&$kind, &$default))
+        $crate::description::Presence::Default($crate::kind::Kind::show(&$kind, &$default))
     };
-    (@presence expected $kind:expr) => { $crate::schema::description::Presence::Required };
-    (@presence required $kind:expr) => { $crate::schema::description::Presence::Required };
-    (@presence $presence:ident $kind:expr) => { $crate::schema::description::Presence::Optional };
+    (@presence expected $kind:expr) => { $crate::description::Presence::Required };
+    (@presence required $kind:expr) => { $crate::description::Presence::Required };
+    (@presence $presence:ident $kind:expr) => { $crate::description::Presence::Optional };
 
     (
         $(#[doc = $doc:literal])+
@@ -181,14 +176,14 @@ macro_rules! object {
         $(#[doc = $doc])+
         #[derive(Debug, Clone, PartialEq, $($($derive),+)?)]
         $vis struct $name {
-            $($(#[doc = $key_doc])+ $vis $key: object!(@field $presence $ty),)*
+            $($(#[doc = $key_doc])+ $vis $key: $crate::object!(@field $presence $ty),)*
         }
 
-        impl $crate::schema::object::Object for $name {
+        impl $crate::object::Object for $name {
             const NAME: &'static str = stringify!($name);
             const DOC: &'static str = concat!($($doc, "\n"),+);
             const NEEDS: &'static [&'static [&'static str]] =
-                &[$($(&[$($crate::schema::object::key_name(stringify!($one))),+]),+)?];
+                &[$($(&[$($crate::object::key_name(stringify!($one))),+]),+)?];
 
             // `at` is for keys that must be there; not every object has such.
             #[allow(unused_variables)]
@@ -198,18 +193,18 @@ macro_rules! object {
                 path: &$crate::text::diagnostic::Path<'_>,
                 sink: &mut $crate::text::diagnostic::Sink,
             ) -> Option<Self> {
-                use $crate::schema::object::key_name;
+                use $crate::object::key_name;
                 // Outer `None`: absent. Inner `None`: there, but not readable, which has been reported.
                 $(let mut $key: Option<Option<$ty>> = None;)*
                 for entry in entries {
                     let path = path.key(&entry.key);
                     $(
                         if &*entry.key == const { key_name(stringify!($key)) } {
-                            $key = Some($crate::schema::kind::read(&$kind, &entry.value, &path, sink));
+                            $key = Some($crate::kind::read(&$kind, &entry.value, &path, sink));
                             continue;
                         }
                     )*
-                    $crate::schema::object::refuse_key(
+                    $crate::object::refuse_key(
                         entry,
                         &[$(const { key_name(stringify!($key)) }),*],
                         &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
@@ -217,34 +212,32 @@ macro_rules! object {
                         sink,
                     );
                 }
-                $($($crate::schema::object::need_any(&[$(key_name(stringify!($one))),+], $without, entries, at, path, sink);)+)?
-                $(let $key = object!(
+                $($($crate::object::need_any(&[$(key_name(stringify!($one))),+], $without, entries, at, path, sink);)+)?
+                $(let $key = $crate::object!(
                     @value $presence $(($default))? $key const { key_name(stringify!($key)) }, $kind, at, path, sink
                 );)*
                 Some($name { $($key),* })
             }
 
             fn describe(
-                definitions: &mut $crate::schema::description::Definitions,
-            ) -> Vec<$crate::schema::description::KeyDescription> {
-                use $crate::schema::object::key_name;
+                definitions: &mut $crate::description::Definitions,
+            ) -> Vec<$crate::description::KeyDescription> {
+                use $crate::object::key_name;
                 vec![
-                    $($crate::schema::description::KeyDescription {
+                    $($crate::description::KeyDescription {
                         name: const { key_name(stringify!($key)) },
                         doc: concat!($($key_doc, "\n"),+),
-                        schema: $crate::schema::kind::schema::<$ty>(&$kind, definitions),
-                        presence: object!(@presence $presence $(($default))? $kind),
+                        schema: $crate::kind::schema::<$ty>(&$kind, definitions),
+                        presence: $crate::object!(@presence $presence $(($default))? $kind),
                     },)*
-                    $($($crate::schema::description::KeyDescription {
+                    $($($crate::description::KeyDescription {
                         name: const { key_name(stringify!($unbuilt)) },
                         doc: concat!($what, " not built yet; only an empty value is accepted."),
-                        schema: $crate::schema::description::nothing(),
-                        presence: $crate::schema::description::Presence::Optional,
+                        schema: $crate::description::nothing(),
+                        presence: $crate::description::Presence::Optional,
                     },)*)?
                 ]
             }
         }
     };
 }
-
-pub(crate) use object;

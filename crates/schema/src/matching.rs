@@ -3,18 +3,21 @@
 //! The languages themselves (paths, hosts, conditions) belong to the `route` crate; here their errors get a place in
 //! the file.
 
-use crate::schema::description::Definitions;
-use crate::schema::kind::{Kind, Text, expected, text};
+use crate::description::Definitions;
+use crate::kind::{Kind, Text, expected, text};
 use crate::text::diagnostic::{Fault, Path, Sink, shortened};
 use crate::text::scalar::{Meaning, Style};
 use crate::text::tree::{Node, Value};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
-use stillgate_route::{Expression, HostPattern, Method, PathPattern, Variable, parse_method, vars::Expr};
+use stillgate_route::{
+    Expression, HostPattern, Method, PathPattern, Variable, parse_method,
+    vars::{Expr, VarsError},
+};
 
 /// An address or a network; the bits behind the prefix are cleared.
-pub(crate) const NETWORK: Text<IpNet> = text("an IP address or network", parse_network);
+pub const NETWORK: Text<IpNet> = text("an IP address or network", parse_network);
 
 fn parse_network(text: &str) -> Result<IpNet, Fault> {
     if let Ok(address) = text.parse::<IpAddr>() {
@@ -27,15 +30,15 @@ fn parse_network(text: &str) -> Result<IpNet, Fault> {
 }
 
 /// The path of a route.
-pub(crate) const PATH: Text<PathPattern> =
+pub const PATH: Text<PathPattern> =
     text("a path", |text| PathPattern::parse(text).map_err(|error| Fault::new(error.to_string()))).pattern("^/");
 
 /// The host of a route.
-pub(crate) const HOST: Text<HostPattern> =
+pub const HOST: Text<HostPattern> =
     text("a host name", |text| HostPattern::parse(text).map_err(|error| Fault::new(error.to_string())));
 
 /// A name of a server, as a client may ask for it.
-pub(crate) const OWN_NAME: Text<String> = text("a host name", |text| {
+pub const OWN_NAME: Text<String> = text("a host name", |text| {
     if text.contains('*') {
         return Err(Fault::new(format!("{:?} stands for several names", shortened(text))).hint("write each of them"));
     }
@@ -43,34 +46,26 @@ pub(crate) const OWN_NAME: Text<String> = text("a host name", |text| {
 });
 
 /// A method of a route.
-pub(crate) const METHOD: Text<Method> =
+pub const METHOD: Text<Method> =
     text("an HTTP method", |text| parse_method(text).map_err(|error| Fault::new(error.to_string())))
         .pattern("^[A-Z]+$");
 
 /// A variable of a request, as nginx calls them.
-pub(crate) fn parse_variable(name: &str) -> Result<Variable, Fault> {
+pub fn parse_variable(name: &str) -> Result<Variable, Fault> {
     Variable::parse(name).map_err(|error| Fault::new(error.to_string()))
 }
 
 /// The conditions of a route.
-pub(crate) struct Vars;
+pub struct Vars;
+
+/// Conditions of a plugin, on a request that has its route: they may ask for more.
+pub struct LateVars;
 
 impl Kind for Vars {
     type Out = Expr;
 
     fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Expr> {
-        if !matches!(node.value, Value::List(_)) {
-            expected("a list of conditions such as [\"arg_name\", \"==\", \"value\"]", node, path, sink);
-            return None;
-        }
-        let value = json_of(node, path, sink)?;
-        match Expr::parse(&value) {
-            Ok(expr) => Some(expr),
-            Err(error) => {
-                report_at(&error.path, node, path, Fault::new(error.message), sink);
-                None
-            }
-        }
+        read_vars(Expr::parse, node, path, sink)
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {
@@ -78,8 +73,40 @@ impl Kind for Vars {
     }
 }
 
+impl Kind for LateVars {
+    type Out = Expr;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Expr> {
+        read_vars(Expr::parse_late, node, path, sink)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "array"})
+    }
+}
+
+fn read_vars(
+    parse: fn(&Json) -> Result<Expr, VarsError>,
+    node: &Node,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Expr> {
+    if !matches!(node.value, Value::List(_)) {
+        expected("a list of conditions such as [\"arg_name\", \"==\", \"value\"]", node, path, sink);
+        return None;
+    }
+    let value = json_of(node, path, sink)?;
+    match parse(&value) {
+        Ok(expr) => Some(expr),
+        Err(error) => {
+            report_at(&error.path, node, path, Fault::new(error.message), sink);
+            None
+        }
+    }
+}
+
 /// An expression in Kong's language.
-pub(crate) struct Expressions;
+pub struct Expressions;
 
 impl Kind for Expressions {
     type Out = Expression;
@@ -117,7 +144,7 @@ impl Kind for Expressions {
 }
 
 /// The value as JSON has it; numbers that JSON lacks are reported.
-fn json_of(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
+pub fn json_of(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
     match &node.value {
         Value::Refused => None,
         Value::List(items) => {

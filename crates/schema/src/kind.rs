@@ -3,7 +3,7 @@
 //! A kind is a small value such as `int(1, 256)` or `list(HOST)`; the tables of keys are written with them. Checks that
 //! need more than one value (references, keys that exclude one another) are in `resolve`.
 
-use crate::schema::description::{Definitions, or_environment};
+use crate::description::{Definitions, or_environment};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};
 use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use std::marker::PhantomData;
 
 /// One kind of value.
-pub(crate) trait Kind {
+pub trait Kind {
     /// What it is read into.
     type Out;
 
@@ -28,7 +28,7 @@ pub(crate) trait Kind {
 }
 
 /// Reads a value, unless it has been reported as broken already.
-pub(crate) fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
+pub fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<K::Out> {
     match node.value {
         Value::Refused => None,
         _ => kind.read(node, path, sink),
@@ -36,17 +36,17 @@ pub(crate) fn read<K: Kind>(kind: &K, node: &Node, path: &Path<'_>, sink: &mut S
 }
 
 /// The schema of a kind, told what it is read into: the key's type settles that of an `Int`.
-pub(crate) fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Json {
+pub fn schema<T>(kind: &impl Kind<Out = T>, definitions: &mut Definitions) -> Json {
     kind.schema(definitions)
 }
 
 /// Reports that something else was expected.
-pub(crate) fn expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
+pub fn expected(what: &str, node: &Node, path: &Path<'_>, sink: &mut Sink) {
     sink.error(node.at, path, format!("expected {what}, found {}", node.found()));
 }
 
 /// `true` or `false`.
-pub(crate) struct Flag;
+pub struct Flag;
 
 impl Kind for Flag {
     type Out = bool;
@@ -71,13 +71,14 @@ impl Kind for Flag {
 }
 
 /// A whole number within bounds.
-pub(crate) struct Int<T> {
+pub struct Int<T> {
     min: i64,
     max: i64,
     out: PhantomData<T>,
 }
 
-pub(crate) const fn int<T>(min: i64, max: i64) -> Int<T> {
+/// A whole number within these bounds.
+pub const fn int<T>(min: i64, max: i64) -> Int<T> {
     Int { min, max, out: PhantomData }
 }
 
@@ -106,7 +107,7 @@ impl<T: TryFrom<i64> + TryInto<i64> + Copy> Kind for Int<T> {
 }
 
 /// A text that is parsed into something.
-pub(crate) struct Text<T> {
+pub struct Text<T> {
     what: &'static str,
     parse: fn(&str) -> Result<T, Fault>,
     show: fn(&T) -> Json,
@@ -115,19 +116,19 @@ pub(crate) struct Text<T> {
 }
 
 /// `what` with its article: `an IP address`.
-pub(crate) const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
+pub const fn text<T>(what: &'static str, parse: fn(&str) -> Result<T, Fault>) -> Text<T> {
     Text { what, parse, show: |_| Json::Null, pattern: None, numbers: false }
 }
 
 impl<T> Text<T> {
     /// A regular expression for the schema that all valid texts match.
-    pub(crate) const fn pattern(mut self, pattern: &'static str) -> Text<T> {
+    pub const fn pattern(mut self, pattern: &'static str) -> Text<T> {
         self.pattern = Some(pattern);
         self
     }
 
     /// A bare whole number is taken as its digits.
-    pub(crate) const fn or_number(mut self) -> Text<T> {
+    pub const fn or_number(mut self) -> Text<T> {
         self.numbers = true;
         self
     }
@@ -135,14 +136,14 @@ impl<T> Text<T> {
 
 impl Text<String> {
     /// The text can be shown as a default.
-    pub(crate) const fn shown(mut self) -> Text<String> {
+    pub const fn shown(mut self) -> Text<String> {
         self.show = |text| json!(text);
         self
     }
 }
 
 /// Any text, as it is.
-pub(crate) const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
+pub const TEXT: Text<String> = text("a text", |text| Ok(text.to_owned()));
 
 impl<T> Kind for Text<T> {
     type Out = T;
@@ -194,10 +195,11 @@ impl<T> Kind for Text<T> {
 }
 
 /// One word of a fixed list.
-pub(crate) struct Choice<T: 'static> {
-    pub(crate) words: &'static [(&'static str, T)],
+pub struct Choice<T: 'static> {
+    /// Each with what it means.
+    pub words: &'static [(&'static str, T)],
     /// Words that are understood but cannot be served yet.
-    pub(crate) unbuilt: &'static [&'static str],
+    pub unbuilt: &'static [&'static str],
 }
 
 impl<T: Copy + PartialEq> Kind for Choice<T> {
@@ -236,7 +238,7 @@ impl<T: Copy + PartialEq> Kind for Choice<T> {
 }
 
 /// `a, b or c`.
-pub(crate) fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
+pub fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<&str> = words.collect();
     match words.split_last() {
         None => String::new(),
@@ -246,17 +248,18 @@ pub(crate) fn alternatives<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// A list of values of one kind. What cannot be read is left out, having been reported.
-pub(crate) struct List<K> {
+pub struct List<K> {
     item: K,
     min: usize,
 }
 
-pub(crate) const fn list<K>(item: K) -> List<K> {
+/// A list, which may be empty.
+pub const fn list<K>(item: K) -> List<K> {
     List { item, min: 0 }
 }
 
 /// A list with at least one item.
-pub(crate) const fn some<K>(item: K) -> List<K> {
+pub const fn some<K>(item: K) -> List<K> {
     List { item, min: 1 }
 }
 
@@ -291,18 +294,20 @@ impl<K: Kind> Kind for List<K> {
 
 /// A value together with where it stands.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct At<T> {
-    pub(crate) at: Position,
-    pub(crate) value: T,
+pub struct At<T> {
+    /// Where it stands.
+    pub at: Position,
+    /// What it is.
+    pub value: T,
 }
 
 /// A value that stands nowhere, such as a default.
-pub(crate) fn unplaced<T>(value: T) -> At<T> {
+pub fn unplaced<T>(value: T) -> At<T> {
     At { at: Position::NOWHERE, value }
 }
 
 /// A kind whose values remember where they stand.
-pub(crate) struct Located<K>(pub(crate) K);
+pub struct Located<K>(pub K);
 
 impl<K: Kind> Kind for Located<K> {
     type Out = At<K::Out>;
@@ -322,9 +327,11 @@ impl<K: Kind> Kind for Located<K> {
 }
 
 /// A kind whose values are made into something else, or checked further.
-pub(crate) struct Then<K: Kind, T> {
-    pub(crate) kind: K,
-    pub(crate) make: fn(K::Out, &Node, &Path<'_>, &mut Sink) -> Option<T>,
+pub struct Then<K: Kind, T> {
+    /// What is read.
+    pub kind: K,
+    /// What is made of it; `None`: nothing, and the sink knows why.
+    pub make: fn(K::Out, &Node, &Path<'_>, &mut Sink) -> Option<T>,
 }
 
 impl<K: Kind, T> Kind for Then<K, T> {
@@ -341,7 +348,7 @@ impl<K: Kind, T> Kind for Then<K, T> {
 }
 
 /// Names and texts that mean nothing to the gateway; APISIX's `labels`.
-pub(crate) struct Labels;
+pub struct Labels;
 
 impl Kind for Labels {
     type Out = ();

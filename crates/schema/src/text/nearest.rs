@@ -2,7 +2,7 @@
 
 /// The known word with the fewest edits, if they are few for the word's length; of several the first by alphabet.
 /// Case does not count, nor does `-` for `_`.
-pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const WORD_BYTES_MAX: usize = 80;
     if word.len() > WORD_BYTES_MAX {
         return None;

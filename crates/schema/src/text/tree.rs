@@ -14,42 +14,51 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Lists and maps inside one another, aliases included. Readers recurse as deep.
-pub(crate) const DEPTH_MAX: usize = 32;
+pub const DEPTH_MAX: usize = 32;
 /// Bytes of one scalar, before and after `${ENV}`.
-pub(crate) const SCALAR_BYTES_MAX: usize = 64 * 1024;
+pub const SCALAR_BYTES_MAX: usize = 64 * 1024;
 /// Keys, scalars, lists and maps of a file, which take about 100 bytes each while it is read.
-pub(crate) const NODES_MAX: usize = 4_000_000;
+pub const NODES_MAX: usize = 4_000_000;
 /// What all aliases of a file may add, in nodes (a long scalar counts once per [`WEIGHT_BYTES`]).
-pub(crate) const ALIASED_NODES_MAX: usize = 1_000_000;
+pub const ALIASED_NODES_MAX: usize = 1_000_000;
 const WEIGHT_BYTES: usize = 64;
 
 /// One value and where it begins. Lists and maps are shared with their aliases.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) at: Position,
-    pub(crate) value: Value,
+pub struct Node {
+    /// Where it begins.
+    pub at: Position,
+    /// What it is.
+    pub value: Value,
 }
 
+/// What stands somewhere.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub enum Value {
+    /// A text, a number or the like.
     Scalar(Scalar),
+    /// In order.
     List(Rc<[Node]>),
+    /// In the order of the text.
     Map(Rc<[Entry]>),
     /// What stood here has been reported already; nobody needs to complain again.
     Refused,
 }
 
 /// One key of a map. Keys are unique within it.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: Rc<str>,
-    pub(crate) key_at: Position,
-    pub(crate) value: Node,
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its name.
+    pub key: Rc<str>,
+    /// Where the name begins.
+    pub key_at: Position,
+    /// What stands behind it.
+    pub value: Node,
 }
 
 impl Node {
     /// What a message says stands here.
-    pub(crate) fn found(&self) -> String {
+    pub fn found(&self) -> String {
         match &self.value {
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
@@ -64,7 +73,7 @@ impl Node {
     }
 
     /// Keys and values from here down, as [`NODES_MAX`] counts them. Without aliases.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         match &self.value {
             Value::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
             Value::Map(entries) => 1 + entries.iter().map(|entry| 1 + entry.value.count()).sum::<usize>(),
@@ -72,22 +81,24 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_null(&self) -> bool {
+    /// Whether nothing stands here.
+    pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(s) if s.meaning() == Meaning::Null)
     }
 }
 
 /// A whole document.
-pub(crate) struct Tree {
-    pub(crate) root: Node,
+pub struct Tree {
+    /// Its value.
+    pub root: Node,
     /// It has no anchors and no tags, so each part of it means the same without the others.
-    pub(crate) is_plain: bool,
+    pub is_plain: bool,
     /// As [`NODES_MAX`] counts them.
-    pub(crate) nodes: usize,
+    pub nodes: usize,
 }
 
 /// The text's one document. `None`, with an error, where there is none or it is no YAML. `lines_before`: above the text.
-pub(crate) fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
+pub fn parse(lines_before: u32, text: &str, environment: Lookup<'_>, sink: &mut Sink) -> Option<Tree> {
     let (open, anchors) = (Vec::new(), HashMap::new());
     let mut builder = Builder { environment, sink, open, anchors, nodes: 0, aliased: 0, root: None, is_plain: true };
     let mut layouts = LayoutFinder::new(text);

@@ -5,23 +5,27 @@
 
 /// The text of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(crate) bytes: u32,
-    pub(crate) lines: u32,
+pub struct Cut {
+    /// Its length.
+    pub bytes: u32,
+    /// How many lines it has.
+    pub lines: u32,
 }
 
 /// A list that was cut.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cuts {
-    pub(crate) column: usize,
-    pub(crate) items: Vec<Cut>,
+pub struct Cuts {
+    /// Blanks before each dash.
+    pub column: usize,
+    /// In order.
+    pub items: Vec<Cut>,
     /// Bytes behind the list.
-    pub(crate) rest: usize,
+    pub rest: usize,
 }
 
 /// Cuts `text`, which begins with a list's first line. `column`: of its dashes, where that is known. `None`: there is no
 /// item, or something that may not be what it looks like.
-pub(crate) fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
+pub fn cut(text: &[u8], column: Option<usize>) -> Option<Cuts> {
     let (mut column, mut items) = (column, Vec::new());
     let mut current = Cut { bytes: 0, lines: 0 };
     let (mut at, mut begun) = (0, false);
@@ -78,7 +82,7 @@ fn line(line: &[u8], column: Option<usize>) -> Option<Line> {
 }
 
 /// Whether every line of the text ends as `cut` has it, and nothing ends the text before its end.
-pub(crate) fn has_plain_lines(text: &[u8]) -> bool {
+pub fn has_plain_lines(text: &[u8]) -> bool {
     memchr::memchr_iter(b'\r', text).all(|at| text.get(at + 1) == Some(&b'\n')) && memchr::memchr(0, text).is_none()
 }
 

@@ -11,7 +11,7 @@ use crate::text::tree::SCALAR_BYTES_MAX;
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The text with its variables put in; `None` where it has none and stays as it is.
-pub(crate) fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
+pub fn expand(text: &str, environment: Lookup<'_>) -> Result<Option<String>, Fault> {
     if !text.contains("${") {
         return Ok(None);
     }

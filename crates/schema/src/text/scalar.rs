@@ -7,15 +7,18 @@ use std::rc::Rc;
 
 /// One scalar, with `${ENV}` put in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Scalar {
-    pub(crate) text: Rc<str>,
-    pub(crate) style: Style,
-    pub(crate) layout: Layout,
+pub struct Scalar {
+    /// With its variables put in.
+    pub text: Rc<str>,
+    /// How it was quoted.
+    pub style: Style,
+    /// Where its characters stand.
+    pub layout: Layout,
 }
 
 /// Where each character of the text stands in the file, as seen from where the scalar begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub enum Layout {
     /// In one line, behind so many characters, each standing for itself.
     Line(u8),
     /// A `|` block: each line of the text is one of the file.
@@ -28,7 +31,7 @@ pub(crate) enum Layout {
 
 /// How the scalar was written, which decides what its text can mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Style {
+pub enum Style {
     /// Bare: may be a number, a boolean or null.
     Plain,
     /// Quoted or a block: always text.
@@ -43,20 +46,26 @@ pub(crate) enum Style {
 
 /// The meaning of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Meaning<'a> {
+pub enum Meaning<'a> {
+    /// Nothing.
     Null,
+    /// `true` or `false`.
     Bool(bool),
+    /// A whole number.
     Int(i64),
     /// An integer that 64 bits with a sign do not hold.
     HugeInt,
+    /// Any other number.
     Float(f64),
     /// `.nan`, `.inf`, or a float too big for 64 bits.
     NotFinite,
+    /// A text.
     Text(&'a str),
 }
 
 impl Scalar {
-    pub(crate) fn meaning(&self) -> Meaning<'_> {
+    /// What the text means, by the rules of YAML 1.2.
+    pub fn meaning(&self) -> Meaning<'_> {
         match self.style {
             Style::Quoted => Meaning::Text(&self.text),
             Style::Plain | Style::Substituted { .. } => meaning(&self.text),
@@ -64,7 +73,7 @@ impl Scalar {
     }
 
     /// Where in the file the byte of the text at `offset` is, if it can be told. `at`: where the scalar begins.
-    pub(crate) fn position(&self, at: Position, offset: usize) -> Option<Position> {
+    pub fn position(&self, at: Position, offset: usize) -> Option<Position> {
         let before = self.text.get(..offset)?;
         let (line, begin) = match &self.layout {
             Layout::Line(skipped) => {
@@ -86,7 +95,7 @@ impl Scalar {
     }
 
     /// The text, where text is wanted.
-    pub(crate) fn as_text(&self) -> Option<&str> {
+    pub fn as_text(&self) -> Option<&str> {
         match (self.style, self.meaning()) {
             (Style::Substituted { .. }, _) => Some(&self.text),
             (_, Meaning::Text(text)) => Some(text),

@@ -2,8 +2,8 @@
 //!
 //! A bare number is seconds, or bytes. Units are case-sensitive, so that `m` and `M` cannot be confused.
 
-use crate::schema::description::{Definitions, or_environment};
-use crate::schema::kind::{Kind, expected};
+use crate::description::{Definitions, or_environment};
+use crate::kind::{Kind, expected};
 use crate::text::diagnostic::{Path, Sink};
 use crate::text::scalar::Meaning;
 use crate::text::tree::{Node, Value};
@@ -11,13 +11,13 @@ use serde_json::{Value as Json, json};
 use std::time::Duration;
 
 /// A time span within bounds.
-pub(crate) struct Span {
+pub struct Span {
     min: Duration,
     max: Duration,
 }
 
 /// From `min` to `max` seconds and milliseconds.
-pub(crate) const fn span(min: Duration, max: Duration) -> Span {
+pub const fn span(min: Duration, max: Duration) -> Span {
     Span { min, max }
 }
 
@@ -58,12 +58,13 @@ impl Kind for Span {
 }
 
 /// A number of bytes within bounds.
-pub(crate) struct Size {
+pub struct Size {
     min: usize,
     max: usize,
 }
 
-pub(crate) const fn size(min: usize, max: usize) -> Size {
+/// A number of bytes within these bounds.
+pub const fn size(min: usize, max: usize) -> Size {
     Size { min, max }
 }
 

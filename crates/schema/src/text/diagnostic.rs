@@ -103,30 +103,37 @@ impl std::error::Error for Errors {}
 
 /// A place in the text. Lines and columns count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Position {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+pub struct Position {
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
 }
 
 impl Position {
     /// The file as a whole.
-    pub(crate) const NOWHERE: Position = Position { line: 0, column: 0 };
+    pub const NOWHERE: Position = Position { line: 0, column: 0 };
 }
 
 /// The way from the root to a value. It lives on the stack and is written out only for a finding.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Path<'a> {
+pub enum Path<'a> {
+    /// The document itself.
     Root,
+    /// A key of a map.
     Key(&'a Path<'a>, &'a str),
+    /// An item of a list, from 0.
     Index(&'a Path<'a>, usize),
 }
 
 impl<'a> Path<'a> {
-    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
+    /// The way to a key of what is here.
+    pub fn key(&'a self, key: &'a str) -> Path<'a> {
         Path::Key(self, key)
     }
 
-    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+    /// The way to an item of what is here.
+    pub fn index(&'a self, index: usize) -> Path<'a> {
         Path::Index(self, index)
     }
 }
@@ -150,19 +157,23 @@ impl fmt::Display for Path<'_> {
 
 /// A finding before it is known where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
+pub struct Fault {
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
     /// See [`Diagnostic::excerpt`].
-    pub(crate) excerpt: Option<String>,
+    pub excerpt: Option<String>,
 }
 
 impl Fault {
-    pub(crate) fn new(message: impl Into<String>) -> Fault {
+    /// Without a hint.
+    pub fn new(message: impl Into<String>) -> Fault {
         Fault { message: message.into(), hint: None, excerpt: None }
     }
 
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Fault {
+    /// With what to do.
+    pub fn hint(self, hint: impl Into<String>) -> Fault {
         Fault { hint: Some(hint.into()), ..self }
     }
 }
@@ -178,7 +189,7 @@ const GUESSES_MAX: usize = 2 * DIAGNOSTICS_MAX;
 
 /// Gathers findings.
 #[derive(Debug, Default)]
-pub(crate) struct Sink {
+pub struct Sink {
     errors: Bounded,
     warnings: Bounded,
     guesses: usize,
@@ -186,7 +197,7 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// The fault with a guess at what was meant, if there is one.
-    pub(crate) fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
+    pub fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
         self.guesses += 1;
         match self.guesses <= GUESSES_MAX {
             true => match nearest(word, known) {
@@ -197,25 +208,28 @@ impl Sink {
         }
     }
 
-    pub(crate) fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
+    /// Takes an error.
+    pub fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
         self.errors.push(diagnostic(Severity::Error, at, path, fault.into()));
     }
 
-    pub(crate) fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
+    /// Takes a warning.
+    pub fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
         self.warnings.push(diagnostic(Severity::Warning, at, path, fault.into()));
     }
 
-    pub(crate) fn has_errors(&self) -> bool {
+    /// Whether there was an error.
+    pub fn has_errors(&self) -> bool {
         !self.errors.kept.is_empty()
     }
 
     /// How many warnings there are by now.
-    pub(crate) fn warnings(&self) -> usize {
+    pub fn warnings(&self) -> usize {
         self.warnings.kept.len() + self.warnings.omitted
     }
 
     /// The warnings of a file that has no errors, with a last one that says how many were left out.
-    pub(crate) fn into_warnings(mut self) -> Vec<Diagnostic> {
+    pub fn into_warnings(mut self) -> Vec<Diagnostic> {
         self.warnings.settle();
         if self.warnings.omitted > 0 {
             let more = format!("and {} more warnings", self.warnings.omitted);
@@ -226,7 +240,7 @@ impl Sink {
     }
 
     /// Everything that was found.
-    pub(crate) fn into_errors(mut self) -> Errors {
+    pub fn into_errors(mut self) -> Errors {
         self.errors.settle();
         self.warnings.settle();
         let omitted = self.errors.omitted + self.warnings.omitted;
@@ -282,7 +296,7 @@ impl Bounded {
 }
 
 /// Text of the file as a message may show it: bounded, on one line.
-pub(crate) fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     const SHOWN_CHARS_MAX: usize = 60;
     shortened_to(text, SHOWN_CHARS_MAX)
 }

@@ -3,20 +3,26 @@
 //! The schema describes the file as it is written, so every number or word may also be a text with `${ENV}` in it. What
 //! a schema cannot say well (references, keys that exclude one another) is left to `load`.
 
-use crate::schema::object::Object;
+use crate::object::Object;
 use serde_json::{Map, Value as Json, json};
 
 /// One key of an object.
-pub(crate) struct KeyDescription {
-    pub(crate) name: &'static str,
-    pub(crate) doc: &'static str,
-    pub(crate) schema: Json,
-    pub(crate) presence: Presence,
+pub struct KeyDescription {
+    /// As it is typed.
+    pub name: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Of its value.
+    pub schema: Json,
+    /// Whether it must be there.
+    pub presence: Presence,
 }
 
 /// Whether a key must be there.
-pub(crate) enum Presence {
+pub enum Presence {
+    /// It must.
     Required,
+    /// It may be absent.
     Optional,
     /// As YAML would write it; null where it cannot be shown.
     Default(Json),
@@ -24,13 +30,13 @@ pub(crate) enum Presence {
 
 /// The schemas of all objects met so far, by name and in order of appearance.
 #[derive(Default)]
-pub(crate) struct Definitions {
+pub struct Definitions {
     objects: Vec<(&'static str, Json)>,
 }
 
 impl Definitions {
     /// A reference to the object's schema.
-    pub(crate) fn object<T: Object>(&mut self) -> Json {
+    pub fn object<T: Object>(&mut self) -> Json {
         // `RouteKeys` is how a route is written; to who writes it, it is a `Route`.
         let name = T::NAME.trim_end_matches("Keys");
         if !self.objects.iter().any(|(known, _)| *known == name) {
@@ -75,19 +81,19 @@ fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
 }
 
 /// The schema of a key that is known but not built yet.
-pub(crate) fn nothing() -> Json {
+pub fn nothing() -> Json {
     json!({"enum": [null, false, "", [], {}]})
 }
 
 const ENVIRONMENT: &str = "Environment";
 
 /// The schema, or a text with an environment variable in it.
-pub(crate) fn or_environment(schema: Json) -> Json {
+pub fn or_environment(schema: Json) -> Json {
     json!({"anyOf": [schema, {"$ref": format!("#/$defs/{ENVIRONMENT}")}]})
 }
 
 /// The schema of a file whose root is `T`.
-pub(crate) fn schema_of<T: Object>() -> Json {
+pub fn schema_of<T: Object>() -> Json {
     let mut definitions = Definitions::default();
     let mut root = object_schema::<T>(&mut definitions);
     let mut defs: Map<String, Json> = definitions.objects.into_iter().map(|(n, s)| (n.to_owned(), s)).collect();
@@ -104,7 +110,7 @@ pub(crate) fn schema_of<T: Object>() -> Json {
 }
 
 /// All keys of a file whose root is `T`, as Markdown tables.
-pub(crate) fn reference_of<T: Object>() -> String {
+pub fn reference_of<T: Object>() -> String {
     let mut definitions = Definitions::default();
     let mut out = format!("# Configuration\n\n{}\n\n", one_line(T::DOC));
     write_table(&mut out, &object_schema::<T>(&mut definitions));

@@ -1,0 +1,138 @@
+//! The table of plugins, and how the `plugins` of a resource become entries.
+
+use crate::chain::{Entry, Origin};
+use crate::definition::{Compile, Descriptor, Identity};
+use crate::meta::{Meta, MetaKeys};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stillgate_schema::{Fault, Json, Node, Path, Sink, Value, expected, json_of, map, read};
+
+/// The key under which each plugin has what all plugins have.
+const META: &str = "_meta";
+
+/// All plugins there are.
+#[derive(Debug, Clone, Copy)]
+pub struct Table(pub &'static [Descriptor]);
+
+/// APISIX's plugins that are not built, so that a message can say so: each with the nearest that is, or nothing.
+pub type Unbuilt = &'static [(&'static str, &'static str)];
+
+impl Table {
+    /// One of them, and its place in the table.
+    pub fn find(&self, name: &str) -> Option<(usize, &'static Descriptor)> {
+        self.0.iter().enumerate().find(|(_, plugin)| plugin.name == name)
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|plugin| plugin.name)
+    }
+
+    /// Compiles the `plugins` of a resource, in the order they are written. What is wrong goes to the sink, of every plugin;
+    /// then the list is incomplete.
+    pub fn compile(&self, node: &Node, origin: &Origin, path: &Path<'_>, sink: &mut Sink) -> Vec<Arc<Entry>> {
+        let entries = match &node.value {
+            Value::Map(entries) => entries,
+            Value::Refused => return Vec::new(),
+            _ if node.is_null() => return Vec::new(),
+            _ => {
+                expected("a map of plugins", node, path, sink);
+                return Vec::new();
+            }
+        };
+        let compiled = entries.iter().filter_map(|entry| {
+            let path = path.key(&entry.key);
+            let Some((index, descriptor)) = self.find(&entry.key) else {
+                let fault = Fault::new(format!("there is no plugin {:?}", &*entry.key));
+                let fault = sink.guess(fault, &entry.key, self.names());
+                sink.error(entry.key_at, &path, fault);
+                return None;
+            };
+            compile(descriptor, index as u16, &entry.value, origin, &path, sink)
+        });
+        compiled.map(Arc::new).collect()
+    }
+}
+
+fn compile(
+    descriptor: &'static Descriptor,
+    plugin_index: u16,
+    node: &Node,
+    origin: &Origin,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Entry> {
+    let (own, meta) = split(node);
+    let meta = match meta {
+        None => Meta::default(),
+        Some(node) => {
+            let path = path.key(META);
+            read(&map::<MetaKeys>(), &node, &path, sink)?.into_meta(&path, sink)?
+        }
+    };
+    let instance = next_instance();
+    let mut cx =
+        Compile { path, at: node.at, origin, identity: identity(descriptor, origin, &own, path, sink), instance, sink };
+    let plugin = descriptor.compile(&own, &mut cx)?;
+    Some(Entry {
+        name: descriptor.name,
+        plugin_index,
+        priority: meta.priority.unwrap_or(descriptor.priority),
+        phases: descriptor.phases,
+        authenticates: descriptor.credential.is_some(),
+        meta,
+        origin: origin.clone(),
+        instance,
+        plugin,
+    })
+}
+
+/// The plugin's own keys, and `_meta`.
+fn split(node: &Node) -> (Node, Option<Node>) {
+    let Value::Map(entries) = &node.value else { return (node.clone(), None) };
+    let Some(meta) = entries.iter().find(|entry| &*entry.key == META) else { return (node.clone(), None) };
+    let own: Rc<[_]> = entries.iter().filter(|entry| &*entry.key != META).cloned().collect();
+    (Node { at: node.at, value: Value::Map(own) }, Some(meta.value.clone()))
+}
+
+fn next_instance() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The same for the same configuration in the same resource, in whatever order its keys are written.
+fn identity(descriptor: &Descriptor, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+    let mut text = String::new();
+    if let Some(json) = json_of(own, path, sink) {
+        write_sorted(&json, &mut text);
+    }
+    let level = origin.level.name();
+    Identity::of(&[descriptor.name.as_bytes(), level.as_bytes(), origin.id.as_bytes(), text.as_bytes()])
+}
+
+fn write_sorted(json: &Json, out: &mut String) {
+    match json {
+        Json::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| key.as_str());
+            out.push('{');
+            for (key, value) in entries {
+                out.push_str(&Json::from(key.as_str()).to_string());
+                out.push(':');
+                write_sorted(value, out);
+                out.push(',');
+            }
+            out.push('}');
+        }
+        Json::Array(items) => {
+            out.push('[');
+            for item in items {
+                write_sorted(item, out);
+                out.push(',');
+            }
+            out.push(']');
+        }
+        plain => out.push_str(&plain.to_string()),
+    }
+}

@@ -1,0 +1,23 @@
+//! What may be typed: YAML to a tree that knows where everything stands, and objects that are read from it by one table of
+//! keys each.
+//!
+//! From the same tables come the readers, the JSON Schema and the reference. Which keys there are is not known here. Nothing
+//! here does IO.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod description;
+pub mod kind;
+pub mod matching;
+pub mod object;
+pub mod quantity;
+pub mod text;
+
+pub use description::Definitions;
+pub use kind::{At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, some, text};
+pub use matching::{LateVars, METHOD, Vars, json_of};
+pub use object::{Map, Object, map};
+pub use serde_json::Value as Json;
+pub use text::diagnostic::{Fault, Path, Position, Sink};
+pub use text::tree::{Entry, Node, Value};
