@@ -106,7 +106,7 @@ pub(crate) fn check() -> Result {
     let metadata = step::output(&mut step::cargo(["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&metadata)?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
-    let reasons = fs::read_to_string(step::root().join("ARCHITECTURE.md"))?;
+    let reasons = fs::read_to_string(step::root().join("docs/decisions.md"))?;
     let mut wrong = Vec::new();
     let mut arrows = 0;
     for package in packages {
@@ -121,7 +121,7 @@ pub(crate) fn check() -> Result {
             wrong.extend(judge(from, to, dev));
             if !ORDER.contains(&to) && !OUTSIDE.contains(&to) && !reasons.contains(&format!("`{to}`")) {
                 wrong.push(format!(
-                    "{from} -> {to}: has no line under Dependencies in ARCHITECTURE.md; say why it and not its rival"
+                    "{from} -> {to}: has no line under Dependencies in docs/decisions.md; say why it and not its rival"
                 ));
             }
         }

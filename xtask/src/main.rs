@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod args;
 mod arrows;
 mod bench;
+mod documents;
 mod envoy;
 mod fuzz;
 mod h2spec;

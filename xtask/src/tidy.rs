@@ -70,7 +70,7 @@ fn lines(file: &File) -> usize {
 fn forbidden(path: &str, line: &str) -> Option<&'static str> {
     let source = path.ends_with(".rs") || path.ends_with(".toml") || path.ends_with(".py") || path.ends_with(".sh");
     if source && ["TODO", "FIXME", "XXX:", "todo!(", "unimplemented!("].iter().any(|word| line.contains(word)) {
-        return Some("unfinished; do it, or write down why not in ARCHITECTURE.md");
+        return Some("unfinished; do it, or write down why not in docs/decisions.md");
     }
     if path.ends_with(".rs") {
         if line.contains("#[ignore") {
