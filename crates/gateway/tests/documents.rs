@@ -38,6 +38,20 @@ fn examples_of_the_documentation_are_valid() {
     assert!(checked >= 10, "only {checked} examples were found");
 }
 
+#[test]
+fn the_guide_names_the_route_that_explain_finds() {
+    let guide = include_str!("../../../docs/getting-started.md");
+    let (_, _, example) = examples(guide).next().expect("its configuration");
+    let folder = Folder::with(&[("stillgate.yaml", example)]);
+    let request = ["explain", "stillgate.yaml", "--request", "GET http://shop.example/orders/7"];
+    for (more, route) in [(&["-H", "X-Beta: 1"][..], "orders-beta"), (&[], "orders")] {
+        let output = folder.run(&[&request, more].concat());
+        let answer = String::from_utf8_lossy(&output.stdout);
+        assert!(answer.starts_with(&format!("route \"{route}\" ")), "{answer}");
+        assert!(guide.contains(&format!("`{route}`")), "{route}");
+    }
+}
+
 /// Whether the gateway accepts the file; its report if not.
 fn check(example: &str) -> Result<(), String> {
     let folder = Folder::with(&[("stillgate.yaml", example)]);
