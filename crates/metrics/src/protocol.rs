@@ -8,9 +8,9 @@
 //!    writer has changed before.
 //! 5. *Tables*: of two tables the lowest bit of a number says which one holds; the other is changed, and then the number.
 //!
-//! Nothing here knows where the atomics are, so that loom can try every interleaving (see the tests below).
+//! Readers may have the words in memory mapped for reading only: they load relaxed, and fence. Nothing here knows where the atomics are, so that loom can try every interleaving (see the tests below).
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Word, fence};
 
 /// Shows everything stored before to those who then see `words` committed.
 #[inline]
@@ -20,8 +20,8 @@ pub(crate) fn commit(committed: &AtomicU64, words: u64) {
 
 /// What may be read.
 #[inline]
-pub(crate) fn committed(committed: &AtomicU64) -> u64 {
-    committed.load(Ordering::Acquire)
+pub(crate) fn committed(committed: &impl Word<Value = u64>) -> u64 {
+    acquire(committed)
 }
 
 /// Says that the value stored before has changed in this epoch.
@@ -38,15 +38,21 @@ pub(crate) fn advance(of_writer: &AtomicU32, epoch: u32) {
 
 /// The writer's epoch, to be taken before the series are looked at, and to be handed to the next look as `since`.
 #[inline]
-pub(crate) fn epoch(of_writer: &AtomicU32) -> u32 {
-    of_writer.load(Ordering::Acquire)
+pub(crate) fn epoch(of_writer: &impl Word<Value = u32>) -> u32 {
+    acquire(of_writer)
 }
 
-/// Whether a series changed in epoch `since` or later. If so its value may be read right after.
+/// Whether a series changed in epoch `since` or later. If so its value may be read after [`see_changes`].
 #[inline]
-pub(crate) fn has_changed(of_series: &AtomicU32, since: u32) -> bool {
+pub(crate) fn has_changed(of_series: &impl Word<Value = u32>, since: u32) -> bool {
     // Epochs wrap after years; the signed distance does not care.
-    of_series.load(Ordering::Acquire).wrapping_sub(since).cast_signed() >= 0
+    of_series.get().wrapping_sub(since).cast_signed() >= 0
+}
+
+/// Shows the values of all series that [`has_changed`] has been true of.
+#[inline]
+pub(crate) fn see_changes() {
+    fence(Ordering::Acquire);
 }
 
 /// Changes words that belong together. There is one writer: it alone changes the number.
@@ -73,14 +79,14 @@ pub(crate) enum Seen {
 
 /// Reads words that belong together, in so many tries. Unless they are seen whole, what was read last is of two minds.
 #[inline]
-pub(crate) fn read(sequence: &AtomicU64, tries: usize, mut look: impl FnMut()) -> Seen {
-    let first = sequence.load(Ordering::Relaxed);
+pub(crate) fn read(sequence: &impl Word<Value = u64>, tries: usize, mut look: impl FnMut()) -> Seen {
+    let first = sequence.get();
     let mut is_same = true;
     for _ in 0..tries {
-        let before = sequence.load(Ordering::Acquire);
+        let before = acquire(sequence);
         look();
         fence(Ordering::Acquire);
-        let behind = sequence.load(Ordering::Relaxed);
+        let behind = sequence.get();
         if before.is_multiple_of(2) && behind == before {
             return Seen::Whole;
         }
@@ -122,16 +128,24 @@ pub(crate) fn turn_over(turns: &AtomicU64, change: impl FnOnce(usize)) {
 
 /// Looks at the table that holds, again where it was changed meanwhile; the number it holds by. Two turns are needed to
 /// disturb a look, and each takes long.
-pub(crate) fn look(turns: &AtomicU64, mut look: impl FnMut(usize)) -> u64 {
+pub(crate) fn look(turns: &impl Word<Value = u64>, mut look: impl FnMut(usize)) -> u64 {
     loop {
-        let turn = turns.load(Ordering::Acquire);
+        let turn = acquire(turns);
         look((turn & 1) as usize);
         fence(Ordering::Acquire);
-        if turns.load(Ordering::Relaxed) == turn {
+        if turns.get() == turn {
             return turn;
         }
         relax();
     }
+}
+
+/// What a word holds; everything stored before it was released is seen from here on.
+#[inline]
+pub(crate) fn acquire<W: Word>(word: &W) -> W::Value {
+    let value = word.get();
+    fence(Ordering::Acquire);
+    value
 }
 
 #[inline]

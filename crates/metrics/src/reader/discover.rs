@@ -14,8 +14,7 @@ use crate::protocol;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS};
 use crate::segment::{Process, Segment, family_record};
-use crate::sync::AtomicU32;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU32, Shown, Word};
 use memchr::memchr;
 
 /// Words of log beyond which it is worth counting its series before reading them.
@@ -85,7 +84,7 @@ impl Reader {
             RecordKind::Family => {
                 let (_, bytes) = segment.series(at, head).ok_or(NotOurs)?;
                 let family = family_record::decode(bytes).ok_or(NotOurs)?;
-                let created_ms = segment.log()[at + HEAD_WORDS - 1].load(Relaxed);
+                let created_ms = segment.log()[at + HEAD_WORDS - 1].get();
                 self.read_family(mount, head.family as usize, family, created_ms)
             }
             RecordKind::Series => self.read_series(mount, segment, at, head, refreshed),
@@ -93,8 +92,7 @@ impl Reader {
                 if head.words as usize != TOMBSTONE_WORDS {
                     return Err(NotOurs);
                 }
-                let [serial, record, pid, start] =
-                    std::array::from_fn(|word| segment.log()[at + 1 + word].load(Relaxed));
+                let [serial, record, pid, start] = std::array::from_fn(|word| segment.log()[at + 1 + word].get());
                 let record = usize::try_from(record).map_err(|_| NotOurs)?;
                 let pid = u32::try_from(pid).map_err(|_| NotOurs)?;
                 self.ended.push(Ended { process: Process { pid, start }, serial, record });
@@ -172,17 +170,24 @@ impl Reader {
 impl Order {
     /// Marks what has changed of these series. First which, then whose, then where: as in `gather`, so that waits for memory
     /// overlap.
-    fn scan(&mut self, store: &Store, epochs: &[AtomicU32], since: u32, contributions: &[Contribution]) -> usize {
+    fn scan(
+        &mut self,
+        store: &Store,
+        epochs: &[Shown<AtomicU32>],
+        since: u32,
+        contributions: &[Contribution],
+    ) -> usize {
         let mut numbers = std::mem::take(&mut self.changed);
         numbers.clear();
         for (step, epochs) in epochs.chunks(SCAN_STEP).enumerate() {
             let any = epochs.iter().fold(false, |any, epoch| any | protocol::has_changed(epoch, since));
             if any {
                 let changed = epochs.iter().zip((step * SCAN_STEP) as u32..);
-                let changed = changed.filter(|(epoch, _)| protocol::has_changed(epoch, since));
+                let changed = changed.filter(|(epoch, _)| protocol::has_changed(*epoch, since));
                 numbers.extend(changed.map(|(_, number)| number));
             }
         }
+        protocol::see_changes();
         for number in &mut numbers {
             *number = contributions[*number as usize].series;
         }

@@ -9,8 +9,7 @@ use super::mount::{Contribution, Place};
 use super::store::{Slot, Store};
 use crate::family::{Kind, Merge};
 use crate::segment::layout::{HEAD_WORDS, Head, WORD, unpair};
-use crate::sync::AtomicU64;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, Shown, Word};
 
 /// Where a label text is: its words in the log, its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +42,7 @@ impl Gathered {
             mounts.turn_to(slot.mount);
             let words = &mounts.log[text.word as usize..][..(text.bytes as usize).div_ceil(WORD)];
             let lines = words.iter().step_by(LINE_WORDS).chain(words.last());
-            lines.fold(all, |all, word| all ^ word.load(Relaxed))
+            lines.fold(all, |all, word| all ^ word.get())
         };
         // Nobody wants to know, but the texts are near from now on.
         std::hint::black_box(slots.iter().zip(&self.texts).fold(0, touch));
@@ -114,7 +113,7 @@ struct ByMount<'a> {
     store: &'a Store,
     mount: u16,
     contributions: &'a [Contribution],
-    log: &'a [AtomicU64],
+    log: &'a [Shown<AtomicU64>],
     read_to: usize,
 }
 
@@ -142,8 +141,8 @@ impl<'a> ByMount<'a> {
     fn text(&mut self, slot: Slot) -> Text {
         self.turn_to(slot.mount);
         let at = slot.record as usize;
-        let head = Head::unpack(self.log[at].load(Relaxed)).map_or(0, |head| head.words as usize);
-        let (_, bytes) = unpair(self.log[at + 1].load(Relaxed));
+        let head = Head::unpack(self.log[at].get()).map_or(0, |head| head.words as usize);
+        let (_, bytes) = unpair(self.log[at + 1].get());
         let word = (at + head).checked_sub((bytes as usize).div_ceil(WORD)).filter(|word| *word >= at + HEAD_WORDS);
         match word {
             Some(word) if at + head <= self.read_to => Text { word: word as u32, bytes },
@@ -155,6 +154,6 @@ impl<'a> ByMount<'a> {
     #[inline]
     fn value(&mut self, mount: u16, record: usize) -> u64 {
         self.turn_to(mount);
-        self.log[record + HEAD_WORDS].load(Relaxed)
+        self.log[record + HEAD_WORDS].get()
     }
 }

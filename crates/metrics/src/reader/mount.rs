@@ -4,7 +4,7 @@ use super::families::FamilyId;
 use crate::segment::Segment;
 use crate::segment::cells::Shape;
 use crate::segment::layout::{CLOSED_BASE, HEAD_WORDS, Head};
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Word;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -163,7 +163,7 @@ impl Mounted {
     /// When the series of the record there began.
     #[inline]
     pub(super) fn created_ms(&self, record: usize) -> u64 {
-        self.segment.log()[record + HEAD_WORDS - 1].load(Relaxed)
+        self.segment.log()[record + HEAD_WORDS - 1].get()
     }
 
     /// Whether the series with this number has not changed for so long, as far as can be told from outside.
@@ -172,20 +172,20 @@ impl Mounted {
         let Some(epoch) = self.segment.epochs().get(number as usize) else { return true };
         self.created_ms(contribution.record()) <= before_ms
             && match self.is_alive {
-                _ if self.is_base() => u64::from(epoch.load(Relaxed)) * 1000 <= before_ms,
-                true => self.epochs.ended_before(epoch.load(Relaxed), before_ms),
+                _ if self.is_base() => u64::from(epoch.get()) * 1000 <= before_ms,
+                true => self.epochs.ended_before(epoch.get(), before_ms),
                 false => self.epochs.mounted_ms <= before_ms,
             }
     }
 
     /// Whether it is a base of a process that lives: its epochs are times.
     fn is_base(&self) -> bool {
-        self.segment.header().closed.load(Relaxed) == CLOSED_BASE
+        self.segment.header().closed.get() == CLOSED_BASE
     }
 
     /// A time before which the series with this number did not change last, in milliseconds; as late as it must be said.
     pub(super) fn changed_ms(&self, number: u32, now_ms: u64) -> u64 {
-        let epoch = self.segment.epochs().get(number as usize).map_or(0, |epoch| epoch.load(Relaxed));
+        let epoch = self.segment.epochs().get(number as usize).map_or(0, |epoch| epoch.get());
         match self.is_base() {
             true => u64::from(epoch) * 1000,
             false => self.epochs.over_at(epoch).unwrap_or(now_ms),

@@ -5,7 +5,7 @@ use super::mount::{Mounted, NO_SERIES};
 use crate::family::Family;
 use crate::segment::Process;
 use crate::segment::layout::HEAD_WORDS;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Shown};
 
 /// How much of a segment still counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) struct Record<'a> {
     pub(crate) created_ms: u64,
     /// When it had not changed for some time.
     pub(crate) changed_ms: u64,
-    pub(crate) cells: &'a [AtomicU64],
+    pub(crate) cells: &'a [Shown<AtomicU64>],
 }
 
 impl Reader {

@@ -9,7 +9,7 @@ use crate::family::{Kind, Merge, NATIVE_SCHEMAS};
 use crate::protocol::Seen;
 use crate::segment::cells::{Form, Shape, read_histogram};
 use crate::segment::layout::HEAD_WORDS;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Word;
 use crate::value::{Distribution, Exemplar, Value};
 
 /// A single value's bits, a float's or a number's, as its family's kind says.
@@ -65,12 +65,12 @@ impl Store {
         });
         match kind {
             Kind::Counter | Kind::FloatCounter | Kind::Gauge(Merge::Sum | Merge::Total | Merge::Max) => {
-                let values = words.map(|(log, cells)| log[cells].load(Relaxed));
+                let values = words.map(|(log, cells)| log[cells].get());
                 // Not from 0.0: a single value stays bit for bit what it is.
                 values.reduce(|sum, each| merge(kind, sum, each)).unwrap_or(0)
             }
             Kind::Gauge(Merge::Last) => {
-                let last = words.map(|(log, cells)| (log[cells + 1].load(Relaxed), log[cells].load(Relaxed)));
+                let last = words.map(|(log, cells)| (log[cells + 1].get(), log[cells].get()));
                 last.max_by_key(|(stamp, _)| *stamp).map_or(0, |(_, bits)| bits)
             }
             Kind::Info => 1f64.to_bits(),

@@ -15,7 +15,7 @@ use super::layout::{HEAD_WORDS, WORD};
 use super::native::{self, NativeShape};
 use crate::family::{Family, Kind, Merge};
 use crate::protocol::{self, Seen};
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Ordering::Relaxed, Word};
 use crate::value::{Distribution, Exemplar};
 
 /// Bytes of an exemplar's label text; longer ones are not recorded.
@@ -71,7 +71,7 @@ impl Shape {
         HEAD_WORDS + self.words + text_bytes.div_ceil(WORD)
     }
 
-    fn slot<'a>(&self, cells: &'a [AtomicU64], index: usize) -> &'a [AtomicU64] {
+    fn slot<'a, W>(&self, cells: &'a [W], index: usize) -> &'a [W] {
         &cells[self.exemplars_at + index * EXEMPLAR_WORDS..][..EXEMPLAR_WORDS]
     }
 
@@ -101,19 +101,19 @@ impl Shape {
     }
 
     /// Adds the exemplars that are there; one that is being changed is left out.
-    pub(crate) fn read_exemplars(&self, cells: &[AtomicU64], out: &mut Vec<Exemplar>) {
+    pub(crate) fn read_exemplars(&self, cells: &[impl Word<Value = u64>], out: &mut Vec<Exemplar>) {
         for bucket in 0..self.exemplars {
             let slot = self.slot(cells, bucket);
             let mut exemplar = Exemplar { bucket: bucket as u32, labels: Vec::new(), value: 0.0, unix_ms: 0 };
-            if slot[0].load(Relaxed) == 0 {
+            if slot[0].get() == 0 {
                 continue;
             }
             let seen = protocol::read(&slot[0], READ_TRIES, || {
-                exemplar.unix_ms = slot[1].load(Relaxed);
-                exemplar.value = f64::from_bits(slot[2].load(Relaxed));
-                let bytes = (slot[3].load(Relaxed) as usize).min(EXEMPLAR_BYTES_MAX);
+                exemplar.unix_ms = slot[1].get();
+                exemplar.value = f64::from_bits(slot[2].get());
+                let bytes = (slot[3].get() as usize).min(EXEMPLAR_BYTES_MAX);
                 exemplar.labels.clear();
-                slot[4..].iter().for_each(|word| exemplar.labels.extend(word.load(Relaxed).to_le_bytes()));
+                slot[4..].iter().for_each(|word| exemplar.labels.extend(word.get().to_le_bytes()));
                 exemplar.labels.truncate(bytes);
             });
             // A damaged file must not make a damaged exposition.
@@ -176,16 +176,16 @@ pub(crate) fn observe(cells: &[AtomicU64], bounds: &[f64], native: Option<&Nativ
 
 /// Reads a histogram; unless it is seen whole, sum and buckets, and classic and native ones, may differ by one observation.
 pub(crate) fn read_histogram(
-    cells: &[AtomicU64],
+    cells: &[impl Word<Value = u64>],
     bounds: &[f64],
     native: Option<&NativeShape>,
     out: &mut Distribution,
 ) -> Seen {
     protocol::read(&cells[0], READ_TRIES, || {
-        out.sum = f64::from_bits(cells[1].load(Relaxed));
+        out.sum = f64::from_bits(cells[1].get());
         out.classic.clear();
         let classic = &cells[2..][..classic_words(bounds)];
-        out.classic.extend(classic.iter().map(|count| count.load(Relaxed)));
+        out.classic.extend(classic.iter().map(|count| count.get()));
         out.native = native.map(|shape| native::read(cells, shape));
     })
 }

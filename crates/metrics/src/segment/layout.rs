@@ -14,7 +14,7 @@
 //! Changing anything here means a new [`ABI`], and one of the shared folder's list: a reader refuses a number it does not
 //! know.
 
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Shown};
 use std::mem::{offset_of, size_of};
 
 /// "stillgat" as a little-endian number.
@@ -35,31 +35,34 @@ pub(crate) const RECORD_WORDS_MAX: usize = 1 << 16;
 
 /// The first page of a segment. What does not change is written before anybody else can see the segment.
 #[repr(C)]
-pub(crate) struct Header {
-    pub(crate) magic: AtomicU64,
-    pub(crate) abi: AtomicU32,
+pub(crate) struct Header<W32 = AtomicU32, W64 = AtomicU64> {
+    pub(crate) magic: W64,
+    pub(crate) abi: W32,
     /// The writing process.
-    pub(crate) pid: AtomicU32,
+    pub(crate) pid: W32,
     /// When it started, in clock ticks since boot: with the pid, who it is.
-    pub(crate) process_start: AtomicU64,
+    pub(crate) process_start: W64,
     /// Unique in the process; what tombstones call a segment by.
-    pub(crate) serial: AtomicU64,
-    pub(crate) created_ms: AtomicU64,
+    pub(crate) serial: W64,
+    pub(crate) created_ms: W64,
     /// Series that the epochs area has room for.
-    pub(crate) series_max: AtomicU64,
+    pub(crate) series_max: W64,
     /// Where the log begins, in bytes.
-    pub(crate) log_at: AtomicU64,
+    pub(crate) log_at: W64,
     /// Room of the log, in words.
-    pub(crate) log_words: AtomicU64,
+    pub(crate) log_words: W64,
     /// Whole records, in words from the log's beginning; grows, stored with release.
-    pub(crate) committed: AtomicU64,
+    pub(crate) committed: W64,
     /// The writer's present epoch; grows.
-    pub(crate) epoch: AtomicU32,
+    pub(crate) epoch: W32,
     /// [`CLOSED`] once the writer is done with the segment, [`CLOSED_BASE`] for a base of a process that lives.
-    pub(crate) closed: AtomicU32,
+    pub(crate) closed: W32,
     /// When the writer was last seen, in milliseconds since the epoch.
-    pub(crate) heartbeat_ms: AtomicU64,
+    pub(crate) heartbeat_ms: W64,
 }
+
+/// The header as readers have it.
+pub(crate) type ShownHeader = Header<Shown<AtomicU32>, Shown<AtomicU64>>;
 
 const _: () = {
     assert!(offset_of!(Header, magic) == 0);

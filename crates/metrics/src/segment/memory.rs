@@ -6,9 +6,9 @@
 //! one (`MADV_COLLAPSE`, since Linux 6.1), and processes that map a file later have them, too.
 //!
 //! Everything in it is reached as atomics, so that two processes, or two threads, cannot make a data race of it whatever
-//! they do. This is the only place that turns addresses into references.
+//! they do; for reading, as atomics without stores. This is the only place that turns addresses into references.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
     memfd_create, open,
@@ -33,9 +33,10 @@ pub(crate) const SMALL_BYTES: usize = HUGE_PAGE;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// Those that may be stored to: all, or none where the range is mapped for reading only.
+    writable_bytes: usize,
     /// The file behind it, where this process writes it or may have to hand it on.
     file: Option<OwnedFd>,
-    is_writable: bool,
 }
 
 // SAFETY: the range belongs to the mapping until it is dropped, and is only handed out as shared slices of atomics.
@@ -136,7 +137,7 @@ impl Mapping {
         is_writable: bool,
     ) -> io::Result<Mapping> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { start, bytes, file, is_writable })
+        Ok(Mapping { start, bytes, writable_bytes: if is_writable { bytes } else { 0 }, file })
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -163,7 +164,7 @@ impl Mapping {
     /// Makes `bytes` from `at` usable without a fault later; an error means there is no memory, and nothing has changed
     /// for those who use what was prepared before. Both are multiples of [`PAGE`].
     pub(crate) fn prepare(&self, at: usize, bytes: usize) -> io::Result<()> {
-        assert!(self.is_writable && at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.bytes);
+        assert!(at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && at + bytes <= self.writable_bytes);
         if let Some(file) = &self.file {
             self.make_huge(file, at, bytes)?;
             // On tmpfs this takes the memory now: a store later cannot fail for want of it.
@@ -209,22 +210,41 @@ impl Mapping {
         unsafe { madvise(self.start.as_ptr().add(at).cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
     }
 
-    /// The 64-bit words from byte `at`.
+    /// The 64-bit words from byte `at`, of a mapping that may be written.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
-        assert!(at.is_multiple_of(8) && at <= self.bytes && count <= (self.bytes - at) / 8);
-        // SAFETY: inside the mapping and aligned, which is page-aligned itself; atomics may be shared, and every bit
-        // pattern is valid. A read-only mapping is only loaded from: stores are made by its writer alone.
+        assert!(at.is_multiple_of(8) && at <= self.writable_bytes && count <= (self.writable_bytes - at) / 8);
+        // SAFETY: inside the mapping, writable, and aligned, as the mapping is page-aligned; atomics may be shared, and
+        // every bit pattern is valid.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
     }
 
-    /// The 32-bit words from byte `at`.
+    /// The 32-bit words from byte `at`, of a mapping that may be written.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn halves(&self, at: usize, count: usize) -> &[AtomicU32] {
-        assert!(at.is_multiple_of(4) && at <= self.bytes && count <= (self.bytes - at) / 4);
+        assert!(at.is_multiple_of(4) && at <= self.writable_bytes && count <= (self.writable_bytes - at) / 4);
         // SAFETY: as in `words`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
+    }
+
+    /// The 64-bit words from byte `at`, for reading.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn shown_words(&self, at: usize, count: usize) -> &[Shown<AtomicU64>] {
+        assert!(at.is_multiple_of(8) && at <= self.bytes && count <= (self.bytes - at) / 8);
+        // SAFETY: as in `words`, but maybe not writable: `Shown` has no stores, and its loads are relaxed, which std promises
+        // to work in such memory.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
+    }
+
+    /// The 32-bit words from byte `at`, for reading.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn shown_halves(&self, at: usize, count: usize) -> &[Shown<AtomicU32>] {
+        assert!(at.is_multiple_of(4) && at <= self.bytes && count <= (self.bytes - at) / 4);
+        // SAFETY: as in `shown_words`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at).cast(), count) }
     }
 
@@ -237,13 +257,22 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), count) }
     }
 
-    /// The header of a segment, at the very beginning.
+    /// What stands at the very beginning of a mapping that may be written.
     #[inline]
     #[expect(unsafe_code, reason = "a view of mapped memory")]
     pub(crate) fn header<T: Layout>(&self) -> &T {
-        assert!(size_of::<T>() <= self.bytes);
+        assert!(size_of::<T>() <= self.writable_bytes);
         // SAFETY: in the mapping, which is page-aligned; `T` consists of atomics only, by the contract of `Layout`.
         unsafe { &*self.start.as_ptr().cast::<T>() }
+    }
+
+    /// The same for reading.
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn shown_header<T: Layout>(&self) -> &T::Shown {
+        assert!(size_of::<T::Shown>() <= self.bytes);
+        // SAFETY: as in `header`; `T::Shown` has no stores, by the contract of `Layout`.
+        unsafe { &*self.start.as_ptr().cast::<T::Shown>() }
     }
 }
 
@@ -269,17 +298,24 @@ impl Drop for Mapping {
 ///
 /// # Safety
 ///
-/// It consists of atomics only, is `repr(C)`, and is aligned to at most a page.
+/// It consists of atomics only, is `repr(C)`, and is aligned to at most a page. So is [`Layout::Shown`], whose words are
+/// [`Shown`].
 #[expect(unsafe_code, reason = "the contract of `Mapping::header`")]
-pub(crate) unsafe trait Layout {}
+pub(crate) unsafe trait Layout {
+    /// The same without stores.
+    type Shown;
+}
 
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Layout for super::layout::Header {}
+unsafe impl Layout for super::layout::Header {
+    type Shown = super::layout::ShownHeader;
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::Word;
     use std::fs::read_to_string;
     use std::ops::Range;
 
@@ -326,9 +362,16 @@ mod tests {
         let inherited = Mapping::inherit(mapping.file().unwrap().unwrap()).unwrap();
         for at in [2 * HUGE_PAGE, 3 * HUGE_PAGE, 4 * HUGE_PAGE] {
             mapping.words(at, 1)[0].store(7, Ordering::Relaxed);
-            assert_eq!(inherited.words(at, 1)[0].load(Ordering::Relaxed), 7);
+            assert_eq!(inherited.shown_words(at, 1)[0].get(), 7);
         }
         assert_eq!(huge_bytes(&inherited, 0..5 * HUGE_PAGE), huge);
+    }
+
+    #[test]
+    #[should_panic(expected = "writable_bytes")]
+    fn what_is_mapped_for_reading_cannot_be_stored_to() {
+        let mapping = Mapping::unnamed(PAGE).unwrap();
+        Mapping::inherit(mapping.file().unwrap().unwrap()).unwrap().words(0, 1);
     }
 
     #[test]

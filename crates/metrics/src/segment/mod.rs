@@ -7,8 +7,8 @@ pub(crate) mod memory;
 pub(crate) mod native;
 
 use crate::protocol;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, WORD, unpair};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown, Word};
+use layout::{ABI, HEADER_BYTES, Head, Header, MAGIC, ShownHeader, WORD, unpair};
 use memory::{HUGE_PAGE, Mapping, PAGE};
 use std::fmt;
 use std::io;
@@ -103,7 +103,7 @@ impl Segment {
         mapping.grow_huge(log_at, log_words * WORD);
         mapping.prepare(0, HEADER_BYTES)?;
         let segment = Segment { mapping, series_max, log_at, log_words, serial, process };
-        let header = segment.header();
+        let header = segment.own_header();
         header.abi.store(ABI, Ordering::Relaxed);
         header.pid.store(process.pid, Ordering::Relaxed);
         header.process_start.store(process.start, Ordering::Relaxed);
@@ -130,15 +130,15 @@ impl Segment {
 
     fn of(mapping: io::Result<Mapping>, path: &Path) -> Result<Segment, SegmentError> {
         let mapping = mapping.map_err(|error| SegmentError::Io(path.to_owned(), error))?;
-        let header = mapping.header::<Header>();
-        if header.magic.load(Ordering::Acquire) != MAGIC {
+        let header = mapping.shown_header::<Header>();
+        if protocol::acquire(&header.magic) != MAGIC {
             return Err(SegmentError::NotASegment(path.to_owned()));
         }
-        let abi = header.abi.load(Ordering::Relaxed);
+        let abi = header.abi.get();
         if abi != ABI {
             return Err(SegmentError::Version(path.to_owned(), abi));
         }
-        let size = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let size = |word: &Shown<AtomicU64>| usize::try_from(word.get()).unwrap_or(usize::MAX);
         let (series_max, log_at, log_words) = (size(&header.series_max), size(&header.log_at), size(&header.log_words));
         let epochs_end = series_max.checked_mul(4).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
         let log_end = log_words.checked_mul(WORD).and_then(|bytes| bytes.checked_add(log_at));
@@ -146,9 +146,8 @@ impl Segment {
         if !fits || log_at % WORD != 0 {
             return Err(SegmentError::Damaged(path.to_owned()));
         }
-        let process =
-            Process { pid: header.pid.load(Ordering::Relaxed), start: header.process_start.load(Ordering::Relaxed) };
-        let serial = header.serial.load(Ordering::Relaxed);
+        let process = Process { pid: header.pid.get(), start: header.process_start.get() };
+        let serial = header.serial.get();
         Ok(Segment { mapping, series_max, log_at, log_words, serial, process })
     }
 
@@ -158,18 +157,36 @@ impl Segment {
     }
 
     #[inline]
-    pub(crate) fn header(&self) -> &Header {
-        self.mapping.header()
+    pub(crate) fn header(&self) -> &ShownHeader {
+        self.mapping.shown_header::<Header>()
     }
 
     /// One epoch a series.
     #[inline]
-    pub(crate) fn epochs(&self) -> &[AtomicU32] {
-        self.mapping.halves(HEADER_BYTES, self.series_max)
+    pub(crate) fn epochs(&self) -> &[Shown<AtomicU32>] {
+        self.mapping.shown_halves(HEADER_BYTES, self.series_max)
     }
 
     #[inline]
-    pub(crate) fn log(&self) -> &[AtomicU64] {
+    pub(crate) fn log(&self) -> &[Shown<AtomicU64>] {
+        self.mapping.shown_words(self.log_at, self.log_words)
+    }
+
+    /// The header for its writer, in the process that made the segment.
+    #[inline]
+    pub(crate) fn own_header(&self) -> &Header {
+        self.mapping.header()
+    }
+
+    /// The epochs for their writer.
+    #[inline]
+    pub(crate) fn own_epochs(&self) -> &[AtomicU32] {
+        self.mapping.halves(HEADER_BYTES, self.series_max)
+    }
+
+    /// The log for its writer.
+    #[inline]
+    pub(crate) fn own_log(&self) -> &[AtomicU64] {
         self.mapping.words(self.log_at, self.log_words)
     }
 
@@ -197,14 +214,14 @@ impl Segment {
     /// The record at this word; `None` where there is none, or the memory is not what a writer of ours makes.
     #[inline]
     pub(crate) fn record(&self, at: usize, committed: usize) -> Option<Head> {
-        let head = Head::unpack(self.log().get(at)?.load(Ordering::Relaxed))?;
+        let head = Head::unpack(self.log().get(at)?.get())?;
         (at + head.words as usize <= committed).then_some(head)
     }
 
     /// Number and label text of the series whose record is here.
     #[inline]
     pub(crate) fn series(&self, at: usize, head: Head) -> Option<(u32, &[u8])> {
-        let (number, bytes) = unpair(self.log()[at + 1].load(Ordering::Relaxed));
+        let (number, bytes) = unpair(self.log()[at + 1].get());
         Some((number, self.text(at, head, bytes as usize)?))
     }
 

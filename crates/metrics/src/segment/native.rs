@@ -12,7 +12,8 @@
 use super::cells::add;
 use super::layout::{pair, unpair};
 use crate::family::Native;
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::protocol;
+use crate::sync::{AtomicU64, Ordering::Relaxed, Word};
 use crate::value::{Exponential, coarser};
 use std::sync::LazyLock;
 
@@ -72,26 +73,27 @@ impl State {
 }
 
 /// One arrangement of the buckets.
-#[derive(Clone, Copy)]
-struct Bank<'a> {
-    firsts: &'a AtomicU64,
+struct Bank<'a, W> {
+    firsts: &'a W,
     /// Positive and negative.
-    counts: [&'a [AtomicU64]; 2],
+    counts: [&'a [W]; 2],
 }
 
-fn bank<'a>(cells: &'a [AtomicU64], shape: &NativeShape, index: usize) -> Bank<'a> {
+fn bank<'a, W>(cells: &'a [W], shape: &NativeShape, index: usize) -> Bank<'a, W> {
     let window = shape.window();
     let words = &cells[shape.at + BANKS + index * (1 + 2 * window)..][..1 + 2 * window];
     let (positive, negative) = words[1..].split_at(window);
     Bank { firsts: &words[0], counts: [positive, negative] }
 }
 
-impl Bank<'_> {
+impl<W: Word<Value = u64>> Bank<'_, W> {
     fn firsts(&self) -> [i32; 2] {
-        let (positive, negative) = unpair(self.firsts.load(Relaxed));
+        let (positive, negative) = unpair(self.firsts.get());
         [positive.cast_signed(), negative.cast_signed()]
     }
+}
 
+impl Bank<'_, AtomicU64> {
     fn set_firsts(&self, firsts: [i32; 2]) {
         self.firsts.store(pair(firsts[0].cast_unsigned(), firsts[1].cast_unsigned()), Relaxed);
     }
@@ -212,25 +214,25 @@ fn split(value: f64) -> (f64, i32) {
 }
 
 /// The state as readers know it.
-pub(crate) fn read(cells: &[AtomicU64], shape: &NativeShape) -> Exponential {
+pub(crate) fn read(cells: &[impl Word<Value = u64>], shape: &NativeShape) -> Exponential {
     let words = &cells[shape.at..];
-    let state = State::unpack(words[STATE].load(crate::sync::Ordering::Acquire), shape.declared.schema);
+    let state = State::unpack(protocol::acquire(&words[STATE]), shape.declared.schema);
     let bank = bank(cells, shape, state.bank);
     let firsts = bank.firsts();
     let side = |sign: usize| {
         let counts = bank.counts[sign].iter().enumerate().filter(|_| state.used[sign]);
         counts
-            .map(|(place, count)| (firsts[sign].wrapping_add(place as i32), count.load(Relaxed)))
+            .map(|(place, count)| (firsts[sign].wrapping_add(place as i32), count.get()))
             .filter(|(_, count)| *count > 0)
             .collect()
     };
     Exponential {
         schema: state.schema,
         zero_threshold: shape.declared.zero_threshold,
-        zero_count: words[ZERO].load(Relaxed),
+        zero_count: words[ZERO].get(),
         positive: side(0),
         negative: side(1),
-        nan_count: words[NAN].load(Relaxed),
+        nan_count: words[NAN].get(),
     }
 }
 

@@ -12,7 +12,7 @@
 use crate::protocol;
 use crate::segment::memory::{Layout, Mapping, PAGE};
 use crate::segment::{Process, Segment};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Shown, Word};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::fmt;
 use std::io;
@@ -39,39 +39,42 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 #[repr(C)]
-struct File {
-    magic: AtomicU64,
-    abi: AtomicU32,
-    reserved: AtomicU32,
+struct File<W32 = AtomicU32, W64 = AtomicU64> {
+    magic: W64,
+    abi: W32,
+    reserved: W32,
     /// Counts the changes; its lowest bit is the table that holds.
-    active: AtomicU64,
-    processes: [Slot; PROCESSES_MAX],
-    tables: [Table; 2],
+    active: W64,
+    processes: [Slot<W32, W64>; PROCESSES_MAX],
+    tables: [Table<W32, W64>; 2],
 }
 
 #[repr(C)]
-struct Slot {
-    pid: AtomicU32,
+struct Slot<W32 = AtomicU32, W64 = AtomicU64> {
+    pid: W32,
     /// In which namespace it has this id; 0: not known.
-    namespace: AtomicU32,
-    start: AtomicU64,
+    namespace: W32,
+    start: W64,
     /// In milliseconds since the epoch.
-    heartbeat_ms: AtomicU64,
+    heartbeat_ms: W64,
 }
 
 #[repr(C)]
-struct Table {
-    entries: AtomicU64,
-    rows: [Row; SEGMENTS_MAX],
+struct Table<W32 = AtomicU32, W64 = AtomicU64> {
+    entries: W64,
+    rows: [Row<W32, W64>; SEGMENTS_MAX],
 }
 
 #[repr(C)]
-struct Row {
-    pid: AtomicU32,
-    reserved: AtomicU32,
-    start: AtomicU64,
-    serial: AtomicU64,
+struct Row<W32 = AtomicU32, W64 = AtomicU64> {
+    pid: W32,
+    reserved: W32,
+    start: W64,
+    serial: W64,
 }
+
+/// The list as readers have it.
+type ShownFile = File<Shown<AtomicU32>, Shown<AtomicU64>>;
 
 const _: () = {
     assert!(offset_of!(File, abi) == 8);
@@ -86,7 +89,9 @@ const _: () = {
 
 // SAFETY: atomics only, `repr(C)`, aligned to 8.
 #[expect(unsafe_code, reason = "see above")]
-unsafe impl Layout for File {}
+unsafe impl Layout for File {
+    type Shown = ShownFile;
+}
 
 /// A segment, by who writes it and which of theirs it is. A base belongs to nobody: pid 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -229,10 +234,10 @@ impl Directory {
         let path = folder.join("directory");
         let mapping =
             Mapping::open(&path, is_writable).map_err(|error| DirectoryError::Io("open", path.clone(), error))?;
-        if mapping.bytes() < size_of::<File>() || mapping.header::<File>().magic.load(Ordering::Acquire) != MAGIC {
+        if mapping.bytes() < size_of::<File>() || protocol::acquire(&mapping.shown_header::<File>().magic) != MAGIC {
             return Err(DirectoryError::NotADirectory(path));
         }
-        let abi = mapping.header::<File>().abi.load(Ordering::Relaxed);
+        let abi = mapping.shown_header::<File>().abi.get();
         if abi != ABI {
             return Err(DirectoryError::Version(path, abi));
         }
@@ -243,7 +248,12 @@ impl Directory {
         &self.folder
     }
 
-    fn file(&self) -> &File {
+    fn file(&self) -> &ShownFile {
+        self.mapping.shown_header::<File>()
+    }
+
+    /// The list of a process that shares its metrics in it.
+    fn own_file(&self) -> &File {
         self.mapping.header()
     }
 
@@ -256,13 +266,13 @@ impl Directory {
     pub(crate) fn entries(&self) -> (u64, Vec<Entry>) {
         let file = self.file();
         let mut entries = Vec::new();
-        let entry = |row: &Row| Entry {
-            process: Process { pid: row.pid.load(Ordering::Relaxed), start: row.start.load(Ordering::Relaxed) },
-            serial: row.serial.load(Ordering::Relaxed),
+        let entry = |row: &Row<Shown<AtomicU32>, Shown<AtomicU64>>| Entry {
+            process: Process { pid: row.pid.get(), start: row.start.get() },
+            serial: row.serial.get(),
         };
         let generation = protocol::look(&file.active, |table| {
             let table = &file.tables[table];
-            let count = (table.entries.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
+            let count = (table.entries.get() as usize).min(SEGMENTS_MAX);
             entries.clear();
             entries.extend(table.rows[..count].iter().map(entry));
         });
@@ -274,7 +284,7 @@ impl Directory {
         if entries.len() > SEGMENTS_MAX {
             return Err(DirectoryError::Full(self.folder.clone()));
         }
-        let file = self.file();
+        let file = self.own_file();
         protocol::turn_over(&file.active, |table| {
             let table = &file.tables[table];
             for (row, entry) in table.rows.iter().zip(entries) {
@@ -289,17 +299,15 @@ impl Directory {
 
     /// Says that the process lives, in a slot of its own.
     pub(crate) fn beat(&self, process: Process, now_ms: u64) -> Result<(), DirectoryError> {
-        let slots = &self.file().processes;
-        let is_own = |slot: &&Slot| {
-            slot.pid.load(Ordering::Relaxed) == process.pid && slot.start.load(Ordering::Relaxed) == process.start
-        };
+        let slots = &self.own_file().processes;
+        let is_own = |slot: &&Slot| slot.pid.get() == process.pid && slot.start.get() == process.start;
         if let Some(slot) = slots.iter().find(is_own) {
             slot.heartbeat_ms.store(now_ms, Ordering::Relaxed);
             return Ok(());
         }
         let _lock = self.lock()?;
         let is_free = |slot: &&Slot| {
-            let process = Process { pid: slot.pid.load(Ordering::Relaxed), start: slot.start.load(Ordering::Relaxed) };
+            let process = Process { pid: slot.pid.get(), start: slot.start.get() };
             process.pid == 0 || !self.lives(slot, process, now_ms)
         };
         let slot = slots.iter().find(is_free).ok_or_else(|| DirectoryError::Full(self.folder.clone()))?;
@@ -313,15 +321,17 @@ impl Directory {
     /// Whether the process is there.
     pub(crate) fn is_alive(&self, process: Process, now_ms: u64) -> bool {
         self.file().processes.iter().any(|slot| {
-            slot.pid.load(Ordering::Relaxed) == process.pid
-                && slot.start.load(Ordering::Relaxed) == process.start
-                && self.lives(slot, process, now_ms)
+            slot.pid.get() == process.pid && slot.start.get() == process.start && self.lives(slot, process, now_ms)
         })
     }
 
-    fn lives(&self, slot: &Slot, process: Process, now_ms: u64) -> bool {
-        let is_ours = self.namespace != 0 && slot.namespace.load(Ordering::Relaxed) == self.namespace;
-        let age_ms = now_ms.saturating_sub(slot.heartbeat_ms.load(Ordering::Relaxed));
+    fn lives<W32, W64>(&self, slot: &Slot<W32, W64>, process: Process, now_ms: u64) -> bool
+    where
+        W32: Word<Value = u32>,
+        W64: Word<Value = u64>,
+    {
+        let is_ours = self.namespace != 0 && slot.namespace.get() == self.namespace;
+        let age_ms = now_ms.saturating_sub(slot.heartbeat_ms.get());
         if is_ours { exists(process) } else { age_ms <= HEARTBEAT_MAX_MS }
     }
 }

@@ -230,7 +230,7 @@ impl Writer {
         let series = self.series as u32;
         self.series += 1;
         self.memory.epochs.use_up_to(self.series);
-        protocol::mark(&self.segment.epochs()[series as usize], self.epoch);
+        protocol::mark(&self.segment.own_epochs()[series as usize], self.epoch);
         let head = Head { words, kind: RecordKind::Series, flags, family: number };
         self.write_record(head, pair(series, text.len() as u32), &text);
         self.text = text;
@@ -239,7 +239,7 @@ impl Writer {
     /// Writes a record at the log's end and shows it to readers.
     fn write_record(&mut self, head: Head, second: u64, text: &[u8]) {
         let (at, words) = (self.log_used, head.words as usize);
-        let log = &self.segment.log()[at..at + words];
+        let log = &self.segment.own_log()[at..at + words];
         log[0].store(head.pack(), Relaxed);
         log[1].store(second, Relaxed);
         log[2].store(self.now_ms, Relaxed);
@@ -250,7 +250,7 @@ impl Writer {
         }
         self.log_used = at + words;
         self.memory.log.use_up_to(self.log_used);
-        protocol::commit(&self.segment.header().committed, self.log_used as u64);
+        protocol::commit(&self.segment.own_header().committed, self.log_used as u64);
     }
 }
 

@@ -4,6 +4,7 @@
 //! provisioner (`registry`) keeps some ready beyond that. A writer that finds nothing ready does not wait.
 
 use super::requests::Inbox;
+use crate::protocol;
 use crate::segment::memory::{HUGE_PAGE, Mapping, PAGE, SMALL_BYTES};
 use crate::segment::{Process, Segment};
 use std::io;
@@ -147,7 +148,7 @@ impl Memory {
 
     /// Whether its writer has left it.
     pub(crate) fn is_closed(&self) -> bool {
-        self.segment.header().closed.load(crate::sync::Ordering::Acquire) != 0
+        protocol::acquire(&self.segment.header().closed) != 0
     }
 
     /// The index's pages, all words of them.

@@ -114,7 +114,7 @@ impl Writer {
     pub fn tick(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         self.epoch = self.epoch.wrapping_add(1);
-        let header = self.segment.header();
+        let header = self.segment.own_header();
         protocol::advance(&header.epoch, self.epoch);
         header.heartbeat_ms.store(now_ms, Relaxed);
         self.take_requests();
@@ -145,7 +145,7 @@ impl Writer {
     /// counted as collapsed keeps no handle of it.
     #[inline]
     pub fn is_collapsed(&self, handle: Handle) -> bool {
-        let head = Head::unpack(self.segment.log()[handle.at as usize].load(Relaxed));
+        let head = Head::unpack(self.segment.own_log()[handle.at as usize].load(Relaxed));
         head.is_some_and(|head| head.flags & FLAG_COLLAPSED != 0)
     }
 
@@ -170,7 +170,7 @@ impl Writer {
         if handle.tag == self.tag(LAST) {
             // Where another process carries the metrics on, what that one sets is the last.
             if !self.inner.is_handed_over() {
-                let stamp = &self.segment.log()[handle.at as usize + HEAD_WORDS + 1];
+                let stamp = &self.segment.own_log()[handle.at as usize + HEAD_WORDS + 1];
                 stamp.store(self.now_ms, Relaxed);
             }
             return self.change(handle, LAST, |cell| cell.store(value.to_bits(), Relaxed));
@@ -185,7 +185,7 @@ impl Writer {
         if handle.tag != self.tag(HISTOGRAM) {
             return false;
         }
-        let log = self.segment.log();
+        let log = self.segment.own_log();
         let at = handle.at as usize;
         let Some(local) = self.local_of(log[at].load(Relaxed)) else { return false };
         let Form::Histogram { bounds, native } = &local.declared.shape.form else { return false };
@@ -206,7 +206,7 @@ impl Writer {
         for (index, (name, value)) in labels.iter().enumerate() {
             labels::push_pair(&mut text, index == 0, name, value);
         }
-        let log = self.segment.log();
+        let log = self.segment.own_log();
         let at = handle.at as usize;
         let kept = self.local_of(log[at].load(Relaxed)).is_some_and(|local| {
             let shape = &local.declared.shape;
@@ -228,7 +228,7 @@ impl Writer {
         if handle.tag != self.tag(form) {
             return false;
         }
-        let log = self.segment.log();
+        let log = self.segment.own_log();
         let at = handle.at as usize;
         change(&log[at + HEAD_WORDS]);
         self.mark(log, at);
@@ -243,7 +243,7 @@ impl Writer {
     #[inline]
     fn mark(&self, log: &[AtomicU64], at: usize) {
         let (number, _) = unpair(log[at + 1].load(Relaxed));
-        protocol::mark(&self.segment.epochs()[number as usize], self.epoch);
+        protocol::mark(&self.segment.own_epochs()[number as usize], self.epoch);
     }
 
     #[inline]
@@ -256,7 +256,7 @@ impl Writer {
     #[inline]
     fn find(&self, family: &Declared, values: &[&[u8]], hash: u64) -> Option<u32> {
         let local = self.locals.get(family.id as usize)?.as_ref()?;
-        let log = self.segment.log();
+        let log = self.segment.own_log();
         let names = &family.family().labels;
         let text_at = HEAD_WORDS + family.shape.words;
         self.index.find(self.pages(), hash as u32, |at| {

@@ -79,7 +79,7 @@ impl Writer {
     /// Leaves the segment as it is and begins another, in which everything is new.
     pub(crate) fn move_to(&mut self, memory: Arc<Memory>) {
         memory.pages.use_up_to(1);
-        self.segment.header().closed.store(CLOSED, crate::sync::Ordering::Release);
+        self.segment.own_header().closed.store(CLOSED, crate::sync::Ordering::Release);
         self.segment = memory.segment.clone();
         self.memory = memory;
         self.index = Index::new();
@@ -92,7 +92,9 @@ impl Writer {
 
     fn forget(&mut self, place: u32) {
         let at = place as usize;
-        let Some(head) = self.segment.log().get(at).and_then(|word| Head::unpack(word.load(Relaxed))) else { return };
+        let Some(head) = self.segment.own_log().get(at).and_then(|word| Head::unpack(word.load(Relaxed))) else {
+            return;
+        };
         let Some(local) = self.local_of(head.pack()).filter(|_| head.kind == RecordKind::Series) else { return };
         let Some((_, text)) = self.segment.series(at, head) else { return };
         let values: Vec<_> = Pairs::new(text).map(|(_, value)| value.into_owned().into_bytes()).collect();

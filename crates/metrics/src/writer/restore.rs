@@ -9,7 +9,7 @@ use crate::protocol;
 use crate::segment::Process;
 use crate::segment::cells::{self, Form};
 use crate::segment::layout::{CLOSED, CLOSED_BASE, HEAD_WORDS, Head, RecordKind, TOMBSTONE_WORDS, unpair};
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Ordering::Relaxed, Shown, Word};
 use crate::value::Distribution;
 use std::sync::Arc;
 
@@ -21,25 +21,27 @@ impl Writer {
         values: &[&[u8]],
         created_ms: u64,
         changed_ms: u64,
-        from: &[AtomicU64],
+        from: &[Shown<AtomicU64>],
     ) -> bool {
         let handle = self.series(family, values);
         if handle == super::Handle::NONE || from.len() < family.shape.words {
             return false;
         }
         let at = handle.at as usize;
-        let log = self.segment.log();
+        let log = self.segment.own_log();
         let to = &log[at + HEAD_WORDS..];
-        let float = |cell: &AtomicU64| f64::from_bits(cell.load(Relaxed));
+        let float = f64::from_bits;
         match (&family.shape.form, &family.family().kind) {
-            (Form::Unsigned, _) => cells::add(&to[0], from[0].load(Relaxed)),
-            (_, Kind::Gauge(Merge::Max)) => to[0].store(float(&to[0]).max(float(&from[0])).to_bits(), Relaxed),
-            (_, Kind::Info) => to[0].store(from[0].load(Relaxed), Relaxed),
-            (Form::Float, _) => cells::add_float(&to[0], float(&from[0])),
+            (Form::Unsigned, _) => cells::add(&to[0], from[0].get()),
+            (_, Kind::Gauge(Merge::Max)) => {
+                to[0].store(float(to[0].get()).max(float(from[0].get())).to_bits(), Relaxed)
+            }
+            (_, Kind::Info) => to[0].store(from[0].get(), Relaxed),
+            (Form::Float, _) => cells::add_float(&to[0], float(from[0].get())),
             (Form::Last, _) => {
-                if from[1].load(Relaxed) >= to[1].load(Relaxed) {
-                    to[0].store(from[0].load(Relaxed), Relaxed);
-                    to[1].store(from[1].load(Relaxed), Relaxed);
+                if from[1].get() >= to[1].get() {
+                    to[0].store(from[0].get(), Relaxed);
+                    to[1].store(from[1].get(), Relaxed);
                 }
             }
             (Form::Histogram { bounds, native }, _) => {
@@ -57,7 +59,7 @@ impl Writer {
         let created = &log[at + HEAD_WORDS - 1];
         created.store(created.load(Relaxed).min(created_ms), Relaxed);
         let (number, _) = unpair(log[at + 1].load(Relaxed));
-        let epoch = &self.segment.epochs()[number as usize];
+        let epoch = &self.segment.own_epochs()[number as usize];
         let changed = changed_ms.div_ceil(1000) as u32;
         epoch.store(epoch.load(Relaxed).max(changed), Relaxed);
         true
@@ -67,8 +69,8 @@ impl Writer {
     pub(crate) fn close_base(self, now_ms: u64) {
         let segment = self.segment.clone();
         drop(self);
-        segment.header().epoch.store(now_ms.div_ceil(1000) as u32 + 1, Relaxed);
-        segment.header().closed.store(CLOSED_BASE, crate::sync::Ordering::Release);
+        segment.own_header().epoch.store(now_ms.div_ceil(1000) as u32 + 1, Relaxed);
+        segment.own_header().closed.store(CLOSED_BASE, crate::sync::Ordering::Release);
     }
 
     /// Which of the process's segments it writes.
@@ -86,7 +88,7 @@ impl Writer {
             return false;
         }
         let at = self.log_used;
-        let log = &self.segment.log()[at..at + TOMBSTONE_WORDS];
+        let log = &self.segment.own_log()[at..at + TOMBSTONE_WORDS];
         let head = Head { words: TOMBSTONE_WORDS as u32, kind: RecordKind::Tombstone, flags: 0, family: 0 };
         for (word, value) in log.iter().zip([head.pack(), serial, record as u64, u64::from(process.pid), process.start])
         {
@@ -94,7 +96,7 @@ impl Writer {
         }
         self.log_used = at + TOMBSTONE_WORDS;
         self.memory.log.use_up_to(self.log_used);
-        protocol::commit(&self.segment.header().committed, self.log_used as u64);
+        protocol::commit(&self.segment.own_header().committed, self.log_used as u64);
         true
     }
 }
@@ -102,6 +104,6 @@ impl Writer {
 impl Drop for Writer {
     /// Nobody will do what the writer is asked from now on.
     fn drop(&mut self) {
-        self.segment.header().closed.store(CLOSED, crate::sync::Ordering::Release);
+        self.segment.own_header().closed.store(CLOSED, crate::sync::Ordering::Release);
     }
 }

@@ -6,6 +6,7 @@ use crate::family::{Buckets, Family, Kind, Merge};
 use crate::registry::{Options, Registry};
 use crate::segment::Process;
 use crate::segment::layout::RecordKind;
+use crate::sync::Word;
 use std::collections::BTreeMap;
 
 const PROCESS: Process = Process { pid: 1, start: 1 };
@@ -36,7 +37,7 @@ fn counters(writer: &Writer, family: &Declared) -> BTreeMap<String, u64> {
         let is_of = writer.local_of(head.pack()).is_some_and(|local| local.declared.id == family.id);
         if head.kind == RecordKind::Series && is_of {
             let text = String::from_utf8(text.to_vec()).expect("UTF-8");
-            *found.entry(text).or_insert(0) += segment.log()[at + HEAD_WORDS].load(Relaxed);
+            *found.entry(text).or_insert(0) += segment.log()[at + HEAD_WORDS].get();
         }
         at += head.words as usize;
     }

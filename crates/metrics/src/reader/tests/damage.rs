@@ -54,10 +54,10 @@ proptest! {
         let mut desk = Desk::new(&[pen.mount()]);
         // Before the first look, or after it.
         for _ in 0..2 {
-            for (word, value) in pen.segment.log()[at..].iter().zip(&words) {
+            for (word, value) in pen.segment.own_log()[at..].iter().zip(&words) {
                 word.store(*value, Relaxed);
             }
-            pen.segment.header().committed.store(committed, Relaxed);
+            pen.segment.own_header().committed.store(committed, Relaxed);
             desk.refresh();
             for format in [Format::Text, Format::OpenMetrics, Format::Protobuf] {
                 desk.bytes(format);

@@ -76,7 +76,7 @@ impl Pen {
         text: &[u8],
     ) -> usize {
         let at = self.used;
-        let log = &self.segment.log()[at..at + words];
+        let log = &self.segment.own_log()[at..at + words];
         log[0].store(Head { words: words as u32, kind, flags: 0, family }.pack(), Relaxed);
         log[1].store(second, Relaxed);
         log[2].store(third, Relaxed);
@@ -86,7 +86,7 @@ impl Pen {
             .zip(text.chunks(WORD))
             .for_each(|(word, bytes)| word.store(cells::to_word(bytes), Relaxed));
         self.used += words;
-        protocol::commit(&self.segment.header().committed, self.used as u64);
+        protocol::commit(&self.segment.own_header().committed, self.used as u64);
         at
     }
 
@@ -102,7 +102,7 @@ impl Pen {
     pub(super) fn series(&mut self, family: u16, text: &str) -> Ink {
         let number = self.series;
         self.series += 1;
-        protocol::mark(&self.segment.epochs()[number as usize], self.epoch);
+        protocol::mark(&self.segment.own_epochs()[number as usize], self.epoch);
         let words = self.shapes[family as usize].record_words(text.len());
         let second = pair(number, text.len() as u32);
         let record = self.write(RecordKind::Series, family, second, self.now_ms, words, text.as_bytes());
@@ -117,11 +117,11 @@ impl Pen {
     }
 
     pub(super) fn cells(&self, ink: Ink) -> &[AtomicU64] {
-        &self.segment.log()[ink.record + HEAD_WORDS..]
+        &self.segment.own_log()[ink.record + HEAD_WORDS..]
     }
 
     fn mark(&self, ink: Ink) {
-        protocol::mark(&self.segment.epochs()[ink.number as usize], self.epoch);
+        protocol::mark(&self.segment.own_epochs()[ink.number as usize], self.epoch);
     }
 
     pub(super) fn add(&self, ink: Ink, amount: u64) {
@@ -152,7 +152,7 @@ impl Pen {
 
     pub(super) fn tick(&mut self, now_ms: u64) {
         (self.epoch, self.now_ms) = (self.epoch + 1, now_ms);
-        protocol::advance(&self.segment.header().epoch, self.epoch);
+        protocol::advance(&self.segment.own_header().epoch, self.epoch);
     }
 }
 
