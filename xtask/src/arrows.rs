@@ -188,7 +188,7 @@ impl Ban {
 }
 
 /// Whether a whole file is tests.
-fn is_of_tests(below: &str) -> bool {
+pub(crate) fn is_of_tests(below: &str) -> bool {
     below.ends_with("tests.rs") || below.contains("tests/")
 }
 

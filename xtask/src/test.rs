@@ -7,7 +7,7 @@ use crate::packages::{
     WEBSOCKETS,
 };
 use crate::step::{self, Steps};
-use crate::{arrows, documents, fuzz, h2spec, icount, suite, tidy};
+use crate::{arrows, documents, fuzz, h2spec, icount, rooms, suite, tidy};
 
 /// The part of the tests that loom runs, under every order of loads and stores.
 const LOOM: [&str; 7] = ["test", "--package", "stillgate-metrics", "--lib", "--profile", "loom", "loom_tests"];
@@ -30,6 +30,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     steps.run("tidy", tidy::check);
     steps.run("documents", documents::check);
     steps.run("arrows between crates", arrows::check);
+    steps.run("arrows between rooms", rooms::check);
     steps.run("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
         step::run(&mut step::cargo(arguments))
