@@ -12,6 +12,7 @@ mod arrows;
 mod bench;
 mod documents;
 mod envoy;
+mod functions;
 mod fuzz;
 mod h2spec;
 mod icount;

@@ -3,10 +3,15 @@
 //! What clippy or rustfmt can check is left to them.
 
 use crate::Result;
+use crate::arrows::is_of_tests;
+use crate::functions::{self, Function};
 use crate::tree::{self, File};
 
 /// Longest a source file may be. The aim is 150 to 400.
 const LINES_MAX: usize = 600;
+
+/// Most lines of code a function of these folders may have, counted as clippy counts; elsewhere its bound in `clippy.toml` holds.
+const FUNCTION_LINES_MAX: &[(&str, usize)] = &[("crates/proxy/src/exchange/", 60)];
 
 /// Longer files, each with its reason.
 const LONGER: &[(&str, &str)] = &[];
@@ -20,6 +25,12 @@ pub(crate) fn check() -> Result {
     let mut wrong = Vec::new();
     for file in &files {
         check_file(file, &mut wrong);
+        check_functions(file, &mut wrong);
+    }
+    for (folder, _) in FUNCTION_LINES_MAX {
+        if !files.iter().any(|file| file.path.starts_with(folder)) {
+            wrong.push(format!("{folder}: is not there; bound the functions where they are now, in xtask/src/tidy.rs"));
+        }
     }
     for (path, _) in LONGER {
         if !files.iter().any(|file| file.path == *path && lines(file) > LINES_MAX) {
@@ -62,6 +73,23 @@ fn check_file(file: &File, wrong: &mut Vec<String>) {
     }
 }
 
+/// Holds shipped functions against the bound of their folder.
+fn check_functions(file: &File, wrong: &mut Vec<String>) {
+    let path = &file.path;
+    let bound = FUNCTION_LINES_MAX.iter().find(|(folder, _)| path.starts_with(folder) && !is_of_tests(path));
+    let Some((_, max)) = bound.filter(|_| file.is_rust()) else { return };
+    match functions::of(file.text().unwrap_or_default()) {
+        Err(error) => wrong.push(format!("{path}: {error}")),
+        Ok(found) => {
+            for Function { line, name, lines } in found.into_iter().filter(|function| function.lines > *max) {
+                wrong.push(format!(
+                    "{path}:{line}: `{name}` has {lines} lines of code, {max} at most here; name its steps"
+                ));
+            }
+        }
+    }
+}
+
 fn lines(file: &File) -> usize {
     file.bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -96,6 +124,23 @@ mod tests {
         let mut wrong = Vec::new();
         check_file(&file, &mut wrong);
         wrong
+    }
+
+    #[test]
+    fn functions_are_bounded_where_a_folder_says_so() {
+        let check = |path: &str, lines: usize| {
+            let text = format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines));
+            let mut wrong = Vec::new();
+            check_functions(&File { path: path.to_owned(), bytes: text.into_bytes() }, &mut wrong);
+            wrong
+        };
+        let (folder, max) = FUNCTION_LINES_MAX[0];
+        assert!(check(&format!("{folder}a.rs"), max).is_empty());
+        assert!(
+            check(&format!("{folder}a.rs"), max + 1)[0].starts_with(&format!("{folder}a.rs:1: `long` has 61 lines"))
+        );
+        assert!(check(&format!("{folder}tests.rs"), max + 1).is_empty());
+        assert!(check("crates/a/src/b.rs", max + 1).is_empty());
     }
 
     #[test]

@@ -79,6 +79,8 @@ struct Trying<'a> {
     index: usize,
     latency_us: Option<u32>,
     is_retry: bool,
+    /// As [`Tries::fresh`].
+    fresh: bool,
     began_ms: u64,
 }
 
@@ -101,7 +103,8 @@ impl<'a> Trying<'a> {
         if is_retry {
             state.on_retry();
         }
-        Trying { upstream, worker, index, latency_us: None, is_retry, began_ms: worker.clock.now_ms() }
+        let (fresh, began_ms) = (tries.fresh, worker.clock.now_ms());
+        Trying { upstream, worker, index, latency_us: None, is_retry, fresh, began_ms }
     }
 
     /// The final response's head is here, of a try that began then.
@@ -119,8 +122,29 @@ impl<'a> Trying<'a> {
         exchange.outcome.node_until = now;
     }
 
-    /// It ended before the response did.
-    fn broke(&self, event: Event, reused: bool) {
+    /// It ended before the response did, on this connection.
+    fn failed(&self, exchange: &mut Exchange, connection: Connection, event: Event, begun: bool) -> Ended {
+        // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
+        let is_unseen = connection.stream.is_unseen();
+        // Once: a node that looks at none, on a new connection either, is one that fails.
+        let reused = connection.meta.is_reused() || (is_unseen && !self.fresh);
+        if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
+            connection.stream.retire();
+        }
+        exchange.mistaken = connection.stream.mistaken(exchange.from_node.unparsed());
+        self.report(event, reused);
+        if let Event::NodeFailed(failure) = event {
+            exchange.tries.failed(failure);
+        }
+        match interrupted(exchange, event, reused, begun) {
+            Ended::Failed(failed) if is_unseen && exchange.from_client.replayable => {
+                Ended::Failed(Failed { request_sent: false, ..failed })
+            }
+            ended => ended,
+        }
+    }
+
+    fn report(&self, event: Event, reused: bool) {
         if let Event::NodeFailed(failure) = event {
             health::report_failure(self.worker, self.upstream, self.index, failure, reused);
         }
@@ -184,33 +208,13 @@ pub(crate) async fn run(
     match end {
         Ok(()) if exchange.response.status == STATUS_SWITCHING => Ended::Switched(connection.stream),
         Ok(()) => Ended::Done(finish(worker, client, exchange, tries, connection, sent, keep_alive)),
-        Err(event) => {
-            // A node that has not looked at the request is not to blame (RFC 9113 section 8.7): as if nothing had been sent.
-            let is_unseen = connection.stream.is_unseen();
-            // Once: a node that looks at none, on a new connection either, is one that fails.
-            let reused = connection.meta.is_reused() || (is_unseen && !tries.fresh);
-            if matches!(event, Event::NodeFailed(Failure::SendTimeout | Failure::ReadTimeout | Failure::TryTimeout)) {
-                connection.stream.retire();
-            }
-            exchange.mistaken = connection.stream.mistaken(exchange.from_node.unparsed());
-            trying.broke(event, reused);
-            if let Event::NodeFailed(failure) = event {
-                exchange.tries.failed(failure);
-            }
-            match interrupted(exchange, event, reused, begun) {
-                Ended::Failed(failed) if is_unseen && exchange.from_client.replayable => {
-                    Ended::Failed(Failed { request_sent: false, ..failed })
-                }
-                ended => ended,
-            }
-        }
+        Err(event) => trying.failed(exchange, connection, event, begun),
     }
 }
 
 /// The name that the node must show a certificate of, where its upstream speaks TLS.
 fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
-    let plan = &tries.upstream.definition;
-    let tls = plan.tls.as_ref()?;
+    let tls = tries.upstream.definition.tls.as_ref()?;
     let state = tries.upstream.state.borrow();
     let node = &state.endpoint(index).host;
     Some(tls.server_name(host_seen(exchange, tries, node), node))

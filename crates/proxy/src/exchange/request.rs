@@ -352,13 +352,17 @@ async fn forward(
                     worker.note_upstream(UpstreamEvent::RetryOverBudget, upstream);
                 }
                 let refusal = Refusal::new(status, describe(failed.failure, exchange.refusal.take()));
-                let hint = exchange.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
-                let why = hint.as_deref().unwrap_or(&refusal.message);
-                worker.troubles.note(&definition.key, why, &exchange.tries);
+                note_trouble(worker, exchange, &definition.key, &refusal);
                 return reply::send(worker, client, exchange, settings, &refusal).await;
             }
         }
     }
+}
+
+/// Says in the log what a client is not told in full: which nodes of the upstream failed, and what they may have been taken for.
+fn note_trouble(worker: &Worker, exchange: &Exchange, upstream: &str, refusal: &Refusal) {
+    let hint = exchange.mistaken.map(|mistaken| format!("{}; {}", refusal.message, mistaken.hint()));
+    worker.troubles.note(upstream, hint.as_deref().unwrap_or(&refusal.message), &exchange.tries);
 }
 
 /// The bounds of all tries together; the client's own deadline among them, where it speaks gRPC.
