@@ -5,7 +5,7 @@
 //! by its labels: series seen for the first time, those whose label has collapsed (each such request is counted as
 //! collapsed), and families with labels from variables of the request.
 
-use super::table::{Handles, Table};
+use super::table::{Handles, Key, Table};
 use super::values::{Texts, Values};
 use super::workers::Itself;
 use super::{Added, Aspect, MetricsPlan};
@@ -20,12 +20,14 @@ use stillgate_metrics::{Handle, Writer};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_wire::Method;
 
-/// Bits of a key: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
+/// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
 const STATUS_BITS: u32 = 10;
 const NODE_BITS: u32 = 20;
 const METHOD_BITS: u32 = 4;
 const ROUTE_BITS: u32 = 29;
 const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64::BITS - 1);
+/// The slot of a consumer that is none.
+const NO_CONSUMER: u32 = 0;
 const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 
 /// A worker's end of the metrics.
@@ -102,7 +104,7 @@ impl Recorder {
         let amounts = Amounts::of(exchange, metrics, ended);
         let host = if metrics.tells_match { matched_host(exchange, snapshot) } else { None };
         let is_present = self.is_present(snapshot.plan.numbering);
-        let key = key(exchange, snapshot, metrics, host).filter(|_| is_present);
+        let key = key(exchange, snapshot, metrics, host, NO_CONSUMER).filter(|_| is_present);
         let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
         let is_known = known.is_some();
@@ -233,7 +235,13 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
-fn key(exchange: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<u64> {
+fn key(
+    exchange: &Exchange,
+    snapshot: &Snapshot,
+    metrics: &MetricsPlan,
+    host: Option<usize>,
+    consumer_slot: u32,
+) -> Option<Key> {
     // A tunnel's route, and its number, may be gone.
     if exchange.outcome.kept.is_some() {
         return None;
@@ -251,7 +259,7 @@ fn key(exchange: &Exchange, snapshot: &Snapshot, metrics: &MetricsPlan, host: Op
     let method = if metrics.tells_method { method(exchange).map_or(0, |method| method as u64 + 1) } else { 0 };
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
-    fits.then_some(1 << 63 | place << STATUS_BITS | status)
+    fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer: consumer_slot })
 }
 
 /// Its method; `None`: there is no request, as none could be read.

@@ -4,17 +4,26 @@
 //! was replaced is looked up by its labels once more. All entries are forgotten at once by changing the stamp.
 //!
 //! ```text
-//!  directory ──▶ bucket: stamp, keys × 7   a cache line
-//!   (hash)               handles × 7       one of them is read
+//!  directory ──▶ bucket: keys × 5, consumers × 5, stamp   a cache line
+//!   (hash)               handles × 5                      one of them is read
 //! ```
 
 use super::Aspect;
 use stillgate_metrics::Handle;
 
-/// Buckets of a table; with all in use it takes 2 MiB.
-const BUCKETS: usize = 4096;
+/// Buckets of a table; with all in use it takes 3 MiB.
+const BUCKETS: usize = 8192;
 /// Entries of a bucket: their keys and the stamp fill a cache line.
-const ENTRIES: usize = 7;
+const ENTRIES: usize = 5;
+
+/// What tells the series of one request from those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// Its route, its node, its method and its status. Not zero.
+    pub(crate) request: u64,
+    /// The slot of its consumer; zero: it has none, or no label tells it.
+    pub(crate) consumer: u32,
+}
 
 /// The series of one request.
 #[derive(Debug, Clone, Copy)]
@@ -33,15 +42,18 @@ impl Handles {
 pub(crate) struct Table {
     buckets: Box<[Option<Box<Bucket>>]>,
     /// Entries with another one are none.
-    stamp: u64,
+    stamp: u32,
 }
 
+/// In this order, as the first three are looked at together.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Bucket {
-    stamp: u64,
-    /// Zero: free.
-    keys: [u64; ENTRIES],
+    /// [`Key::request`]; zero: free.
+    requests: [u64; ENTRIES],
+    /// [`Key::consumer`] of the same entries.
+    consumers: [u32; ENTRIES],
+    stamp: u32,
     handles: [Handles; ENTRIES],
     /// Whose turn it is to be replaced.
     next: u8,
@@ -56,28 +68,37 @@ impl Default for Table {
 impl Table {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
-        self.stamp += 1;
+        // Buckets are not looked through: a stamp that comes again after four billion reloads would find one as old.
+        self.stamp = self.stamp.wrapping_add(1);
     }
 
-    /// What was kept under a key that is not zero.
+    /// What was kept under a key.
     #[inline]
-    pub(crate) fn get(&self, key: u64) -> Option<&Handles> {
+    pub(crate) fn get(&self, key: Key) -> Option<&Handles> {
         let bucket = self.buckets[place(key)].as_deref().filter(|bucket| bucket.stamp == self.stamp)?;
-        let index = bucket.keys.iter().position(|have| *have == key)?;
+        let mut keys = bucket.requests.iter().zip(&bucket.consumers);
+        let index = keys.position(|(request, consumer)| *request == key.request && *consumer == key.consumer)?;
         Some(&bucket.handles[index])
     }
 
     /// Keeps handles under a key that is not there.
-    pub(crate) fn insert(&mut self, key: u64, handles: Handles) {
-        debug_assert!(key != 0 && self.get(key).is_none());
+    pub(crate) fn insert(&mut self, key: Key, handles: Handles) {
+        debug_assert!(key.request != 0 && self.get(key).is_none());
         let stamp = self.stamp;
-        let fresh = || Bucket { stamp, keys: [0; ENTRIES], handles: [Handles::NONE; ENTRIES], next: 0 };
+        let fresh = || Bucket {
+            requests: [0; ENTRIES],
+            consumers: [0; ENTRIES],
+            stamp,
+            handles: [Handles::NONE; ENTRIES],
+            next: 0,
+        };
         let bucket = self.buckets[place(key)].get_or_insert_with(|| Box::new(fresh()));
         if bucket.stamp != stamp {
             **bucket = fresh();
         }
         let index = usize::from(bucket.next);
-        bucket.keys[index] = key;
+        bucket.requests[index] = key.request;
+        bucket.consumers[index] = key.consumer;
         bucket.handles[index] = handles;
         bucket.next = ((index + 1) % ENTRIES) as u8;
     }
@@ -85,12 +106,14 @@ impl Table {
 
 /// Keys are made of numbers counted from zero, not of what clients send: multiplying spreads them well enough.
 #[inline]
-fn place(key: u64) -> usize {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    (key.wrapping_mul(ODD) >> (64 - BUCKETS.trailing_zeros())) as usize
+fn place(key: Key) -> usize {
+    const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03];
+    let mixed = key.request.wrapping_mul(ODD[0]).wrapping_add(u64::from(key.consumer).wrapping_mul(ODD[1]));
+    (mixed >> (64 - BUCKETS.trailing_zeros())) as usize
 }
 
 const _: () = assert!(BUCKETS.is_power_of_two());
+const _: () = assert!(std::mem::offset_of!(Bucket, handles) == 64);
 
 #[cfg(test)]
 mod tests {
@@ -100,36 +123,55 @@ mod tests {
         Handles { kept, ..Handles::NONE }
     }
 
+    fn key(request: u64) -> Key {
+        Key { request, consumer: 0 }
+    }
+
     #[test]
     fn keeps_what_it_was_given_until_it_is_cleared() {
         let mut table = Table::default();
-        for key in 1..=1000 {
-            assert!(table.get(key).is_none());
-            table.insert(key, handles(key as u8));
+        for request in 1..=1000 {
+            assert!(table.get(key(request)).is_none());
+            table.insert(key(request), handles(request as u8));
         }
-        let found = (1..=1000).filter(|key| table.get(*key).is_some_and(|found| found.kept == *key as u8)).count();
-        assert_eq!(found, 1000);
+        let is_kept = |request: &u64| table.get(key(*request)).is_some_and(|found| found.kept == *request as u8);
+        assert_eq!((1..=1000).filter(is_kept).count(), 1000);
         table.clear();
-        assert!((1..=1000).all(|key| table.get(key).is_none()));
-        table.insert(7, handles(1));
-        assert_eq!((1..=1000).filter(|key| table.get(*key).is_some()).count(), 1);
+        assert!((1..=1000).all(|request| table.get(key(request)).is_none()));
+        table.insert(key(7), handles(1));
+        assert_eq!((1..=1000).filter(|request| table.get(key(*request)).is_some()).count(), 1);
+    }
+
+    #[test]
+    fn consumers_have_handles_of_their_own() {
+        let mut table = Table::default();
+        let keys = (0..100).flat_map(|consumer| (1..=10).map(move |request| Key { request, consumer }));
+        for (kept, key) in keys.clone().enumerate() {
+            assert!(table.get(key).is_none());
+            table.insert(key, handles(kept as u8));
+        }
+        assert!(keys.enumerate().all(|(kept, key)| table.get(key).is_some_and(|found| found.kept == kept as u8)));
+        let last = Key { request: u64::MAX, consumer: u32::MAX };
+        table.insert(last, handles(1));
+        assert!(table.get(last).is_some() && table.get(Key { consumer: 0, ..last }).is_none());
     }
 
     #[test]
     fn is_bounded_and_replaces_in_turn() {
         let mut table = Table::default();
-        let crowd: Vec<u64> = (1u64..).filter(|key| place(*key) == place(1)).take(ENTRIES + 2).collect();
+        let crowd = (1..).map(key).filter(|each| place(*each) == place(key(1)));
+        let crowd: Vec<Key> = crowd.take(ENTRIES + 2).collect();
         for key in &crowd {
             table.insert(*key, handles(0));
         }
         let kept: Vec<bool> = crowd.iter().map(|key| table.get(*key).is_some()).collect();
-        assert_eq!(kept, [false, false, true, true, true, true, true, true, true]);
-        for key in 10_000..200_000u64 {
+        assert_eq!(kept, [false, false, true, true, true, true, true]);
+        for key in (10_000..300_000).map(key) {
             if table.get(key).is_none() {
                 table.insert(key, handles(0));
             }
         }
-        let filled = (10_000..200_000).filter(|key| table.get(*key).is_some()).count();
+        let filled = (10_000..300_000).filter(|request| table.get(key(*request)).is_some()).count();
         assert!(filled > BUCKETS * ENTRIES * 9 / 10 && filled <= BUCKETS * ENTRIES, "{filled}");
     }
 }
