@@ -48,6 +48,7 @@ const CRATES: &[Rooms] = &[
             "connection",
             "worker",
             "plan",
+            "random",
         ],
         upward: &[
             ("client/connection.rs", &["exchange", "handover", "listen", "tunnel"]),

@@ -15,6 +15,7 @@
 //!   connection     what bytes go through: the socket, TLS, a stream of HTTP/2
 //!   telemetry      metrics, access log, overview
 //!   plan           what is served from: routes, upstreams, a worker's view of them
+//!   random         numbers that differ
 //! ```
 
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod handover;
 mod listen;
 mod node;
 mod plan;
+pub mod random;
 mod stream_proxy;
 mod telemetry;
 mod tunnel;

@@ -9,13 +9,12 @@ use super::tries::{self, Begun, Note, State, Tries, forget_mended};
 use super::{Certificate, Wanted};
 use crate::configuration::source::read_bounded;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Acme;
-use stillgate_proxy::PlanCell;
 use stillgate_proxy::access_log::rfc3339;
+use stillgate_proxy::{PlanCell, random};
 use stillgate_tls::rustls::pki_types::UnixTime;
 use stillgate_tls::{FILE_BYTES_MAX, Ordered};
 use tokio::sync::{Notify, watch};
@@ -157,7 +156,7 @@ impl Renewing {
         let Some(key) = key else { return };
         let (orderer, of) = (self.orderer(wanted), key.clone());
         let answer = guarded(async move { suggested::ask(&orderer, &of).await }).await;
-        self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random());
+        self.suggestions.take(&certificate.id, &key, answer, Instant::now(), random::share());
     }
 
     async fn attempt(&mut self, wanted: &Wanted, certificate: &Certificate, reason: Reason) {
@@ -202,7 +201,7 @@ impl Renewing {
             }
             Err(failure) => {
                 let failures = tries.state.failures.saturating_add(1);
-                let wait = schedule::wait(failures, failure.retry_after, random());
+                let wait = schedule::wait(failures, failure.retry_after, random::share());
                 let (wait_seconds, server) = (wait.as_secs(), failure.retry_after.unwrap_or_default());
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 error!(
@@ -376,11 +375,6 @@ fn now_seconds() -> i64 {
 
 fn millis(seconds: i64) -> u64 {
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
-}
-
-/// From 0 to 1; nothing secret.
-fn random() -> f64 {
-    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
 
 #[cfg(test)]

@@ -16,12 +16,11 @@ pub(crate) use judge::{Outcome, Record};
 use judge::Judge;
 use probe::Probe;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::{ActiveCheck, Upstream};
-use stillgate_proxy::Plan;
+use stillgate_proxy::{Plan, random};
 use stillgate_tls::ClientTls;
 use stillgate_upstream::{Endpoint, Verdict};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -210,7 +209,7 @@ impl Checking {
     async fn run(self) {
         let mut judge = Judge::default();
         // The first checks are spread over the interval: there may be thousands.
-        sleep(self.interval().mul_f64(random_share())).await;
+        sleep(self.interval().mul_f64(random::share())).await;
         loop {
             let (outcome, latency) = {
                 let _place = self.places.acquire().await.expect("the semaphore is never closed");
@@ -218,7 +217,7 @@ impl Checking {
                 (self.probe.run().await, began.elapsed())
             };
             self.take(&mut judge, outcome, latency).await;
-            sleep(self.interval().mul_f64(1.0 + JITTER * (2.0 * random_share() - 1.0))).await;
+            sleep(self.interval().mul_f64(1.0 + JITTER * (2.0 * random::share() - 1.0))).await;
         }
     }
 
@@ -255,9 +254,4 @@ fn rules(upstream: &Upstream) -> &ActiveCheck {
 
 fn is_same(old: Option<&Arc<ClientTls>>, new: Option<&Arc<ClientTls>>) -> bool {
     old.map(Arc::as_ptr) == new.map(Arc::as_ptr)
-}
-
-/// From 0 to 1; from the system, by way of the hash maps' seed.
-fn random_share() -> f64 {
-    (RandomState::new().build_hasher().finish() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -9,7 +9,6 @@ use super::process_stats::{self, now_unix_ms};
 use crate::control::leaving::Leaving;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -18,7 +17,7 @@ use stillgate_config::{Label, Measure, Metrics};
 use stillgate_exporter::{Exporter, Hosts, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
-use stillgate_proxy::{MetricsPlan, Plan, StartError};
+use stillgate_proxy::{MetricsPlan, Plan, StartError, random};
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
 use tracing::warn;
@@ -93,7 +92,7 @@ impl Prepared {
             // The configuration has a bound that fits.
             series_per_family: u32::try_from(settings.series_per_family).unwrap_or(u32::MAX),
             shared: settings.shared.clone(),
-            ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random())
+            ..Options::new(Process { pid: std::process::id(), start: start.ticks }, now_unix_ms(), random::number())
         };
         let registry = Arc::new(Registry::start(options)?);
         inherit(&registry, as_text(settings), inherited.shared, inherited.segments);
@@ -385,11 +384,6 @@ fn collector_options(settings: &Metrics, own: &OwnMetrics, registry: &Registry) 
         bytes: declared(Measure::MetricsBytes),
         in_use: Some(in_use.collect()),
     }
-}
-
-/// From the system, by way of the hash maps' seed.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

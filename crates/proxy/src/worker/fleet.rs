@@ -4,12 +4,12 @@ use super::counters::{Tally, WorkerCounters};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::listen::sockets::{Listening, Sockets};
 use crate::plan::PlanCell;
+use crate::random;
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
 use crate::worker::{self, Command, Setup};
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Fleet {
                 arrivals: inboxes.next().expect("one for each worker"),
                 addresses: addresses.clone(),
                 give_back,
-                secret: RandomState::new().build_hasher().finish(),
+                secret: random::number(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             };
             let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{index}"));

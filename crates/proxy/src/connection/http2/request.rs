@@ -1,12 +1,12 @@
 //! Heads of requests between HTTP/2 and HTTP/1.1; no IO.
 
 use super::incoming::{push_fields, push_line};
+use crate::random;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use h2::ext::Protocol;
 use http::header::{self, HeaderName};
 use http::request::Parts;
-use std::hash::{BuildHasher, RandomState};
 
 /// What a handshake of WebSocket carries over HTTP/1.1 alone.
 const UPGRADE_FIELDS: [HeaderName; 2] = [header::SEC_WEBSOCKET_KEY, header::SEC_WEBSOCKET_ACCEPT];
@@ -77,7 +77,7 @@ fn write_upgrade(out: &mut Vec<u8>, protocol: &str) {
     push_line(out, "connection", b"Upgrade");
     push_line(out, "upgrade", protocol.as_bytes());
     if protocol.eq_ignore_ascii_case("websocket") {
-        let random = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)].map(u64::to_be_bytes).concat();
+        let random = [random::number(), random::number()].map(u64::to_be_bytes).concat();
         push_line(out, "sec-websocket-key", STANDARD.encode(random).as_bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! What a request is known by in several logs: an id of ours, and that of its trace.
 
-use std::hash::{BuildHasher, RandomState};
+use crate::random;
 
 /// Digits of an id.
 const DIGITS: usize = 32;
@@ -13,9 +13,9 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// With a beginning of its own, from the system by way of the hash maps' seed.
+    /// With a beginning of its own.
     pub(super) fn new() -> Ids {
-        Ids { state: [RandomState::new().hash_one(1), RandomState::new().hash_one(2) | 1] }
+        Ids { state: [random::number(), random::number() | 1] }
     }
 
     pub(super) fn next(&mut self) -> [u8; DIGITS] {

@@ -1,0 +1,29 @@
+//! Random numbers from the system, for beginnings that must differ: by way of the seeds that std draws for hash maps.
+//!
+//! Clients cannot guess them, which is what hash tables need; keys and tokens need more.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Any number.
+pub fn number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// From 0 to 1, without 1.
+pub fn share() -> f64 {
+    // As many bits as the fraction of an `f64` has.
+    (number() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_differ_and_shares_fill_their_range() {
+        assert_ne!(number(), number());
+        let shares: Vec<f64> = (0..1000).map(|_| share()).collect();
+        assert!(shares.iter().all(|share| (0.0..1.0).contains(share)));
+        assert!(shares.iter().any(|share| *share < 0.1) && shares.iter().any(|share| *share > 0.9));
+    }
+}
