@@ -214,7 +214,7 @@ pub(crate) async fn run(
 
 /// The name that the node must show a certificate of, where its upstream speaks TLS.
 fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
-    let tls = tries.upstream.definition.tls.as_ref()?;
+    let tls = tries.upstream.planned.tls.as_ref()?;
     let state = tries.upstream.state.borrow();
     let node = &state.endpoint(index).host;
     Some(tls.server_name(host_seen(exchange, tries, node), node))
@@ -222,14 +222,14 @@ fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<S
 
 /// What the node will take for its own name.
 fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
-    std::str::from_utf8(host_for(exchange, &tries.upstream.definition.definition.pass_host, node)).unwrap_or_default()
+    std::str::from_utf8(host_for(exchange, &tries.upstream.planned.definition.pass_host, node)).unwrap_or_default()
 }
 
 fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
     if tries.fresh {
         return None;
     }
-    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&tries.upstream.definition.tls, shown) {
+    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&tries.upstream.planned.tls, shown) {
         (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
@@ -247,7 +247,7 @@ async fn connect(
 ) -> Result<Connection, ConnectError> {
     let state = &tries.upstream.state;
     let name = server_name(exchange, tries, index);
-    let (http2, grpc) = (tries.upstream.definition.definition.http2, tries.upstream.definition.definition.grpc);
+    let (http2, grpc) = (tries.upstream.planned.definition.http2, tries.upstream.planned.definition.grpc);
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = tries.bounds.node.connect.min(tries.bounds.node.per_try);
     let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(tries.bounds.deadline_ms);
@@ -312,14 +312,14 @@ fn stage_request(worker: &Worker, exchange: &mut Exchange, tries: &Tries<'_>, in
     let added = exchange.request_edits.fields.added.len();
     if exchange.sets_host {
         let state = tries.upstream.state.borrow();
-        let pass_host = &tries.upstream.definition.definition.pass_host;
+        let pass_host = &tries.upstream.planned.definition.pass_host;
         let mut edits = std::mem::take(&mut exchange.request_edits);
         edits.fields.add(HOST, FieldValue::of_head(host_for(exchange, pass_host, &state.endpoint(index).host)));
         exchange.request_edits = edits;
     }
     // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
     let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
-    if tries.upstream.definition.definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
+    if tries.upstream.planned.definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
         exchange.request_edits.fields.add(TE, FieldValue::constant("trailers"));
     }
     write_request(

@@ -298,7 +298,7 @@ async fn forward(
     route: &PlanRoute,
 ) -> After {
     let upstream = &snapshot.upstreams[route.upstream()];
-    let definition = &upstream.definition.definition;
+    let definition = &upstream.planned.definition;
     let settings = &snapshot.plan.settings;
     let bounds = bounds(client, exchange, definition, snapshot.plan.timeouts(route), settings, worker.clock.now_ms());
     if let Err(after) = queue::admit(worker, client, exchange, settings, upstream, bounds.deadline_ms).await {
@@ -385,7 +385,7 @@ fn bounds(
 }
 
 fn judge(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, failed: Failed) -> Attempt {
-    let definition = &tries.upstream.definition.definition;
+    let definition = &tries.upstream.planned.definition;
     Attempt {
         failure: failed.failure,
         reused: failed.reused,

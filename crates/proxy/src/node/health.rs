@@ -28,7 +28,7 @@ pub(crate) fn report_failure(worker: &Worker, upstream: &WorkerUpstream, index: 
 
 #[cold]
 fn tell(worker: &Worker, upstream: &WorkerUpstream, index: usize, news: News, why: impl FnOnce() -> String) {
-    let key = &upstream.definition.definition.key;
+    let key = &upstream.planned.definition.key;
     let node = upstream.state.borrow().endpoint(index).address;
     match news {
         // Once for each time, which grows: no flood.

@@ -33,7 +33,7 @@ const PIECE: usize = 256;
 
 /// One upstream in one worker.
 pub(crate) struct WorkerUpstream {
-    pub(crate) definition: Arc<PlanUpstream>,
+    pub(crate) planned: Arc<PlanUpstream>,
     pub(crate) state: Rc<RefCell<UpstreamState<Stream>>>,
     /// The worker's own, with the sessions it may resume.
     pub(crate) tls: Option<Arc<ClientConfig>>,
@@ -50,37 +50,37 @@ impl Snapshot {
         let nothing = Upstreams::default();
         let old = previous.map_or(&nothing, |previous| &previous.upstreams);
         let mut positions = Positions::new(before);
-        let mut of = |at: usize, definition: &Arc<PlanUpstream>| {
-            let found = positions.find(at, &definition.definition.key).and_then(|at| old.get(at));
+        let mut of = |at: usize, planned: &Arc<PlanUpstream>| {
+            let found = positions.find(at, &planned.definition.key).and_then(|at| old.get(at));
             match found {
-                Some(same) if Arc::ptr_eq(&same.definition, definition) => Rc::clone(same),
+                Some(same) if Arc::ptr_eq(&same.planned, planned) => Rc::clone(same),
                 Some(changed) => {
                     let mut state = changed.state.borrow_mut();
-                    state.migrate(&definition.definition, &definition.endpoints);
-                    if !changed.definition.speaks_as(definition) {
+                    state.migrate(&planned.definition, &planned.endpoints);
+                    if !changed.planned.speaks_as(planned) {
                         state.renew_connections();
                     }
                     drop(state);
-                    let tls = changed.tls_of(definition);
-                    Rc::new(WorkerUpstream { definition: definition.clone(), state: changed.state.clone(), tls })
+                    let tls = changed.tls_of(planned);
+                    Rc::new(WorkerUpstream { planned: planned.clone(), state: changed.state.clone(), tls })
                 }
                 None => Rc::new(WorkerUpstream {
-                    definition: definition.clone(),
-                    state: Rc::new(RefCell::new(UpstreamState::new(&definition.definition, &definition.endpoints))),
-                    tls: definition.tls.as_ref().map(|tls| tls.for_worker()),
+                    planned: planned.clone(),
+                    state: Rc::new(RefCell::new(UpstreamState::new(&planned.definition, &planned.endpoints))),
+                    tls: planned.tls.as_ref().map(|tls| tls.for_worker()),
                 }),
             }
         };
-        let piece = |(piece, definitions): (usize, &[Arc<PlanUpstream>])| {
+        let piece = |(piece, planned): (usize, &[Arc<PlanUpstream>])| {
             let start = piece * PIECE;
             // Only pointers are compared: what they point to is looked at where they differ.
             let is_same = |old: &Rc<[Rc<WorkerUpstream>]>| {
                 let before = before.get(start..start + old.len()).unwrap_or_default();
-                before.len() == definitions.len() && before.iter().zip(definitions).all(|(a, b)| Arc::ptr_eq(a, b))
+                before.len() == planned.len() && before.iter().zip(planned).all(|(a, b)| Arc::ptr_eq(a, b))
             };
             match old.pieces.get(piece).filter(|old| is_same(old)) {
                 Some(same) => Rc::clone(same),
-                None => (start..).zip(definitions).map(|(at, definition)| of(at, definition)).collect(),
+                None => (start..).zip(planned).map(|(at, planned)| of(at, planned)).collect(),
             }
         };
         let upstreams = Upstreams { pieces: plan.upstreams.chunks(PIECE).enumerate().map(piece).collect() };
@@ -98,10 +98,10 @@ impl Snapshot {
 }
 
 impl WorkerUpstream {
-    /// That of a new definition: the same where the files and settings are.
-    fn tls_of(&self, definition: &PlanUpstream) -> Option<Arc<ClientConfig>> {
-        let new = definition.tls.as_ref()?;
-        let is_same = self.definition.tls.as_ref().is_some_and(|old| Arc::ptr_eq(old, new));
+    /// That of an upstream planned anew: the same where the files and settings are.
+    fn tls_of(&self, planned: &PlanUpstream) -> Option<Arc<ClientConfig>> {
+        let new = planned.tls.as_ref()?;
+        let is_same = self.planned.tls.as_ref().is_some_and(|old| Arc::ptr_eq(old, new));
         self.tls.clone().filter(|_| is_same).or_else(|| Some(new.for_worker()))
     }
 }

@@ -31,7 +31,7 @@ impl<'a> Choice<'a> {
         session: &Session,
         ends: Ends<'_>,
     ) -> Result<Choice<'a>, u16> {
-        let definition = &upstream.definition.definition;
+        let definition = &upstream.planned.definition;
         if !upstream.state.borrow().has_place() {
             // Of datagrams each is counted as dropped.
             if session.protocol != Protocol::Udp {
@@ -81,7 +81,7 @@ impl<'a> Choice<'a> {
         why: &str,
     ) -> Result<(), u16> {
         let Choice { worker, upstream, .. } = *self;
-        let definition = &upstream.definition.definition;
+        let definition = &upstream.planned.definition;
         session.tries.failed(failure);
         if !is_local {
             health::report(worker, upstream, slot, Report::Failed(failure), || why.to_owned());
@@ -119,7 +119,7 @@ impl<'a> Choice<'a> {
     }
 
     fn note(&self, session: &Session, why: &str) {
-        self.worker.troubles.note(&self.upstream.definition.definition.key, why, &session.tries);
+        self.worker.troubles.note(&self.upstream.planned.definition.key, why, &session.tries);
     }
 }
 

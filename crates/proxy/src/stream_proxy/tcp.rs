@@ -181,13 +181,13 @@ async fn connect(
     timeouts: TimeoutsMs,
 ) -> Result<(Stream, usize), u16> {
     let mut choice = Choice::new(worker, upstream, session, ends(client))?;
-    let preface = preface(client, upstream.definition.definition.proxy_protocol);
+    let preface = preface(client, upstream.planned.definition.proxy_protocol);
     loop {
         let mut trying = choice.pick(session)?;
         let (address, tls) = {
             let state = upstream.state.borrow();
             let endpoint = state.endpoint(trying.slot);
-            let tls = upstream.definition.tls.as_ref().map(|tls| tls.server_name("", &endpoint.host));
+            let tls = upstream.planned.tls.as_ref().map(|tls| tls.server_name("", &endpoint.host));
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
         let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };

@@ -77,7 +77,7 @@ pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
         let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
         let waiting = state.waiting();
         if !nodes.is_empty() || waiting > 0 {
-            overview.push(UpstreamOverview { upstream: upstream.definition.definition.key.clone(), waiting, nodes });
+            overview.push(UpstreamOverview { upstream: upstream.planned.definition.key.clone(), waiting, nodes });
         }
     }
     // Whoever asked may have given up.

@@ -131,10 +131,10 @@ impl Recorder {
             false => other.host == node.host,
         };
         let is_well = state.status(now_ms).filter(|status| status.failures == 0).any(|status| {
-            let endpoints = &upstream.definition.endpoints;
+            let endpoints = &upstream.planned.endpoints;
             endpoints.iter().any(|e| e.address == status.address && is_same(e) && is_checked_well(e))
         });
-        metrics.tell_node(&mut self.writer, &upstream.definition.definition.key, node, is_well);
+        metrics.tell_node(&mut self.writer, &upstream.planned.definition.key, node, is_well);
     }
 }
 

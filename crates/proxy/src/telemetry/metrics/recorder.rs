@@ -164,7 +164,7 @@ impl Recorder {
                 return Some(present);
             }
             // The slot belongs to another node by now, as this request ended its try under an older configuration.
-            upstream?.definition.endpoints.iter().find(|endpoint| endpoint.address == address)
+            upstream?.planned.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
         let route = route(found, kept.as_deref(), &snapshot.plan);
         let values = Values::new(metrics, route, host, endpoint, exchange.outcome.status, method(exchange), texts);

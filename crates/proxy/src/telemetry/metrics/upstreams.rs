@@ -102,7 +102,7 @@ impl Recorder {
         tell: impl FnOnce(&mut Writer, Handle) -> bool,
     ) {
         let Some(family) = metrics.and_then(|metrics| metrics.family(measure)) else { return };
-        let key = &upstream.definition.definition.key;
+        let key = &upstream.planned.definition.key;
         let handle = labelled(&mut self.writer, family, key);
         // Refused only where there was no memory for the series, and that the writer has counted.
         let _ = tell(&mut self.writer, handle);
