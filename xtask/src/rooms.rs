@@ -28,7 +28,6 @@ const CRATES: &[Rooms] = &[
             ("admin/server.rs", &["commands"]),
             ("configuration/reading.rs", &["acme"]),
             ("configuration/reload.rs", &["admin", "control"]),
-            ("metering/metrics.rs", &["control"]),
             ("metering/own_metrics.rs", &["admin"]),
         ],
     },

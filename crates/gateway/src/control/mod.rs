@@ -3,7 +3,6 @@
 mod allocator;
 pub(crate) mod background;
 mod event_loop;
-pub(crate) mod leaving;
 pub(crate) mod restart;
 pub(crate) mod retired;
 pub(crate) mod signals;

@@ -3,10 +3,10 @@
 //! The registry and the exporter live as long as the process; what is recorded changes with the configuration. What
 //! requests add is the workers' business, what the process tells of itself that of `own_metrics`.
 
+use super::leaving::Leaving;
 use super::orders::Orders;
 use super::own_metrics::{Facts, OwnMetrics};
 use super::process_stats::{self, now_unix_ms};
-use crate::control::leaving::Leaving;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;

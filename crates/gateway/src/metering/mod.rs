@@ -1,6 +1,7 @@
 //! What the process tells of itself and of its requests: metrics, the access log's file, its own log.
 
 pub(crate) mod access_log_writer;
+mod leaving;
 pub(crate) mod logging;
 pub(crate) mod metrics;
 mod orders;
