@@ -1,6 +1,7 @@
 //! The plugins of a request, in the order they run.
 
 use crate::Plugin;
+use crate::definition::Identity;
 use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
 use std::fmt;
@@ -72,6 +73,8 @@ pub struct Entry {
     pub meta: Meta,
     /// Where it is written.
     pub origin: Origin,
+    /// Of all that is configured, `_meta` and what secrets stand for included.
+    pub identity: Identity,
     /// Unlike that of any other entry of the process; what workers keep of it is under this.
     pub instance: u64,
     /// The plugin.
@@ -85,10 +88,10 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Compiled once, an entry is the same where it is the same memory.
+/// The same configuration in the same resource, compiled once or twice.
 impl PartialEq for Entry {
     fn eq(&self, other: &Entry) -> bool {
-        self.instance == other.instance
+        self.identity == other.identity
     }
 }
 

@@ -1,6 +1,13 @@
 //! Texts that nobody may see, and the references that stand for them in a configuration.
+//!
+//! A reference is the whole of a text: `$env://NAME`, `$env://NAME/KEY` (a key of the JSON object in that variable), or
+//! `$secret://MANAGER/…`. It is resolved where the configuration is compiled, and what cannot be resolved refuses its resource:
+//! a plugin never sees the reference itself, which would be a key that everybody knows.
 
 use std::fmt;
+use std::rc::Rc;
+use stillgate_schema::text::scalar::{Layout, Scalar, Style};
+use stillgate_schema::{Entry, Fault, Node, Path, Sink, Value};
 
 /// A text that is in no log, no explanation, no metric and no panic message.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -22,4 +29,75 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
+}
+
+/// Knows what references stand for.
+pub trait Secrets: Send + Sync {
+    /// What a reference stands for, which begins with `$env://` or `$secret://`; or why that is not known, with what to do.
+    fn resolve(&self, reference: &str) -> Result<String, String>;
+}
+
+/// Knows nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoSecrets;
+
+impl Secrets for NoSecrets {
+    fn resolve(&self, _: &str) -> Result<String, String> {
+        Err("secrets cannot be looked up here".to_owned())
+    }
+}
+
+/// What references begin with. APISIX takes them in capitals, too.
+const SCHEMES: [&str; 2] = ["$env://", "$secret://"];
+
+/// Whether a text is a reference.
+pub fn is_reference(text: &str) -> bool {
+    let begins = |scheme: &&str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    SCHEMES.iter().any(|scheme| begins(&scheme))
+}
+
+/// The node with what its references stand for. What cannot be resolved is reported and left out as refused.
+pub fn substitute(node: &Node, secrets: &dyn Secrets, path: &Path<'_>, sink: &mut Sink) -> Node {
+    let value = match &node.value {
+        Value::Scalar(scalar) if is_reference(&scalar.text) => match secrets.resolve(&scalar.text) {
+            Ok(text) => {
+                sink.hide(&text);
+                Value::Scalar(Scalar { text: Rc::from(text), style: Style::Quoted, layout: Layout::Unknown })
+            }
+            Err(why) => {
+                let fault = Fault::new(format!("{}: {why}", scalar.text));
+                sink.error(node.at, path, fault);
+                Value::Refused
+            }
+        },
+        Value::List(items) if items.iter().any(has_reference) => {
+            let items = items.iter().enumerate();
+            Value::List(items.map(|(at, item)| substitute(item, secrets, &path.index(at), sink)).collect())
+        }
+        Value::Map(entries) if entries.iter().any(|entry| has_reference(&entry.value)) => {
+            let entries = entries.iter().map(|entry| {
+                let value = substitute(&entry.value, secrets, &path.key(&entry.key), sink);
+                Entry { key: entry.key.clone(), key_at: entry.key_at, value }
+            });
+            Value::Map(entries.collect())
+        }
+        other => other.clone(),
+    };
+    Node { at: node.at, value }
+}
+
+/// Calls `visit` with each reference in a node.
+pub fn each_reference(node: &Node, visit: &mut dyn FnMut(&str)) {
+    match &node.value {
+        Value::Scalar(scalar) if is_reference(&scalar.text) => visit(&scalar.text),
+        Value::List(items) => items.iter().for_each(|item| each_reference(item, visit)),
+        Value::Map(entries) => entries.iter().for_each(|entry| each_reference(&entry.value, visit)),
+        Value::Scalar(_) | Value::Refused => {}
+    }
+}
+
+fn has_reference(node: &Node) -> bool {
+    let mut has = false;
+    each_reference(node, &mut |_| has = true);
+    has
 }

@@ -3,6 +3,7 @@
 use crate::chain::{Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::meta::{Meta, MetaKeys};
+use crate::secrets::{Secrets, substitute};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,6 @@ const META: &str = "_meta";
 /// All plugins there are.
 #[derive(Debug, Clone, Copy)]
 pub struct Table(pub &'static [Descriptor]);
-
-/// APISIX's plugins that are not built, so that a message can say so: each with the nearest that is, or nothing.
-pub type Unbuilt = &'static [(&'static str, &'static str)];
 
 impl Table {
     /// One of them, and its place in the table.
@@ -31,7 +29,14 @@ impl Table {
 
     /// Compiles the `plugins` of a resource, in the order they are written. What is wrong goes to the sink, of every plugin;
     /// then the list is incomplete.
-    pub fn compile(&self, node: &Node, origin: &Origin, path: &Path<'_>, sink: &mut Sink) -> Vec<Arc<Entry>> {
+    pub fn compile(
+        &self,
+        node: &Node,
+        origin: &Origin,
+        secrets: &dyn Secrets,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Vec<Arc<Entry>> {
         let entries = match &node.value {
             Value::Map(entries) => entries,
             Value::Refused => return Vec::new(),
@@ -49,7 +54,8 @@ impl Table {
                 sink.error(entry.key_at, &path, fault);
                 return None;
             };
-            compile(descriptor, index as u16, &entry.value, origin, &path, sink)
+            let node = substitute(&entry.value, secrets, &path, sink);
+            compile(descriptor, index as u16, &node, origin, &path, sink)
         });
         compiled.map(Arc::new).collect()
     }
@@ -72,8 +78,9 @@ fn compile(
         }
     };
     let instance = next_instance();
-    let mut cx =
-        Compile { path, at: node.at, origin, identity: identity(descriptor, origin, &own, path, sink), instance, sink };
+    let of_own = identity(descriptor, origin, &own, path, sink);
+    let identity = identity(descriptor, origin, node, path, sink);
+    let mut cx = Compile { path, at: node.at, origin, identity: of_own, instance, sink };
     let plugin = descriptor.compile(&own, &mut cx)?;
     Some(Entry {
         name: descriptor.name,
@@ -83,6 +90,7 @@ fn compile(
         authenticates: descriptor.credential.is_some(),
         meta,
         origin: origin.clone(),
+        identity,
         instance,
         plugin,
     })

@@ -8,6 +8,7 @@ pub(crate) mod checks;
 pub(crate) mod gateway;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
+pub(crate) mod plugins;
 pub(crate) mod resources;
 pub(crate) mod ssls;
 pub(crate) mod stream_proxy;

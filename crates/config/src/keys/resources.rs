@@ -6,6 +6,9 @@
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
 use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
+use crate::keys::plugins::{
+    ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, PluginConfigKeys, PluginMetadata, Plugins,
+};
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::values::{OnChange, ProxyProtocol};
@@ -58,13 +61,18 @@ object! {
         ssls: Vec<Resource<SslKeys>> = resources::<SslKeys>(true) => default(Vec::new());
         /// Which connections of `gateway.stream_proxy` go where, in the order that breaks ties.
         stream_routes: Vec<Resource<StreamRouteKeys>> = resources::<StreamRouteKeys>(false) => default(Vec::new());
+        /// Plugins that routes share.
+        plugin_configs: Vec<Resource<PluginConfigKeys>> = resources::<PluginConfigKeys>(true) => default(Vec::new());
+        /// Plugins that run for every request.
+        global_rules: Vec<Resource<GlobalRuleKeys>> = resources::<GlobalRuleKeys>(true) => default(Vec::new());
+        /// Who may ask.
+        consumers: Vec<Resource<ConsumerKeys>> = resources::<ConsumerKeys>(false) => default(Vec::new());
+        /// Plugins that consumers share.
+        consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(true) => default(Vec::new());
+        /// What a plugin has in common wherever it is configured. `id` is the plugin's name.
+        plugin_metadata: Vec<Node> = PluginMetadata => default(Vec::new());
         unbuilt {
-            consumers: "consumers are";
-            consumer_groups: "consumer groups are";
-            global_rules: "global rules are";
-            plugin_configs: "plugin configs are";
-            plugin_metadata: "plugin metadata is";
-            plugins: "plugins are";
+            plugins: "lists of plugins to be loaded are";
             protos: "protos are";
             secrets: "secrets are";
         }
@@ -122,14 +130,16 @@ object! {
         enable_websocket: bool = Flag => optional;
         /// What becomes of the route's open tunnels when it is changed or removed: `keep` leaves them alone; `drain` closes each when nothing has moved in it for a second, and after `gateway.timeouts.drain` at the latest; `close` closes them at once. A shared upstream or a service that changes is not the route. Not in APISIX.
         on_change: OnChange = ON_CHANGE => default(OnChange::Keep);
+        /// Its plugins, by name. One takes the place of the plugin config's and of the service's of that name.
+        plugins: Node = Plugins => optional;
+        /// The plugin config whose plugins hold where the route has none of that name.
+        plugin_config_id: At<String> = Located(ID) => optional;
         any_of {
             "nothing says which requests the route takes": uri | uris | expression;
             "nothing says where requests go": upstream | upstream_id | service_id;
         }
         unbuilt {
             filter_func: "filter functions are";
-            plugin_config_id: "plugin configs are";
-            plugins: "plugins are";
             script: "scripts are";
             script_id: "scripts are";
             service_protocol: "service protocols are";
@@ -160,8 +170,9 @@ object! {
         upstream_id: At<String> = Located(ID) => optional;
         /// Whether its routes let clients ask for another protocol (`Upgrade`), where they do not say themselves.
         enable_websocket: bool = Flag => default(false);
+        /// Plugins of its routes, where they have none of that name themselves.
+        plugins: Node = Plugins => optional;
         unbuilt {
-            plugins: "plugins are";
             script: "scripts are";
         }
     }

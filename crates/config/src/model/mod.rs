@@ -6,6 +6,7 @@
 //!
 //! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
+pub mod plugins;
 mod routes;
 mod ssls;
 mod upstream;
@@ -33,6 +34,8 @@ pub struct Config {
     pub stream_routes: Vec<Arc<StreamRoute>>,
     /// All enabled entries of `ssls`, in the order of the file.
     pub ssls: Vec<Arc<Ssl>>,
+    /// What of plugins belongs to no route.
+    pub plugins: plugins::Shared,
     /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
     pub digest: String,
 }

@@ -5,6 +5,7 @@ use crate::keys::stream_routes::StreamTimeouts;
 use crate::values::OnChange;
 use ipnet::IpNet;
 use std::sync::Arc;
+use stillgate_plugin::Chain;
 use stillgate_route::{HostPattern, RouteSpec};
 
 /// One enabled route.
@@ -22,6 +23,8 @@ pub struct Route {
     pub upgrades: bool,
     /// What becomes of its tunnels when it is changed or removed.
     pub on_change: OnChange,
+    /// Its plugins, with those of its plugin config and service; `None`: there are none.
+    pub chain: Option<Arc<Chain>>,
 }
 
 /// One enabled stream route. What it goes to is `Tcp` or `Udp` of [`Protocol`](super::Protocol), and so is what it takes.

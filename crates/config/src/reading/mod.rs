@@ -4,7 +4,7 @@ mod incremental;
 
 use crate::keys::resources::File;
 use crate::model::Config;
-use crate::resolve::{self, Shared};
+use crate::resolve::{self, PluginSet, Shared};
 use crate::values::digest;
 pub use incremental::{Reader, Text};
 use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
@@ -25,12 +25,17 @@ pub struct Loaded {
 }
 
 /// Reads a configuration from its text. `environment` answers for `${NAME}`. One text after the other is read by a
-/// [`Reader`], in proportion to what changed.
+/// [`Reader`], in proportion to what changed. There are no plugins.
 pub fn load(text: impl AsRef<[u8]>, environment: Lookup<'_>) -> Result<Loaded, Errors> {
+    load_with(text, environment, PluginSet::default())
+}
+
+/// The same with plugins.
+pub fn load_with(text: impl AsRef<[u8]>, environment: Lookup<'_>, plugins: PluginSet) -> Result<Loaded, Errors> {
     let text = text.as_ref();
     let mut sink = Sink::default();
     let config = read(text, environment, &mut sink)
-        .map(|written| resolve(written.file, digest(text), written.tree.root.at, &mut sink).0);
+        .map(|written| resolve(written.file, digest(text), plugins, written.tree.root.at, &mut sink).0);
     finish(config, sink)
 }
 
@@ -61,11 +66,11 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
     Some(Written { tree, file })
 }
 
-fn resolve(file: File, digest: String, root: Position, sink: &mut Sink) -> (Config, Shared) {
+fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, Shared) {
     let no_routes = file.routes.is_empty();
     let streams = &file.gateway.stream_proxy;
     let has_idle_listeners = file.stream_routes.is_empty() && !(streams.tcp.is_empty() && streams.udp.is_empty());
-    let resolved = resolve::resolve(file, digest, sink);
+    let resolved = resolve::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod checks;
+mod plugins;
 mod shared;
 mod ssls;
 mod stream_routes;
@@ -17,6 +18,8 @@ use crate::keys::resources::{File, Resource, RouteKeys};
 use crate::model::Config;
 pub(crate) use addresses::check_nodes;
 use addresses::check_own_addresses;
+pub use plugins::PluginSet;
+use plugins::SharedPlugins;
 use shared::{Identified, insert};
 pub(crate) use shared::{Placed, Shared};
 use ssls::Ssls;
@@ -25,10 +28,11 @@ use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 
 /// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
-pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, Shared) {
+pub(crate) fn resolve(file: File, digest: String, set: PluginSet, sink: &mut Sink) -> (Config, Shared) {
     let ssls = Ssls::new(file.ssls, file.gateway.acme.as_ref(), sink);
     ssls.check_listeners(&file.gateway, sink);
-    let mut shared = Shared::new(file.upstreams, file.services, ssls, sink);
+    let plugins = SharedPlugins::new(set, file.plugin_configs, sink);
+    let mut shared = Shared::new(file.upstreams, file.services, ssls, plugins, sink);
     let stream_routes = shared.stream_routes(file.stream_routes, &file.gateway, sink);
     let mut placed = Placed { upstreams: shared.upstreams.clone(), ..Placed::default() };
     let list = Path::Root.key("routes");
@@ -44,10 +48,17 @@ pub(crate) fn resolve(file: File, digest: String, sink: &mut Sink) -> (Config, S
         }
     }
     let Placed { routes, route_lines, upstreams } = placed;
+    let written = plugins::Written {
+        global_rules: file.global_rules,
+        consumers: file.consumers,
+        groups: file.consumer_groups,
+        metadata: file.plugin_metadata,
+    };
+    let plugins = plugins::shared(written, &shared.plugins, sink);
     check_own_addresses(&file.gateway, sink);
     upstreams.iter().for_each(|upstream| check_nodes(&file.gateway, upstream, sink));
     let ssls = shared.ssls.enabled.clone();
-    (Config { gateway: file.gateway, upstreams, routes, route_lines, stream_routes, ssls, digest }, shared)
+    (Config { gateway: file.gateway, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest }, shared)
 }
 
 /// The id that a route has: its own, or its position in the list.

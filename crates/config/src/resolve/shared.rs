@@ -1,5 +1,6 @@
 //! What routes refer to, and routes by what they refer to.
 
+use super::plugins::{ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
 use super::upstream::{timeouts, upstream};
@@ -7,6 +8,7 @@ use crate::keys::resources::{Resource, RouteKeys, ServiceKeys, UpstreamKeys};
 use crate::model::{Protocol, Route, Upstream};
 use std::collections::HashMap;
 use std::sync::Arc;
+use stillgate_plugin::Level;
 use stillgate_route::{HostPattern, RouteSpec};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -19,6 +21,7 @@ pub(crate) struct Shared {
     upstream_ids: HashMap<String, Identified<usize>>,
     pub(crate) services: HashMap<String, Identified<Service>>,
     pub(super) ssls: Ssls,
+    pub(super) plugins: SharedPlugins,
 }
 
 /// A resource that can be referred to.
@@ -34,6 +37,7 @@ pub(crate) struct Service {
     hosts: Vec<HostPattern>,
     pub(crate) upstream: UpstreamPlace,
     upgrades: bool,
+    plugins: ServicePlugins,
 }
 
 /// What became of a resource's upstream.
@@ -82,9 +86,10 @@ impl Shared {
         upstreams: Vec<Resource<UpstreamKeys>>,
         services: Vec<Resource<ServiceKeys>>,
         ssls: Ssls,
+        plugins: SharedPlugins,
         sink: &mut Sink,
     ) -> Shared {
-        let mut shared = Shared { ssls, ..Shared::default() };
+        let mut shared = Shared { ssls, plugins, ..Shared::default() };
         let list = Path::Root.key("upstreams");
         for Resource { index, at, keys } in upstreams {
             let path = list.index(index);
@@ -106,7 +111,9 @@ impl Shared {
                 place => place,
             };
             if let Some(id) = keys.id {
-                let service = Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket };
+                let list = shared.plugins.compile(keys.plugins.as_ref(), Level::Service, &id.value, &path, sink);
+                let plugins = ServicePlugins::new(list, &path, sink);
+                let service = Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins };
                 let identified = Identified { line: at.line, value: service };
                 insert(&mut shared.services, id, identified, &path, sink);
             }
@@ -171,6 +178,9 @@ impl Shared {
             }
             service.map(|service| &service.value)
         });
+        let own = self.plugins.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
+        let of_service = service.flatten().map(|service| &service.plugins);
+        let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
         let services_place = service.map(|service| service.map_or(&UpstreamPlace::Wrong, |service| &service.upstream));
@@ -194,6 +204,7 @@ impl Shared {
             timeout: timeout.map(|t| timeouts(t, otherwise)),
             upgrades: own_upgrades.unwrap_or(services_upgrades),
             on_change,
+            chain,
         })
     }
 

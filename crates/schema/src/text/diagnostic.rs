@@ -193,9 +193,29 @@ pub struct Sink {
     errors: Bounded,
     warnings: Bounded,
     guesses: usize,
+    /// Texts that no finding may show.
+    hidden: Vec<Box<str>>,
 }
 
+/// What stands in a finding for what nobody may see.
+const HIDDEN: &str = "(hidden)";
+
 impl Sink {
+    /// No finding from here on shows this text.
+    pub fn hide(&mut self, text: &str) {
+        if !text.is_empty() {
+            self.hidden.push(text.into());
+        }
+    }
+
+    fn without_hidden(&self, fault: Fault) -> Fault {
+        if self.hidden.is_empty() {
+            return fault;
+        }
+        let hide = |text: String| self.hidden.iter().fold(text, |text, hidden| cover(text, hidden));
+        Fault { message: hide(fault.message), hint: fault.hint.map(hide), excerpt: fault.excerpt.map(hide) }
+    }
+
     /// The fault with a guess at what was meant, if there is one.
     pub fn guess<'a>(&mut self, fault: Fault, word: &str, known: impl IntoIterator<Item = &'a str>) -> Fault {
         self.guesses += 1;
@@ -210,12 +230,14 @@ impl Sink {
 
     /// Takes an error.
     pub fn error(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        self.errors.push(diagnostic(Severity::Error, at, path, fault.into()));
+        let fault = self.without_hidden(fault.into());
+        self.errors.push(diagnostic(Severity::Error, at, path, fault));
     }
 
     /// Takes a warning.
     pub fn warning(&mut self, at: Position, path: &Path<'_>, fault: impl Into<Fault>) {
-        self.warnings.push(diagnostic(Severity::Warning, at, path, fault.into()));
+        let fault = self.without_hidden(fault.into());
+        self.warnings.push(diagnostic(Severity::Warning, at, path, fault));
     }
 
     /// Whether there was an error.
@@ -249,6 +271,15 @@ impl Sink {
         diagnostics.sort_by_key(|d| (d.line, d.column));
         Errors { file: None, diagnostics, omitted }
     }
+}
+
+/// The text without a hidden one, in whichever form a message quotes it: as it is, escaped, or shortened.
+fn cover(text: String, hidden: &str) -> String {
+    let escaped = |text: &str| text.escape_debug().to_string();
+    let short = shortened(hidden);
+    let short = short.strip_suffix('…').unwrap_or(&short);
+    let forms = [hidden.to_owned(), escaped(hidden), short.to_owned(), escaped(short)];
+    forms.iter().filter(|form| !form.is_empty()).fold(text, |text, form| text.replace(form.as_str(), HIDDEN))
 }
 
 fn diagnostic(severity: Severity, at: Position, path: &Path<'_>, fault: Fault) -> Diagnostic {

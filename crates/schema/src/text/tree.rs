@@ -24,7 +24,7 @@ pub const ALIASED_NODES_MAX: usize = 1_000_000;
 const WEIGHT_BYTES: usize = 64;
 
 /// One value and where it begins. Lists and maps are shared with their aliases.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// Where it begins.
     pub at: Position,
@@ -33,7 +33,7 @@ pub struct Node {
 }
 
 /// What stands somewhere.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A text, a number or the like.
     Scalar(Scalar),
@@ -46,7 +46,7 @@ pub enum Value {
 }
 
 /// One key of a map. Keys are unique within it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Its name.
     pub key: Rc<str>,

@@ -292,10 +292,11 @@ impl<'a> Assembly<'a> {
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
         // What is not a list of routes: no part of it has changed.
-        let Config { gateway, stream_routes, ssls, .. } = &kept.loaded.config;
+        let Config { gateway, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
         let (gateway, stream_routes, ssls) = (gateway.clone(), stream_routes.clone(), ssls.clone());
+        let plugins = plugins.clone();
         let digest = text.digest.clone();
-        let config = Config { gateway, upstreams, routes, route_lines, stream_routes, ssls, digest };
+        let config = Config { gateway, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
         Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
     }
 }

@@ -23,7 +23,7 @@ mod items;
 mod outline;
 
 use crate::reading::{Loaded, finish, read, resolve};
-use crate::resolve::Shared;
+use crate::resolve::{PluginSet, Shared};
 use crate::values::digest;
 use items::Item;
 use std::cell::RefCell;
@@ -63,6 +63,7 @@ impl Text {
 /// Reads the texts of one configuration, and keeps the last good one for the next to be compared with.
 #[derive(Default)]
 pub struct Reader {
+    plugins: PluginSet,
     kept: Option<Kept>,
 }
 
@@ -97,6 +98,11 @@ struct List {
 type Variables = BTreeMap<String, Option<String>>;
 
 impl Reader {
+    /// Of texts with plugins.
+    pub fn new(plugins: PluginSet) -> Reader {
+        Reader { plugins, kept: None }
+    }
+
     /// Gives what [`load`](crate::load) gives for the text. Routes whose text did not change are the same as before, by
     /// [`Arc::ptr_eq`], unless their upstream moved in the list; then their `spec` is. After an error the next text is
     /// compared with the last good one.
@@ -120,7 +126,7 @@ impl Reader {
         };
         let outline = outline::Outline::of(&text.bytes, &written);
         let at = written.tree.root.at;
-        let (config, shared) = resolve(written.file, text.digest.clone(), at, &mut sink);
+        let (config, shared) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX);

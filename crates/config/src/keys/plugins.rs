@@ -1,0 +1,190 @@
+//! The keys of what has plugins and is no route: plugin configs, global rules, consumers and their groups, metadata.
+
+use crate::keys::resources::{ID, Resource, UNIX_TIME, resources};
+use std::collections::BTreeMap;
+use stillgate_schema::description::Definitions;
+use stillgate_schema::kind::{At, Kind, Labels, Located, TEXT, Text, expected, read, text};
+use stillgate_schema::object;
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
+use stillgate_schema::text::tree::{Node, Value};
+use stillgate_schema::{Json, Json as JsonValue};
+
+/// The `plugins` of a resource as they are written. The table of plugins compiles them.
+pub(crate) struct Plugins;
+
+/// The name of their schema.
+pub(crate) const PLUGINS_SCHEMA: &str = "Plugins";
+/// The name of the schema of `plugin_metadata`.
+pub(crate) const METADATA_SCHEMA: &str = "PluginMetadata";
+
+impl Kind for Plugins {
+    type Out = Node;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Node> {
+        if matches!(node.value, Value::Map(_)) || node.is_null() {
+            return Some(node.clone());
+        }
+        expected("a map of plugins such as {cors: {}}", node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> JsonValue {
+        serde_json::json!({"$ref": format!("#/$defs/{PLUGINS_SCHEMA}")})
+    }
+}
+
+/// A consumer's name, by APISIX's rule.
+const USERNAME: Text<String> = text("a user name", |text| {
+    let bytes_ok = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    if bytes_ok && (1..=USERNAME_BYTES_MAX).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    let fault = Fault::new(format!("{:?} is not a user name", shortened(text)));
+    Err(fault.hint(format!("use 1 to {USERNAME_BYTES_MAX} letters, digits, \"-\" and \"_\"")))
+})
+.pattern("^[A-Za-z0-9_-]{1,100}$")
+.or_number();
+
+/// The longest name of a consumer.
+const USERNAME_BYTES_MAX: usize = 100;
+
+/// Labels of which some mean something.
+pub(crate) struct LabelMap;
+
+impl Kind for LabelMap {
+    type Out = BTreeMap<String, String>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<BTreeMap<String, String>> {
+        let Value::Map(entries) = &node.value else {
+            expected("a map of names and texts", node, path, sink);
+            return None;
+        };
+        let labels = entries.iter().filter_map(|entry| {
+            let text = read(&TEXT, &entry.value, &path.key(&entry.key), sink)?;
+            Some((entry.key.to_string(), text))
+        });
+        Some(labels.collect())
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": "object", "additionalProperties": {"type": "string"}})
+    }
+}
+
+object! {
+    /// Plugins that routes share by `plugin_config_id`.
+    pub(crate) struct PluginConfigKeys {
+        /// Unique among plugin configs.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// The plugins. They take the place of the service's, and the route's take theirs.
+        plugins: Node = Plugins => required;
+    }
+}
+
+object! {
+    /// Plugins that run for every request, before those of its route.
+    pub(crate) struct GlobalRuleKeys {
+        /// Unique among global rules.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// The plugins. Each can be in one global rule.
+        plugins: Node = Plugins => required;
+    }
+}
+
+object! {
+    /// Plugins that consumers share by `group_id`.
+    pub(crate) struct ConsumerGroupKeys {
+        /// Unique among consumer groups.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// The plugins. They take the place of the route's, and the consumer's take theirs.
+        plugins: Node = Plugins => required;
+    }
+}
+
+object! {
+    /// Who may ask, and with what credentials.
+    pub(crate) struct ConsumerKeys {
+        /// Unique among consumers.
+        username: At<String> = Located(USERNAME) => required;
+        /// The group whose plugins hold where the consumer has none of that name.
+        group_id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// Names and texts. `custom_id` is told to the upstream as `X-Consumer-Custom-ID`.
+        labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// Of auth plugins the consumer's credentials; other plugins take the place of the route's.
+        plugins: Node = Plugins => optional;
+        /// Further credentials. In APISIX they are resources of their own, `consumers/USERNAME/credentials/ID`.
+        credentials: Vec<Resource<CredentialKeys>> = resources::<CredentialKeys>(true) => default(Vec::new());
+    }
+}
+
+object! {
+    /// A credential of a consumer.
+    pub(crate) struct CredentialKeys {
+        /// Unique among the consumer's credentials.
+        id: At<String> = Located(ID) => optional;
+        /// For the reader.
+        name: String = TEXT => optional;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// One auth plugin with its credential.
+        plugins: Node = Plugins => required;
+    }
+}
+
+/// One item of `plugin_metadata`: `id` names the plugin, and the other keys are the plugin's own.
+pub(crate) struct PluginMetadata;
+
+impl Kind for PluginMetadata {
+    type Out = Vec<Node>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Node>> {
+        match &node.value {
+            Value::List(items) => Some(items.to_vec()),
+            _ if node.is_null() => Some(Vec::new()),
+            _ => {
+                expected("a list", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": ["array", "null"], "items": {"$ref": format!("#/$defs/{METADATA_SCHEMA}")}})
+    }
+}
