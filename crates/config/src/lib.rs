@@ -45,12 +45,18 @@ pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;
 pub use values::*;
 
+use keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};
 use keys::resources::File;
+use stillgate_plugin::Table;
 use stillgate_schema::description::{reference_of, schema_of};
 
-/// The JSON Schema (draft 2020-12) of a configuration file.
-pub fn schema() -> serde_json::Value {
-    schema_of::<File>()
+/// The JSON Schema (draft 2020-12) of a configuration file with these plugins.
+pub fn schema(plugins: Table) -> serde_json::Value {
+    schema_of::<File>(|definitions| {
+        let (own, metadata) = plugins.schemas(definitions);
+        definitions.insert(PLUGINS_SCHEMA, own);
+        definitions.insert(METADATA_SCHEMA, metadata);
+    })
 }
 
 /// All keys with their defaults, as Markdown.

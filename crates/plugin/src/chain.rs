@@ -35,6 +35,8 @@ pub enum Level {
     ConsumerGroup,
     /// `consumers`
     Consumer,
+    /// `plugin_metadata`
+    Metadata,
 }
 
 impl Level {
@@ -47,6 +49,7 @@ impl Level {
             Level::Route => "route",
             Level::ConsumerGroup => "consumer group",
             Level::Consumer => "consumer",
+            Level::Metadata => "plugin metadata",
         }
     }
 }

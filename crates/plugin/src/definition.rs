@@ -173,17 +173,26 @@ impl fmt::Debug for Descriptor {
 
 /// What `plugin_metadata` says, by plugin.
 #[derive(Default, Clone)]
-pub struct MetadataTable(HashMap<&'static str, Arc<dyn Any + Send + Sync>>);
+pub struct MetadataTable(HashMap<&'static str, (Identity, Arc<dyn Any + Send + Sync>)>);
 
 impl MetadataTable {
     /// Sets that of a plugin.
-    pub fn insert(&mut self, plugin: &'static str, metadata: Arc<dyn Any + Send + Sync>) {
-        self.0.insert(plugin, metadata);
+    pub fn insert(&mut self, plugin: &'static str, identity: Identity, metadata: Arc<dyn Any + Send + Sync>) {
+        self.0.insert(plugin, (identity, metadata));
     }
 
     /// That of a plugin.
     pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
-        self.0.get(plugin)?.downcast_ref()
+        self.0.get(plugin)?.1.downcast_ref()
+    }
+}
+
+/// The same configuration, read once or twice.
+impl PartialEq for MetadataTable {
+    fn eq(&self, other: &MetadataTable) -> bool {
+        let same =
+            |(name, (identity, _)): (&&str, &(Identity, _))| other.0.get(*name).is_some_and(|of| of.0 == *identity);
+        self.0.len() == other.0.len() && self.0.iter().all(same)
     }
 }
 

@@ -4,10 +4,11 @@ use crate::chain::{Entry, Origin};
 use crate::definition::{Compile, Descriptor, Identity};
 use crate::meta::{Meta, MetaKeys};
 use crate::secrets::{Secrets, substitute};
+use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillgate_schema::{Fault, Json, Node, Path, Sink, Value, expected, json_of, map, read};
+use stillgate_schema::{Definitions, Fault, Json, Node, Path, Sink, Value, expected, json_of, map, read};
 
 /// The key under which each plugin has what all plugins have.
 const META: &str = "_meta";
@@ -25,6 +26,29 @@ impl Table {
     /// Their names.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|plugin| plugin.name)
+    }
+
+    /// The schemas of `plugins`, and of an item of `plugin_metadata`.
+    pub fn schemas(&self, definitions: &mut Definitions) -> (Json, Json) {
+        let meta = definitions.object::<MetaKeys>();
+        let mut plugins = serde_json::Map::new();
+        let mut metadata = vec![json!({"type": "object", "required": ["id"]})];
+        for plugin in self.0 {
+            let keys = (plugin.schema)(definitions);
+            definitions.add_key(&keys, META, &meta);
+            let keys = match plugin.credential {
+                Some(credential) => json!({"anyOf": [keys, (credential.schema)(definitions)]}),
+                None => keys,
+            };
+            plugins.insert(plugin.name.to_owned(), keys);
+            if let Some(part) = plugin.metadata {
+                let own = (part.schema)(definitions);
+                definitions.add_key(&own, "id", &json!({"const": plugin.name}));
+                metadata.push(own);
+            }
+        }
+        let plugins = json!({"type": ["object", "null"], "properties": plugins, "additionalProperties": false});
+        (plugins, json!({"anyOf": metadata}))
     }
 
     /// Compiles the `plugins` of a resource, in the order they are written. What is wrong goes to the sink, of every plugin;
@@ -78,8 +102,8 @@ fn compile(
         }
     };
     let instance = next_instance();
-    let of_own = identity(descriptor, origin, &own, path, sink);
-    let identity = identity(descriptor, origin, node, path, sink);
+    let of_own = identity(descriptor.name, origin, &own, path, sink);
+    let identity = identity(descriptor.name, origin, node, path, sink);
     let mut cx = Compile { path, at: node.at, origin, identity: of_own, instance, sink };
     let plugin = descriptor.compile(&own, &mut cx)?;
     Some(Entry {
@@ -110,13 +134,12 @@ fn next_instance() -> u64 {
 }
 
 /// The same for the same configuration in the same resource, in whatever order its keys are written.
-fn identity(descriptor: &Descriptor, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+pub fn identity(plugin: &str, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     let mut text = String::new();
     if let Some(json) = json_of(own, path, sink) {
         write_sorted(&json, &mut text);
     }
-    let level = origin.level.name();
-    Identity::of(&[descriptor.name.as_bytes(), level.as_bytes(), origin.id.as_bytes(), text.as_bytes()])
+    Identity::of(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes(), text.as_bytes()])
 }
 
 fn write_sorted(json: &Json, out: &mut String) {

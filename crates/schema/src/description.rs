@@ -46,6 +46,19 @@ impl Definitions {
         }
         json!({"$ref": format!("#/$defs/{name}")})
     }
+
+    /// Adds a schema that no object is behind.
+    pub fn insert(&mut self, name: &'static str, schema: Json) {
+        self.objects.push((name, schema));
+    }
+
+    /// Adds a key to an object that a reference leads to.
+    pub fn add_key(&mut self, reference: &Json, key: &str, schema: &Json) {
+        let name = reference["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
+        if let Some((_, object)) = self.objects.iter_mut().find(|(known, _)| Some(*known) == name) {
+            object["properties"][key] = schema.clone();
+        }
+    }
 }
 
 fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {
@@ -92,10 +105,11 @@ pub fn or_environment(schema: Json) -> Json {
     json!({"anyOf": [schema, {"$ref": format!("#/$defs/{ENVIRONMENT}")}]})
 }
 
-/// The schema of a file whose root is `T`.
-pub fn schema_of<T: Object>() -> Json {
+/// The schema of a file whose root is `T`. `more` adds what is not reached from there.
+pub fn schema_of<T: Object>(more: impl FnOnce(&mut Definitions)) -> Json {
     let mut definitions = Definitions::default();
     let mut root = object_schema::<T>(&mut definitions);
+    more(&mut definitions);
     let mut defs: Map<String, Json> = definitions.objects.into_iter().map(|(n, s)| (n.to_owned(), s)).collect();
     let environment = json!({
         "type": "string",

@@ -14,11 +14,11 @@ pub struct Shared {
     pub metadata: Arc<MetadataTable>,
 }
 
-/// By pointer where it is too large to be compared.
+/// By pointer first, since the consumers may be many.
 impl PartialEq for Shared {
     fn eq(&self, other: &Shared) -> bool {
         self.global == other.global
             && (Arc::ptr_eq(&self.consumers, &other.consumers) || self.consumers == other.consumers)
-            && Arc::ptr_eq(&self.metadata, &other.metadata)
+            && self.metadata == other.metadata
     }
 }

@@ -5,7 +5,7 @@ use crate::keys::stream_routes::StreamTimeouts;
 use crate::values::OnChange;
 use ipnet::IpNet;
 use std::sync::Arc;
-use stillgate_plugin::Chain;
+use stillgate_plugin::{Chain, Entry, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 
 /// One enabled route.
@@ -25,6 +25,14 @@ pub struct Route {
     pub on_change: OnChange,
     /// Its plugins, with those of its plugin config and service; `None`: there are none.
     pub chain: Option<Arc<Chain>>,
+}
+
+impl Route {
+    /// The plugins that are written in the route itself.
+    pub fn own_plugins(&self) -> impl Iterator<Item = &Entry> {
+        let entries = self.chain.iter().flat_map(|chain| chain.entries());
+        entries.map(|entry| &**entry).filter(|entry| entry.origin.level == Level::Route)
+    }
 }
 
 /// One enabled stream route. What it goes to is `Tcp` or `Udp` of [`Protocol`](super::Protocol), and so is what it takes.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
+use stillgate_plugin::table::identity;
 use stillgate_plugin::{
     Chain, Consumer, Consumers, Credential, Entry, Level, MetadataTable, NoSecrets, Origin, Secrets, Table,
 };
@@ -337,7 +338,8 @@ fn metadata(written: Vec<Node>, plugins: &SharedPlugins, sink: &mut Sink) -> Met
         let own = Node { at: node.at, value: Value::Map(own.into()) };
         let own = substitute(&own, &*plugins.set.secrets, &path, sink);
         if let Some(metadata) = (part.read)(&own, &path, sink) {
-            table.insert(plugin, metadata);
+            let origin = Origin { level: Level::Metadata, id: plugin.into() };
+            table.insert(plugin, identity(plugin, &origin, &own, &path, sink), metadata);
         }
     }
     table

@@ -10,7 +10,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded, Reader, Text};
+use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Text};
+use stillgate_plugin::NoSecrets;
 
 /// Where `run` looks unless it is told, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
@@ -55,6 +56,11 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
+/// What plugins are compiled with.
+pub(crate) fn plugins() -> PluginSet {
+    PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(NoSecrets) }
+}
+
 impl ConfigSource {
     /// The file that was named, or the first of [`DEFAULT_FILES`] that exists.
     pub(crate) fn find(named: Option<PathBuf>) -> Result<ConfigSource, ReadError> {
@@ -81,7 +87,7 @@ impl ConfigSource {
 
     /// [`ConfigSource::parse`] with the environment of another process.
     pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
-        stillgate_config::load(text, lookup).map_err(|errors| self.named(errors))
+        stillgate_config::load_with(text, lookup, plugins()).map_err(|errors| self.named(errors))
     }
 
     /// [`ConfigSource::parse`] where other texts came before, in proportion to what changed since.

@@ -122,7 +122,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
     let stamp = source.file().map(Stamp::of);
     let text = Text::new(source.read().map_err(RunError::Read)?);
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(crate::configuration::source::plugins());
     let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
     let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
     for warning in &loaded.warnings {

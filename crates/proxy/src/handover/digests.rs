@@ -45,10 +45,11 @@ impl Plan {
         };
         let routes = self.routes.iter().filter(|route| route.route.upgrades);
         let routes = routes.map(|route| {
-            let Route { spec, upstream: _, service_id, timeout, upgrades, on_change } = &*route.route;
+            let Route { spec, upstream: _, service_id, timeout, upgrades, on_change, chain: _ } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = own(&key, route.upstream());
-            let digest = digest(&(Spec::of(spec), service_id, timeout, upgrades, on_change, upstream));
+            let plugins: Vec<u128> = route.route.own_plugins().map(|entry| entry.identity.0).collect();
+            let digest = digest(&(Spec::of(spec), service_id, timeout, upgrades, on_change, upstream, plugins));
             RouteDigest { key, digest }
         });
         let streams = self.stream_routes.iter().map(|route| {

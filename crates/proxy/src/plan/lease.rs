@@ -69,14 +69,16 @@ impl Lease {
     }
 }
 
-/// Whether two routes of the same id are the same, but for their upstreams, whose places mean nothing.
+/// Whether two routes of the same id are the same, but for their upstreams, whose places mean nothing, and for what they
+/// have of services and plugin configs.
 fn is_same(old: &Route, new: &Route) -> bool {
-    let Route { spec, upstream: _, service_id, timeout, upgrades, on_change } = old;
+    let Route { spec, upstream: _, service_id, timeout, upgrades, on_change, chain: _ } = old;
     *spec == new.spec
         && *service_id == new.service_id
         && *timeout == new.timeout
         && *upgrades == new.upgrades
         && *on_change == new.on_change
+        && old.own_plugins().eq(new.own_plugins())
 }
 
 /// Whether a route names the same upstream, or has the same one written in it, which is then its own.
