@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "stillgate-schema",
     "stillgate-route",
     "stillgate-metrics",
+    "stillgate-limits",
     "stillgate-lab",
     "stillgate-load",
     "stillgate-stats",
@@ -94,7 +95,13 @@ const BANS: &[Ban] = &[
         reason: "where a writer could wait for it; only declaring families and making writers takes a lock",
     },
     Ban {
-        crates: &["stillgate-wire", "stillgate-route", "stillgate-upstream", "stillgate-proxy"],
+        crates: &["stillgate-limits"],
+        but: &["memory.rs"],
+        names: IMPURE_NAMES,
+        reason: "outside the file of limits that maps memory; take it as an argument",
+    },
+    Ban {
+        crates: &["stillgate-wire", "stillgate-route", "stillgate-limits", "stillgate-upstream", "stillgate-proxy"],
         but: &[],
         names: &["Mutex", "RwLock", "Condvar"],
         reason: "on the way of a request; give the value one owner, or publish a snapshot",

@@ -1,0 +1,262 @@
+//! How threads and processes count together without waiting for each other: the protocol of a bucket.
+//!
+//! ```text
+//!  ├ members ┼ 3 words spare ┼ slot 0: tally │ key │ key │ end ┼ slot 1 … ┼ slot 14 ┤   512 bytes
+//!              tally:  63 generation 40 39 count 0
+//! ```
+//!
+//! 1. *A slot is one window of one key.* Its key and its end never change while it is shown; a new window is a new
+//!    counter, usually in the slot of the old one.
+//! 2. *Coming and going* are changes of the word `members`. Who wants to add a counter claims a slot, writes it, and shows
+//!    it by a compare-and-swap from a state in which it saw that no other slot has the key. So a key has one counter.
+//! 3. *Generations*: a tally's generation is odd while its slot is written, and higher after it. Who counts swaps the whole
+//!    tally: it fails where the slot was claimed since, so nothing is counted for a key that was looked up before.
+//! 4. *Nobody waits.* A swap that fails means that another thread got on. A thread that stops for good in the middle keeps
+//!    at most the slot that it claimed, and only until claims of that bucket are old.
+//!
+//! A thread that sleeps for more than eight seconds between claiming and writing a slot can find it claimed by another one;
+//! it sees that before it shows the slot, and counts it as disturbed. The counter of the other one may then have a wrong
+//! key, which is as if it had been evicted.
+//!
+//! Nothing here knows where the atomics are, so that loom can try every interleaving.
+
+use crate::key::Key;
+use crate::members::Members;
+use crate::sync::{AtomicU64, Ordering};
+use std::fmt;
+
+/// Tries before an operation gives up; each one that fails means that another thread got on.
+pub(crate) const TRIES_MAX: usize = 1_024;
+/// Bits of a tally's count.
+pub(crate) const COUNT_BITS: u32 = 40;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// One counter.
+#[repr(C)]
+pub(crate) struct Slot {
+    tally: AtomicU64,
+    key: [AtomicU64; 2],
+    /// The last millisecond at which it counts.
+    end_ms: AtomicU64,
+}
+
+/// The counters whose keys fall here.
+#[repr(C)]
+pub(crate) struct Bucket<const WAYS: usize> {
+    members: AtomicU64,
+    spare: [AtomicU64; 3],
+    slots: [Slot; WAYS],
+}
+
+/// When a counter's window must end for it to be looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    /// What ended before is over.
+    pub(crate) now_ms: u64,
+    /// What ends later was begun by a clock that was ahead, and does not count.
+    pub(crate) end_max_ms: u64,
+}
+
+impl Life {
+    fn holds(self, end_ms: u64) -> bool {
+        (self.now_ms..=self.end_max_ms).contains(&end_ms)
+    }
+}
+
+/// A counter that was found, as it was at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    way: usize,
+    tally: u64,
+    pub(crate) end_ms: u64,
+}
+
+impl Found {
+    pub(crate) fn count(self) -> u64 {
+        self.tally & COUNT
+    }
+}
+
+/// Other threads were in the way at every try, or have claimed every slot of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contended;
+
+impl fmt::Display for Contended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the counter of this limit could not be reached for others that count in the same place")
+    }
+}
+
+impl std::error::Error for Contended {}
+
+/// What came of adding a counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// The counter is there, by this thread or another one.
+    pub(crate) is_there: bool,
+    /// A counter whose window had not ended had to go.
+    pub(crate) has_evicted: bool,
+    /// This thread slept so long that its slot was taken from it.
+    pub(crate) is_disturbed: bool,
+}
+
+impl<const WAYS: usize> Bucket<WAYS> {
+    /// The counter of this key, if one is shown.
+    pub(crate) fn find(&self, key: Key, life: Life) -> Result<Option<Found>, Contended> {
+        for _ in 0..TRIES_MAX {
+            let members = self.members();
+            let found = self.look(members, key, life);
+            // It may have come to another slot while this thread looked there.
+            if found.is_some() || self.members() == members {
+                return Ok(found);
+            }
+        }
+        Err(Contended)
+    }
+
+    /// Counts, if nothing has happened to the counter since it was found.
+    pub(crate) fn settle(&self, found: Found, count: u64) -> bool {
+        let after = found.tally & !COUNT | count.min(COUNT);
+        let tally = &self.slots[found.way].tally;
+        tally.compare_exchange(found.tally, after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Adds a counter that has counted nothing, unless there is one.
+    pub(crate) fn add(&self, key: Key, end_ms: u64, life: Life) -> Added {
+        let mut added = Added::default();
+        for _ in 0..TRIES_MAX {
+            let members = self.members();
+            if self.look(members, key, life).is_some() {
+                added.is_there = true;
+                return added;
+            }
+            let current = members.without_old_claims(life.now_ms);
+            let Some(victim) = self.choose(current, key, life.now_ms) else { break };
+            if self.change(members, current.with_claim(victim.way, life.now_ms)) {
+                added.has_evicted = victim.rank == Rank::Counting;
+                let own = self.slots[victim.way].write(key, end_ms);
+                self.show(victim.way, own, key, life, &mut added);
+                return added;
+            }
+        }
+        added
+    }
+
+    /// Shown counters whose window has not ended.
+    pub(crate) fn counting(&self, now_ms: u64) -> usize {
+        let members = self.members();
+        members.shown().filter(|way| self.slots[*way].end_ms.load(Ordering::Relaxed) >= now_ms).count()
+    }
+
+    fn look(&self, members: Members, key: Key, life: Life) -> Option<Found> {
+        members.shown().find_map(|way| {
+            let slot = &self.slots[way];
+            let tally = slot.tally.load(Ordering::Acquire);
+            if is_written(tally) || !slot.has(key) {
+                return None;
+            }
+            let end_ms = slot.end_ms.load(Ordering::Acquire);
+            // It may be another thread's that has written the slot since and has not shown it yet, or never will.
+            let is_shown = self.members().is_shown(way);
+            let is_same = (slot.tally.load(Ordering::Acquire) ^ tally) & !COUNT == 0;
+            (is_shown && is_same && life.holds(end_ms)).then_some(Found { way, tally, end_ms })
+        })
+    }
+
+    /// Shows a slot that this thread has written, unless another thread has shown one for that key.
+    fn show(&self, way: usize, own: u64, key: Key, life: Life, added: &mut Added) {
+        for _ in 0..TRIES_MAX {
+            let members = self.members();
+            if !members.is_claimed(way) || self.slots[way].tally.load(Ordering::Acquire) != own {
+                added.is_disturbed = true;
+                return;
+            }
+            added.is_there = self.look(members, key, life).is_some();
+            let after = if added.is_there { members.without_claim(way) } else { members.with_shown(way) };
+            if self.change(members, after) {
+                added.is_there = true;
+                return;
+            }
+        }
+        // The slot comes back to use once claims are old.
+        added.is_there = false;
+    }
+
+    /// The slot that a new counter of this key gets, if there is one that no other thread has claimed.
+    fn choose(&self, members: Members, key: Key, now_ms: u64) -> Option<Victim> {
+        let ranked = (0..WAYS).filter_map(|way| {
+            let slot = &self.slots[way];
+            let end_ms = slot.end_ms.load(Ordering::Relaxed);
+            let rank = match (members.is_claimed(way), members.is_shown(way)) {
+                (true, _) => return None,
+                (_, false) => Rank::Free,
+                _ if slot.has(key) => Rank::Own,
+                _ if end_ms < now_ms => Rank::Over,
+                _ => Rank::Counting,
+            };
+            Some(Victim { rank, end_ms, way })
+        });
+        ranked.min()
+    }
+
+    fn members(&self) -> Members {
+        Members(self.members.load(Ordering::Acquire))
+    }
+
+    fn change(&self, from: Members, to: Members) -> bool {
+        self.members.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Who has to make room, in this order; of one rank the one that ends soonest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Victim {
+    rank: Rank,
+    end_ms: u64,
+    way: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The same key's, whose window is over.
+    Own,
+    Free,
+    Over,
+    Counting,
+}
+
+impl Slot {
+    fn has(&self, key: Key) -> bool {
+        self.key[0].load(Ordering::Acquire) == key.0[0] && self.key[1].load(Ordering::Acquire) == key.0[1]
+    }
+
+    /// Makes it the counter of a key, by the thread that has claimed it; its tally then.
+    fn write(&self, key: Key, end_ms: u64) -> u64 {
+        // Odd from here on, also where who was killed has left it odd. Nobody else changes generations meanwhile.
+        let step = if is_written(self.tally.load(Ordering::Acquire)) { 2 } else { 1 };
+        let before = self.tally.fetch_add(step << COUNT_BITS, Ordering::AcqRel);
+        self.key[0].store(key.0[0], Ordering::Release);
+        self.key[1].store(key.0[1], Ordering::Release);
+        self.end_ms.store(end_ms, Ordering::Release);
+        let own = ((before >> COUNT_BITS) + step + 1) << COUNT_BITS;
+        self.tally.store(own, Ordering::Release);
+        own
+    }
+}
+
+/// Whether a slot is in the middle of being written.
+fn is_written(tally: u64) -> bool {
+    tally >> COUNT_BITS & 1 == 1
+}
+
+#[cfg(all(test, loom))]
+impl<const WAYS: usize> Bucket<WAYS> {
+    fn new() -> Self {
+        let word = || AtomicU64::new(0);
+        let slot = |_| Slot { tally: word(), key: [word(), word()], end_ms: word() };
+        Bucket { members: word(), spare: [word(), word(), word()], slots: std::array::from_fn(slot) }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests;

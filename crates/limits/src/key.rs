@@ -1,0 +1,76 @@
+//! Keys of counters: 128-bit keyed hashes, so that no client can choose what shares a bucket with what.
+//!
+//! The hash is SipHash-1-3 with a key that lives in the table's header: two processes that share a table hash alike, even
+//! if they are of different builds. Two counters share a key by accident with a probability of 2^-128 a pair.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+/// What a counter is found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub(crate) [u64; 2]);
+
+impl Key {
+    /// The key of one window of a sliding limit. Distinct windows have distinct keys.
+    pub(crate) fn of_window(self, number: u64) -> Key {
+        Key([self.0[0], self.0[1].wrapping_add(number)])
+    }
+}
+
+/// Makes a [`Key`] from its parts: usually who the limit is, then what the request is counted by.
+///
+/// It is `Copy`: a limit keeps one that has taken its own identity in, and adds each request's part to a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyHasher(SipHasher13);
+
+impl KeyHasher {
+    pub(crate) fn new(seeds: [u64; 2]) -> KeyHasher {
+        KeyHasher(SipHasher13::new_with_keys(seeds[0], seeds[1]))
+    }
+
+    /// Adds a part. Parts cannot run into each other: `("a", "bc")` and `("ab", "c")` are different keys.
+    #[must_use]
+    pub fn part(mut self, bytes: &[u8]) -> KeyHasher {
+        self.0.write(&(bytes.len() as u64).to_le_bytes());
+        self.0.write(bytes);
+        self
+    }
+
+    /// The key of the parts so far.
+    pub fn finish(self) -> Key {
+        let hash = self.0.finish128();
+        Key([hash.h1, hash.h2])
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn key(seeds: [u64; 2], parts: &[&str]) -> Key {
+        parts.iter().fold(KeyHasher::new(seeds), |hasher, part| hasher.part(part.as_bytes())).finish()
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        let all: [&[&str]; 7] = [&[], &[""], &["", ""], &["a", "bc"], &["ab", "c"], &["abc"], &["abc", ""]];
+        for (at, one) in all.iter().enumerate() {
+            for (other_at, other) in all.iter().enumerate() {
+                assert_eq!(key([1, 2], one) == key([1, 2], other), at == other_at, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_depends_on_both_seeds_and_on_nothing_else() {
+        assert_eq!(key([1, 2], &["route", "::1"]), key([1, 2], &["route", "::1"]));
+        assert_ne!(key([1, 2], &["route", "::1"]), key([1, 3], &["route", "::1"]));
+        assert_ne!(key([1, 2], &["route", "::1"]), key([2, 2], &["route", "::1"]));
+    }
+
+    #[test]
+    fn another_build_hashes_alike() {
+        // Stored in the memory that an upgrade hands over: a change needs a new `layout::VERSION`.
+        assert_eq!(key([1, 2], &["route", "::1"]).0, [0x2391_4de5_2116_aec8, 0xe39b_c2ae_f0a3_9dbb]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Limits that hold exactly over all worker threads, and over both processes of an upgrade: a bounded table of counters
+//! that they change together, without locks.
+//!
+//! ```text
+//!  key ──▶ bucket ─┬ counter: one window of one key ──▶ admitted? remaining, reset
+//!                  ├ counter
+//!                  └ … 15 in all; a new one takes the place of one that is over
+//! ```
+//!
+//! - Of a window's `count` exactly so many are admitted, whoever asks: one thread, several, or two processes.
+//! - No operation locks, waits or allocates. A process that is killed in the middle of one costs at most the one counter
+//!   that it was adding; its slot is used again once nobody has added a counter to that bucket for 8 to 16 seconds.
+//! - Memory is bounded. Where too many keys meet in a bucket, the counter goes whose window ends soonest, and that is
+//!   counted ([`Happened::evicted`]): its key starts from zero when it comes again. Nothing else is admitted beyond a limit.
+//! - Time is an argument, in milliseconds since the epoch. If the clock is set back, windows that would end later than they
+//!   could are over.
+//!
+//! ```
+//! use stillgate_limits::{Limit, Limits};
+//!
+//! let limits = Limits::create(1 << 20)?;
+//! // Per limit, its identity: whatever tells it from all others, its configuration included.
+//! let of_limit = limits.hasher().part(b"route 7, limit-count, version 3");
+//! // Per request, what it is counted by.
+//! let key = of_limit.part(b"192.0.2.1").finish();
+//! let limit = Limit { count: 2, window_ms: 60_000 };
+//! let taken = limits.take_fixed(key, limit, 1, 1_795_220_833_000).expect("nobody else is here");
+//! assert!(taken.admitted && taken.remaining == 1 && taken.reset_ms == 60_000);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+// Under loom only the protocol and its tests are built.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+mod bucket;
+mod key;
+#[cfg(not(loom))]
+mod layout;
+mod members;
+#[cfg(not(loom))]
+mod memory;
+mod sync;
+#[cfg(not(loom))]
+mod table;
+mod window;
+
+pub use bucket::Contended;
+pub use key::{Key, KeyHasher};
+#[cfg(not(loom))]
+pub use table::{Happened, Limits};
+pub use window::{Limit, Taken};
+
+/// The most that one window can count; a higher limit is this one.
+pub const COUNT_MAX: u64 = (1 << bucket::COUNT_BITS) - 1;

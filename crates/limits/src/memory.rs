@@ -1,0 +1,101 @@
+//! The memory of a table: a file without a name that two processes map. The only place of the crate with unsafe code.
+//!
+//! Everything in it is reached as atomics, so that no thread and no process can make a data race of it. It is apart from
+//! the mapping of `stillgate-metrics`, which reserves, grows and keeps to one writer; this one has one size from the start.
+
+use crate::layout::{BUCKET_BYTES, HEADER_BYTES, Header, Shelf};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+/// A mapped file: a [`Header`], then shelves.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the range belongs to the mapping until it is dropped, and is only handed out as shared references to atomics.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Makes a file with room for so many shelves, and takes all of its memory now: a store later cannot fail for want of it.
+    pub(crate) fn create(shelves: usize) -> io::Result<Mapping> {
+        let create = |flags| memfd_create(c"stillgate-limits", flags | MemfdFlags::CLOEXEC);
+        let file = match create(MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3, which may insist on it.
+            Err(Errno::INVAL) => create(MemfdFlags::ALLOW_SEALING),
+            created => created,
+        }?;
+        let bytes = shelves.checked_mul(BUCKET_BYTES).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        ftruncate(&file, bytes as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+        fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+        Mapping::map(file, bytes)
+    }
+
+    /// Maps a file of another process. One that could be made shorter is refused: looking at what is gone would end this
+    /// process.
+    pub(crate) fn open(file: OwnedFd) -> io::Result<Mapping> {
+        let refuse = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            return refuse("no file of memory that is sealed against shrinking");
+        }
+        let bytes = usize::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        if bytes < HEADER_BYTES + BUCKET_BYTES || !bytes.is_multiple_of(BUCKET_BYTES) {
+            return refuse("a file of a size that no table of limits has");
+        }
+        Mapping::map(file, bytes)
+    }
+
+    #[expect(unsafe_code, reason = "mapping memory")]
+    fn map(file: OwnedFd, bytes: usize) -> io::Result<Mapping> {
+        // SAFETY: a fresh range that nothing else refers to; by its seals the file is never made shorter.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, bytes, file })
+    }
+
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn header(&self) -> &Header {
+        // SAFETY: inside the mapping, whose start is aligned to a page; a `Header` is `repr(C)` and consists of atomics, for
+        // which any bits are valid.
+        unsafe { self.start.cast::<Header>().as_ref() }
+    }
+
+    #[inline]
+    #[expect(unsafe_code, reason = "a view of mapped memory")]
+    pub(crate) fn shelves(&self) -> &[Shelf] {
+        let count = (self.bytes - HEADER_BYTES) / BUCKET_BYTES;
+        // SAFETY: inside the mapping; aligned, as a page and the header are multiples of a shelf's 512 bytes; a `Shelf`
+        // consists of atomics, for which any bits are valid.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(HEADER_BYTES).cast(), count) }
+    }
+}
+
+impl Drop for Mapping {
+    #[expect(unsafe_code, reason = "unmapping memory")]
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's, and every reference into it borrowed from it.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping that was made can be unmapped");
+    }
+}

@@ -1,0 +1,200 @@
+//! What a limit decides: pure arithmetic over a counter's value and the present, as APISIX's `limit-count` computes it with
+//! its policy `local`.
+//!
+//! Fixed windows are those of `resty.limit.count`: a window begins with a key's first request and lasts `window_ms`. A
+//! request that does not fit is charged there all the same, so the rest of its window is used up; with a cost of 1 that
+//! makes no difference, as only a full window rejects.
+//!
+//! Sliding windows are those of `limit-count/sliding-window`: counters of windows aligned to the epoch, the previous one
+//! weighted by the part of it that a window ending now would still cover. A rejected request changes nothing. Where
+//! APISIX computes with floats, this is exact in integers.
+
+use crate::COUNT_MAX;
+
+/// Longer windows are this long: some thousand years.
+const WINDOW_MS_MAX: u64 = 1 << 48;
+
+/// A limit: how many in how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Admitted in a window; at most [`COUNT_MAX`], and what is above counts as that.
+    pub count: u64,
+    /// The length of a window in milliseconds; 0 counts as 1.
+    pub window_ms: u64,
+}
+
+/// The outcome of a request to a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Whether the request may pass.
+    pub admitted: bool,
+    /// How many more the window takes; 0 where this one was rejected. As with APISIX a sliding window admits while its
+    /// estimate is below the count, whatever this request adds: it may be below zero.
+    pub remaining: i64,
+    /// Milliseconds until the window ends, and for a rejected request of a sliding window until the estimate is below the
+    /// count. Those of sliding windows are rounded up to hundredths of a second. For its header APISIX rounds both kinds
+    /// down to hundredths.
+    pub reset_ms: u64,
+}
+
+/// What to answer, and what the counter is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) taken: Taken,
+    pub(crate) count: u64,
+}
+
+impl Limit {
+    /// With its values within their bounds.
+    pub(crate) fn bounded(self) -> Limit {
+        Limit { count: self.count.min(COUNT_MAX), window_ms: self.window_ms.clamp(1, WINDOW_MS_MAX) }
+    }
+
+    /// Decides for a fixed window that has counted `count` and ends at `end_ms`.
+    pub(crate) fn fixed(self, count: u64, cost: u64, end_ms: u64, now_ms: u64) -> Verdict {
+        let reset_ms = end_ms.saturating_sub(now_ms).min(self.window_ms);
+        let after = count.saturating_add(cost);
+        let admitted = after <= self.count;
+        let remaining = if admitted { to_signed(self.count - after) } else { 0 };
+        // What does not fit uses the window up. A full one stays as it is, without a store.
+        let count = if admitted { after } else { count.max(self.count) };
+        Verdict { taken: Taken { admitted, remaining, reset_ms }, count }
+    }
+
+    /// Decides for a sliding window with these counters.
+    pub(crate) fn sliding(self, at: Aligned, previous: u64, count: u64, cost: u64) -> Verdict {
+        let previous = previous.min(self.count);
+        let wide = |number: u64| u128::from(number);
+        // All in units of a request times a millisecond.
+        let weighted = wide(previous) * wide(at.remaining_ms);
+        let room = wide(self.count.saturating_sub(count)) * wide(self.window_ms);
+        if weighted >= room {
+            // With no room at all the present window has to end. Otherwise the weight has to fall.
+            let reset_ms = match room {
+                0 => wide(at.remaining_ms).next_multiple_of(10),
+                _ => (weighted - room).div_ceil(wide(previous) * 10) * 10,
+            };
+            let reset_ms = u64::try_from(reset_ms).unwrap_or(u64::MAX);
+            return Verdict { taken: Taken { admitted: false, remaining: 0, reset_ms }, count };
+        }
+        let after = count.saturating_add(cost).min(COUNT_MAX);
+        let of_previous = u64::try_from(weighted.div_ceil(wide(self.window_ms))).unwrap_or(COUNT_MAX);
+        let remaining = to_signed(self.count) - to_signed(after) - to_signed(of_previous);
+        let reset_ms = at.remaining_ms.next_multiple_of(10);
+        Verdict { taken: Taken { admitted: true, remaining, reset_ms }, count: after }
+    }
+}
+
+/// Where the present is in windows that are aligned to the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Aligned {
+    /// Of windows since the epoch.
+    pub(crate) number: u64,
+    /// Until this one ends; at least 1.
+    pub(crate) remaining_ms: u64,
+    /// When nothing is computed with this window's counter any more: as the next one ends.
+    pub(crate) end_ms: u64,
+}
+
+impl Aligned {
+    pub(crate) fn new(window_ms: u64, now_ms: u64) -> Aligned {
+        let remaining_ms = window_ms - now_ms % window_ms;
+        let end_ms = now_ms.saturating_add(remaining_ms).saturating_add(window_ms);
+        Aligned { number: now_ms / window_ms, remaining_ms, end_ms }
+    }
+}
+
+/// Counts are far below the sign, by [`COUNT_MAX`].
+fn to_signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn taken(admitted: bool, remaining: i64, reset_ms: u64) -> Taken {
+        Taken { admitted, remaining, reset_ms }
+    }
+
+    #[test]
+    fn fixed_windows() {
+        let limit = Limit { count: 10, window_ms: 60_000 };
+        // Counted before, cost, milliseconds since the window began; the answer, counted after.
+        for (count, cost, since_ms, wanted, after) in [
+            (0, 1, 0, taken(true, 9, 60_000), 1),
+            (1, 1, 1_234, taken(true, 8, 58_766), 2),
+            (9, 1, 59_999, taken(true, 0, 1), 10),
+            (10, 1, 30_000, taken(false, 0, 30_000), 10),
+            (10, 1, 60_000, taken(false, 0, 0), 10),
+            (0, 10, 0, taken(true, 0, 60_000), 10),
+            // Charged though it does not fit.
+            (8, 5, 0, taken(false, 0, 60_000), 10),
+            (0, 11, 0, taken(false, 0, 60_000), 10),
+            (0, u64::MAX, 0, taken(false, 0, 60_000), 10),
+        ] {
+            let verdict = limit.fixed(count, cost, 1_060_000, 1_000_000 + since_ms);
+            assert_eq!((verdict.taken, verdict.count), (wanted, after), "{count} {cost} {since_ms}");
+        }
+        // A clock that is behind another thread's.
+        assert_eq!(limit.fixed(1, 1, 1_060_000, 999_998).taken, taken(true, 8, 60_000));
+    }
+
+    #[test]
+    fn sliding_windows() {
+        let limit = Limit { count: 10, window_ms: 1_000 };
+        // Counted in the previous window and in this one, cost, milliseconds into this one; the answer, counted after.
+        for (previous, count, cost, into_ms, wanted, after) in [
+            (0, 0, 1, 0, taken(true, 9, 1_000), 1),
+            (0, 9, 1, 995, taken(true, 0, 10), 10),
+            (0, 10, 1, 300, taken(false, 0, 700), 10),
+            // Half of the previous window weighs 5.
+            (10, 0, 1, 500, taken(true, 4, 500), 1),
+            (10, 4, 1, 500, taken(true, 0, 500), 5),
+            (10, 5, 1, 500, taken(false, 0, 0), 5),
+            (10, 5, 1, 499, taken(false, 0, 10), 5),
+            // 4.99 of the previous one: below by the estimate, above with this request.
+            (10, 5, 1, 501, taken(true, -1, 500), 6),
+            (10, 10, 1, 501, taken(false, 0, 500), 10),
+            // A full previous window frees one place each 100 ms.
+            (10, 0, 1, 0, taken(false, 0, 0), 0),
+            (10, 0, 1, 1, taken(true, -1, 1_000), 1),
+            (10, 3, 1, 0, taken(false, 0, 300), 3),
+            // More than the count, from larger costs, weighs as the count.
+            (50, 4, 1, 500, taken(true, 0, 500), 5),
+            (0, 9, 5, 0, taken(true, -4, 1_000), 14),
+            (3, 14, 1, 0, taken(false, 0, 1_000), 14),
+            (3, 8, 1, 0, taken(false, 0, 340), 8),
+        ] {
+            let at = Aligned::new(1_000, 77_000 + into_ms);
+            let verdict = limit.sliding(at, previous, count, cost);
+            assert_eq!((verdict.taken, verdict.count), (wanted, after), "{previous} {count} {cost} {into_ms}");
+        }
+    }
+
+    #[test]
+    fn aligned_windows() {
+        for (window_ms, now_ms, number, remaining_ms, end_ms) in [
+            (1_000, 0, 0, 1_000, 2_000),
+            (1_000, 999, 0, 1, 2_000),
+            (60_000, 60_000, 1, 60_000, 180_000),
+            (1, 5, 5, 1, 7),
+        ] {
+            assert_eq!(Aligned::new(window_ms, now_ms), Aligned { number, remaining_ms, end_ms });
+        }
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        for limit in [Limit { count: u64::MAX, window_ms: u64::MAX }, Limit { count: 0, window_ms: 0 }] {
+            let limit = limit.bounded();
+            for now_ms in [0, 1, u64::MAX] {
+                let at = Aligned::new(limit.window_ms, now_ms);
+                for count in [0, COUNT_MAX] {
+                    limit.sliding(at, COUNT_MAX, count, u64::MAX);
+                    limit.fixed(count, u64::MAX, u64::MAX, now_ms);
+                }
+            }
+        }
+    }
+}
