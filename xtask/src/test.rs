@@ -10,9 +10,16 @@ use crate::step::{self, Steps};
 use crate::{arrows, documents, fuzz, h2spec, icount, rooms, suite, tidy};
 
 /// The part of the tests that loom runs, under every order of loads and stores.
-#[rustfmt::skip]
 const LOOM: [&str; 9] = [
-    "test", "--package", "stillgate-limits", "--package", "stillgate-metrics", "--lib", "--profile", "loom", "loom_tests",
+    "test",
+    "--package",
+    "stillgate-limits",
+    "--package",
+    "stillgate-metrics",
+    "--lib",
+    "--profile",
+    "loom",
+    "loom_tests",
 ];
 
 /// How long each fuzz target runs here; long enough to see that it still works and finds the shallow things.

@@ -6,6 +6,7 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 use stillgate_limits::{Key, Limit, Limits};
@@ -23,20 +24,24 @@ fn main() {
     let keys: Vec<Key> = (0..1 << 16).map(key).collect();
     let spread = |at: u64| keys[(at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize];
     let of_limit = limits.hasher().part(b"a limit");
-    show("hash of an address", 1, |_, at| {
-        black_box(of_limit.part(black_box(b"192.0.2.117")).part(&at.to_le_bytes()[..1]).finish());
+    show("hash of an address", 1, |_, _| {
+        black_box(of_limit.part(black_box(b"192.0.2.117")).finish());
     });
-    show("fixed, one key", 1, |_, _| take_fixed(&limits, key(1), WIDE));
-    show("fixed, one key, full", 1, |_, _| take_fixed(&limits, key(2), FULL));
+    show("fixed, one key", 1, |_, _| take_fixed(&limits, keys[1], WIDE));
+    show("fixed, one key, full", 1, |_, _| take_fixed(&limits, keys[2], FULL));
     show("fixed, 65,536 keys", 1, |_, at| take_fixed(&limits, spread(at), WIDE));
     show("sliding, one key", 1, |_, _| {
-        black_box(limits.take_sliding(key(3), WIDE, 1, NOW_MS).unwrap());
+        black_box(limits.take_sliding(keys[3], WIDE, 1, NOW_MS).unwrap());
     });
-    show("fixed, 2 threads, one key", 2, |_, _| take_fixed(&limits, key(4), WIDE));
-    show("fixed, 2 threads, one key, full", 2, |_, _| take_fixed(&limits, key(5), FULL));
-    show("fixed, 2 threads, a key each", 2, |number, _| take_fixed(&limits, key(6 + number), WIDE));
+    show("fixed, 2 threads, one key", 2, |_, _| take_fixed(&limits, keys[4], WIDE));
+    show("fixed, 2 threads, one key, full", 2, |_, _| take_fixed(&limits, keys[5], FULL));
+    show("fixed, 2 threads, a key each", 2, |number, _| take_fixed(&limits, keys[6 + number as usize], WIDE));
     show("fixed, 2 threads, 65,536 keys", 2, |number, at| take_fixed(&limits, spread(at + number), WIDE));
-    show("fixed, a new key each time", 1, |_, at| take_fixed(&limits, Key::clone(&key(1 << 32 | at)), WIDE));
+    let numbers = AtomicU64::new(1 << 32);
+    // Hash included. After two million the table is full.
+    show("fixed, a new key each time", 1, |_, _| {
+        take_fixed(&limits, key(numbers.fetch_add(1, Ordering::Relaxed)), WIDE);
+    });
     println!("{:?}", limits.happened());
 }
 
