@@ -1,46 +1,53 @@
 //! Workers: listeners, connections, exchanges.
 //!
-//! [`Fleet::start`] runs one [`worker`] per core; each serves from the [`Plan`] that the control thread last published
-//! to the [`PlanCell`]. The crate is divided into rooms, whose `mod.rs` says what each is for:
+//! [`Fleet::start`] runs one worker per core; each serves from the [`Plan`] that the control thread last published to the
+//! [`PlanCell`]. The crate is divided into rooms, whose `mod.rs` says what each is for. A room knows those below it and none
+//! above it:
 //!
 //! ```text
-//!   worker         threads, their turns, and what they own: clock, memory, counts
-//!   listen         sockets, accepting, the PROXY protocol's header, the TLS handshake
+//!   fleet          threads, their turns, how connections come to them, how they end
 //!   client         a client's connection, of either version of HTTP
-//!   exchange       a request: its tries at nodes, its bytes, our own answers
 //!   stream_proxy   connections and datagrams that carry no HTTP
 //!   tunnel         bytes both ways: what follows a 101, and all of a TCP session
-//!   handover       live connections that go to another process
+//!   listen         what comes before a first request: the PROXY protocol's header, the TLS handshake
+//!   exchange       a request: its tries at nodes, its bytes, our own answers
 //!   node           connections to nodes, and what is known of their health
-//!   connection     what bytes go through: the socket, TLS, a stream of HTTP/2
+//!   worker         what one worker has, and lends to those it serves
+//!   handover       live connections that go to another process, as they are written and sent
 //!   telemetry      metrics, access log, overview
 //!   plan           what is served from: routes, upstreams, a worker's view of them
+//!   connection     what bytes go through: the socket, TLS, a stream of HTTP/2
+//!   sockets        what is listened on, bound or inherited
+//!   basics         clock, memory, counts
 //!   random         numbers that differ
 //! ```
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod basics;
 mod client;
 mod connection;
 mod exchange;
+mod fleet;
 pub mod handover;
 mod listen;
 mod node;
 mod plan;
 pub mod random;
+mod sockets;
 mod stream_proxy;
 mod telemetry;
 mod tunnel;
 mod worker;
 
+pub use basics::counters::{Counters, Tally};
 pub use exchange::variables::{argument_of, cookie_of};
-pub use listen::sockets::{Inherited, ListenPlace, Listening, Sockets, Transport};
+pub use fleet::{Commander, Fleet, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
+pub use plan::metrics::MetricsPlan;
 pub use plan::{Changes, Plan, PlanCell, PlanError};
+pub use sockets::{Inherited, ListenPlace, Listening, Sockets, StartError, Transport};
 pub use telemetry::access_log;
-pub use telemetry::metrics::MetricsPlan;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};
-pub use worker::counters::{Counters, Tally};
-pub use worker::fleet::{Commander, Fleet, StartError, WORKER_NAME, raise_fd_limit, worker_count};

@@ -1,166 +1,69 @@
 //! A client's connection, from accept to close: waiting, reading heads, running exchanges, closing politely.
 
 use super::http2;
+use crate::connection::client::Client;
 use crate::connection::http2::{PREFACE, starts};
-use crate::connection::stream::Stream;
 use crate::exchange::reply::Refusal;
-use crate::exchange::{self, After, Exchange};
-use crate::handover;
-use crate::listen::handshake::TlsFacts;
+use crate::exchange::{self, After, Exchange, Upgraded};
 use crate::telemetry::metrics::Busy;
-use crate::tunnel::Switched;
 use crate::worker::Worker;
-use crate::worker::clock::Timer;
+use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use stillgate_wire::{Progress, RequestError, RequestHead, leading_empty_lines};
+use stillgate_wire::{Progress, RequestError, leading_empty_lines};
 use tokio::io::ReadBuf;
 
 /// How long a connection that we closed, or a stream of HTTP/2 that we have answered, is read and discarded from, so that the
 /// client gets our last response and not a reset (RFC 9112 section 9.6; curl 7.88 fails where a stream that it still sends
 /// to is reset, although RFC 9113 section 8.1 allows that).
 const LINGER_MS: u64 = 2_000;
-/// How long a connection that was accepted just before the worker began to drain has for its first request.
-pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 /// HTTP/2 through TLS, as a handshake names it.
 const ALPN_HTTP2: &[u8] = b"h2";
 /// How much is discarded.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
-/// One client connection.
-pub(crate) struct Client {
-    pub(crate) stream: Stream,
-    pub(crate) timer: Timer,
-    pub(crate) peer: SocketAddr,
-    /// Who asks: the peer, or whom a trusted one names in the present request.
-    pub(crate) address: IpAddr,
-    pub(crate) local: SocketAddr,
-    /// What its TLS has agreed on; `None`: it has none with us.
-    pub(crate) tls: Option<Rc<TlsFacts>>,
-    /// The client came over TLS, to us or to a balancer that says so.
-    pub(crate) is_https: bool,
-    /// Which of the worker's listeners accepted it.
-    pub(crate) listener: usize,
-    /// The header lines that tell a node of this client; the same for every request of an untrusted one.
-    pub(crate) forwarded: Rc<[u8]>,
-    /// The client has closed its sending side.
-    pub(crate) eof: bool,
-    /// A response is being sent whose end only the end of the connection tells: should it break off, a reset must.
-    pub(crate) ends_with_connection: bool,
-    /// When the last request ended, or the connection began.
-    pub(crate) quiet_since_ms: u64,
-    /// No request has been served yet.
-    pub(crate) is_new: bool,
-    /// The last request has made the connection a tunnel.
-    pub(crate) switched: Option<Box<Switched>>,
-}
-
-impl Client {
-    pub(crate) fn new(
-        stream: Stream,
-        peer: SocketAddr,
-        local: SocketAddr,
-        listener: usize,
-        is_https: bool,
-        now_ms: u64,
-    ) -> Client {
-        let forwarded = crate::exchange::forwarding::untrusted_lines(peer, local, scheme(is_https)).into();
-        let mut client = Client::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
-        client.is_https = is_https;
-        client
-    }
-
-    /// With what is known of the connection already.
-    pub(crate) fn with_facts(
-        stream: Stream,
-        peer: SocketAddr,
-        local: SocketAddr,
-        listener: usize,
-        forwarded: Rc<[u8]>,
-        tls: Option<Rc<TlsFacts>>,
-        now_ms: u64,
-    ) -> Client {
-        Client {
-            stream,
-            timer: Timer::new(),
-            peer,
-            address: peer.ip().to_canonical(),
-            local,
-            is_https: tls.is_some(),
-            tls,
-            listener,
-            forwarded,
-            eof: false,
-            ends_with_connection: false,
-            quiet_since_ms: now_ms,
-            is_new: true,
-            switched: None,
-        }
-    }
-
-    /// The version that the client speaks, of which `request` is what our engine got.
-    pub(crate) fn protocol(&self, request: &RequestHead) -> &'static str {
-        if self.stream.is_http2() { "HTTP/2.0" } else { request.version.as_str() }
-    }
-
-    /// `http` or `https`
-    pub(crate) fn scheme(&self) -> &'static str {
-        scheme(self.is_https)
-    }
-}
-
-/// `http` or `https`
-pub(crate) fn scheme(is_https: bool) -> &'static str {
-    if is_https { "https" } else { "http" }
-}
-
-impl Drop for Client {
-    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete. A response
-    /// that ends with its connection is reset; of any other its framing tells, and so the end may be an orderly one.
-    fn drop(&mut self) {
-        if self.ends_with_connection {
-            self.stream.reset_when_closed();
-        } else {
-            self.stream.say_end();
-        }
-    }
-}
-
-/// Serves one connection to its end. The client is used where it was passed in: a copy of it would make every idle
+/// Serves one connection to its end, or until it is to be a tunnel. The client is used where it was passed in: a copy of it would make every idle
 /// connection that much larger.
-pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) {
+pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Box<Upgraded>> {
     while idle(worker, client).await {
         let _busy = Busy::new(&worker.listeners[client.listener]);
-        let mut exchange = worker.take_exchange();
+        let mut exchange = Exchange::take();
         let after = busy(worker, client, &mut exchange).await;
         let early = if after == After::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };
-        worker.give_exchange(exchange);
+        let upgraded = exchange.upgraded.take();
+        exchange.give(worker);
         match after {
             After::KeepAlive => {}
-            After::Close | After::Tunnel => return,
-            After::Linger => return linger(worker, client).await,
+            After::Close => return None,
+            After::Tunnel => return upgraded,
+            After::Linger => {
+                linger(worker, client).await;
+                return None;
+            }
             After::Http2 => {
                 drop(_busy);
                 // On the heap, as most connections have no use for it.
                 if Box::pin(http2::serve(worker, client, &early)).await == After::Linger {
                     linger(worker, client).await;
                 }
-                return;
+                return None;
             }
         }
     }
+    None
 }
 
-/// Serves the one request of a stream of HTTP/2.
-pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) {
-    let mut exchange = worker.take_exchange();
+/// Serves the one request of a stream of HTTP/2, or until it is to be a tunnel.
+pub(crate) async fn serve_stream(worker: &Rc<Worker>, client: &mut Client) -> Option<Box<Upgraded>> {
+    let mut exchange = Exchange::take();
     busy(worker, client, &mut exchange).await;
-    worker.give_exchange(exchange);
+    let upgraded = exchange.upgraded.take();
+    exchange.give(worker);
     if client.stream.is_answered_early() {
         linger(worker, client).await;
     }
+    upgraded
 }
 
 /// Waits for bytes, owning no buffer; false where the connection is to be closed instead, or has been given away.
@@ -168,7 +71,7 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
     let keepalive_ms = worker.snapshot().plan.settings.keepalive_ms;
     poll_fn(|cx| {
         // What has come and was not read goes along.
-        if handover::give_idle(worker, client) {
+        if worker.give_idle(client) {
             return Poll::Ready(false);
         }
         if client.stream.poll_read_ready(cx).is_ready() {

@@ -1,20 +1,20 @@
 //! A client's connection of HTTP/2: takes its requests and serves each in a task of its own, until it ends.
 
-use crate::client::{self, Client};
+use super::serve_stream;
+use crate::basics::clock::Timer;
+use crate::basics::uptake::{self, Uptake};
+use crate::connection::client::Client;
 use crate::connection::http2::bounds::*;
 use crate::connection::http2::client_stream::{ClientStream, Shared};
 use crate::connection::http2::frames::Rate;
 use crate::connection::http2::transport::{Io, Transport};
 use crate::connection::stream::Stream;
+use crate::connection::tls_facts::TlsFacts;
 use crate::exchange::After;
-use crate::listen::accept::Open;
-use crate::listen::handshake::TlsFacts;
 use crate::plan::Settings;
 use crate::telemetry::metrics::{Active, Busy};
 use crate::tunnel::Tunnel;
-use crate::worker::Worker;
-use crate::worker::clock::Timer;
-use crate::worker::uptake::{self, Uptake};
+use crate::worker::{Open, Worker};
 use bytes::Bytes;
 use h2::server::{Builder, Connection};
 use h2::{Reason, RecvStream};
@@ -120,7 +120,7 @@ fn builder(settings: &Settings) -> Builder {
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(FRAME_BYTES_MAX)
-        .max_header_list_size(field_section_bytes_max(settings))
+        .max_header_list_size(field_section_bytes_max(&settings.request_limits))
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
         .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
@@ -235,11 +235,11 @@ impl Driver<'_, '_, '_> {
         let worker = self.worker.clone();
         let counted = Counted::new(&worker);
         spawn_local(async move {
-            client::serve_stream(&worker, &mut client).await;
+            let upgraded = serve_stream(&worker, &mut client).await;
             drop(counted);
             // From here on a connection of its own, as far as counts go: it has the room that the stream had.
-            if let Some(switched) = client.switched.take() {
-                spawn_local(Tunnel::new(Open::new(&worker, listener), client, *switched));
+            if let Some(upgraded) = upgraded {
+                spawn_local(Tunnel::new(Open::new(&worker, listener), client, (*upgraded).into()));
             }
         });
     }

@@ -5,4 +5,4 @@
 mod connection;
 mod http2;
 
-pub(crate) use connection::{Client, DRAINING_FIRST_REQUEST_MS, serve, serve_stream};
+pub(crate) use connection::{serve, serve_stream};

@@ -6,16 +6,16 @@ use super::forwarding::{self, host_for};
 use super::relay::{Bounds, Event, Relay};
 use super::reply::{Refusal, reason};
 use super::sender::Coding;
+use super::upgraded;
 use super::{After, Exchange};
-use crate::client::Client;
+use crate::connection::client::Client;
 use crate::connection::stream::Stream;
-use crate::node::connecting::{Making, Wanted};
 use crate::node::health;
 use crate::node::{self, ConnectError, Destination};
 use crate::plan::Settings;
 use crate::plan::snapshot::WorkerUpstream;
-use crate::tunnel;
 use crate::worker::Worker;
+use crate::worker::connecting::{Making, Wanted};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
@@ -370,7 +370,7 @@ fn pass_interim(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failur
 /// Serialises the final head for the client, with what is here of the body.
 fn begin_response(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
     if relay.exchange.response.status == STATUS_SWITCHING {
-        return tunnel::agree(relay, settings);
+        return upgraded::agree(relay, settings);
     }
     let worker = relay.worker;
     let exchange = &mut *relay.exchange;

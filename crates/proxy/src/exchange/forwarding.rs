@@ -1,7 +1,7 @@
 //! Header fields on their way through: what ends here, what tells the node of the client, what tells the client of us.
 
 use super::Exchange;
-use crate::client::Client;
+use crate::connection::client::Client;
 use crate::plan::Settings;
 use crate::worker::Worker;
 use ipnet::IpNet;

@@ -5,12 +5,16 @@
 
 pub(crate) mod attempt;
 pub(crate) mod forwarding;
+mod pool;
 mod queue;
 pub(crate) mod receiver;
+mod record;
 pub(crate) mod relay;
 pub(crate) mod reply;
 mod request;
 pub(crate) mod sender;
+mod upgraded;
 pub(crate) mod variables;
 
-pub(crate) use request::{After, Exchange, Kept, Outcome, Timing, refuse, run};
+pub(crate) use request::{After, Exchange, refuse, run};
+pub(crate) use upgraded::{Upgraded, UpgradedRequest};

@@ -9,8 +9,8 @@
 //! again). Content is decoded in place; the gap is what its chunk framing took. While the body is not at its end there
 //! is no leftover, and reading goes on at `content.end`.
 
+use crate::basics::buffer::{Buffer, Buffers};
 use crate::connection::stream::Stream;
-use crate::worker::buffer::{Buffer, Buffers};
 use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};

@@ -5,12 +5,12 @@
 //! backpressure. Nothing here decides: whatever needs a decision ends the poll with an [`Event`].
 
 use super::Exchange;
-use crate::client::Client;
+use crate::basics::uptake::{self, Uptake};
+use crate::connection::client::Client;
 use crate::connection::http2;
 use crate::connection::stream::Stream;
 use crate::plan::{Settings, TimeoutsMs};
 use crate::worker::Worker;
-use crate::worker::uptake::{self, Uptake};
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
 use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};

@@ -4,7 +4,7 @@
 use super::forwarding::push_common_lines;
 use super::sender::Coding;
 use super::{After, Exchange};
-use crate::client::Client;
+use crate::connection::client::Client;
 use crate::connection::grpc;
 use crate::plan::Settings;
 use crate::worker::Worker;

@@ -9,24 +9,22 @@ use super::receiver::Receiver;
 use super::relay::{Bounds, PROBE};
 use super::reply::{self, Refusal};
 use super::sender::{Coding, Sender};
+use super::upgraded::Upgraded;
 use super::variables::{RequestVars, with_vars};
-use crate::client::Client;
+use crate::connection::client::Client;
 use crate::connection::grpc;
 use crate::connection::mistaken::Mistaken;
 use crate::node::health;
-use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::plan::{Plan, PlanRoute, Settings, TimeoutsMs};
+use crate::plan::snapshot::Snapshot;
+use crate::plan::{PlanRoute, Settings, TimeoutsMs};
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::metrics::{Active, UpstreamEvent};
 use crate::telemetry::node_tries::NodeTries;
-use crate::tunnel::Switched;
+use crate::telemetry::outcome::{Outcome, Timing};
 use crate::worker::Worker;
 use std::borrow::Cow;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Instant;
-use stillgate_config::{Balance, Route, Upstream};
+use stillgate_config::{Balance, Upstream};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{Lookup, Match, canonical_host};
 use stillgate_upstream::{Attempt, Decision, Failure, Tried, decide};
@@ -68,69 +66,8 @@ pub(crate) struct Exchange {
     /// What the node seems to speak that was asked last and did not answer.
     pub(crate) mistaken: Option<Mistaken>,
     pub(crate) outcome: Outcome,
-}
-
-/// Which times somebody wants to know; the others are not taken.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Timing {
-    /// How long the request takes.
-    pub(crate) request: bool,
-    /// How long the node takes to its response head.
-    pub(crate) head: bool,
-    /// How long the node takes to the end of its response.
-    pub(crate) node: bool,
-}
-
-/// What the access log and the metrics tell.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    pub(crate) timing: Timing,
-    /// When its first bytes were read.
-    pub(crate) started: Option<Instant>,
-    /// When the first node was chosen, and when the last one was done with.
-    pub(crate) node_since: Option<Instant>,
-    pub(crate) node_until: Option<Instant>,
-    /// The slot and address of the node asked last.
-    pub(crate) asked: Option<(usize, SocketAddr)>,
-    pub(crate) status: u16,
-    pub(crate) head_bytes: u64,
-    pub(crate) upstream_us: Option<u64>,
-    pub(crate) route: Option<Match>,
-    /// Of a tunnel, which may outlive its Plan.
-    pub(crate) kept: Option<Rc<Kept>>,
-}
-
-/// What a tunnel keeps of the configuration it began with.
-pub(crate) struct Kept {
-    pub(crate) route: Arc<Route>,
-    /// Which of its paths matched.
-    pub(crate) path: usize,
-    pub(crate) upstream: Rc<WorkerUpstream>,
-}
-
-impl Outcome {
-    /// A tunnel has ended under this Plan: its route's place counts no more where another route is there.
-    pub(crate) fn forget_moved_route(&mut self, plan: &Plan) {
-        let Some(kept) = &self.kept else { return };
-        let specs = plan.matcher().specs();
-        self.route = self.route.filter(|found| found.route < specs.len() && specs[found.route] == kept.route.spec);
-    }
-
-    /// Bytes of the request are here.
-    #[inline]
-    pub(crate) fn arrived(&mut self) {
-        if self.timing.request && self.started.is_none() {
-            self.started = Some(Instant::now());
-        }
-    }
-
-    /// The node asked last has nothing more to say.
-    #[inline]
-    pub(crate) fn node_ended(&mut self) {
-        if self.timing.node {
-            self.node_until = Some(Instant::now());
-        }
-    }
+    /// What is left of it where it has made the connection a tunnel.
+    pub(crate) upgraded: Option<Box<Upgraded>>,
 }
 
 /// What becomes of the client's connection; the worse is the greater.
@@ -328,7 +265,8 @@ async fn forward(
         let failed = match attempt::run(worker, client, exchange, &tries, index).await {
             Ended::Done(after) => return after,
             Ended::Switched(node) => {
-                client.switched = Some(Box::new(Switched::new(worker, client, exchange, snapshot, route, index, node)));
+                exchange.upgraded =
+                    Some(Box::new(Upgraded::new(worker, client, exchange, snapshot, route, index, node)));
                 return After::Tunnel;
             }
             Ended::Refused(refusal) => return reply::send(worker, client, exchange, settings, &refusal).await,

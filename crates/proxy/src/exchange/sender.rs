@@ -9,8 +9,8 @@
 //!
 //! Small content is copied behind the head, so that the usual message is one contiguous `write`; the rest is a `writev`.
 
+use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
-use crate::worker::buffer::Buffers;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 use stillgate_wire::{CHUNK_HEAD_BYTES_MAX, chunk_head};

@@ -1,9 +1,9 @@
 //! The variables of a request in flight, answered from the bytes of its head.
 
 use super::Exchange;
-use crate::client::Client;
-use crate::listen::handshake::TlsFacts;
-use std::io::Write;
+use crate::basics::text::written;
+use crate::connection::client::Client;
+use crate::connection::tls_facts::TlsFacts;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::{normalise, target_path};
 use stillgate_route::{HeaderName, Lookup, Match, Matcher, NormalPath, Request, Variable, canonical_host};
@@ -146,13 +146,6 @@ impl Lookup for RequestVars<'_> {
             visit(field.name.of(self.head), self.value_of_field(field));
         }
     }
-}
-
-/// A value that does not stand anywhere.
-pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
-    buffer.clear();
-    write!(buffer, "{value}").expect("writing to a vector does not fail");
-    buffer
 }
 
 /// Calls `then` with the variables of a request whose route is known or was not found.

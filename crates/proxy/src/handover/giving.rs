@@ -1,11 +1,10 @@
 //! The old process's side: connections are woken a few at a time, and each gives itself up.
 
-use super::state::{ConnectionState, Parcel, State};
-use crate::client::Client;
+use super::state::Parcel;
+use crate::basics::clock::{Clock, Cursor};
 use crate::connection::stream::Stream;
-use crate::listen::sockets::ListenPlace;
-use crate::worker::Worker;
-use crate::worker::clock::Cursor;
+use crate::sockets::ListenPlace;
+use crate::telemetry::troubles::Troubles;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::pending;
@@ -79,10 +78,10 @@ impl Giving {
         self.successor.listening.contains(&place)
     }
 
-    /// Whether connections like this one are given away.
-    pub(crate) fn takes(&self, worker: &Worker, client: &Client) -> bool {
-        matches!(client.stream, Stream::Plain(_))
-            && self.successor.alike.contains(&worker.place(client.listener))
+    /// Whether connections like this one, which was accepted there, are given away.
+    pub(crate) fn takes(&self, stream: &Stream, place: ListenPlace) -> bool {
+        matches!(stream, Stream::Plain(_))
+            && self.successor.alike.contains(&place)
             && !self.successor.outbox.is_closed()
     }
 
@@ -106,7 +105,7 @@ impl Giving {
     }
 
     /// Sends what `pack` makes, if there is room for it.
-    pub(crate) fn send(&self, worker: &Worker, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
+    pub(crate) fn send(&self, troubles: &Troubles, pack: impl FnOnce() -> io::Result<Parcel>) -> bool {
         if !self.has_room() {
             return false;
         }
@@ -120,14 +119,14 @@ impl Giving {
             }
             // Without a descriptor for it, it stays until there is one.
             Err(error) => {
-                worker.troubles.note_kept(error);
+                troubles.note_kept(error);
                 false
             }
         }
     }
 
     /// Wakes the next few, as soon as there is room for them. Can be dropped at any time.
-    pub(crate) async fn turn(&self, worker: &Worker) {
+    pub(crate) async fn turn(&self, clock: &Clock) {
         let Some(from) = self.cursor.get() else {
             if self.is_over() {
                 return pending().await;
@@ -142,7 +141,7 @@ impl Giving {
             self.cursor.set(Some(Cursor::default()));
             return;
         };
-        match self.is_hurried || worker.clock.now_ms() >= self.deadline_ms {
+        match self.is_hurried || clock.now_ms() >= self.deadline_ms {
             // Those who were woken before give themselves up now.
             true => yield_now().await,
             false => sleep_until(self.due.get()).await,
@@ -151,35 +150,8 @@ impl Giving {
             sleep(ROOM_WAIT).await;
         }
         self.allowance.set(GIVEN_AT_ONCE);
-        self.cursor.set(worker.clock.wake_some(from, GIVEN_AT_ONCE));
+        self.cursor.set(clock.wake_some(from, GIVEN_AT_ONCE));
         self.due.set(Instant::now() + GIVE_EVERY);
-    }
-}
-
-/// Gives a connection away that waits for a request. True: it is the other process's, and ours is to be dropped.
-pub(crate) fn give_idle(worker: &Worker, client: &Client) -> bool {
-    // Nearly always, so it is asked first.
-    if !worker.draining.get() {
-        return false;
-    }
-    let Some(giving) = worker.giving() else { return false };
-    giving.takes(worker, client)
-        && giving.send(worker, || {
-            let state = State::Connection(ConnectionState::of(worker, client));
-            Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
-        })
-}
-
-impl ConnectionState {
-    pub(crate) fn of(worker: &Worker, client: &Client) -> ConnectionState {
-        ConnectionState {
-            peer: client.peer,
-            local: client.local,
-            listener: worker.addresses[client.listener],
-            is_https: client.is_https,
-            is_new: client.is_new,
-            quiet_ms: worker.clock.now_ms().saturating_sub(client.quiet_since_ms),
-        }
     }
 }
 

@@ -11,18 +11,20 @@
 
 mod digests;
 mod giving;
+mod inbox;
+mod places;
 mod state;
-mod taking;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use digests::{ROUTES, STREAM_ROUTES};
 pub use digests::{RouteDigest, digest};
-pub(crate) use giving::{GIVING_MS, Giving, give_idle, share};
+pub(crate) use giving::{GIVING_MS, Giving, share};
 pub use giving::{OUTBOX, Successor};
+pub(crate) use inbox::Arrival;
+pub use inbox::{INBOX, Inbox};
+pub(crate) use places::RoutePlaces;
 pub(crate) use state::{
     ConnectionState, DirectionState, Ends, OriginState, PolicyState, RequestState, SessionState, TunnelState,
 };
 pub use state::{Damaged, PARCEL_BYTES_MAX, Parcel, State};
-pub(crate) use taking::{Arrival, RoutePlaces, take};
-pub use taking::{INBOX, Inbox};

@@ -4,9 +4,9 @@
 //! are not part of the JSON, so that a parcel stays below what a datagram may have. Keys that are not known are ignored; those that
 //! are missing, and lengths that do not fit, make a parcel damaged.
 
+use crate::basics::buffer::BUFFER_BYTES;
+use crate::plan::TunnelBounds;
 use crate::telemetry::node_tries::NodeTry;
-use crate::tunnel::Bounds;
-use crate::worker::buffer::BUFFER_BYTES;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -74,7 +74,7 @@ pub struct TunnelState {
     pub(crate) policy: Option<PolicyState>,
     /// That has happened so long ago.
     pub(crate) revoked_ms: Option<u64>,
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: TunnelBounds,
     pub(crate) age_ms: u64,
     /// Client to node.
     pub(crate) up: DirectionState,
@@ -196,7 +196,7 @@ impl State {
     fn clamp(&mut self) {
         let clamp = |count: &mut u64| *count = COUNT_MAX.min(*count);
         let State::Tunnel(tunnel) = self else { return };
-        let Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = &mut tunnel.bounds;
+        let TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = &mut tunnel.bounds;
         [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms].into_iter().for_each(clamp);
         [&mut tunnel.up.read, &mut tunnel.up.written, &mut tunnel.down.read, &mut tunnel.down.written]
             .into_iter()

@@ -2,9 +2,9 @@
 
 use super::state::COUNT_MAX;
 use super::*;
+use crate::basics::buffer::BUFFER_BYTES;
+use crate::plan::TunnelBounds;
 use crate::telemetry::node_tries::NodeTry;
-use crate::tunnel::Bounds;
-use crate::worker::buffer::BUFFER_BYTES;
 use proptest::prelude::*;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -79,7 +79,7 @@ prop_compose! {
         age_ms: u64,
         (up, down) in (direction(max), direction(max)),
     ) -> TunnelState {
-        let bounds = Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms };
+        let bounds = TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms };
         TunnelState { connection, address, origin, route, node, node_host, policy, revoked_ms, bounds, age_ms, up, down }
     }
 }
@@ -134,7 +134,7 @@ proptest! {
         let Parcel { state: State::Tunnel(found), .. } = Parcel::decode(&packed.encode(), sockets(2)).unwrap() else {
             panic!("it was a tunnel");
         };
-        let Bounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = found.bounds;
+        let TunnelBounds { idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms } = found.bounds;
         for bound in [idle_ms, total_ms, node_send_ms, client_send_ms, drain_ms] {
             let now_ms = 100 * 366 * 24 * 3600 * 1000;
             prop_assert!(bound.checked_add(now_ms).is_some());
@@ -180,7 +180,7 @@ fn example() -> Parcel {
         started_us: Some(1),
         node_since_us: None,
     };
-    let bounds = Bounds { idle_ms: 1, total_ms: 2, node_send_ms: 3, client_send_ms: 4, drain_ms: 5 };
+    let bounds = TunnelBounds { idle_ms: 1, total_ms: 2, node_send_ms: 3, client_send_ms: 4, drain_ms: 5 };
     parcel(State::Tunnel(Box::new(TunnelState {
         connection,
         address: any.ip(),

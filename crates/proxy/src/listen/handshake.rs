@@ -1,63 +1,24 @@
-//! The TLS handshake with a client, and what requests may ask about it afterwards.
+//! The TLS handshake with a client.
 //!
 //! The hello is read first, as its server name decides which certificate, versions and demands on the client hold.
 
+use crate::basics::clock::Timer;
 use crate::connection::stream::{Stream, Tls};
+use crate::connection::tls_facts::{TlsFacts, lower_name};
 use crate::exchange::reply;
 use crate::worker::Worker;
-use crate::worker::clock::Timer;
 use std::cell::OnceCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use stillgate_route::SslVariable;
+use stillgate_tls::rustls::ServerConfig;
 use stillgate_tls::rustls::server::Acceptor;
-use stillgate_tls::rustls::{CipherSuite, ProtocolVersion, ServerConfig, ServerConnection};
-use stillgate_tls::{
-    ClientCa, ClientCertificate, FailureReason, Offer, Peer, ServerTls, UNRECOGNIZED_NAME, client_certificate,
-    handshake_failure,
-};
+use stillgate_tls::{ClientCa, FailureReason, Offer, Peer, UNRECOGNIZED_NAME, handshake_failure};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, server};
-
-/// What TLS has agreed on, for variables.
-#[derive(Debug)]
-pub(crate) struct TlsFacts {
-    /// In lower case, without a dot at its end.
-    pub(crate) server_name: Option<Box<str>>,
-    protocol: &'static str,
-    cipher: &'static str,
-    /// What the certificate that it has shown was verified against; `None`: it has shown none.
-    verified_by: Option<Arc<ClientCa>>,
-    client: Option<ClientCertificate>,
-}
-
-impl TlsFacts {
-    /// Whether the client may ask for `host` (as [`canonical_host`](stillgate_route::canonical_host) has it): its own entry, and that
-    /// of the name it came by, take the certificate that it has shown, or want none.
-    #[inline]
-    pub(crate) fn may_ask_for(&self, tls: &ServerTls, host: &[u8]) -> bool {
-        let allows = |name: &[u8]| tls.allows(name, self.verified_by.as_deref());
-        let came = self.server_name.as_deref().map(str::as_bytes).filter(|name| *name != host);
-        allows(host) && came.is_none_or(allows)
-    }
-
-    /// The value of a variable, where there is one.
-    pub(crate) fn value(&self, variable: SslVariable) -> Option<&str> {
-        let client = self.client.as_ref();
-        match variable {
-            SslVariable::Protocol => Some(self.protocol),
-            SslVariable::Cipher => Some(self.cipher),
-            SslVariable::ClientVerify => Some(if self.verified_by.is_some() { "SUCCESS" } else { "NONE" }),
-            SslVariable::ClientSubject => client.map(|client| &*client.subject),
-            SslVariable::ClientSerial => client.map(|client| &*client.serial),
-            SslVariable::ClientFingerprint => client.map(|client| &*client.fingerprint),
-        }
-    }
-}
 
 /// A connection whose handshake is done.
 pub(crate) struct Secured {
@@ -189,41 +150,7 @@ fn config_for(
 
 fn secured(stream: server::TlsStream<TcpStream>, client_ca: Option<Arc<ClientCa>>) -> Secured {
     let (_, session) = stream.get_ref();
-    let facts = Box::new(facts(session, client_ca));
+    let facts = Box::new(TlsFacts::of(session, client_ca));
     let tls = Tls { stream: stream.into(), server_name: None };
     Secured { stream: Stream::Tls(Box::new(tls)), facts }
-}
-
-fn facts(session: &ServerConnection, client_ca: Option<Arc<ClientCa>>) -> TlsFacts {
-    TlsFacts {
-        server_name: session.server_name().map(lower_name),
-        protocol: match session.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
-            _ => "TLSv1.3",
-        },
-        cipher: session.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())),
-        verified_by: client_ca.filter(|_| session.peer_certificates().is_some()),
-        // One that cannot be described was verified all the same.
-        client: session.peer_certificates().and_then(client_certificate),
-    }
-}
-
-fn lower_name(name: &str) -> Box<str> {
-    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into()
-}
-
-/// A cipher suite as OpenSSL calls it, and so do nginx's logs.
-fn openssl_name(suite: CipherSuite) -> &'static str {
-    match suite {
-        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
-        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-ECDSA-CHACHA20-POLY1305",
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
-        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
-        other => other.as_str().unwrap_or(""),
-    }
 }

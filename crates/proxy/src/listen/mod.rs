@@ -1,7 +1,5 @@
-//! From what is listened on to a connection whose first request may be read: sockets, accepting, the PROXY protocol's
-//! header, the TLS handshake.
+//! What comes before the first request of a connection, or the first byte of a stream: the PROXY protocol's header, the TLS
+//! handshake.
 
-pub(crate) mod accept;
 pub(crate) mod handshake;
 pub(crate) mod proxy_protocol;
-pub(crate) mod sockets;

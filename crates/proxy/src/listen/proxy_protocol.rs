@@ -5,10 +5,10 @@
 //! all that came is read: those bytes are the header's in any case, and left where they are they would show the socket as
 //! readable for ever.
 
-use crate::client::DRAINING_FIRST_REQUEST_MS;
+use crate::basics::clock::Timer;
 use crate::telemetry::metrics::ConnectionEvent;
 use crate::worker::Worker;
-use crate::worker::clock::Timer;
+use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;

@@ -1,7 +1,7 @@
 //! Connections to nodes: taking a live one from the pool, making a new one.
 
-use crate::client::Client;
-use crate::connection::http2;
+use super::http2;
+use crate::connection::client::Client;
 use crate::connection::stream::{Stream, Tls};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;

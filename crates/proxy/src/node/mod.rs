@@ -1,7 +1,7 @@
 //! Nodes as this worker sees them: connections to them, who is making one, what a try has shown of their health.
 
-pub(crate) mod connecting;
 mod connection;
 pub(crate) mod health;
+mod http2;
 
 pub(crate) use connection::{ConnectError, Destination, connect, is_local, keep_shared, take_live};

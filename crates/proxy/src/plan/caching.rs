@@ -7,7 +7,7 @@
 pub(crate) mod measure;
 
 use super::Plan;
-use crate::worker::counters::WorkerCounters;
+use crate::basics::counters::WorkerCounters;
 use stillgate_route::{Match, PathError, Request, RouteCache, Scratch};
 
 /// Look-ups after which hits are counted up.

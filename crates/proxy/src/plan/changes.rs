@@ -3,9 +3,9 @@
 //! Series with values that no configuration has any more are of no use. What is compared is only what differs from the
 //! Plan before, since a configuration may have fifty thousand routes and change many times a second.
 
+use super::metrics::{MetricsPlan, node_label, upstream_path};
 use super::routes::Difference;
 use super::{Plan, PlanUpstream};
-use crate::telemetry::metrics::{MetricsPlan, node_label, upstream_path};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{Label, Route};

@@ -8,23 +8,26 @@ pub(crate) mod caching;
 pub(crate) mod challenges;
 mod changes;
 mod lease;
+pub(crate) mod metrics;
 mod routes;
 pub(crate) mod snapshot;
 mod stream_routes;
+mod tunnel_bounds;
 mod upstreams;
 
 pub use changes::Changes;
 pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
 pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
+pub(crate) use tunnel_bounds::TunnelBounds;
 pub(crate) use upstreams::{PlanUpstream, Positions};
 
-use crate::telemetry::metrics::MetricsPlan;
 use arc_swap::ArcSwap;
 use caching::Caching;
 use caching::measure::MatchCost;
 use challenges::Challenges;
 use ipnet::IpNet;
+use metrics::MetricsPlan;
 use routes::Routes;
 use std::collections::HashMap;
 use std::fmt;

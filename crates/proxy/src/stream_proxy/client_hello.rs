@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Most bytes of a hello and the records it comes in.
-pub(super) const CLIENT_HELLO_BYTES_MAX: usize = crate::worker::buffer::BUFFER_BYTES;
+pub(super) const CLIENT_HELLO_BYTES_MAX: usize = crate::basics::buffer::BUFFER_BYTES;
 
 const RECORD_HEADER_BYTES: usize = 5;
 /// RFC 8446 section 5.1

@@ -10,16 +10,12 @@
 mod client_hello;
 mod link;
 mod nodes;
-mod session;
 mod tcp;
 mod udp;
 
-pub(crate) use session::{Ends, Session, StreamVars};
 pub(crate) use tcp::admit;
 pub(crate) use udp::serve as serve_udp;
 
-/// Status of a session that a node took, whatever came of it.
-const STATUS_SERVED: u16 = 200;
 /// Of one that no route takes.
 const STATUS_NO_ROUTE: u16 = 404;
 /// Of one whose name asks for a client certificate, which the handshake did not ask for.

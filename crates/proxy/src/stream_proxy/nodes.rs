@@ -1,10 +1,10 @@
 //! Which node a session goes to: chosen by the balancer, the next one where that fails, as long as the rules say so.
 
 use super::STATUS_UNAVAILABLE;
-use super::session::{Ends, Session, StreamVars};
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::telemetry::metrics::UpstreamEvent;
+use crate::telemetry::session::{Ends, Session, StreamVars};
 use crate::worker::Worker;
 use stillgate_config::{Balance, Protocol};
 use stillgate_route::Lookup;

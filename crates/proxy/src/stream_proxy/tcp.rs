@@ -2,22 +2,21 @@
 
 use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
 use super::nodes::Choice;
-use super::session::{Ends, Session};
-use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_SERVED};
-use crate::client::Client;
+use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE};
+use crate::basics::buffer::Buffer;
+use crate::basics::clock::Timer;
+use crate::connection::client::Client;
 use crate::connection::stream::Stream;
-use crate::listen::accept::Open;
 use crate::listen::handshake;
 use crate::listen::proxy_protocol;
 use crate::node::health;
 use crate::node::{self, Destination};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, millis};
+use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, TunnelBounds, millis};
 use crate::telemetry::metrics::ConnectionEvent;
-use crate::tunnel::{Bounds, Direction, Origin, Switched, Tunnel};
-use crate::worker::Worker;
-use crate::worker::buffer::Buffer;
-use crate::worker::clock::Timer;
+use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
+use crate::tunnel::{Direction, Origin, Switched, Tunnel};
+use crate::worker::{Open, Worker};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -100,7 +99,7 @@ impl Accepted {
             Err(status) => {
                 early.into_iter().for_each(|(buffer, _)| worker.buffers.give(buffer));
                 session.status = status;
-                session.record(worker, ends(&client), 0, 0);
+                worker.record_session(&session, ends(&client), 0, 0);
                 None
             }
         }
@@ -132,7 +131,7 @@ impl Connected<'_> {
             upstream,
             slot,
             lease: route.lease.clone(),
-            bounds: Bounds::new(idle_ms, timeouts, settings),
+            bounds: TunnelBounds::new(idle_ms, timeouts, settings),
             opened_ms: now_ms,
             up: Direction::new(early, false, (received, 0), now_ms),
             down: Direction::new(None, false, (0, 0), now_ms),

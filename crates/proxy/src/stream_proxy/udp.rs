@@ -4,16 +4,16 @@
 //! connected to its node, so the kernel tells whose answers come, and that the node is gone. The kernel also keeps a client at one
 //! worker's socket, as long as there are as many. What cannot be passed on at once is dropped and counted: that is UDP.
 
+use super::STATUS_NODE_FAILED;
 use super::link::{Link, is_refused, socket_to};
 use super::nodes::Choice;
-use super::session::{Ends, Session};
-use super::{STATUS_NODE_FAILED, STATUS_SERVED};
+use crate::basics::clock::Timer;
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Asked, Lease, millis};
-use crate::tunnel::{Leaving, QUIET_MS};
+use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
 use crate::worker::Worker;
-use crate::worker::clock::Timer;
+use crate::worker::watches::{Leaving, QUIET_MS};
 use socket2::SockRef;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -156,7 +156,7 @@ impl Listening {
         let now_ms = self.worker.clock.now_ms();
         if now_ms >= self.next_refusal_ms.get() {
             self.next_refusal_ms.set(now_ms + REFUSAL_EVERY_MS);
-            session.record(&self.worker, ends, 0, 0);
+            self.worker.record_session(session, ends, 0, 0);
         }
     }
 }
@@ -322,7 +322,7 @@ impl Drop for Running {
             self.session.status =
                 if link.has_failed() && !self.has_answered { STATUS_NODE_FAILED } else { STATUS_SERVED };
             let ends = Ends { peer: self.client, local: self.listening.local, tls: None };
-            self.session.record(worker, ends, link.received.get(), link.sent.get());
+            worker.record_session(&self.session, ends, link.received.get(), link.sent.get());
         }
     }
 }

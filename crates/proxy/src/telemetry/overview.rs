@@ -3,17 +3,12 @@
 //! It is the worker's own, so it is asked for it. The answer is put together a few upstreams at a time, in between of
 //! requests, and has only nodes of which there is something to tell: there may be fifty thousand upstreams.
 
-use crate::worker::Worker;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_upstream::EndpointStatus;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// Upstreams looked at before requests have their turn again.
-const UPSTREAMS_AT_ONCE: usize = 256;
 /// Questions that may wait for a worker; further ones are not answered by it.
 const QUESTIONS_MAX: usize = 4;
 /// What the workers get to answer in.
@@ -62,24 +57,4 @@ impl Inquiry {
         }
         known
     }
-}
-
-/// Answers one question.
-pub(crate) async fn answer(worker: Rc<Worker>, question: Question) {
-    let snapshot = worker.snapshot();
-    let mut overview = Vec::new();
-    for (at, upstream) in snapshot.upstreams.iter().enumerate() {
-        if at % UPSTREAMS_AT_ONCE == UPSTREAMS_AT_ONCE - 1 {
-            yield_now().await;
-        }
-        let has_news = |node: &EndpointStatus| node.failures > 0 || node.active > 0 || node.idle > 0;
-        let state = upstream.state.borrow();
-        let nodes: Vec<_> = state.status(worker.clock.now_ms()).filter(has_news).collect();
-        let waiting = state.waiting();
-        if !nodes.is_empty() || waiting > 0 {
-            overview.push(UpstreamOverview { upstream: upstream.planned.definition.key.clone(), waiting, nodes });
-        }
-    }
-    // Whoever asked may have given up.
-    let _ = question.send(overview);
 }

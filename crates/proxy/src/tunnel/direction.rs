@@ -1,8 +1,8 @@
 //! One direction of a tunnel: reads from one side, writes to the other, passes the end on.
 
+use crate::basics::buffer::{Buffer, Buffers};
 use crate::connection::stream::Stream;
 use crate::handover::{DirectionState, Ends};
-use crate::worker::buffer::{Buffer, Buffers};
 use std::ops::Range;
 use std::task::{Context, Poll};
 use tokio::io::ReadBuf;

@@ -3,23 +3,24 @@
 //! Its bounds stay those it began with, as in a reload; its route is the other configuration's, found by id. It is recorded by who
 //! has it at its end, with all of its time and bytes.
 
+use super::Tunnel;
 use super::direction::Direction;
-use super::opening::{Origin, Request, Switched};
-use super::{Leaving, Tunnel};
-use crate::client::Client;
+use super::opening::{Origin, Switched};
+use crate::connection::client::Client;
 use crate::connection::stream::Stream;
-use crate::exchange::{Kept, Outcome};
+use crate::exchange::UpgradedRequest;
 use crate::handover::{
-    ConnectionState, Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState,
-    State, TunnelState, share,
+    Damaged, OriginState, Parcel, PolicyState, ROUTES, RequestState, STREAM_ROUTES, SessionState, State, TunnelState,
+    share,
 };
-use crate::listen::accept::Open;
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
-use crate::stream_proxy::Session;
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::node_tries::{NodeTries, NodeTry};
-use crate::worker::Worker;
+use crate::telemetry::outcome::{Kept, Outcome};
+use crate::telemetry::session::Session;
+use crate::worker::watches::Leaving;
+use crate::worker::{Open, Worker};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -36,10 +37,10 @@ impl Tunnel {
             return false;
         }
         let Some(giving) = self.open.worker.giving() else { return false };
-        let may_go = giving.takes(&self.open.worker, &self.client)
+        let may_go = self.open.worker.gives(&self.client)
             && matches!(self.switched.node, Stream::Plain(_))
             && self.switched.origin.route_key().is_some_and(|key| giving.takes_route(&key));
-        self.is_given = may_go && giving.send(&self.open.worker, || self.pack());
+        self.is_given = may_go && giving.send(&self.open.worker.troubles, || self.pack());
         self.is_given
     }
 
@@ -54,7 +55,7 @@ impl Tunnel {
         let endpoint = state.endpoint(*slot);
         let lease = self.leaving.as_ref().map(|leaving| (&leaving.lease, leaving.since_ms));
         let state = TunnelState {
-            connection: ConnectionState::of(worker, &self.client),
+            connection: worker.state_of(&self.client),
             address: self.client.address,
             origin: origin_state,
             route: origin.route_key().unwrap_or_default(),
@@ -161,7 +162,7 @@ impl<'a> Found<'a> {
         if let Some(id) = key.strip_prefix(STREAM_ROUTES) {
             return snapshot.plan.stream_routes.iter().find(|route| route.route.id == id).map(Found::Stream);
         }
-        let at = worker.route_places.route(worker, key.strip_prefix(ROUTES)?)?;
+        let at = worker.route_places.route(snapshot, key.strip_prefix(ROUTES)?)?;
         Some(Found::Http(at, &snapshot.plan.routes[at]))
     }
 
@@ -190,7 +191,7 @@ impl Origin {
     }
 
     fn pack(&self, worker: &Worker, bytes: &mut Vec<u8>) -> OriginState {
-        let Request { head, outcome, tries, .. } = match self {
+        let UpgradedRequest { head, outcome, tries, .. } = match self {
             Origin::Request(request) => &**request,
             Origin::Session(session) => {
                 return OriginState::Session(SessionState {
@@ -209,7 +210,7 @@ impl Origin {
             path: outcome
                 .kept
                 .as_ref()
-                .filter(|kept| worker.route_places.is_present(worker, &kept.route))
+                .filter(|kept| worker.route_places.is_present(&worker.snapshot(), &kept.route))
                 .map(|kept| kept.path),
             status: outcome.status,
             head_bytes: outcome.head_bytes,
@@ -262,7 +263,7 @@ impl RequestState {
         found: Option<Match>,
         route: &PlanRoute,
         upstream: &Rc<WorkerUpstream>,
-    ) -> Request {
+    ) -> UpgradedRequest {
         let paths = route.route.spec.uri().map_or(1, |uri| uri.paths.len());
         let path = self.path.filter(|path| *path < paths).unwrap_or(0);
         let outcome = Outcome {
@@ -278,6 +279,6 @@ impl RequestState {
             ..Outcome::default()
         };
         let tries = tries(&self.tries, state.node, self.status);
-        Request { head: head.into(), outcome, tries, fields: ResponseFields::default() }
+        UpgradedRequest { head: head.into(), outcome, tries, fields: ResponseFields::default() }
     }
 }

@@ -5,7 +5,7 @@
 //! taken to read into and given back when it is written. A receiver that takes nothing keeps one buffer, and its sender waits.
 //!
 //! ```text
-//!   exchange ── 101 is out ──▶ Switched ── the connection's task ends ──▶ Tunnel ── both FINs, a reset, time ──▶ one record
+//!   exchange ── 101 is out ──▶ Upgraded ── the connection's task ends ──▶ Tunnel ── both FINs, a reset, time ──▶ one record
 //!   session ── the node is connected ──▶ ┘
 //! ```
 //!
@@ -15,27 +15,20 @@
 mod direction;
 mod handover;
 mod opening;
-mod watch;
 
 pub(crate) use direction::Direction;
-pub(crate) use opening::{Bounds, Origin, Request, Switched, agree};
-pub(crate) use watch::Watches;
+pub(crate) use opening::{Origin, Switched};
 
-use crate::client::Client;
-use crate::listen::accept::Open;
-use crate::plan::Lease;
-use crate::stream_proxy::Ends;
+use crate::connection::client::Client;
+use crate::exchange::{Exchange, UpgradedRequest};
+use crate::telemetry::session::Ends;
+use crate::worker::Open;
+use crate::worker::watches::Leaving;
 use direction::Broken;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use stillgate_config::OnChange;
 use stillgate_wire::{HEAD_BYTES_MAX, HEADERS_MAX, HeadLimits, Progress};
-use watch::Watch;
 
-/// How long nothing must have moved in a tunnel for `on_change: drain` to close it.
-pub(crate) const QUIET_MS: u64 = 1_000;
 /// Those of the configuration may be smaller by the time a head is read again.
 const HEAD_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: HEAD_BYTES_MAX, target_bytes_max: HEAD_BYTES_MAX, headers_max: HEADERS_MAX };
@@ -53,47 +46,6 @@ pub(crate) struct Tunnel {
     leaving: Option<Leaving>,
     /// Dropped last: the connection counts as open until the tunnel has been recorded.
     open: Open,
-}
-
-/// How a tunnel learns that its route was changed.
-pub(crate) struct Leaving {
-    lease: Arc<Lease>,
-    watch: Rc<Watch>,
-    /// When it was first seen to be revoked.
-    since_ms: Option<u64>,
-}
-
-impl Leaving {
-    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> Leaving {
-        let watch = watches.add(lease.clone());
-        Leaving { lease, watch, since_ms: None }
-    }
-
-    /// Looks whether it was revoked; the task is woken when it is.
-    pub(crate) fn look(&mut self, cx: &Context<'_>, now_ms: u64) {
-        self.watch.wakes(cx);
-        if self.since_ms.is_none() && self.lease.is_revoked() {
-            self.since_ms = Some(now_ms);
-        }
-    }
-
-    /// When it ends whatever last moved then, and whether that is for want of motion; `None`: it goes on.
-    pub(crate) fn end_ms(&self, moved_ms: u64, drain_ms: u64) -> Option<(u64, bool)> {
-        let since_ms = self.since_ms?;
-        match self.lease.policy {
-            OnChange::Keep => None,
-            OnChange::Drain => {
-                let (quiet_ms, last_ms) = (moved_ms.max(since_ms) + QUIET_MS, since_ms + drain_ms);
-                Some((quiet_ms.min(last_ms), quiet_ms < last_ms))
-            }
-            OnChange::Close => Some((0, false)),
-        }
-    }
-
-    /// Nobody waits for it any more.
-    pub(crate) fn end(&self, watches: &Watches) {
-        watches.remove(&self.watch);
-    }
 }
 
 /// When a tunnel ends by itself.
@@ -208,15 +160,15 @@ impl Tunnel {
     fn record(&mut self) {
         let worker = self.open.worker.clone();
         let Switched { origin, up, down, .. } = &mut self.switched;
-        let Request { head, outcome, tries, fields } = match origin {
+        let UpgradedRequest { head, outcome, tries, fields } = match origin {
             Origin::Request(request) => &mut **request,
             Origin::Session(session) => {
                 let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
-                return session.record(&worker, ends, up.read, down.written);
+                return worker.record_session(session, ends, up.read, down.written);
             }
         };
         let snapshot = worker.snapshot();
-        let mut exchange = worker.take_exchange();
+        let mut exchange = Exchange::take();
         exchange.begin(outcome.timing);
         exchange.outcome = std::mem::take(outcome);
         exchange.tries.clone_from(tries);
@@ -230,7 +182,7 @@ impl Tunnel {
         } else {
             debug_assert!(false, "the head was parsed before");
         }
-        worker.give_exchange(exchange);
+        exchange.give(&worker);
     }
 }
 

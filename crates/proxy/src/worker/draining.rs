@@ -1,59 +1,20 @@
-//! How a worker comes to its end: it accepts no more, finishes what it has, and gives away what another process takes.
+//! What a worker that comes to its end asks of those it serves: to finish soon, or to give themselves to another process.
 
 use super::Worker;
-use super::clock::Timer;
-use crate::client::{Client, DRAINING_FIRST_REQUEST_MS};
-use crate::handover::{GIVING_MS, Giving};
-use crate::listen::sockets::ListenPlace;
+use crate::basics::clock::Timer;
+use crate::connection::client::Client;
+use crate::handover::{ConnectionState, GIVING_MS, Giving, Parcel, State, share};
+use crate::sockets::ListenPlace;
 use std::future::{pending, poll_fn};
-use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 use tokio::io::ReadBuf;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use tokio::net::TcpStream;
+
+/// How long a connection that was accepted just before the worker began to drain has for its first request.
+pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 
 impl Worker {
-    /// Closes the listeners. Connections that wait in their queues would be reset by that: they are taken first, unless a
-    /// successor has the same sockets.
-    pub(crate) async fn start_draining(
-        self: &Rc<Self>,
-        mut listeners: Vec<(usize, Rc<TcpListener>)>,
-        accepting: &[AbortHandle],
-        receiving: &[(usize, AbortHandle)],
-        giving: Option<Rc<Giving>>,
-    ) {
-        accepting.iter().for_each(AbortHandle::abort);
-        if let Some(giving) = &giving {
-            listeners.retain(|(index, _)| !giving.leaves_listener(self.place(*index)));
-            // Of one socket it is the successor who reads. Others are read on for the sessions that there are.
-            let left = receiving.iter().filter(|(index, _)| giving.leaves_listener(self.place(*index)));
-            left.for_each(|(_, receiving)| receiving.abort());
-        }
-        // A turn of the event loop, so that it has seen what came in until now; and no budget, so that all of it is taken.
-        tokio::task::yield_now().await;
-        let take_all = poll_fn(|cx| {
-            for (index, listener) in &listeners {
-                while let Poll::Ready(accepted) = listener.poll_accept(cx) {
-                    match accepted {
-                        Ok((stream, peer)) => self.admit(stream, peer, *index),
-                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                        Err(_) => break,
-                    }
-                }
-            }
-            Poll::Ready(())
-        });
-        tokio::task::coop::unconstrained(take_all).await;
-        self.draining.set(true);
-        let gives_nothing = giving.is_none();
-        self.giving.replace(giving);
-        // Those who give themselves up are woken a few at a time.
-        if gives_nothing {
-            self.clock.wake_all();
-        }
-    }
-
     /// Where a listener is.
     pub(crate) fn place(&self, listener: usize) -> ListenPlace {
         let address = self.addresses[listener];
@@ -69,7 +30,7 @@ impl Worker {
     /// Has some connections give themselves up.
     pub(crate) async fn give_some(&self) {
         match self.giving() {
-            Some(giving) => giving.turn(self).await,
+            Some(giving) => giving.turn(&self.clock).await,
             None => pending().await,
         }
     }
@@ -87,7 +48,33 @@ impl Worker {
 
     /// Whether this connection goes to another process.
     pub(crate) fn gives(&self, client: &Client) -> bool {
-        self.giving().is_some_and(|giving| giving.takes(self, client))
+        self.giving().is_some_and(|giving| giving.takes(&client.stream, self.place(client.listener)))
+    }
+
+    /// Gives a connection away that waits for a request. True: it is the other process's, and ours is to be dropped.
+    pub(crate) fn give_idle(&self, client: &Client) -> bool {
+        // Nearly always, so it is asked first.
+        if !self.draining.get() {
+            return false;
+        }
+        let Some(giving) = self.giving() else { return false };
+        giving.takes(&client.stream, self.place(client.listener))
+            && giving.send(&self.troubles, || {
+                let state = State::Connection(self.state_of(client));
+                Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
+            })
+    }
+
+    /// A connection as another process is told of it.
+    pub(crate) fn state_of(&self, client: &Client) -> ConnectionState {
+        ConnectionState {
+            peer: client.peer,
+            local: client.local,
+            listener: self.addresses[client.listener],
+            is_https: client.is_https,
+            is_new: client.is_new,
+            quiet_ms: self.clock.now_ms().saturating_sub(client.quiet_since_ms),
+        }
     }
 
     /// Waits until there is something to read from a connection just accepted. False: it has not come within

@@ -1,16 +1,132 @@
-//! The worker: a thread, its turns and what it owns, from the first connection to the last.
+//! What one worker has: its clock, memory and counts, its view of the Plan, and where it tells what has happened.
 //!
-//! `fleet` starts and ends the threads, `thread` is what one of them has and does, `turns` what it does whenever it wakes,
-//! `draining` how it comes to its end. The rest is what it lends to those it serves: memory, time, counts.
+//! Nothing in it is shared but the Plan's pointer, which it reads, and its counters, which it writes. It knows nothing of how
+//! connections are served; the thread that runs it is in `fleet`.
 
-pub(crate) mod buffer;
-pub(crate) mod clock;
-pub(crate) mod counters;
-mod draining;
-pub(crate) mod fleet;
-mod thread;
-pub(crate) mod troubles;
-mod turns;
-pub(crate) mod uptake;
+pub(crate) mod connecting;
+pub(crate) mod draining;
+mod open;
+mod telling;
+pub(crate) mod turns;
+pub(crate) mod watches;
 
-pub(crate) use thread::{Command, Setup, Worker, run};
+pub(crate) use open::Open;
+
+use crate::basics::buffer::Buffers;
+use crate::basics::clock::Clock;
+use crate::basics::counters::WorkerCounters;
+use crate::handover::{Giving, RoutePlaces};
+use crate::plan::PlanCell;
+use crate::plan::caching::RouteMemory;
+use crate::plan::challenges::Challenges;
+use crate::plan::metrics::MetricsPlan;
+use crate::plan::snapshot::Snapshot;
+use crate::telemetry::access_log::{Sink, WantedFields};
+use crate::telemetry::metrics::{Listener, ListenerEvents, Recorder};
+use crate::telemetry::outcome::Timing;
+use crate::telemetry::troubles::Troubles;
+use connecting::Connecting;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use stillgate_config::StreamListener;
+use turns::Turns;
+use watches::Watches;
+
+/// A worker's own things, reached by its tasks.
+pub(crate) struct Worker {
+    pub(crate) clock: Clock,
+    pub(crate) buffers: Buffers,
+    pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) listeners: Box<[Listener]>,
+    pub(crate) stream_listeners: Box<[StreamListener]>,
+    /// What has happened at both, in this order.
+    pub(crate) listener_events: Box<[ListenerEvents]>,
+    pub(crate) addresses: Arc<[SocketAddr]>,
+    /// It accepts no more, and no connection is kept for long.
+    pub(crate) draining: Cell<bool>,
+    /// Another process takes over.
+    pub(crate) giving: RefCell<Option<Rc<Giving>>>,
+    pub(crate) route_places: RoutePlaces,
+    pub(crate) troubles: Troubles,
+    pub(crate) connecting: Connecting,
+    pub(crate) watches: Watches,
+    pub(crate) plans: Arc<PlanCell>,
+    pub(crate) snapshot: RefCell<Rc<Snapshot>>,
+    pub(crate) sink: RefCell<Option<Sink>>,
+    pub(crate) is_logging: bool,
+    pub(crate) wanted_fields: WantedFields,
+    /// `None`: there are no metrics.
+    pub(crate) recorder: Option<RefCell<Recorder>>,
+    pub(crate) routes: RefCell<RouteMemory>,
+    pub(crate) random: Cell<u64>,
+    pub(crate) refusals: Cell<usize>,
+    /// Requests of HTTP/2 being served.
+    pub(crate) streams: Cell<u64>,
+    /// Returns this thread's free memory to the system; takes a moment.
+    pub(crate) give_back: fn(),
+    pub(crate) turns: Turns,
+}
+
+impl Worker {
+    /// What an ACME server may ask for now.
+    #[inline]
+    pub(crate) fn challenges(&self) -> &Challenges {
+        &self.plans.challenges
+    }
+
+    /// The present view of the Plan, taken anew where there is a newer one.
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Rc<Snapshot> {
+        let version = self.plans.version();
+        if self.snapshot.borrow().version != version {
+            self.renew_snapshot(version);
+        }
+        self.snapshot.borrow().clone()
+    }
+
+    #[cold]
+    fn renew_snapshot(&self, version: u64) {
+        let next = Rc::new(Snapshot::next(Some(&self.snapshot.borrow()), self.plans.load(), version));
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().renumber(next.plan.numbering);
+        }
+        self.snapshot.replace(next);
+    }
+
+    /// Which header fields of responses the access log shows.
+    #[inline]
+    pub(crate) fn wanted_fields(&self) -> &WantedFields {
+        &self.wanted_fields
+    }
+
+    /// Which times anybody wants to know.
+    #[inline]
+    pub(crate) fn timing(&self) -> Timing {
+        let snapshot = self.snapshot.borrow();
+        let metrics = snapshot.plan.metrics().filter(|_| self.recorder.is_some());
+        Timing {
+            request: self.is_logging || metrics.is_some_and(MetricsPlan::times_requests),
+            head: self.is_logging || snapshot.plan.uses_latency,
+            node: metrics.is_some_and(MetricsPlan::times_nodes),
+        }
+    }
+
+    /// A fresh random number (xorshift64*): for choosing among nodes, nothing secret.
+    pub(crate) fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Hands the lines of the access log on.
+    pub(crate) fn flush_log(&self) {
+        if let Some(sink) = &mut *self.sink.borrow_mut() {
+            sink.flush();
+        }
+    }
+}

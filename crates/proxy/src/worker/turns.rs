@@ -1,55 +1,26 @@
-//! A worker's turns: what it does whenever its event loop wakes, and what wakes it where nothing comes.
-//!
-//! ```text
-//!  woken ─▶ time is taken anew ─▶ a tick, where one is due ─▶ tasks ─▶ the alarm is set, where it must ring earlier ─▶ sleep
-//! ```
-//!
-//! Ticks ride on turns that something else has brought about. For its own sake a worker wakes for the next timer, a moment after
-//! something was recorded, and once a second: a wake-up costs more than what is done in it. The alarm is a timerfd, as the runtime's
-//! own timers take two wake-ups and a write to itself for each.
+//! When a worker is to wake for its own sake, and the alarm that sees to it: a timerfd, as the runtime's own timers take two
+//! wake-ups and a write to itself for each.
 
-use super::Worker;
-use super::clock::TICK_MS;
-use crate::connection::stream::Stream;
-use crate::plan::snapshot::Snapshot;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::resume_unwind;
-use std::pin::pin;
-use std::rc::Rc;
-use std::task::Poll;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Runtime;
-use tokio::task::{JoinHandle, LocalSet};
-
-/// How long lines of the access log may wait for others.
-const FLUSH_MS: u64 = 2 * TICK_MS;
-/// Between two looks at the pools and at memory.
-const CHORES_MS: u64 = 1_000;
-/// Connections that must have been closed for their memory to be given back.
-const GIVE_BACK_CONNECTIONS: u64 = 1000;
-/// Timers of closed connections that may wait for their place in the wheel to come round.
-const TIMERS_SPARE_MAX: u64 = 4096;
-/// Buffers an idle worker keeps.
-const BUFFERS_KEPT_IDLE: usize = 8;
 
 /// Where a worker is in its time.
 pub(crate) struct Turns {
     alarm: AsyncFd<OwnedFd>,
     /// When it rings, by the worker's clock; `u64::MAX`: not at all.
-    rings_ms: Cell<u64>,
+    pub(crate) rings_ms: Cell<u64>,
     /// Something is new that nobody has been told yet.
-    is_untold: Cell<bool>,
-    flushed_ms: Cell<u64>,
-    chores_ms: Cell<u64>,
+    pub(crate) is_untold: Cell<bool>,
+    pub(crate) flushed_ms: Cell<u64>,
+    pub(crate) chores_ms: Cell<u64>,
     /// Most connections open at once since memory was last given back.
-    peak: Cell<u64>,
+    pub(crate) peak: Cell<u64>,
 }
 
 impl Turns {
@@ -78,7 +49,7 @@ impl Turns {
     }
 
     /// So long from now, and not any more when it was to before.
-    fn ring_in(&self, ms: u64) -> rustix::io::Result<()> {
+    pub(crate) fn ring_in(&self, ms: u64) -> rustix::io::Result<()> {
         // No time at all would turn it off.
         let nanoseconds = ms.max(1) * 1_000_000;
         let first =
@@ -88,113 +59,9 @@ impl Turns {
     }
 
     /// Lets the alarm bring about turns; ends with the runtime. Setting it anew is all that it needs to ring again.
-    async fn listen(&self) {
+    pub(crate) async fn listen(&self) {
         while let Ok(mut rung) = self.alarm.readable().await {
             rung.clear_ready();
-        }
-    }
-}
-
-/// Runs the worker's tasks until `life`, one of them, has ended.
-pub(crate) fn run(runtime: &Runtime, tasks: &LocalSet, worker: &Rc<Worker>, life: JoinHandle<()>) {
-    // The metrics have their first series before anything has come.
-    worker.tick();
-    let listening = worker.clone();
-    tasks.spawn_local(async move { listening.turns.listen().await });
-    // In there what a tick wakes is run in the same turn.
-    let mut turn = pin!(tasks.run_until(poll_fn(|_| {
-        worker.begin_turn();
-        Poll::<()>::Pending
-    })));
-    runtime.block_on(poll_fn(|cx| {
-        // It is never done.
-        let _ = turn.as_mut().poll(cx);
-        worker.end_turn();
-        if life.is_finished() { Poll::Ready(()) } else { Poll::Pending }
-    }));
-    if let Err(error) = runtime.block_on(life)
-        && error.is_panic()
-    {
-        resume_unwind(error.into_panic());
-    }
-}
-
-impl Worker {
-    fn begin_turn(&self) {
-        let has_ticked = self.clock.advance();
-        if self.clock.now_ms() >= self.turns.rings_ms.get() {
-            self.turns.rings_ms.set(u64::MAX);
-        }
-        if has_ticked {
-            self.tick();
-        }
-    }
-
-    /// Sees to it that there is another turn in time.
-    fn end_turn(&self) {
-        self.tell_turn();
-        let turns = &self.turns;
-        let told_ms = if turns.is_untold.get() { self.clock.tick_ms() + FLUSH_MS } else { u64::MAX };
-        let next_ms = turns.chores_ms.get().min(told_ms).min(self.clock.next_ms());
-        if next_ms >= turns.rings_ms.get() {
-            return;
-        }
-        turns.rings_ms.set(next_ms);
-        if let Err(error) = turns.ring_in(next_ms.saturating_sub(self.clock.now_ms())) {
-            // Only a bug makes it refuse: it is there and the time is a time. Whatever comes brings about a turn still.
-            tracing::error!(%error, "a worker's alarm cannot be set");
-        }
-    }
-
-    fn tick(&self) {
-        // What is due is due at the beginning of a tick, however late it is seen.
-        let (now_ms, turns) = (self.clock.tick_ms(), &self.turns);
-        let is_time_for_chores = now_ms >= turns.chores_ms.get();
-        if is_time_for_chores || turns.is_untold.get() {
-            self.tick_metrics(is_time_for_chores);
-        }
-        if now_ms >= turns.flushed_ms.get() + FLUSH_MS {
-            turns.flushed_ms.set(now_ms);
-            turns.is_untold.set(false);
-            self.flush_log();
-        }
-        if is_time_for_chores {
-            turns.chores_ms.set(now_ms + CHORES_MS);
-            self.do_chores(now_ms, &self.snapshot());
-        }
-    }
-
-    fn do_chores(&self, now_ms: u64, snapshot: &Snapshot) {
-        for upstream in snapshot.upstreams.iter() {
-            let mut state = upstream.state.borrow_mut();
-            if state.idle() > 0 {
-                state.expire(now_ms, Stream::is_dead);
-            }
-        }
-        self.troubles.report(now_ms);
-        self.routes.borrow_mut().tick(&snapshot.plan, &self.counters);
-        self.give_memory_back();
-    }
-
-    /// After a burst: what idle connections and their requests used is not kept for ever.
-    fn give_memory_back(&self) {
-        if self.counters.requests_in_flight.get() == 0 {
-            self.keep_exchanges(BUFFERS_KEPT_IDLE);
-            self.buffers.shrink(BUFFERS_KEPT_IDLE);
-        }
-        let open = self.counters.connections_open.get();
-        // Each has a timer, and so have sessions of UDP and requests of HTTP/2.
-        let timers = open + self.counters.udp_sessions_open.get() + self.streams.get();
-        if self.clock.entries() as u64 > 2 * timers + TIMERS_SPARE_MAX {
-            self.clock.sweep();
-        }
-        let peak = &self.turns.peak;
-        peak.set(peak.get().max(open));
-        let is_quiet = self.counters.requests_in_flight.get() == 0;
-        if is_quiet && peak.get() - open >= GIVE_BACK_CONNECTIONS {
-            peak.set(open);
-            self.clock.sweep();
-            (self.give_back)();
         }
     }
 }

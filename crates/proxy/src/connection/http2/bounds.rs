@@ -1,6 +1,6 @@
 //! The bounds of an HTTP/2 connection, to clients and to nodes alike.
 
-use crate::plan::Settings;
+use stillgate_wire::HeadLimits;
 
 /// Streams that may be open at once on one connection.
 pub(crate) const STREAMS_MAX: u32 = 128;
@@ -42,8 +42,7 @@ pub(crate) const GOODBYE_MS: u64 = 500;
 
 /// Bytes of a decoded field section (RFC 9113 section 6.5.2): what a head may have, with the 32 bytes that are counted for
 /// each of its fields. A larger one is answered 431 by `h2`, four times as much ends the connection.
-pub(crate) fn field_section_bytes_max(settings: &Settings) -> u32 {
+pub(crate) fn field_section_bytes_max(limits: &HeadLimits) -> u32 {
     const FIELD_OVERHEAD_BYTES: usize = 32;
-    let limits = &settings.request_limits;
     u32::try_from(limits.head_bytes_max + FIELD_OVERHEAD_BYTES * limits.headers_max).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,6 @@
 //! HTTP/2, on `h2`. A stream of it is a connection of HTTP/1.1 to our engine: each request, whichever side speaks which
 //! version, runs through the one parser, the one exchange and the one relay. The server's half of a whole connection is
-//! `http2` of `client`; the client's is `node`.
+//! `http2` of `client`; what drives the client's is `http2` of the room `node`.
 //!
 //! ```text
 //!   socket ── transport ── connection        node ── transport ── socket      (a task each: frames, windows, floods)
@@ -19,7 +19,7 @@ pub(crate) mod frames;
 mod grpc_web;
 mod inbound;
 mod incoming;
-mod node;
+pub(crate) mod node;
 mod node_stream;
 mod outgoing;
 mod owed;
@@ -31,5 +31,5 @@ mod windows;
 pub(crate) use client_stream::ClientStream;
 pub(crate) use frames::{PREFACE, starts};
 pub(crate) use grpc_web::is_bad_base64;
-pub(crate) use node::{NodeConnection, connect};
+pub(crate) use node::NodeConnection;
 pub(crate) use node_stream::NodeStream;

@@ -4,11 +4,11 @@
 //! connection or a request costs an addition and no series. A node is told of when it is set aside or works again, which
 //! is rare: the latest news counts, whichever worker has it.
 
-use super::values::{node_label, upstream_path};
-use super::{MetricsPlan, PlanFamily, Recorder};
+use super::Recorder;
+use crate::basics::counters::{Count, WorkerCounters};
+use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label, upstream_path};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Plan, Positions};
-use crate::worker::counters::{Count, WorkerCounters};
 use std::sync::Arc;
 use stillgate_config::{Label, Source};
 use stillgate_metrics::family::LABELS_MAX;

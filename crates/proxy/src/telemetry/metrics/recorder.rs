@@ -8,16 +8,14 @@
 use super::table::{Handles, Key, Table};
 use super::values::{Texts, Values};
 use super::workers::Itself;
-use super::{Added, Aspect, MetricsPlan};
-use crate::client::Client;
-use crate::exchange::variables::with_vars;
-use crate::exchange::{Exchange, Kept};
 use crate::plan::Plan;
+use crate::plan::metrics::{Added, Aspect, MetricsPlan};
 use crate::plan::snapshot::Snapshot;
+use crate::telemetry::outcome::{Kept, Outcome};
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
-use stillgate_route::{Lookup, Match, canonical_host};
+use stillgate_route::{Lookup, Match, Matcher};
 use stillgate_wire::Method;
 
 /// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
@@ -29,6 +27,22 @@ const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64:
 /// The slot of a consumer that is none.
 const NO_CONSUMER: u32 = 0;
 const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
+
+/// A request that has ended.
+pub(crate) trait Finished {
+    /// What became of it.
+    fn outcome(&self) -> &Outcome;
+    /// From the client.
+    fn bytes_received(&self) -> u64;
+    /// To the client.
+    fn bytes_sent(&self) -> u64;
+    /// `None`: there is no request, as none could be read.
+    fn method(&self) -> Option<Method>;
+    /// That it asked for, canonical.
+    fn host(&mut self) -> &[u8];
+    /// Calls `then` with its variables.
+    fn with_vars<R>(&mut self, matcher: &Matcher, then: impl FnOnce(&dyn Lookup) -> R) -> R;
+}
 
 /// A worker's end of the metrics.
 pub(crate) struct Recorder {
@@ -89,22 +103,16 @@ impl Recorder {
     }
 
     /// Counts a request that has ended; `ended` where it is timed.
-    pub(crate) fn record(
-        &mut self,
-        client: &Client,
-        exchange: &mut Exchange,
-        snapshot: &Snapshot,
-        ended: Option<Instant>,
-    ) {
+    pub(crate) fn record(&mut self, finished: &mut impl Finished, snapshot: &Snapshot, ended: Option<Instant>) {
         let Some(metrics) = snapshot.plan.metrics() else { return };
-        let added = if exchange.outcome.kept.is_some() { &metrics.tunnels } else { &metrics.requests };
+        let added = if finished.outcome().kept.is_some() { &metrics.tunnels } else { &metrics.requests };
         if added.wanted == 0 {
             return;
         }
-        let amounts = Amounts::of(exchange, metrics, ended);
-        let host = if metrics.tells_match { matched_host(exchange, snapshot) } else { None };
+        let amounts = Amounts::of(finished, metrics, ended);
+        let host = if metrics.tells_match { matched_host(finished, snapshot) } else { None };
         let is_present = self.is_present(snapshot.plan.numbering);
-        let key = key(exchange, snapshot, metrics, host, NO_CONSUMER).filter(|_| is_present);
+        let key = key(finished, snapshot, metrics, host, NO_CONSUMER).filter(|_| is_present);
         let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
         let is_known = known.is_some();
@@ -118,7 +126,7 @@ impl Recorder {
             }
         }
         if unknown != 0 {
-            let handles = self.look_up(unknown, added, client, exchange, snapshot, metrics, host, &amounts);
+            let handles = self.look_up(unknown, added, finished, snapshot, metrics, host, &amounts);
             if let Some(key) = key.filter(|_| !is_known) {
                 self.table.insert(key, handles);
             }
@@ -144,21 +152,20 @@ impl Recorder {
         &mut self,
         aspects: u8,
         added: &Added,
-        client: &Client,
-        exchange: &mut Exchange,
+        finished: &mut impl Finished,
         snapshot: &Snapshot,
         metrics: &MetricsPlan,
         host: Option<usize>,
         amounts: &Amounts,
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
-        let (found, kept) = (exchange.outcome.route, exchange.outcome.kept.clone());
+        let (found, kept) = (finished.outcome().route, finished.outcome().kept.clone());
         let upstream = match &kept {
             Some(kept) => Some(&*kept.upstream),
             None => found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]),
         };
         let state = upstream.map(|upstream| upstream.state.borrow());
-        let endpoint = exchange.outcome.asked.and_then(|(slot, address)| {
+        let endpoint = finished.outcome().asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
             if present.address == address {
                 return Some(present);
@@ -167,7 +174,7 @@ impl Recorder {
             upstream?.planned.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
         let route = route(found, kept.as_deref(), &snapshot.plan);
-        let values = Values::new(metrics, route, host, endpoint, exchange.outcome.status, method(exchange), texts);
+        let values = Values::new(metrics, route, host, endpoint, finished.outcome().status, finished.method(), texts);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
@@ -191,22 +198,22 @@ impl Recorder {
         if aspects & added.variable == 0 {
             return look(None);
         }
-        with_vars(client, exchange, snapshot.plan.matcher(), |vars, _| look(Some(vars)))
+        finished.with_vars(snapshot.plan.matcher(), |vars| look(Some(vars)))
     }
 }
 
 impl Amounts {
-    fn of(exchange: &Exchange, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
+    fn of(finished: &impl Finished, metrics: &MetricsPlan, ended: Option<Instant>) -> Amounts {
         let unit = |time: Duration| (time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())) as f64;
         let request =
-            exchange.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
-        let node = exchange.outcome.node_since.map(|since| {
-            let until = exchange.outcome.node_until.or(ended).unwrap_or(since);
+            finished.outcome().started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let node = finished.outcome().node_since.map(|since| {
+            let until = finished.outcome().node_until.or(ended).unwrap_or(since);
             until.saturating_duration_since(since)
         });
         let own = request.map(|request| request.saturating_sub(node.unwrap_or_default()));
         let [request, node, own] = [request, node, own].map(|time| time.map(|time| unit(time) * metrics.nanosecond));
-        Amounts { received: exchange.bytes_received(), sent: exchange.bytes_sent(), request, node, own }
+        Amounts { received: finished.bytes_received(), sent: finished.bytes_sent(), request, node, own }
     }
 
     /// Adds to the series of one aspect.
@@ -236,46 +243,40 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
 fn key(
-    exchange: &Exchange,
+    finished: &impl Finished,
     snapshot: &Snapshot,
     metrics: &MetricsPlan,
     host: Option<usize>,
     consumer_slot: u32,
 ) -> Option<Key> {
     // A tunnel's route, and its number, may be gone.
-    if exchange.outcome.kept.is_some() {
+    if finished.outcome().kept.is_some() {
         return None;
     }
-    let route = exchange.outcome.route.map_or(0, |found| {
+    let route = finished.outcome().route.map_or(0, |found| {
         let route = &snapshot.plan.routes[found.route];
         match metrics.tells_match {
             false => 1 + route.first_match,
             true => 1 + route.number(found.path, host),
         }
     });
-    let node = exchange.outcome.asked.map_or(0, |(slot, _)| slot as u64 + 1);
-    let status = u64::from(exchange.outcome.status);
+    let node = finished.outcome().asked.map_or(0, |(slot, _)| slot as u64 + 1);
+    let status = u64::from(finished.outcome().status);
     // Zero where no label tells it, so that requests share what they have in common.
-    let method = if metrics.tells_method { method(exchange).map_or(0, |method| method as u64 + 1) } else { 0 };
+    let method = if metrics.tells_method { finished.method().map_or(0, |method| method as u64 + 1) } else { 0 };
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
     fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer: consumer_slot })
 }
 
-/// Its method; `None`: there is no request, as none could be read.
-#[inline]
-fn method(exchange: &Exchange) -> Option<Method> {
-    (!exchange.request.method_bytes(exchange.from_client.head()).is_empty()).then_some(exchange.request.method)
-}
-
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.
-fn matched_host(exchange: &mut Exchange, snapshot: &Snapshot) -> Option<usize> {
-    let kept = exchange.outcome.kept.clone();
-    let spec = route(exchange.outcome.route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
+fn matched_host(finished: &mut impl Finished, snapshot: &Snapshot) -> Option<usize> {
+    let kept = finished.outcome().kept.clone();
+    let spec = route(finished.outcome().route, kept.as_deref(), &snapshot.plan)?.0.spec.uri()?;
     if spec.hosts.len() <= 1 {
         return (!spec.hosts.is_empty()).then_some(0);
     }
-    let host = canonical_host(exchange.request.authority.of(exchange.from_client.head()), &mut exchange.host_scratch);
+    let host = finished.host();
     let matching = spec.hosts.iter().enumerate().filter(|(_, pattern)| pattern.matches(host));
     matching.max_by_key(|(_, pattern)| pattern.precedence()).map(|(index, _)| index)
 }

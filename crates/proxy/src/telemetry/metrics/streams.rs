@@ -2,9 +2,9 @@
 //!
 //! They are looked up by their labels: a session costs a connection, and one look more is nothing beside that.
 
-use super::values::node_label;
-use super::{MetricsPlan, PlanFamily, Recorder};
-use crate::stream_proxy::Session;
+use super::Recorder;
+use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label};
+use crate::telemetry::session::Session;
 use std::fmt::Write;
 use stillgate_config::{Label, Measure, Protocol, Source};
 use stillgate_metrics::family::LABELS_MAX;

@@ -8,7 +8,7 @@
 //!   (hash)               handles × 5                      one of them is read
 //! ```
 
-use super::Aspect;
+use crate::plan::metrics::Aspect;
 use stillgate_metrics::Handle;
 
 /// Buckets of a table; with all in use it takes 3 MiB.

@@ -3,11 +3,10 @@
 //! All of it is rare beside requests, or costs far more than a look at the labels; so its series are looked up each time, which
 //! allocates nothing for one that is known.
 
+use super::Recorder;
 use super::gauges::labelled;
-use super::{MetricsPlan, Recorder};
+use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::WorkerUpstream;
-use crate::worker::Worker;
-use std::time::Duration;
 use stillgate_config::{Measure, Upstream};
 use stillgate_metrics::{Handle, Writer};
 
@@ -25,7 +24,7 @@ pub(crate) enum UpstreamEvent {
 }
 
 impl UpstreamEvent {
-    fn measure(self) -> Measure {
+    pub(crate) fn measure(self) -> Measure {
         match self {
             UpstreamEvent::Retry => Measure::UpstreamRetries,
             UpstreamEvent::RetryOverBudget => Measure::RetriesOverBudget,
@@ -52,49 +51,9 @@ impl MetricsPlan {
     }
 }
 
-impl Worker {
-    /// Counts something that has happened at an upstream.
-    pub(crate) fn note_upstream(&self, event: UpstreamEvent, upstream: &WorkerUpstream) {
-        let counters = &self.counters;
-        let count = match event {
-            UpstreamEvent::Retry => &counters.upstream_retries,
-            UpstreamEvent::RetryOverBudget => &counters.retries_over_budget,
-            UpstreamEvent::Shed => &counters.requests_shed,
-            UpstreamEvent::Queued => &counters.requests_queued,
-        };
-        count.add(1);
-        self.tell_upstream(event.measure(), upstream, |writer, handle| writer.add(handle, 1));
-    }
-
-    /// Tells how many requests wait for the upstream in this worker.
-    pub(crate) fn note_waiting(&self, upstream: &WorkerUpstream) {
-        let waiting = upstream.state.borrow().waiting() as f64;
-        self.tell_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
-    }
-
-    /// Tells how long a new connection to one of its nodes took.
-    pub(crate) fn note_connect(&self, upstream: &WorkerUpstream, took: Duration) {
-        let seconds = took.as_secs_f64();
-        self.tell_upstream(Measure::UpstreamConnectDuration, upstream, |writer, handle| {
-            writer.observe(handle, seconds)
-        });
-    }
-
-    fn tell_upstream(
-        &self,
-        measure: Measure,
-        upstream: &WorkerUpstream,
-        tell: impl FnOnce(&mut Writer, Handle) -> bool,
-    ) {
-        let Some(recorder) = &self.recorder else { return };
-        self.turns.note_news();
-        let snapshot = self.snapshot.borrow();
-        recorder.borrow_mut().tell_upstream(snapshot.plan.metrics(), measure, upstream, tell);
-    }
-}
-
 impl Recorder {
-    fn tell_upstream(
+    /// Tells something of an upstream, where that is wanted.
+    pub(crate) fn tell_upstream(
         &mut self,
         metrics: Option<&MetricsPlan>,
         measure: Measure,

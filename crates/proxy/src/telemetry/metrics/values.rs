@@ -3,8 +3,7 @@
 //! Needed where a series is not known by its number yet, and for families with labels from variables of the request.
 //! Texts that have to be put together are written into memory that is kept.
 
-use super::{Aspect, MetricsPlan, PlanFamily};
-use std::fmt::Write;
+use crate::plan::metrics::{Aspect, MetricsPlan, PlanFamily, node_label, write_text};
 use stillgate_config::{Label, Route, Source};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_route::Lookup;
@@ -121,55 +120,9 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The node as configured: its address or name with the port, whatever the port is; or its address alone.
-pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut String) -> &'a str {
-    match (is_ip, endpoint.address.port()) {
-        (true, _) => {
-            text.clear();
-            write_text(text, &endpoint.address.ip());
-            text
-        }
-        // What stands in a `Host` field, which leaves this one out.
-        (false, 80) => {
-            text.clear();
-            write_text(text, &format_args!("{}:80", endpoint.host));
-            text
-        }
-        (false, _) => &endpoint.host,
-    }
-}
-
-/// An upstream by its key, as APISIX's exporter tells it.
-pub(crate) fn upstream_path(key: &str) -> String {
-    match key.contains('/') {
-        true => format!("/apisix/{key}"),
-        false => format!("/apisix/upstreams/{key}"),
-    }
-}
-
-fn write_text(text: &mut String, value: &dyn std::fmt::Display) {
-    write!(text, "{value}").expect("writing to a String does not fail");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nodes_are_told_as_configured() {
-        let check = |address: &str, host: &str, native: &str, apisix: &str| {
-            let address = address.parse().unwrap();
-            let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into(), verdict: None };
-            let mut text = String::new();
-            assert_eq!(node_label(&endpoint, false, &mut text), native);
-            assert_eq!(node_label(&endpoint, true, &mut text), apisix);
-        };
-        check("10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1");
-        check("10.0.0.1:80", "10.0.0.1", "10.0.0.1:80", "10.0.0.1");
-        check("[::1]:80", "[::1]", "[::1]:80", "::1");
-        check("10.0.0.1:80", "shop.internal", "shop.internal:80", "10.0.0.1");
-        check("10.0.0.1:81", "shop.internal:81", "shop.internal:81", "10.0.0.1");
-    }
 
     #[test]
     fn codes_are_three_digits() {

@@ -3,9 +3,9 @@
 //! One worker that is busy, or blocked by something that it should not do, looks like any latency from outside; by worker it
 //! shows. A turn is timed by a look at the clock at its end, as one at its beginning is taken anyhow; all else is told on ticks.
 
+use super::Recorder;
 use super::gauges::labelled;
-use super::{MetricsPlan, PlanFamily, Recorder};
-use crate::worker::Worker;
+use crate::plan::metrics::{MetricsPlan, PlanFamily};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const EVENT_MEASURES: [Measure; 3] =
 pub(crate) struct ListenerEvents {
     /// As the configuration has its address.
     label: String,
-    counts: [Cell<u64>; EVENT_MEASURES.len()],
+    pub(crate) counts: [Cell<u64>; EVENT_MEASURES.len()],
     /// How much of them the metrics know.
     told: [Cell<u64>; EVENT_MEASURES.len()],
 }
@@ -60,39 +60,9 @@ impl Itself {
     }
 }
 
-impl Worker {
-    /// Counts what becomes of a connection.
-    pub(crate) fn note_connection_event(&self, event: ConnectionEvent, listener: usize) {
-        let count = match event {
-            ConnectionEvent::Accepted => &self.counters.connections_total,
-            ConnectionEvent::Refused => &self.counters.connections_refused,
-            ConnectionEvent::NoProxyHeader => &self.counters.proxy_protocol_errors,
-        };
-        count.add(1);
-        let count = &self.listener_events[listener].counts[event as usize];
-        count.set(count.get() + 1);
-    }
-
-    /// Tells how long the turn has taken that ends now.
-    pub(crate) fn tell_turn(&self) {
-        let Some(recorder) = &self.recorder else { return };
-        let snapshot = self.snapshot.borrow();
-        let Some(family) = snapshot.plan.metrics().and_then(|metrics| metrics.turns.as_ref()) else { return };
-        recorder.borrow_mut().observe_turn(family, self.clock.turn().as_secs_f64());
-    }
-
-    /// Tells the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.
-    pub(crate) fn tell_itself(&self, due: bool) {
-        let Some(recorder) = &self.recorder else { return };
-        let snapshot = self.snapshot.borrow();
-        let Some(metrics) = snapshot.plan.metrics() else { return };
-        let open = self.counters.connections_open.get();
-        recorder.borrow_mut().tell_itself(metrics, &self.listener_events, open, due);
-    }
-}
-
 impl Recorder {
-    fn observe_turn(&mut self, family: &PlanFamily, seconds: f64) {
+    /// A turn of the event loop has taken so long.
+    pub(crate) fn observe_turn(&mut self, family: &PlanFamily, seconds: f64) {
         let Recorder { writer, itself, .. } = self;
         if let Some((of, handle)) = &itself.turns
             && Arc::ptr_eq(of, &family.declared)
@@ -106,7 +76,8 @@ impl Recorder {
         let _ = writer.observe(handle, seconds);
     }
 
-    fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[ListenerEvents], open: u64, due: bool) {
+    /// What has changed, or all of it if it is `due`.
+    pub(crate) fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[ListenerEvents], open: u64, due: bool) {
         let Recorder { writer, itself, .. } = self;
         for (index, measure) in EVENT_MEASURES.into_iter().enumerate() {
             let Some(family) = metrics.family(measure) else { continue };

@@ -2,16 +2,17 @@
 //!
 //! What a connection then says is the business of `client`.
 
-use super::handshake;
-use super::proxy_protocol;
-use crate::client::{self, Client};
+use crate::basics::clock::Timer;
+use crate::client;
+use crate::connection::client::{Client, scheme};
 use crate::connection::stream::Stream;
+use crate::exchange::forwarding::untrusted_lines;
 use crate::exchange::reply;
+use crate::listen::{handshake, proxy_protocol};
 use crate::stream_proxy;
 use crate::telemetry::metrics::ConnectionEvent;
 use crate::tunnel::Tunnel;
-use crate::worker::Worker;
-use crate::worker::clock::Timer;
+use crate::worker::{Open, Worker};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -83,29 +84,34 @@ impl Worker {
         spawn_local(async move {
             let worker = &open.worker;
             let mut client = match tls || proxy_protocol {
-                false => {
-                    Client::new(Stream::Plain(accepted.stream), peer, local, listener, false, worker.clock.now_ms())
-                }
+                false => client_of(Stream::Plain(accepted.stream), peer, local, listener, false, worker.clock.now_ms()),
                 // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
                 true => match Box::pin(accepted.begin(worker)).await {
                     Some(client) => client,
                     None => return,
                 },
             };
-            client::serve(worker, &mut client).await;
             // A task of its own, as this one is as large as an exchange.
-            if let Some(switched) = client.switched.take() {
-                spawn_local(Tunnel::new(open, client, *switched));
+            if let Some(upgraded) = client::serve(worker, &mut client).await {
+                spawn_local(Tunnel::new(open, client, (*upgraded).into()));
             }
         });
     }
+}
 
-    /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
-    /// takes, descriptors and buffers, and may become a tunnel that counts as one.
-    pub(crate) fn has_room(&self) -> bool {
-        let share = self.snapshot().plan.settings.connections_max as u64;
-        self.counters.connections_open.get() + self.streams.get() < share
-    }
+/// A connection of HTTP, by TLS or by the word of a proxy `https`.
+pub(super) fn client_of(
+    stream: Stream,
+    peer: SocketAddr,
+    local: SocketAddr,
+    listener: usize,
+    is_https: bool,
+    now_ms: u64,
+) -> Client {
+    let forwarded = untrusted_lines(peer, local, scheme(is_https)).into();
+    let mut client = Client::with_facts(stream, peer, local, listener, forwarded, None, now_ms);
+    client.is_https = is_https;
+    client
 }
 
 /// A connection before its first request.
@@ -137,45 +143,9 @@ impl Accepted {
                 (secured.stream, Some(secured.facts))
             }
         };
-        let mut client = Client::new(stream, peer, local, listener, is_https, worker.clock.now_ms());
+        let mut client = client_of(stream, peer, local, listener, is_https, worker.clock.now_ms());
         client.tls = tls.map(Rc::from);
         Some(client)
-    }
-}
-
-/// Counts an open connection, and notices one whose task panicked.
-pub(crate) struct Open {
-    pub(crate) worker: Rc<Worker>,
-    /// `None`: one of streams, whose connections are not told of by state.
-    listener: Option<usize>,
-}
-
-impl Open {
-    /// Counts one more.
-    pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
-        worker.counters.connections_open.add(1);
-        worker.listeners[listener].open.add(1);
-        worker.turns.note_news();
-        Open { worker: worker.clone(), listener: Some(listener) }
-    }
-
-    /// The same of one that carries no HTTP.
-    pub(crate) fn of_stream(worker: &Rc<Worker>) -> Open {
-        worker.counters.connections_open.add(1);
-        Open { worker: worker.clone(), listener: None }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.worker.counters.connections_open.sub(1);
-        if let Some(listener) = self.listener {
-            self.worker.listeners[listener].open.sub(1);
-            self.worker.turns.note_news();
-        }
-        if std::thread::panicking() {
-            self.worker.counters.panics.add(1);
-        }
     }
 }
 

@@ -1,15 +1,23 @@
 //! All workers of the process: starting and ending their threads. What they listen on is in `sockets`.
+//!
+//! `thread` is what runs one of them, `turns` what it does whenever it wakes, `accept` how connections come to it, `taking` how
+//! those of another process do, `draining` how it stops accepting.
 
-use super::counters::{Tally, WorkerCounters};
+mod accept;
+mod draining;
+mod overview;
+mod taking;
+mod thread;
+mod turns;
+
+use crate::basics::counters::{Tally, WorkerCounters};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
-use crate::listen::sockets::{Listening, Sockets};
 use crate::plan::PlanCell;
 use crate::random;
+use crate::sockets::{Listening, Sockets, StartError};
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
-use crate::worker::{self, Command, Setup};
 use std::collections::HashSet;
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,53 +25,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Gateway;
 use stillgate_metrics::Writer;
+use thread::{Command, Setup};
 use tokio::sync::{mpsc, watch};
 
 /// What a worker's thread is called, before its number.
 pub const WORKER_NAME: &str = "worker-";
-
-/// Why the workers could not be started, or did not end well.
-#[derive(Debug)]
-pub enum StartError {
-    /// A listener's address is not to be had.
-    Bind {
-        /// Which one.
-        address: SocketAddr,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// A thread or its runtime could not be made.
-    Thread(io::Error),
-    /// A worker's thread ended in a panic, which its own log line describes.
-    Panicked {
-        /// Its number, from 0.
-        worker: usize,
-    },
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Bind { address, error } => {
-                write!(f, "cannot listen on {address}: {error}")?;
-                match error.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        write!(f, "; see who does: ss -lntup 'sport = :{}'", address.port())
-                    }
-                    io::ErrorKind::PermissionDenied => {
-                        write!(f, "; ports below 1024 need root or the capability CAP_NET_BIND_SERVICE")
-                    }
-                    io::ErrorKind::AddrNotAvailable => write!(f, "; no interface has this address (see: ip addr)"),
-                    _ => Ok(()),
-                }
-            }
-            StartError::Thread(error) => write!(f, "cannot start a worker thread: {error}"),
-            StartError::Panicked { worker } => write!(f, "worker {worker} ended in a panic"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// The running workers.
 pub struct Fleet {
@@ -149,7 +115,7 @@ impl Fleet {
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
             };
             let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{index}"));
-            fleet.threads.push(thread.spawn(move || worker::run(setup)).map_err(StartError::Thread)?);
+            fleet.threads.push(thread.spawn(move || thread::run(setup)).map_err(StartError::Thread)?);
         }
         Ok(fleet)
     }

@@ -4,7 +4,10 @@
 //! socket that was left to us is used in any case, also where there are more of them than workers: connections wait in its queue,
 //! and closing it would reset them.
 
-use crate::worker::fleet::StartError;
+mod error;
+
+pub use error::StartError;
+
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;

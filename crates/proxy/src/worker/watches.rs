@@ -8,7 +8,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
+use stillgate_config::OnChange;
 
+/// How long nothing must have moved in a tunnel for `on_change: drain` to close it.
+pub(crate) const QUIET_MS: u64 = 1_000;
 /// A worker's tunnels that want to know.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -18,7 +21,7 @@ pub(crate) struct Watches {
 }
 
 /// One tunnel's place on the list.
-pub(super) struct Watch {
+struct Watch {
     lease: Arc<Lease>,
     waker: RefCell<Option<Waker>>,
     at: Cell<usize>,
@@ -37,14 +40,14 @@ impl Watches {
         }
     }
 
-    pub(super) fn add(&self, lease: Arc<Lease>) -> Rc<Watch> {
+    fn add(&self, lease: Arc<Lease>) -> Rc<Watch> {
         let mut list = self.list.borrow_mut();
         let watch = Rc::new(Watch { lease, waker: RefCell::default(), at: Cell::new(list.len()) });
         list.push(watch.clone());
         watch
     }
 
-    pub(super) fn remove(&self, watch: &Watch) {
+    fn remove(&self, watch: &Watch) {
         let mut list = self.list.borrow_mut();
         list.swap_remove(watch.at.get());
         if let Some(moved) = list.get(watch.at.get()) {
@@ -57,11 +60,52 @@ impl Watches {
 
 impl Watch {
     /// This task is woken.
-    pub(super) fn wakes(&self, cx: &Context<'_>) {
+    fn wakes(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             *waker = Some(cx.waker().clone());
         }
+    }
+}
+
+/// How a tunnel learns that its route was changed.
+pub(crate) struct Leaving {
+    pub(crate) lease: Arc<Lease>,
+    watch: Rc<Watch>,
+    /// When it was first seen to be revoked.
+    pub(crate) since_ms: Option<u64>,
+}
+
+impl Leaving {
+    pub(crate) fn new(watches: &Watches, lease: Arc<Lease>) -> Leaving {
+        let watch = watches.add(lease.clone());
+        Leaving { lease, watch, since_ms: None }
+    }
+
+    /// Looks whether it was revoked; the task is woken when it is.
+    pub(crate) fn look(&mut self, cx: &Context<'_>, now_ms: u64) {
+        self.watch.wakes(cx);
+        if self.since_ms.is_none() && self.lease.is_revoked() {
+            self.since_ms = Some(now_ms);
+        }
+    }
+
+    /// When it ends whatever last moved then, and whether that is for want of motion; `None`: it goes on.
+    pub(crate) fn end_ms(&self, moved_ms: u64, drain_ms: u64) -> Option<(u64, bool)> {
+        let since_ms = self.since_ms?;
+        match self.lease.policy {
+            OnChange::Keep => None,
+            OnChange::Drain => {
+                let (quiet_ms, last_ms) = (moved_ms.max(since_ms) + QUIET_MS, since_ms + drain_ms);
+                Some((quiet_ms.min(last_ms), quiet_ms < last_ms))
+            }
+            OnChange::Close => Some((0, false)),
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn end(&self, watches: &Watches) {
+        watches.remove(&self.watch);
     }
 }
 

@@ -1,10 +1,9 @@
-//! What is told of a session at its end, and what variables there are of one.
+//! What is told of a session of `stream_proxy` at its end, and what variables there are of one.
 
-use crate::exchange::variables::written;
-use crate::listen::handshake::TlsFacts;
+use crate::basics::text::written;
+use crate::connection::tls_facts::TlsFacts;
 use crate::telemetry::access_log::Record;
 use crate::telemetry::node_tries::NodeTries;
-use crate::worker::Worker;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +11,14 @@ use stillgate_config::{Protocol, StreamRoute};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
 
+/// Status of a session that a node took, whatever came of it.
+pub(crate) const STATUS_SERVED: u16 = 200;
+
 /// One client's connection, or what it sends from one port over UDP.
 pub(crate) struct Session {
     pub(crate) protocol: Protocol,
     pub(crate) started: Instant,
-    /// What the access log shows; see the statuses in the parent module.
+    /// What the access log shows; see the statuses in `stream_proxy`.
     pub(crate) status: u16,
     pub(crate) route: Option<Arc<StreamRoute>>,
     /// That it asked for in a TLS handshake that is the node's.
@@ -49,19 +51,13 @@ impl Session {
         Session {
             protocol,
             started: Instant::now(),
-            status: super::STATUS_SERVED,
+            status: STATUS_SERVED,
             route: None,
             server_name: None,
             node: None,
             tries: NodeTries::default(),
             connect_us: None,
         }
-    }
-
-    /// The one line of the access log and the one observation of the metrics. Bytes are the client's: from it, and to it.
-    pub(crate) fn record(&self, worker: &Worker, ends: Ends<'_>, received: u64, sent: u64) {
-        worker.counters.stream_sessions_total.add(1);
-        worker.record_session(&StreamVars { session: self, ends }, received, sent);
     }
 }
 

@@ -1,20 +1,21 @@
 //! The recorder with requests made up for it, read back through a collector.
 
 use super::*;
-use crate::client::Client;
+use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
-use crate::exchange::{Exchange, Outcome, Timing};
 use crate::plan::Plan;
-use crate::plan::snapshot::Snapshot;
-use crate::worker::buffer::Buffers;
+use crate::plan::metrics::MetricsPlan;
+use crate::telemetry::metrics::Recorder;
+use crate::telemetry::outcome::Timing;
 use allocation_counter::measure;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use stillgate_config::Upstream;
 use stillgate_metrics::encode::Format;
-use stillgate_metrics::{Collector, CollectorOptions, Options, Process};
+use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
 use stillgate_route::Match;
 use stillgate_wire::{HeadLimits, Progress};
 use tokio::io::AsyncWriteExt;
@@ -48,7 +49,7 @@ impl Bench {
         let peer = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         peer.set_nodelay(true).unwrap();
-        let client = Client::new(Stream::Plain(stream), address, address, 0, false, 0);
+        let client = Client::with_facts(Stream::Plain(stream), address, address, 0, [].into(), None, 0);
         let recorder = Recorder::new(registry.writer().unwrap(), 0);
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }
@@ -100,7 +101,7 @@ impl Bench {
     /// Records a request that took 5 ms, 3 of them at the node.
     fn record(&mut self, snapshot: &Snapshot, exchange: &mut Exchange) {
         let ended = exchange.outcome.started.map(|started| started + Duration::from_millis(5));
-        self.recorder.record(&self.client, exchange, snapshot, ended);
+        self.recorder.record(&mut Ended { client: &self.client, exchange }, snapshot, ended);
     }
 
     fn exposition(&mut self) -> String {
@@ -299,8 +300,9 @@ async fn new_nodes_are_told_in_proportion_to_change() {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
+    let mut writer = bench.registry.writer().unwrap();
     let began = cpu_seconds();
-    metrics.tell_new_nodes(&after, Some(&before), &mut bench.recorder.writer);
+    metrics.tell_new_nodes(&after, Some(&before), &mut writer);
     // Each compared with each took seconds.
     assert!(cpu_seconds() - began < 1.0);
     let text = bench.exposition();

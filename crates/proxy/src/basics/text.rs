@@ -1,0 +1,10 @@
+//! Values as text.
+
+use std::io::Write;
+
+/// A value that does not stand anywhere.
+pub(crate) fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
+    buffer.clear();
+    write!(buffer, "{value}").expect("writing to a vector does not fail");
+    buffer
+}

@@ -1,0 +1,90 @@
+//! What is known of a client's connection, besides what it is being served.
+
+use super::stream::Stream;
+use super::tls_facts::TlsFacts;
+use crate::basics::clock::Timer;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use stillgate_wire::RequestHead;
+
+/// One client connection.
+pub(crate) struct Client {
+    pub(crate) stream: Stream,
+    pub(crate) timer: Timer,
+    pub(crate) peer: SocketAddr,
+    /// Who asks: the peer, or whom a trusted one names in the present request.
+    pub(crate) address: IpAddr,
+    pub(crate) local: SocketAddr,
+    /// What its TLS has agreed on; `None`: it has none with us.
+    pub(crate) tls: Option<Rc<TlsFacts>>,
+    /// The client came over TLS, to us or to a balancer that says so.
+    pub(crate) is_https: bool,
+    /// Which of the worker's listeners accepted it.
+    pub(crate) listener: usize,
+    /// The header lines that tell a node of this client; the same for every request of an untrusted one.
+    pub(crate) forwarded: Rc<[u8]>,
+    /// The client has closed its sending side.
+    pub(crate) eof: bool,
+    /// A response is being sent whose end only the end of the connection tells: should it break off, a reset must.
+    pub(crate) ends_with_connection: bool,
+    /// When the last request ended, or the connection began.
+    pub(crate) quiet_since_ms: u64,
+    /// No request has been served yet.
+    pub(crate) is_new: bool,
+}
+
+impl Client {
+    /// With what is known of the connection already.
+    pub(crate) fn with_facts(
+        stream: Stream,
+        peer: SocketAddr,
+        local: SocketAddr,
+        listener: usize,
+        forwarded: Rc<[u8]>,
+        tls: Option<Rc<TlsFacts>>,
+        now_ms: u64,
+    ) -> Client {
+        Client {
+            stream,
+            timer: Timer::new(),
+            peer,
+            address: peer.ip().to_canonical(),
+            local,
+            is_https: tls.is_some(),
+            tls,
+            listener,
+            forwarded,
+            eof: false,
+            ends_with_connection: false,
+            quiet_since_ms: now_ms,
+            is_new: true,
+        }
+    }
+
+    /// The version that the client speaks, of which `request` is what our engine got.
+    pub(crate) fn protocol(&self, request: &RequestHead) -> &'static str {
+        if self.stream.is_http2() { "HTTP/2.0" } else { request.version.as_str() }
+    }
+
+    /// `http` or `https`
+    pub(crate) fn scheme(&self) -> &'static str {
+        scheme(self.is_https)
+    }
+}
+
+/// `http` or `https`
+pub(crate) fn scheme(is_https: bool) -> &'static str {
+    if is_https { "https" } else { "http" }
+}
+
+impl Drop for Client {
+    /// Whatever ended the connection, a timeout, the worker's end or a bug: what is cut must not look complete. A response
+    /// that ends with its connection is reset; of any other its framing tells, and so the end may be an orderly one.
+    fn drop(&mut self) {
+        if self.ends_with_connection {
+            self.stream.reset_when_closed();
+        } else {
+            self.stream.say_end();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What is told of a request at its end: its line of the access log, and what it adds to the metrics.
+
+use super::Exchange;
+use super::variables::with_vars;
+use crate::connection::client::Client;
+use crate::plan::snapshot::Snapshot;
+use crate::telemetry::access_log::Record;
+use crate::telemetry::metrics::Finished;
+use crate::telemetry::outcome::Outcome;
+use crate::worker::Worker;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stillgate_route::{Lookup, Matcher, canonical_host};
+use stillgate_wire::Method;
+
+/// An exchange that has ended, and whose it was.
+struct Ended<'a> {
+    client: &'a Client,
+    exchange: &'a mut Exchange,
+}
+
+impl Finished for Ended<'_> {
+    #[inline]
+    fn outcome(&self) -> &Outcome {
+        &self.exchange.outcome
+    }
+
+    #[inline]
+    fn bytes_received(&self) -> u64 {
+        self.exchange.bytes_received()
+    }
+
+    #[inline]
+    fn bytes_sent(&self) -> u64 {
+        self.exchange.bytes_sent()
+    }
+
+    #[inline]
+    fn method(&self) -> Option<Method> {
+        let request = &self.exchange.request;
+        (!request.method_bytes(self.exchange.from_client.head()).is_empty()).then_some(request.method)
+    }
+
+    fn host(&mut self) -> &[u8] {
+        let Exchange { request, from_client, host_scratch, .. } = &mut *self.exchange;
+        canonical_host(request.authority.of(from_client.head()), host_scratch)
+    }
+
+    fn with_vars<R>(&mut self, matcher: &Matcher, then: impl FnOnce(&dyn Lookup) -> R) -> R {
+        with_vars(self.client, self.exchange, matcher, |vars, _| then(vars))
+    }
+}
+
+impl Worker {
+    /// Counts a finished request, and writes its line of the access log.
+    pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot) {
+        let ended = exchange.outcome.started.map(|_| Instant::now());
+        self.turns.note_news();
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().record(&mut Ended { client, exchange }, snapshot, ended);
+        }
+        if self.is_logging {
+            self.log(client, exchange, snapshot, ended);
+        }
+    }
+
+    fn log(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+        let mut sink = self.sink.borrow_mut();
+        let Some(sink) = &mut *sink else { return };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (status, upstream_time_us) = (exchange.outcome.status, exchange.outcome.upstream_us);
+        let bytes_received = exchange.bytes_received();
+        let bytes_sent = exchange.bytes_sent();
+        let body_bytes_sent = bytes_sent.saturating_sub(exchange.outcome.head_bytes);
+        let request_time =
+            exchange.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
+        let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
+        let kept = exchange.outcome.kept.clone();
+        let route = match (&kept, exchange.outcome.route) {
+            (Some(kept), _) => Some(&kept.route),
+            (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
+        };
+        // Taken out while the exchange lends its variables.
+        let (tries, fields) = (std::mem::take(&mut exchange.tries), std::mem::take(&mut exchange.fields));
+        with_vars(client, exchange, snapshot.plan.matcher(), |vars, _| {
+            sink.record(&Record {
+                end_unix_ms: now.as_millis() as u64,
+                status,
+                bytes_sent,
+                body_bytes_sent,
+                bytes_received,
+                request_time_us,
+                upstream_time_us,
+                tries: &tries,
+                fields: Some(&fields),
+                route_id: route.map(|route| route.spec.id.as_str()),
+                service_id: route.and_then(|route| route.service_id.as_deref()),
+                method: vars.request.method_bytes(vars.head),
+                target: vars.request.target.of(vars.head),
+                version: vars.protocol,
+                client: client.address,
+                vars,
+            });
+        });
+        (exchange.tries, exchange.fields) = (tries, fields);
+    }
+}
+
+#[cfg(test)]
+mod tests;

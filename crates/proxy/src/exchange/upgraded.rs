@@ -1,0 +1,121 @@
+//! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
+
+use super::relay::Relay;
+use super::reply::reason;
+use super::{Exchange, forwarding};
+use crate::basics::buffer::Buffer;
+use crate::connection::client::Client;
+use crate::connection::stream::Stream;
+use crate::plan::snapshot::{Snapshot, WorkerUpstream};
+use crate::plan::{Lease, PlanRoute, Settings, TunnelBounds};
+use crate::telemetry::access_log::ResponseFields;
+use crate::telemetry::node_tries::NodeTries;
+use crate::telemetry::outcome::{Kept, Outcome};
+use crate::worker::Worker;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use stillgate_upstream::Failure;
+use stillgate_wire::{switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
+
+/// What an exchange leaves behind when both sides speak another protocol.
+pub(crate) struct Upgraded {
+    pub(crate) node: Stream,
+    pub(crate) request: Box<UpgradedRequest>,
+    pub(crate) upstream: Rc<WorkerUpstream>,
+    /// The node's, in the upstream's state.
+    pub(crate) slot: usize,
+    /// `None`: the route does not mind what becomes of its tunnels.
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) bounds: TunnelBounds,
+    pub(crate) opened_ms: u64,
+    /// Bytes of the client that came behind its request, and how many came in all.
+    pub(crate) from_client: Option<(Buffer, Range<usize>)>,
+    pub(crate) received: u64,
+    /// The client says nothing more.
+    pub(crate) client_has_ended: bool,
+    /// Bytes of the node that came behind its 101, and how many the client was sent.
+    pub(crate) from_node: Option<(Buffer, Range<usize>)>,
+    pub(crate) sent: u64,
+}
+
+/// The request that was answered 101, which is what the access log and the metrics tell of at the end.
+pub(crate) struct UpgradedRequest {
+    /// To the byte.
+    pub(crate) head: Box<[u8]>,
+    /// Its `kept` is there.
+    pub(crate) outcome: Outcome,
+    pub(crate) tries: NodeTries,
+    /// Of the 101; empty where another process has sent it.
+    pub(crate) fields: ResponseFields,
+}
+
+/// Stages the head of a 101 for the client, if the client asked for what it switches to and all of the request is out.
+pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
+    let worker = relay.worker;
+    let is_sent = relay.request_sent && !relay.node_deaf;
+    let exchange = &mut *relay.exchange;
+    let head = &exchange.from_node.unparsed()[..exchange.response.len];
+    let is_asked = exchange.passes_upgrade
+        && switches_as_asked(&exchange.request, exchange.from_client.head(), &exchange.response, head);
+    if !is_asked || !is_sent {
+        return Err(Failure::BadResponse);
+    }
+    forwarding::edit_response(worker, exchange, settings, true, false);
+    let head = &exchange.from_node.unparsed()[..exchange.response.len];
+    write_upgrade_lines(&mut exchange.response_edits.fields.added, upgrade_protocols(&exchange.response.fields, head));
+    let before = exchange.bytes_sent();
+    let out = exchange.to_client.head(&worker.buffers);
+    write_response(out, head, &exchange.response, &exchange.response_edits, reason);
+    exchange.outcome.status = exchange.response.status;
+    exchange.outcome.head_bytes = before + out.len() as u64;
+    exchange.fields.note_response(worker.wanted_fields(), &exchange.response, head, out);
+    exchange.to_client.stage(&[], None, &worker.buffers);
+    exchange.from_node.skip_head(exchange.response.len);
+    relay.enter_switch();
+    Ok(())
+}
+
+impl Upgraded {
+    /// Of an exchange whose 101 is out.
+    pub(crate) fn new(
+        worker: &Worker,
+        client: &Client,
+        exchange: &mut Exchange,
+        snapshot: &Snapshot,
+        route: &PlanRoute,
+        slot: usize,
+        node: Stream,
+    ) -> Upgraded {
+        let head = exchange.from_client.head().into();
+        let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
+        let mut outcome = std::mem::take(&mut exchange.outcome);
+        outcome.kept = Some(Rc::new(Kept {
+            route: route.route.clone(),
+            path: outcome.route.map_or(0, |found| found.path),
+            upstream: upstream.clone(),
+        }));
+        let settings = &snapshot.plan.settings;
+        let timeouts = snapshot.plan.timeouts(route);
+        let (received, sent) = (exchange.from_client.total, exchange.bytes_sent());
+        Upgraded {
+            node,
+            request: Box::new(UpgradedRequest {
+                head,
+                outcome,
+                tries: exchange.tries.clone(),
+                fields: exchange.fields.clone(),
+            }),
+            upstream,
+            slot,
+            lease: route.lease.clone(),
+            bounds: TunnelBounds::new(settings.tunnel_idle_ms.unwrap_or(timeouts.read), timeouts, settings),
+            opened_ms: worker.clock.now_ms(),
+            from_client: exchange.from_client.take_leftover(),
+            received,
+            client_has_ended: client.eof,
+            from_node: exchange.from_node.take_leftover(),
+            sent,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Connections that another process hands over go on where they were.
+
+use super::accept::client_of;
+use crate::client;
+use crate::connection::client::Client;
+use crate::connection::stream::Stream;
+use crate::handover::{Arrival, ConnectionState, Damaged, OriginState, Parcel, State};
+use crate::sockets::ListenPlace;
+use crate::tunnel::Tunnel;
+use crate::worker::{Open, Worker};
+use socket2::{Socket, Type};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+
+/// Goes on with a connection.
+pub(crate) fn take(worker: &Rc<Worker>, arrival: Arrival) {
+    if let Err(error) = try_take(worker, arrival) {
+        tracing::warn!(%error, "a connection that the former process handed over is lost");
+    }
+}
+
+fn try_take(worker: &Rc<Worker>, arrival: Arrival) -> Result<(), Damaged> {
+    let Arrival { parcel: Parcel { state, bytes, sockets }, is_changed } = arrival;
+    let mut streams = sockets.into_iter().map(|socket| stream(socket).map_err(|error| Damaged(error.to_string())));
+    let mut next = || streams.next().unwrap_or_else(|| Err(Damaged("a socket is missing".to_owned())));
+    match state {
+        State::Connection(state) => {
+            let (open, mut client) = begin(&state, worker, next()?, true)?;
+            spawn_local(async move {
+                if let Some(upgraded) = client::serve(&open.worker, &mut client).await {
+                    spawn_local(Tunnel::new(open, client, (*upgraded).into()));
+                }
+            });
+        }
+        State::Tunnel(state) => {
+            let (client, node) = (next()?, next()?);
+            let is_http = matches!(state.origin, OriginState::Request(_));
+            let (open, client) = begin(&state.connection, worker, client, is_http)?;
+            spawn_local(Tunnel::resume(open, client, node, &state, &bytes, is_changed)?);
+        }
+    }
+    Ok(())
+}
+
+/// The connection as it was. It counts as open here, and was accepted elsewhere.
+fn begin(
+    state: &ConnectionState,
+    worker: &Rc<Worker>,
+    stream: Stream,
+    is_http: bool,
+) -> Result<(Open, Client), Damaged> {
+    let place = ListenPlace::tcp(state.listener);
+    let listener = (0..worker.addresses.len()).find(|listener| worker.place(*listener) == place);
+    let listener = listener.ok_or_else(|| Damaged(format!("nobody listens on {}", state.listener)))?;
+    if is_http != (listener < worker.listeners.len()) {
+        return Err(Damaged(format!("the listener {} does something else here", state.listener)));
+    }
+    let quiet_since_ms = worker.clock.now_ms().saturating_sub(state.quiet_ms);
+    let mut client = match is_http {
+        true => client_of(stream, state.peer, state.local, listener, state.is_https, quiet_since_ms),
+        // Nothing of it is forwarded in lines.
+        false => Client::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms),
+    };
+    client.is_new = state.is_new;
+    let open = if is_http { Open::new(worker, listener) } else { Open::of_stream(worker) };
+    Ok((open, client))
+}
+
+fn stream(socket: OwnedFd) -> io::Result<Stream> {
+    let socket = Socket::from(socket);
+    if socket.r#type()? != Type::STREAM {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a socket of another kind"));
+    }
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket.into()).map(Stream::Plain)
+}

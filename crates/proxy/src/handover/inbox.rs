@@ -1,0 +1,41 @@
+//! The new process's side: connections come in from the thread that receives them, and go to a worker each.
+
+use super::state::{Parcel, State};
+use std::cell::Cell;
+use std::collections::HashSet;
+use tokio::sync::mpsc;
+
+/// Connections that may wait for a worker. A tunnel stands still while it waits.
+pub const INBOX: usize = 8;
+
+/// A parcel for a worker, with what the new configuration says of it.
+pub(crate) struct Arrival {
+    pub(crate) parcel: Parcel,
+    /// Its route is not what it was in the other process.
+    pub(crate) is_changed: bool,
+}
+
+/// Where connections from another process go, worker by worker.
+pub struct Inbox {
+    workers: Vec<mpsc::Sender<Arrival>>,
+    next: Cell<usize>,
+    /// Keys of routes that are not as they were.
+    changed: HashSet<String>,
+}
+
+impl Inbox {
+    pub(crate) fn new(workers: Vec<mpsc::Sender<Arrival>>, changed: HashSet<String>) -> Inbox {
+        Inbox { workers, next: Cell::new(0), changed }
+    }
+
+    /// Gives a connection to a worker, and waits where that has many to begin with. False: there are no workers any more.
+    pub fn put(&self, parcel: Parcel) -> bool {
+        let is_changed = match &parcel.state {
+            State::Connection(_) => false,
+            State::Tunnel(tunnel) => self.changed.contains(&tunnel.route),
+        };
+        let at = self.next.get();
+        self.next.set((at + 1) % self.workers.len());
+        self.workers[at].blocking_send(Arrival { parcel, is_changed }).is_ok()
+    }
+}

@@ -1,0 +1,253 @@
+//! What a request changes in the metrics, worked out once for each configuration.
+//!
+//! A [`MetricsPlan`] is part of the Plan: the families as declared, and where each of their labels comes from. What a
+//! worker does with it is in `telemetry`. What families there are is the configuration's business, how values are kept that
+//! of `stillgate-metrics`.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use stillgate_config::{FamilySpec, Label, Measure, Metrics, Source};
+use stillgate_metrics::{Declared, Registry, RegistryError};
+use stillgate_upstream::Endpoint;
+
+/// What a finished request adds to: one counter, three histograms and two counters of bytes, whatever the dialect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aspect {
+    /// That it was answered.
+    Count,
+    /// From its first byte to the response's last, or to the tunnel's end.
+    RequestTime,
+    /// From choosing a node to the end of its response.
+    NodeTime,
+    /// What the gateway added.
+    OwnTime,
+    /// Bytes from the client.
+    Received,
+    /// Bytes to the client.
+    Sent,
+}
+
+impl Aspect {
+    pub(crate) const ALL: [Aspect; 6] =
+        [Aspect::Count, Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime, Aspect::Received, Aspect::Sent];
+
+    /// What `type` or `direction` says where one family has several aspects.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Aspect::Count => "",
+            Aspect::RequestTime => "request",
+            Aspect::NodeTime => "upstream",
+            Aspect::OwnTime => "apisix",
+            Aspect::Received => "ingress",
+            Aspect::Sent => "egress",
+        }
+    }
+
+    /// Its bit in a set of aspects.
+    #[inline]
+    pub(crate) fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    fn of(measure: Measure) -> &'static [Aspect] {
+        match measure {
+            Measure::HttpRequests | Measure::ApisixHttpStatus => &[Aspect::Count],
+            Measure::HttpRequestDuration | Measure::HttpTunnelDuration => &[Aspect::RequestTime],
+            Measure::HttpUpstreamDuration => &[Aspect::NodeTime],
+            Measure::HttpGatewayDuration => &[Aspect::OwnTime],
+            Measure::ApisixHttpLatency => &[Aspect::RequestTime, Aspect::NodeTime, Aspect::OwnTime],
+            Measure::HttpBytes | Measure::ApisixBandwidth => &[Aspect::Received, Aspect::Sent],
+            _ => &[],
+        }
+    }
+}
+
+/// A declared family.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanFamily {
+    pub(crate) declared: Arc<Declared>,
+    /// Where the value of each of its labels comes from.
+    pub(crate) sources: Arc<[Source]>,
+}
+
+/// The families to which one kind of request adds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Added {
+    /// By aspect; `None`: nobody wants it, and it costs nothing.
+    aspects: [Option<PlanFamily>; Aspect::ALL.len()],
+    /// The aspects that are there, as bits.
+    pub(crate) wanted: u8,
+    /// Those with labels from variables of the request, whose series have to be looked up each time.
+    pub(crate) variable: u8,
+}
+
+impl Added {
+    fn take(&mut self, aspect: Aspect, family: PlanFamily) {
+        self.wanted |= aspect.bit();
+        if family.sources.iter().any(|source| matches!(source, Source::Variable(_))) {
+            self.variable |= aspect.bit();
+        }
+        self.aspects[aspect as usize] = Some(family);
+    }
+
+    pub(crate) fn aspect(&self, aspect: Aspect) -> Option<&PlanFamily> {
+        self.aspects[aspect as usize].as_ref()
+    }
+}
+
+/// What is recorded under one configuration.
+#[derive(Debug)]
+pub struct MetricsPlan {
+    pub(crate) requests: Added,
+    /// Requests that became tunnels: native has another family for how long they last, APISIX has none.
+    pub(crate) tunnels: Added,
+    /// Of a nanosecond, in the unit of the families of times.
+    pub(crate) nanosecond: f64,
+    /// Whether labels tell which path and host of the route matched, as well as its id.
+    pub(crate) tells_match: bool,
+    /// Whether a label tells the method.
+    pub(crate) tells_method: bool,
+    /// Whether the node is told by its address without the port.
+    pub(crate) node_is_ip: bool,
+    /// Apart from the others, as it is asked for at every turn.
+    pub(crate) turns: Option<PlanFamily>,
+    /// All else that workers record.
+    others: Vec<(Measure, PlanFamily)>,
+}
+
+impl MetricsPlan {
+    /// Declares the families that requests, connections and nodes change.
+    pub fn new(metrics: &Metrics, registry: &Registry) -> Result<MetricsPlan, RegistryError> {
+        let is_apisix = metrics.dialect == stillgate_config::Dialect::Apisix;
+        let mut plan = MetricsPlan {
+            requests: Added::default(),
+            tunnels: Added::default(),
+            nanosecond: if is_apisix { 1e-6 } else { 1e-9 },
+            tells_match: false,
+            tells_method: false,
+            node_is_ip: is_apisix,
+            turns: None,
+            others: Vec::new(),
+        };
+        for spec in metrics.families() {
+            let Some(family) = plan_family(spec, metrics, registry)? else { continue };
+            match spec.measure {
+                Measure::WorkerTurns => plan.turns = Some(family),
+                measure if measure.is_of_workers() => plan.others.push((measure, family)),
+                measure => plan.take(measure, &family),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn take(&mut self, measure: Measure, family: &PlanFamily) {
+        let is = |label: Label| family.sources.contains(&Source::Label(label));
+        self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
+        self.tells_method |= is(Label::Method);
+        let is_of_tunnels = measure == Measure::HttpTunnelDuration;
+        let is_native_time = matches!(
+            measure,
+            Measure::HttpRequestDuration | Measure::HttpUpstreamDuration | Measure::HttpGatewayDuration
+        );
+        for aspect in Aspect::of(measure) {
+            if !is_of_tunnels {
+                self.requests.take(*aspect, family.clone());
+            }
+            if !is_native_time {
+                self.tunnels.take(*aspect, family.clone());
+            }
+        }
+    }
+
+    /// A family that is not of requests, where it is wanted.
+    pub(crate) fn family(&self, measure: Measure) -> Option<&PlanFamily> {
+        self.others.iter().find(|(of, _)| *of == measure).map(|(_, family)| family)
+    }
+
+    /// That of open connections, whatever the dialect calls it.
+    pub(crate) fn connections(&self) -> Option<&PlanFamily> {
+        self.family(Measure::Connections).or_else(|| self.family(Measure::ApisixConnections))
+    }
+
+    /// That of nodes' health.
+    pub(crate) fn health(&self) -> Option<&PlanFamily> {
+        self.family(Measure::UpstreamHealthy).or_else(|| self.family(Measure::ApisixUpstreamStatus))
+    }
+
+    /// Whether somebody wants to know how long requests, or tunnels, take.
+    pub(crate) fn times_requests(&self) -> bool {
+        self.wants(Aspect::RequestTime) || self.times_nodes()
+    }
+
+    /// Whether somebody wants to know how long nodes take.
+    pub(crate) fn times_nodes(&self) -> bool {
+        self.wants(Aspect::OwnTime) || self.wants(Aspect::NodeTime)
+    }
+
+    fn wants(&self, aspect: Aspect) -> bool {
+        (self.requests.wanted | self.tunnels.wanted) & aspect.bit() != 0
+    }
+}
+
+/// Several aspects of the same family share it: declaring is idempotent, and so is this.
+fn plan_family(spec: &FamilySpec, metrics: &Metrics, registry: &Registry) -> Result<Option<PlanFamily>, RegistryError> {
+    match spec.family(metrics) {
+        Some(family) if spec.per_request || spec.measure.is_of_workers() => {
+            let declared = registry.declare(family)?;
+            Ok(Some(PlanFamily { declared, sources: spec.label_plan(metrics).into() }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The node as configured: its address or name with the port, whatever the port is; or its address alone.
+pub(crate) fn node_label<'a>(endpoint: &'a Endpoint, is_ip: bool, text: &'a mut String) -> &'a str {
+    match (is_ip, endpoint.address.port()) {
+        (true, _) => {
+            text.clear();
+            write_text(text, &endpoint.address.ip());
+            text
+        }
+        // What stands in a `Host` field, which leaves this one out.
+        (false, 80) => {
+            text.clear();
+            write_text(text, &format_args!("{}:80", endpoint.host));
+            text
+        }
+        (false, _) => &endpoint.host,
+    }
+}
+
+/// An upstream by its key, as APISIX's exporter tells it.
+pub(crate) fn upstream_path(key: &str) -> String {
+    match key.contains('/') {
+        true => format!("/apisix/{key}"),
+        false => format!("/apisix/upstreams/{key}"),
+    }
+}
+
+/// Appends a value to a label's text.
+pub(crate) fn write_text(text: &mut String, value: &dyn std::fmt::Display) {
+    write!(text, "{value}").expect("writing to a String does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_told_as_configured() {
+        let check = |address: &str, host: &str, native: &str, apisix: &str| {
+            let address = address.parse().unwrap();
+            let endpoint = Endpoint { address, weight: 1, priority: 0, host: host.into(), verdict: None };
+            let mut text = String::new();
+            assert_eq!(node_label(&endpoint, false, &mut text), native);
+            assert_eq!(node_label(&endpoint, true, &mut text), apisix);
+        };
+        check("10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1:8080", "10.0.0.1");
+        check("10.0.0.1:80", "10.0.0.1", "10.0.0.1:80", "10.0.0.1");
+        check("[::1]:80", "[::1]", "[::1]:80", "::1");
+        check("10.0.0.1:80", "shop.internal", "shop.internal:80", "10.0.0.1");
+        check("10.0.0.1:81", "shop.internal:81", "shop.internal:81", "10.0.0.1");
+    }
+}

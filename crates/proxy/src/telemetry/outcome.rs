@@ -1,0 +1,73 @@
+//! What the access log and the metrics tell of a request, gathered while it is served.
+
+use crate::plan::Plan;
+use crate::plan::snapshot::WorkerUpstream;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+use stillgate_config::Route;
+use stillgate_route::Match;
+
+/// Which times somebody wants to know; the others are not taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Timing {
+    /// How long the request takes.
+    pub(crate) request: bool,
+    /// How long the node takes to its response head.
+    pub(crate) head: bool,
+    /// How long the node takes to the end of its response.
+    pub(crate) node: bool,
+}
+
+/// What the access log and the metrics tell.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) timing: Timing,
+    /// When its first bytes were read.
+    pub(crate) started: Option<Instant>,
+    /// When the first node was chosen, and when the last one was done with.
+    pub(crate) node_since: Option<Instant>,
+    pub(crate) node_until: Option<Instant>,
+    /// The slot and address of the node asked last.
+    pub(crate) asked: Option<(usize, SocketAddr)>,
+    pub(crate) status: u16,
+    pub(crate) head_bytes: u64,
+    pub(crate) upstream_us: Option<u64>,
+    pub(crate) route: Option<Match>,
+    /// Of a tunnel, which may outlive its Plan.
+    pub(crate) kept: Option<Rc<Kept>>,
+}
+
+/// What a tunnel keeps of the configuration it began with.
+pub(crate) struct Kept {
+    pub(crate) route: Arc<Route>,
+    /// Which of its paths matched.
+    pub(crate) path: usize,
+    pub(crate) upstream: Rc<WorkerUpstream>,
+}
+
+impl Outcome {
+    /// A tunnel has ended under this Plan: its route's place counts no more where another route is there.
+    pub(crate) fn forget_moved_route(&mut self, plan: &Plan) {
+        let Some(kept) = &self.kept else { return };
+        let specs = plan.matcher().specs();
+        self.route = self.route.filter(|found| found.route < specs.len() && specs[found.route] == kept.route.spec);
+    }
+
+    /// Bytes of the request are here.
+    #[inline]
+    pub(crate) fn arrived(&mut self) {
+        if self.timing.request && self.started.is_none() {
+            self.started = Some(Instant::now());
+        }
+    }
+
+    /// The node asked last has nothing more to say.
+    #[inline]
+    pub(crate) fn node_ended(&mut self) {
+        if self.timing.node {
+            self.node_until = Some(Instant::now());
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Whether there is room for a connection, and an open one as it is counted.
+
+use super::Worker;
+use std::rc::Rc;
+
+impl Worker {
+    /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
+    /// takes, descriptors and buffers, and may become a tunnel that counts as one.
+    pub(crate) fn has_room(&self) -> bool {
+        let share = self.snapshot().plan.settings.connections_max as u64;
+        self.counters.connections_open.get() + self.streams.get() < share
+    }
+}
+
+/// Counts an open connection, and notices one whose task panicked.
+pub(crate) struct Open {
+    pub(crate) worker: Rc<Worker>,
+    /// `None`: one of streams, whose connections are not told of by state.
+    listener: Option<usize>,
+}
+
+impl Open {
+    /// Counts one more.
+    pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
+        worker.counters.connections_open.add(1);
+        worker.listeners[listener].open.add(1);
+        worker.turns.note_news();
+        Open { worker: worker.clone(), listener: Some(listener) }
+    }
+
+    /// The same of one that carries no HTTP.
+    pub(crate) fn of_stream(worker: &Rc<Worker>) -> Open {
+        worker.counters.connections_open.add(1);
+        Open { worker: worker.clone(), listener: None }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.counters.connections_open.sub(1);
+        if let Some(listener) = self.listener {
+            self.worker.listeners[listener].open.sub(1);
+            self.worker.turns.note_news();
+        }
+        if std::thread::panicking() {
+            self.worker.counters.panics.add(1);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a worker tells the metrics and the access log of what happens to it, its upstreams and its sessions.
+
+use super::Worker;
+use crate::plan::snapshot::WorkerUpstream;
+use crate::telemetry::metrics::{ConnectionEvent, UpstreamEvent};
+use crate::telemetry::session::{Ends, Session, StreamVars};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use stillgate_config::Measure;
+use stillgate_metrics::{Handle, Writer};
+
+impl Worker {
+    /// Counts what becomes of a connection.
+    pub(crate) fn note_connection_event(&self, event: ConnectionEvent, listener: usize) {
+        let count = match event {
+            ConnectionEvent::Accepted => &self.counters.connections_total,
+            ConnectionEvent::Refused => &self.counters.connections_refused,
+            ConnectionEvent::NoProxyHeader => &self.counters.proxy_protocol_errors,
+        };
+        count.add(1);
+        let count = &self.listener_events[listener].counts[event as usize];
+        count.set(count.get() + 1);
+    }
+
+    /// Tells how long the turn has taken that ends now.
+    pub(crate) fn tell_turn(&self) {
+        let Some(recorder) = &self.recorder else { return };
+        let snapshot = self.snapshot.borrow();
+        let Some(family) = snapshot.plan.metrics().and_then(|metrics| metrics.turns.as_ref()) else { return };
+        recorder.borrow_mut().observe_turn(family, self.clock.turn().as_secs_f64());
+    }
+
+    /// Tells the rest: what has changed, or all of it if it is `due` (once a second), lest its series be taken for idle.
+    pub(crate) fn tell_itself(&self, due: bool) {
+        let Some(recorder) = &self.recorder else { return };
+        let snapshot = self.snapshot.borrow();
+        let Some(metrics) = snapshot.plan.metrics() else { return };
+        let open = self.counters.connections_open.get();
+        recorder.borrow_mut().tell_itself(metrics, &self.listener_events, open, due);
+    }
+
+    pub(crate) fn tick_metrics(&self, due: bool) {
+        if let Some(recorder) = &self.recorder {
+            let snapshot = self.snapshot.borrow();
+            let now_unix_ms = self.clock.now_unix_ms();
+            recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &self.listeners, &self.counters, due);
+        }
+        self.tell_itself(due);
+    }
+
+    /// Tells the metrics that a node was set aside, or works again.
+    pub(crate) fn tell_node(&self, upstream: &WorkerUpstream, index: usize) {
+        self.turns.note_news();
+        if let Some(recorder) = &self.recorder {
+            let snapshot = self.snapshot.borrow();
+            recorder.borrow_mut().tell_node(snapshot.plan.metrics(), upstream, index, self.clock.now_ms());
+        }
+    }
+
+    /// Counts something that has happened at an upstream.
+    pub(crate) fn note_upstream(&self, event: UpstreamEvent, upstream: &WorkerUpstream) {
+        let counters = &self.counters;
+        let count = match event {
+            UpstreamEvent::Retry => &counters.upstream_retries,
+            UpstreamEvent::RetryOverBudget => &counters.retries_over_budget,
+            UpstreamEvent::Shed => &counters.requests_shed,
+            UpstreamEvent::Queued => &counters.requests_queued,
+        };
+        count.add(1);
+        self.tell_upstream(event.measure(), upstream, |writer, handle| writer.add(handle, 1));
+    }
+
+    /// Tells how many requests wait for the upstream in this worker.
+    pub(crate) fn note_waiting(&self, upstream: &WorkerUpstream) {
+        let waiting = upstream.state.borrow().waiting() as f64;
+        self.tell_upstream(Measure::RequestsWaiting, upstream, |writer, handle| writer.set(handle, waiting));
+    }
+
+    /// Tells how long a new connection to one of its nodes took.
+    pub(crate) fn note_connect(&self, upstream: &WorkerUpstream, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.tell_upstream(Measure::UpstreamConnectDuration, upstream, |writer, handle| {
+            writer.observe(handle, seconds)
+        });
+    }
+
+    fn tell_upstream(
+        &self,
+        measure: Measure,
+        upstream: &WorkerUpstream,
+        tell: impl FnOnce(&mut Writer, Handle) -> bool,
+    ) {
+        let Some(recorder) = &self.recorder else { return };
+        self.turns.note_news();
+        let snapshot = self.snapshot.borrow();
+        recorder.borrow_mut().tell_upstream(snapshot.plan.metrics(), measure, upstream, tell);
+    }
+
+    /// Counts a session of `stream_proxy` that has ended, and writes its line of the access log. Bytes are the client's: from it, and to it.
+    pub(crate) fn record_session(&self, session: &Session, ends: Ends<'_>, received: u64, sent: u64) {
+        self.counters.stream_sessions_total.add(1);
+        let vars = StreamVars { session, ends };
+        self.turns.note_news();
+        if let Some(recorder) = &self.recorder {
+            recorder.borrow_mut().record_session(self.snapshot.borrow().plan.metrics(), session, received, sent);
+        }
+        if let Some(sink) = &mut *self.sink.borrow_mut() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            sink.record(&vars.line(now.as_millis() as u64, received, sent));
+        }
+    }
+}
