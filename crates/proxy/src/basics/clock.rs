@@ -1,8 +1,8 @@
 //! A worker's coarse clock and its timers.
 //!
 //! Time is taken once a turn of the event loop; reading it is a load. Timers and all that is done now and then move in ticks of
-//! [`TICK_MS`], which take place only where something comes of them (see `turns`). A connection has one timer for its whole life, and setting
-//! its deadline is a store: the timing wheel holds it where an *earlier* deadline once was, and when that place comes
+//! [`TICK_MS`], which take place only where something comes of them (see `fleet::turns`). A connection has one timer for its
+//! whole life, and setting its deadline is a store: the timing wheel holds it where an *earlier* deadline once was, and when that place comes
 //! round the timer moves on to where its deadline is now. So a busy connection touches the wheel about once a timeout,
 //! not twice a request, and an idle one not at all.
 

@@ -1,4 +1,4 @@
-//! Nodes as this worker sees them: connections to them, who is making one, what a try has shown of their health.
+//! Nodes as this worker sees them: connections to them, and what a try has shown of their health.
 
 mod connection;
 pub(crate) mod health;
