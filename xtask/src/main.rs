@@ -36,6 +36,8 @@ cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
                                       CPU per request beside nginx, HAProxy and Envoy
+cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME] [--quick] [--json FILE]
+                                      CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]
@@ -53,7 +55,8 @@ cargo xtask bench upgrade [--tunnels N] [--interval-ms M] [--rate R] [--upgrades
                                       what tunnels and requests notice of upgrades of the running gateway
 cargo xtask bench generator [--rounds N] [--seconds S] [--connections N] [--lab PATH]
                                       CPU per request of the laboratory's load generator beside wrk
-The benches build the release binary first; --binary PATH measures another one.
+The benches build the release binary first; --binary PATH measures another one. ENVOY=PATH: an Envoy to use instead of the
+pinned one.
 Latency under scrapes, and one revision against another: `stillgate-lab`, see docs/laboratory.md.
 ";
 

@@ -8,6 +8,7 @@ use crate::step;
 use std::path::PathBuf;
 
 mod changing_file;
+mod check;
 mod closed_loop;
 mod explosion;
 mod exposition;
@@ -18,6 +19,7 @@ mod idle;
 mod lab_load;
 mod load_connection;
 mod peers;
+mod plugins;
 mod process;
 mod proxy;
 mod reload;
@@ -41,6 +43,7 @@ const OTHER_CPU: usize = 1;
 pub(crate) fn run(mut args: Args) -> Result {
     match args.word().as_deref() {
         Some("proxy") => proxy::run(args),
+        Some("plugins") => plugins::run(args),
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
@@ -53,7 +56,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }

@@ -11,7 +11,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-mod envoy;
+pub(super) mod envoy;
 
 /// Bytes of the small answer.
 pub(super) const SMALL_BYTES: usize = 100;
@@ -74,18 +74,20 @@ impl Gateway<'_> {
     ) -> Result<(Running, SocketAddr)> {
         let address = free_port()?;
         let path = |extension: &str| dir.join(format!("{}.{extension}", self.name()));
-        let file = |extension: &str| path(extension).to_string_lossy().into_owned();
         let words = match self {
             Gateway::Nginx => {
-                let server = nginx_proxy(address, upstream, &nginx_listen(dir, protocol), protocol);
-                nginx(dir, "nginx", NGINX_CONNECTIONS, &server)?
+                let listen = nginx_listen(dir, protocol);
+                let server = format!("server {{ listen {address}{listen} {} }}", nginx_location(protocol));
+                nginx(dir, "nginx", NGINX_CONNECTIONS, &(nginx_upstream(upstream) + &server))?
             }
             Gateway::Haproxy => {
-                fs::write(path("cfg"), haproxy_config(address, upstream, &haproxy_bind(dir, protocol), protocol))?;
-                vec!["haproxy".to_owned(), "-f".to_owned(), file("cfg")]
+                let frontend = haproxy_frontend(0, address, &haproxy_bind(dir, protocol));
+                fs::write(path("cfg"), haproxy_config(&frontend, upstream, protocol))?;
+                haproxy_command(&path("cfg"))
             }
             Gateway::Envoy(binary) => {
-                fs::write(path("json"), envoy::config(dir, address, upstream, protocol).to_string())?;
+                let listener = envoy::plain_listener(dir, address, protocol);
+                fs::write(path("json"), envoy::config(&[listener], upstream, protocol).to_string())?;
                 envoy::command(binary, &path("json"))
             }
             Gateway::Stillgate(binary) => {
@@ -202,7 +204,7 @@ pub(super) fn stillgate_head(
 }
 
 /// Connections, to clients and to upstreams together, that nginx makes room for when it starts.
-const NGINX_CONNECTIONS: usize = 4096;
+pub(super) const NGINX_CONNECTIONS: usize = 4096;
 
 /// The command that runs nginx with these servers and room for so many connections.
 pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -> Result<Vec<String>> {
@@ -210,7 +212,7 @@ pub(super) fn nginx(dir: &Path, name: &str, connections: usize, servers: &str) -
     let path = format!("{dir}/{name}.conf");
     let log = format!("{dir}/{name}.error");
     let text = format!(
-        "worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off;
+        "worker_processes 1; pid {dir}/{name}.pid; error_log {log}; daemon off; pcre_jit on;
 events {{ worker_connections {connections}; }}
 http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; client_body_temp_path {dir}/{name}.body;
  proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi;
@@ -221,20 +223,35 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 3600s; 
     Ok(["nginx", "-e", &log, "-c", &path].map(str::to_owned).to_vec())
 }
 
-/// A server that proxies everything. `listen`: what follows the address, with the end of the directive.
-fn nginx_proxy(address: SocketAddr, upstream: SocketAddr, listen: &str, protocol: Protocol) -> String {
-    let pass = match protocol {
-        Protocol::Grpc => "grpc_pass grpc://u;",
-        _ => "proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\";",
-    };
-    // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
-    format!(
-        "upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}
- server {{ listen {address}{listen} client_body_buffer_size 64k; location / {{ {pass} }} }}"
-    )
+/// The upstream that [`NGINX_PASS`] names.
+pub(super) fn nginx_upstream(upstream: SocketAddr) -> String {
+    format!("upstream u {{ server {upstream}; keepalive 512; keepalive_requests 1000000000; }}\n ")
 }
 
-fn haproxy_config(address: SocketAddr, upstream: SocketAddr, bind: &str, protocol: Protocol) -> String {
+/// A location that proxies everything.
+fn nginx_location(protocol: Protocol) -> String {
+    let pass = match protocol {
+        Protocol::Grpc => "grpc_pass grpc://u;",
+        _ => NGINX_PASS,
+    };
+    // Body buffers are made large enough, here and for HAProxy, for the posted body to be handled in one piece.
+    format!("client_body_buffer_size 64k; location / {{ {pass} }}")
+}
+
+/// The directives that proxy over kept connections.
+pub(super) const NGINX_PASS: &str = "proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\";";
+
+/// The command that runs HAProxy with `config`.
+pub(super) fn haproxy_command(config: &Path) -> Vec<String> {
+    vec!["haproxy".to_owned(), "-f".to_owned(), config.to_string_lossy().into_owned()]
+}
+
+/// A frontend as far as its rules. `bind`: what follows the address.
+pub(super) fn haproxy_frontend(number: usize, address: SocketAddr, bind: &str) -> String {
+    format!("frontend f{number}\n  bind {address}{bind}\n  default_backend b\n")
+}
+
+pub(super) fn haproxy_config(frontends: &str, upstream: SocketAddr, protocol: Protocol) -> String {
     let node = if protocol == Protocol::Grpc { " proto h2" } else { "" };
     format!(
         "global
@@ -247,10 +264,7 @@ defaults
   timeout server 1h
   timeout connect 5s
   http-reuse always
-frontend f
-  bind {address}{bind}
-  default_backend b
-backend b
+{frontends}backend b
   server s {upstream}{node} pool-max-conn -1
 "
     )

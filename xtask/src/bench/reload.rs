@@ -227,7 +227,7 @@ impl<'t> Bench<'t> {
                 None => self.config.change()?,
             };
         };
-        Asker::connect(self.load.address)?.wait_for(&path)
+        Asker::connect(self.load.address)?.wait_for(&path, &[])
     }
 
     /// The CPU time of the process and of its workers so far.

@@ -19,6 +19,21 @@ pub(super) struct Asker {
     stream: BufReader<TcpStream>,
 }
 
+/// An answer.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// Names in lower case.
+    fields: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of a header, by its name in lower case.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find_map(|(own, value)| (own == name).then_some(value.as_str()))
+    }
+}
+
 /// What `GET /v1/status` says of the configuration.
 pub(super) struct Served {
     pub(super) generation: u64,
@@ -40,14 +55,16 @@ impl Asker {
         Ok(Self { address, stream: BufReader::new(stream) })
     }
 
-    /// The status and the body of an answer; both gateway and admin address give bodies a length.
-    fn ask(&mut self, path: &str) -> Result<(u16, Vec<u8>)> {
-        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: load.example\r\n\r\n")?;
+    /// Gets `path` with further request headers; both gateway and admin address give bodies a length.
+    pub(super) fn get(&mut self, path: &str, headers: &[String]) -> Result<Answer> {
+        let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
+        write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: load.example\r\n{headers}\r\n")?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| format!("not a status line: {line:?}"))?;
         let (mut length, mut closes) = (0, false);
+        let mut fields = Vec::new();
         loop {
             line.clear();
             self.stream.read_line(&mut line)?;
@@ -55,6 +72,7 @@ impl Asker {
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse()?;
             }
+            fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             closes |= name.eq_ignore_ascii_case("connection") && value.trim().eq_ignore_ascii_case("close");
         }
         if length > BODY_BYTES_MAX {
@@ -65,22 +83,22 @@ impl Asker {
         if closes {
             *self = Self::connect(self.address)?;
         }
-        Ok((status, body))
+        Ok(Answer { status, fields, body })
     }
 
     pub(super) fn served(&mut self) -> Result<Served> {
-        let (_, body) = self.ask("/v1/status")?;
-        let status: Value = serde_json::from_slice(&body)?;
+        let answer = self.get("/v1/status", &[])?;
+        let status: Value = serde_json::from_slice(&answer.body)?;
         let config = &status["config"];
         let generation = config["generation"].as_u64().ok_or("the status has no config.generation")?;
         let error = &config["last_error"];
         Ok(Served { generation, error: (!error.is_null()).then(|| error.to_string()) })
     }
 
-    /// Waits until a path is taken.
-    pub(super) fn wait_for(&mut self, path: &str) -> Result {
+    /// Waits until a path is answered 200 with these request headers.
+    pub(super) fn wait_for(&mut self, path: &str, headers: &[String]) -> Result {
         let begin = Instant::now();
-        while self.ask(path)?.0 != 200 {
+        while self.get(path, headers)?.status != 200 {
             if begin.elapsed() > ANSWER_TIMEOUT {
                 return Err(format!("{path} is not served after {ANSWER_TIMEOUT:?}").into());
             }
@@ -94,7 +112,7 @@ impl Asker {
     pub(super) fn follow(&mut self, changes: &Receiver<Written>) -> Result<Vec<u32>> {
         let mut took_us = Vec::new();
         while let Ok(written) = changes.recv() {
-            self.wait_for(&written.path)?;
+            self.wait_for(&written.path, &[])?;
             took_us.push(u32::try_from(written.at.elapsed().as_micros()).unwrap_or(u32::MAX));
         }
         Ok(took_us)

@@ -9,27 +9,39 @@ use std::path::Path;
 /// As good as none.
 const UNBOUNDED: u32 = 1_000_000_000;
 
-const EXTENSIONS: &str = "type.googleapis.com/envoy.extensions";
+pub(in crate::bench) const EXTENSIONS: &str = "type.googleapis.com/envoy.extensions";
 
 /// The command that runs Envoy with one worker.
-pub(super) fn command(binary: &Path, config: &Path) -> Vec<String> {
+pub(in crate::bench) fn command(binary: &Path, config: &Path) -> Vec<String> {
     let (binary, config) = (binary.to_string_lossy(), config.to_string_lossy());
     let words =
         [&*binary, "--config-path", &config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"];
     words.map(str::to_owned).to_vec()
 }
 
-/// A listener that proxies everything to `upstream`.
-pub(super) fn config(dir: &Path, address: SocketAddr, upstream: SocketAddr, protocol: Protocol) -> Value {
-    let mut chain = json!({ "filters": [{
-        "name": "envoy.filters.network.http_connection_manager", "typed_config": connections(),
-    }]});
+/// The whole configuration: listeners whose routes lead to the cluster `u`.
+pub(in crate::bench) fn config(listeners: &[Value], upstream: SocketAddr, protocol: Protocol) -> Value {
+    json!({ "static_resources": { "listeners": listeners, "clusters": [cluster(upstream, protocol)] } })
+}
+
+/// A listener that proxies everything.
+pub(super) fn plain_listener(dir: &Path, address: SocketAddr, protocol: Protocol) -> Value {
+    let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": "u" } });
+    let mut listener = listener(address, &route, Vec::new());
     if let Some(alpn) = alpn(protocol) {
         let typed = tls(dir, alpn);
-        chain["transport_socket"] = json!({ "name": "envoy.transport_sockets.tls", "typed_config": typed });
+        listener["filter_chains"][0]["transport_socket"] =
+            json!({ "name": "envoy.transport_sockets.tls", "typed_config": typed });
     }
-    let listener = json!({ "name": "l", "address": socket(address), "filter_chains": [chain] });
-    json!({ "static_resources": { "listeners": [listener], "clusters": [cluster(upstream, protocol)] } })
+    listener
+}
+
+/// A listener of one route, with these HTTP filters before the router.
+pub(in crate::bench) fn listener(address: SocketAddr, route: &Value, filters: Vec<Value>) -> Value {
+    let chain = json!({ "filters": [{
+        "name": "envoy.filters.network.http_connection_manager", "typed_config": connections(route, filters),
+    }]});
+    json!({ "name": address.to_string(), "address": socket(address), "filter_chains": [chain] })
 }
 
 fn alpn(protocol: Protocol) -> Option<&'static str> {
@@ -44,18 +56,18 @@ fn socket(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 
-fn connections() -> Value {
-    let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": "u" } });
+fn connections(route: &Value, mut filters: Vec<Value>) -> Value {
     let router = json!({
         "@type": format!("{EXTENSIONS}.filters.http.router.v3.Router"),
         "dynamic_stats": false, "suppress_envoy_headers": true,
     });
+    filters.push(json!({ "name": "envoy.filters.http.router", "typed_config": router }));
     json!({
         "@type": format!("{EXTENSIONS}.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": "l",
         "generate_request_id": false,
         "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route] }] },
-        "http_filters": [{ "name": "envoy.filters.http.router", "typed_config": router }],
+        "http_filters": filters,
     })
 }
 

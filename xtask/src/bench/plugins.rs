@@ -1,0 +1,223 @@
+//! `cargo xtask bench plugins`: CPU that plugins add to a proxied request, beside the like in nginx, HAProxy and Envoy.
+//!
+//! Each gateway runs once, with one worker on CPU 0, and serves every case: without a feature, with each alone, and with all
+//! five. Requests of all cases have the same headers and paths of one length. Every run of a case stands between two runs of
+//! the plain one and is compared with their mean, so what drifts falls on both alike. A figure is the gateway's own CPU time,
+//! of all its threads and processes, divided by the requests answered.
+
+use super::peers::Gateway;
+use super::process::{CpuTime, Running};
+use super::statistics::{median, quartiles};
+use super::wrk::{self, Load};
+use super::{GATEWAY_CPU, OTHER_CPU};
+use crate::Result;
+use crate::args::Args;
+use crate::envoy as envoy_program;
+use crate::packages::{self, HAPROXY, NGINX, WRK};
+use cases::{CASES, Case, Endpoint};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+mod cases;
+mod envoy;
+mod haproxy;
+mod nginx;
+mod stillgate;
+
+const WARM_UP_SECONDS: u64 = 1;
+
+struct Options {
+    rounds: usize,
+    seconds: u64,
+    connections: u32,
+}
+
+/// A gateway that runs.
+struct Subject {
+    name: &'static str,
+    process: Running,
+    /// The plain one first.
+    endpoints: Vec<Endpoint>,
+}
+
+/// What one case gave, a figure a round.
+struct Measured {
+    gateway: &'static str,
+    case: &'static Case,
+    rounds: Vec<Pair>,
+}
+
+/// One run of a case and the runs of the plain one around it.
+struct Pair {
+    without: Sample,
+    with: Sample,
+}
+
+/// CPU µs a request of one run.
+#[derive(Clone, Copy)]
+struct Sample {
+    cpu_us: f64,
+    /// Of it outside the kernel, to the clock tick.
+    user_us: f64,
+}
+
+impl Sample {
+    fn midpoint(self, other: Sample) -> Sample {
+        Sample { cpu_us: f64::midpoint(self.cpu_us, other.cpu_us), user_us: f64::midpoint(self.user_us, other.user_us) }
+    }
+}
+
+impl Measured {
+    fn median(&self, of: fn(&Pair) -> f64) -> f64 {
+        median(self.rounds.iter().map(of))
+    }
+}
+
+pub(super) fn run(mut args: Args) -> Result {
+    let quick = args.flag("--quick");
+    let options = Options {
+        rounds: args.value("--rounds")?.unwrap_or(if quick { 2 } else { 7 }).max(1),
+        seconds: args.value("--seconds")?.unwrap_or(1).max(1),
+        connections: args.value("--connections")?.unwrap_or(64),
+    };
+    let only: Option<String> = args.value("--case")?;
+    let json: Option<String> = args.value("--json")?;
+    let binary = super::binary(&mut args)?;
+    args.finish()?;
+    let chosen: Vec<&'static Case> =
+        CASES.iter().filter(|case| only.as_ref().is_none_or(|only| case.name.contains(only.as_str()))).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        return Err(format!("--case: a part of one of: {}", names.join("; ")).into());
+    }
+    packages::ensure(&[NGINX, HAPROXY, WRK])?;
+    let binary = binary.path()?;
+    let dir = tempfile::tempdir()?;
+    let (_node, node) = nginx::start_node(dir.path())?;
+    let mut subjects = start_all(&binary, dir.path(), node, &chosen)?;
+    let Options { rounds, seconds, connections } = &options;
+    println!("\n{rounds} rounds of {seconds} s a gateway and case, {connections} connections, one worker each\n");
+    for subject in &subjects {
+        for endpoint in &subject.endpoints {
+            endpoint.check().map_err(|error| format!("{}: {error}", subject.name))?;
+            let load = load(endpoint.case, &options);
+            wrk::run(&load, endpoint.address, WARM_UP_SECONDS)
+                .map_err(|error| format!("{}, {}: {error}", subject.name, endpoint.case.name))?;
+        }
+    }
+    let measured = measure(&mut subjects, &options)?;
+    let results = report(&measured);
+    if let Some(path) = json {
+        fs::write(&path, serde_json::to_string_pretty(&results)?)?;
+        println!("written to {path}");
+    }
+    Ok(())
+}
+
+/// Starts every gateway that can take part.
+fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Case]) -> Result<Vec<Subject>> {
+    let envoy = envoy_program::ensure().inspect_err(|error| println!("envoy: absent: {error}")).ok();
+    let peers = [Some(Gateway::Nginx), Some(Gateway::Haproxy), envoy.as_deref().map(Gateway::Envoy)];
+    let ours = stillgate::accepted(binary, dir, chosen, node)?;
+    let mut subjects = Vec::new();
+    for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(binary)]) {
+        let is_ours = matches!(gateway, Gateway::Stillgate(_));
+        let mut endpoints = Endpoint::each(if is_ours { &ours } else { chosen })?;
+        let words = match gateway {
+            Gateway::Nginx => nginx::configure(dir, &endpoints, node)?,
+            Gateway::Haproxy => haproxy::configure(dir, &endpoints, node)?,
+            Gateway::Envoy(program) => envoy::configure(program, dir, &endpoints, node)?,
+            Gateway::Stillgate(binary) => stillgate::configure(binary, dir, &mut endpoints, node)?,
+        };
+        let name = gateway.name();
+        let mut process = Running::spawn(&words, Some(GATEWAY_CPU), &dir.join(format!("{name}.log")))?;
+        for endpoint in &endpoints {
+            process.wait_for(endpoint.address).map_err(|error| format!("{name}: {error}"))?;
+        }
+        subjects.push(Subject { name, process, endpoints });
+    }
+    Ok(subjects)
+}
+
+fn load(case: &Case, options: &Options) -> Load {
+    let headers = cases::request_headers();
+    Load { path: case.path, headers, script: None, connections: options.connections, tls: None }
+}
+
+/// All rounds of all gateways; of each gateway and case what its rounds gave.
+fn measure(subjects: &mut [Subject], options: &Options) -> Result<Vec<Measured>> {
+    let mut measured: Vec<Vec<Measured>> = subjects
+        .iter()
+        .map(|subject| {
+            let cases = subject.endpoints.iter().skip(1);
+            cases.map(|endpoint| Measured { gateway: subject.name, case: endpoint.case, rounds: Vec::new() }).collect()
+        })
+        .collect();
+    for _ in 0..options.rounds {
+        for (subject, own) in subjects.iter_mut().zip(&mut measured) {
+            let Subject { name, process, endpoints } = subject;
+            let mut sample = |endpoint: &Endpoint| {
+                sample(process, endpoint, options).map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))
+            };
+            let [plain, cases @ ..] = endpoints.as_slice() else { continue };
+            let mut before = sample(plain)?;
+            for (endpoint, measured) in cases.iter().zip(own) {
+                let with = sample(endpoint)?;
+                let after = sample(plain)?;
+                measured.rounds.push(Pair { without: before.midpoint(after), with });
+                before = after;
+            }
+        }
+    }
+    Ok(measured.into_iter().flatten().collect())
+}
+
+fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Result<Sample> {
+    let (before, ticks) = (process.thread_times()?, process.cpu_time()?);
+    let answered = wrk::run(&load(endpoint.case, options), endpoint.address, options.seconds)?;
+    process.check_alive()?;
+    let cpu_us = process.thread_times()?.since(&before);
+    let user = CpuTime { user_ticks: process.cpu_time()?.user_ticks - ticks.user_ticks, system_ticks: 0 };
+    let each = |us: f64| us / answered.requests as f64;
+    Ok(Sample { cpu_us: each(cpu_us), user_us: each(user.us()) })
+}
+
+/// Prints a line for each case and gateway; the same as JSON.
+fn report(measured: &[Measured]) -> Value {
+    println!(
+        "{:26} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7}",
+        "case", "gateway", "without", "with", "added", "quartiles", "added user", "ratio"
+    );
+    let mut results = Vec::new();
+    for case in CASES {
+        for of_case in measured.iter().filter(|measured| measured.case.name == case.name) {
+            results.push(line(of_case));
+        }
+    }
+    println!(
+        "\n(CPU µs a request of the gateway on CPU {GATEWAY_CPU}, node and load on CPU {OTHER_CPU}; medians of the rounds)"
+    );
+    json!(results)
+}
+
+fn line(measured: &Measured) -> Value {
+    let Measured { gateway, case, rounds } = measured;
+    let without = measured.median(|pair| pair.without.cpu_us);
+    let with = measured.median(|pair| pair.with.cpu_us);
+    let added: Vec<f64> = rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us).collect();
+    let (low, high) = quartiles(&added);
+    let added_us = median(added.iter().copied());
+    let user_us = measured.median(|pair| pair.with.user_us - pair.without.user_us);
+    let ratio = measured.median(|pair| pair.with.cpu_us / pair.without.cpu_us);
+    println!(
+        "{:26} {gateway:10} {without:8.2} {with:8.2} {added_us:9.2} {:>16} {user_us:11.2} {ratio:7.3}",
+        case.name,
+        format!("{low:.2} to {high:.2}")
+    );
+    json!({
+        "case": case.name, "gateway": gateway, "without_us": without, "with_us": with, "added_us": added_us, "added_user_us": user_us, "ratio": ratio,
+        "rounds_us": rounds.iter().map(|pair| [pair.without.cpu_us, pair.with.cpu_us]).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,94 @@
+//! Stillgate's part of the plugin bench: a route for each case, all on one listener.
+
+use super::super::process::free_port;
+use super::super::{check, peers};
+use super::cases::{
+    CORS, Case, Endpoint, Feature, LIMIT, ORIGIN, PATH_PATTERN, PATH_PREFIX, PATH_REWRITTEN, REQUEST_FIELD,
+    RESPONSE_FIELD, consumers,
+};
+use crate::Result;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// The cases whose configuration the binary takes; those it refuses are printed with its reason.
+pub(super) fn accepted(
+    binary: &Path,
+    dir: &Path,
+    cases: &[&'static Case],
+    upstream: SocketAddr,
+) -> Result<Vec<&'static Case>> {
+    let (file, address) = (dir.join("stillgate.yaml"), free_port()?);
+    let mut accepted = Vec::new();
+    for &case in cases {
+        fs::write(&file, config(address, &[case], upstream))?;
+        match check::refused(binary, &file)? {
+            None => accepted.push(case),
+            Some(reason) => println!("stillgate: left out: {}: its configuration is refused: {reason}", case.name),
+        }
+    }
+    Ok(accepted)
+}
+
+/// Writes the configuration; the command that runs it. All endpoints get the address of the first.
+pub(super) fn configure(
+    binary: &Path,
+    dir: &Path,
+    endpoints: &mut [Endpoint],
+    upstream: SocketAddr,
+) -> Result<Vec<String>> {
+    let address = endpoints.first().ok_or("no endpoint")?.address;
+    for endpoint in endpoints.iter_mut() {
+        endpoint.address = address;
+    }
+    let cases: Vec<&Case> = endpoints.iter().map(|endpoint| endpoint.case).collect();
+    let file = dir.join("stillgate.yaml");
+    fs::write(&file, config(address, &cases, upstream))?;
+    Ok(peers::stillgate_command(binary, &file))
+}
+
+fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String {
+    let mut text = peers::stillgate_head(address, None, (upstream, "http"), "");
+    for (number, case) in cases.iter().enumerate() {
+        let plugins: serde_json::Map<String, Value> = case.features.iter().map(|&feature| plugin(feature)).collect();
+        // A `String` takes every write; JSON is YAML.
+        let _ = write!(text, "  - id: r{number}\n    uri: {}\n    upstream_id: u\n", case.path);
+        if !plugins.is_empty() {
+            let _ = writeln!(text, "    plugins: {}", Value::Object(plugins));
+        }
+    }
+    if cases.iter().any(|case| case.features.contains(&Feature::KeyAuth)) {
+        text.push_str("consumers:\n");
+        for (key, name) in consumers() {
+            // A `String` takes every write.
+            let _ = writeln!(text, "  - {{username: {name}, plugins: {{key-auth: {{key: {key}}}}}}}");
+        }
+    }
+    text
+}
+
+/// A plugin's name and its keys.
+fn plugin(feature: Feature) -> (String, Value) {
+    let set = |(name, value): (&str, &str)| json!({ "set": { name: value } });
+    let (name, keys) = match feature {
+        Feature::KeyAuth => ("key-auth", json!({})),
+        Feature::LimitCount => ("limit-count", json!({ "count": LIMIT, "time_window": 3600, "rejected_code": 429 })),
+        Feature::Cors => {
+            let [(_, methods), (_, headers), (_, age)] = CORS;
+            let age: u32 = age.parse().unwrap_or_default();
+            let keys = json!({
+                "allow_origins": ORIGIN, "allow_methods": methods, "allow_headers": headers, "max_age": age,
+            });
+            ("cors", keys)
+        }
+        Feature::FixedPath => ("proxy-rewrite", json!({ "uri": PATH_REWRITTEN, "headers": set(REQUEST_FIELD) })),
+        Feature::RegexPath => {
+            let rule = json!([PATH_PATTERN, format!("{PATH_PREFIX}$1")]);
+            ("proxy-rewrite", json!({ "regex_uri": rule, "headers": set(REQUEST_FIELD) }))
+        }
+        Feature::ResponseRewrite => ("response-rewrite", json!({ "headers": set(RESPONSE_FIELD) })),
+    };
+    (name.to_owned(), keys)
+}
