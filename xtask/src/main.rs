@@ -38,6 +38,8 @@ cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes 
                                       CPU per request beside nginx, HAProxy and Envoy
 cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME] [--quick] [--json FILE]
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
+cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
+                                      memory of N consumers, and how soon one more is served
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 mod changing_file;
 mod check;
 mod closed_loop;
+mod consumers;
 mod explosion;
 mod exposition;
 mod generator;
@@ -44,6 +45,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     match args.word().as_deref() {
         Some("proxy") => proxy::run(args),
         Some("plugins") => plugins::run(args),
+        Some("consumers") => consumers::run(args),
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
@@ -56,7 +58,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }
