@@ -40,6 +40,8 @@ cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case N
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served
+cargo xtask bench body   [--rounds N] [--json FILE]
+                                      memory and throughput of 1 GiB of responses through a filter of bodies
 cargo xtask bench idle   [--connections N]
                                       memory of idle keep-alive connections
 cargo xtask bench routes [--routes N] [--rounds N] [--seconds S] [--connections N] [--family NAME] [--cache off|on|auto]

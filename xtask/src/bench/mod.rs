@@ -7,6 +7,7 @@ use crate::args::Args;
 use crate::step;
 use std::path::PathBuf;
 
+mod body;
 mod changing_file;
 mod check;
 mod closed_loop;
@@ -46,6 +47,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("proxy") => proxy::run(args),
         Some("plugins") => plugins::run(args),
         Some("consumers") => consumers::run(args),
+        Some("body") => body::run(args),
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
         Some("routes") => routes::run(args),
@@ -55,10 +57,11 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("tunnels") => tunnels::run(args),
         Some("upgrade") => upgrade::run(args),
         // Not for people: what a bench starts of itself.
+        Some(body::node::ROLE) => body::node::run(args),
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }
