@@ -53,6 +53,22 @@ impl Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Static(text.as_bytes()) }
     }
 
+    /// With JSON that stands in the program. A line end is put behind it, as APISIX does.
+    pub fn json(status: u16, json: &str) -> Answer {
+        Answer::owned(status, format!("{json}\n").into_bytes())
+    }
+
+    /// The error page of a status, as nginx writes it.
+    pub fn page(status: u16) -> Answer {
+        let title = format!("{status} {}", page_title(status));
+        let page = format!(
+            "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n\
+             <hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        );
+        let content_type = Some(Cow::Borrowed("text/html; charset=utf-8"));
+        Answer { status, content_type, body: Body::Shared(page.into_bytes().into()) }
+    }
+
     /// With a body that a configuration holds.
     pub fn shared(status: u16, body: Arc<[u8]>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Shared(body) }
@@ -61,6 +77,14 @@ impl Answer {
     /// With a body that was written for this request.
     pub fn owned(status: u16, body: Vec<u8>) -> Answer {
         Answer { status, content_type: Some(Cow::Borrowed(TEXT)), body: Body::Owned(body) }
+    }
+}
+
+/// What nginx calls a status on its pages. It is the reason of RFC 9110 but for one.
+fn page_title(status: u16) -> &'static str {
+    match status {
+        503 => "Service Temporarily Unavailable",
+        status => stillgate_wire::reason(status),
     }
 }
 

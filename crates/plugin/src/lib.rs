@@ -70,4 +70,9 @@ pub trait Plugin: Send + Sync + 'static {
 
     /// The response is out.
     fn log(&self, _response: &mut Response<'_>) {}
+
+    /// A name under which this configuration shares its state with others, and what must be the same in all of them.
+    fn shared(&self) -> Option<(&str, Identity)> {
+        None
+    }
 }

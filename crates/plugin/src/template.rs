@@ -59,13 +59,21 @@ impl Template {
     }
 
     /// Appends the text with the values of a request. `buffer` is for values that have to be put together.
-    pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
+    /// Returns how many of its variables the request has.
+    pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) -> usize {
+        let mut present = 0;
         for part in &self.0 {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
-                Part::Variable(variable) => out.extend_from_slice(vars.value(variable, buffer).unwrap_or_default()),
+                Part::Variable(variable) => {
+                    if let Some(value) = vars.value(variable, buffer) {
+                        out.extend_from_slice(value);
+                        present += 1;
+                    }
+                }
             }
         }
+        present
     }
 
     /// The variables in it.

@@ -3,17 +3,43 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use stillgate_limits::Limits;
 
 /// What plugins have of the worker that runs them. It never leaves the worker's thread.
 #[derive(Default)]
 pub struct Worker {
+    /// Counters of limits, shared by all workers and with the process that takes over. Made before the first Plan is published
+    /// that has a limit, since it takes memory.
+    limits: Arc<OnceLock<Arc<Limits>>>,
     now_ms: Cell<u64>,
+    /// For values of variables.
+    buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     /// By [`crate::Entry::instance`]: caches of regexes and the like. Bounded by the number of plugins in the Plan, since what
     /// is of no entry any more is dropped with [`Worker::keep`].
     own: RefCell<HashMap<u64, Box<dyn Any>>>,
 }
 
 impl Worker {
+    /// With a place for the table of limits that all workers share.
+    pub fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Worker {
+        Worker { limits, ..Worker::default() }
+    }
+
+    /// The table of limits; `None`: it could not be made.
+    pub fn limits(&self) -> Option<&Arc<Limits>> {
+        self.limits.get()
+    }
+
+    /// Calls `then` with two buffers, the first of them empty. Within it this cannot be called again.
+    pub fn with_buffers<R>(&self, then: impl FnOnce(&mut Vec<u8>, &mut Vec<u8>) -> R) -> R {
+        let (mut first, mut second) = self.buffers.take();
+        first.clear();
+        let result = then(&mut first, &mut second);
+        self.buffers.replace((first, second));
+        result
+    }
+
     /// Milliseconds since 1970, as of the present turn of the event loop.
     #[inline]
     pub fn now_ms(&self) -> u64 {

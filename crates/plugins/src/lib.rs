@@ -6,9 +6,12 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod limit_count;
+
 use stillgate_plugin::{Descriptor, Table};
 
 /// All plugins.
 pub const TABLE: Table = Table(PLUGINS);
 
-const PLUGINS: &[Descriptor] = &[];
+const PLUGINS: &[Descriptor] =
+    &[Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>()];

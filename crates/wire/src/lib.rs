@@ -25,6 +25,7 @@ pub mod proxy_protocol;
 mod request;
 mod response;
 mod serialize;
+mod status;
 mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
@@ -44,6 +45,7 @@ pub use name::Name;
 pub use request::{Form, RequestHead};
 pub use response::ResponseHead;
 pub use serialize::{CHUNK_HEAD_BYTES_MAX, chunk_head, write_request, write_response};
+pub use status::reason;
 pub use upgrade::{switches_as_asked, upgrade_protocols, write_upgrade_lines};
 
 /// The minor version of HTTP/1.

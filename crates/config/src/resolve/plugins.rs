@@ -4,13 +4,14 @@ use super::shared::{Identified, dangling, insert};
 use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, PluginConfigKeys};
 use crate::keys::resources::Resource;
 use crate::model::plugins::Shared;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
 use stillgate_plugin::{
-    Chain, Consumer, Consumers, Credential, Entry, Level, MetadataTable, NoSecrets, Origin, Secrets, Table,
+    Chain, Consumer, Consumers, Credential, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table,
 };
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -46,11 +47,13 @@ pub(crate) type List = Arc<[Arc<Entry>]>;
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
     configs: HashMap<String, Identified<List>>,
+    /// What configurations share by a name of theirs: what must be the same in all of them, and where it was first.
+    groups: RefCell<HashMap<(&'static str, Box<str>), (Identity, Origin)>>,
 }
 
 impl SharedPlugins {
     pub(super) fn new(set: PluginSet, configs: Vec<Resource<PluginConfigKeys>>, sink: &mut Sink) -> SharedPlugins {
-        let mut shared = SharedPlugins { set, configs: HashMap::new() };
+        let mut shared = SharedPlugins { set, ..SharedPlugins::default() };
         let list = Path::Root.key("plugin_configs");
         for Resource { index, at, keys } in configs {
             let path = list.index(index);
@@ -72,7 +75,22 @@ impl SharedPlugins {
     ) -> List {
         let Some(plugins) = plugins else { return Arc::default() };
         let origin = Origin { level, id: id.into() };
-        self.set.table.compile(plugins, &origin, &*self.set.secrets, &path.key("plugins"), sink).into()
+        let path = path.key("plugins");
+        let list: List = self.set.table.compile(plugins, &origin, &*self.set.secrets, &path, sink).into();
+        list.iter().for_each(|entry| self.check_group(entry, plugins.at, &path, sink));
+        list
+    }
+
+    /// Configurations that share their state must be the same.
+    fn check_group(&self, entry: &Entry, at: Position, path: &Path<'_>, sink: &mut Sink) {
+        let Some((name, identity)) = entry.plugin.shared() else { return };
+        let mut groups = self.groups.borrow_mut();
+        let first = groups.entry((entry.name, name.into())).or_insert_with(|| (identity, entry.origin.clone()));
+        if first.0 != identity {
+            let fault = Fault::new(format!("the group {name:?} is not the same in {}", first.1));
+            let hint = "write the same keys in both, or give this one another group";
+            sink.error(at, &path.key(entry.name), fault.hint(hint));
+        }
     }
 
     /// The chain of a route: its own plugins over those of its plugin config over those of its service. What equals the service's
