@@ -50,6 +50,12 @@ impl<'a> NormalPath<'a> {
     /// `/`
     pub const ROOT: NormalPath<'static> = NormalPath { bytes: b"/", encoded_slash: false };
 
+    /// A path that was normalised before, from its text and whether it holds `%2F`.
+    #[inline]
+    pub fn again(bytes: &'a [u8], encoded_slash: bool) -> NormalPath<'a> {
+        NormalPath { bytes, encoded_slash }
+    }
+
     /// The text; it begins with a slash and is printable ASCII.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes

@@ -103,6 +103,12 @@ impl FieldSet {
         self.0 |= 1 << index;
     }
 
+    /// The positions of either.
+    #[inline]
+    pub fn with(self, other: FieldSet) -> FieldSet {
+        FieldSet(self.0 | other.0)
+    }
+
     /// Whether a position is in it.
     pub fn contains(self, index: usize) -> bool {
         self.0 & (1 << index) != 0
