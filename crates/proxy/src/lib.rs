@@ -42,12 +42,12 @@ mod tunnel;
 mod worker;
 
 pub use basics::counters::{Counters, Tally};
-pub use exchange::variables::{argument_of, cookie_of};
 pub use fleet::{Commander, Fleet, WORKER_NAME, raise_fd_limit, worker_count};
 pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::MetricsPlan;
 pub use plan::{Changes, Plan, PlanCell, PlanError};
 pub use sockets::{Inherited, ListenPlace, Listening, Sockets, StartError, Transport};
+pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};

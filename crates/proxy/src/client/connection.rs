@@ -3,7 +3,7 @@
 use super::http2;
 use crate::connection::client::Client;
 use crate::connection::http2::{PREFACE, starts};
-use crate::exchange::reply::Refusal;
+use crate::exchange::answer::OwnAnswer;
 use crate::exchange::{self, After, Exchange, Upgraded};
 use crate::telemetry::metrics::Busy;
 use crate::worker::Worker;
@@ -107,10 +107,10 @@ async fn busy(worker: &Rc<Worker>, client: &mut Client, exchange: &mut Exchange)
             Arrived::Closed => return After::Close,
             Arrived::Http2 => return After::Http2,
             Arrived::Timeout => {
-                let refusal = Refusal::closing(408, "the request head did not come in time");
-                return exchange::refuse(worker, client, exchange, &refusal).await;
+                let late = OwnAnswer::closing(408, "the request head did not come in time");
+                return exchange::refuse(worker, client, exchange, late).await;
             }
-            Arrived::Refused(error) => return exchange::refuse(worker, client, exchange, &error.into()).await,
+            Arrived::Refused(error) => return exchange::refuse(worker, client, exchange, error.into()).await,
         }
         let after = exchange::run(worker, client, exchange).await;
         // What follows the request of a stream of HTTP/2 is no other: of an extended CONNECT it is whatever the tunnel would carry.

@@ -1,18 +1,29 @@
 //! Header fields on their way through: what ends here, what tells the node of the client, what tells the client of us.
 
-use super::Exchange;
+use super::body_pipe::BrokenBody;
+use super::sender::Coding;
+use super::{Exchange, Serving};
 use crate::connection::client::Client;
 use crate::plan::Settings;
+use crate::plan::snapshot::WorkerUpstream;
 use crate::worker::Worker;
 use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_wire::{
-    Edits, FieldName, FieldValue, Form, Framing, Name, RequestHead, Version, upgrade_protocols, write_upgrade_lines,
+    Edits, FieldName, FieldValue, Fields, Form, Framing, Method, Name, RequestHead, Version, upgrade_protocols,
+    write_request, write_upgrade_lines,
 };
 
+const HOST: FieldName<'_> = FieldName::constant("Host");
+const TE: FieldName<'_> = FieldName::constant("TE");
+const SERVER: FieldName<'_> = FieldName::constant("Server");
+const DATE: FieldName<'_> = FieldName::constant("Date");
+const X_REAL_IP: FieldName<'_> = FieldName::constant("X-Real-IP");
+const X_FORWARDED_FOR: FieldName<'_> = FieldName::constant("X-Forwarded-For");
 const X_FORWARDED_HOST: FieldName<'_> = FieldName::constant("X-Forwarded-Host");
+const X_FORWARDED_PORT: FieldName<'_> = FieldName::constant("X-Forwarded-Port");
 const X_FORWARDED_PROTO: FieldName<'_> = FieldName::constant("X-Forwarded-Proto");
 const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
 
@@ -64,14 +75,32 @@ fn address_of(text: &[u8]) -> Option<IpAddr> {
     text.parse().ok().or_else(with_port).or_else(in_brackets)
 }
 
-/// Prepares the edits of a request that hold for every node it may be sent to.
-pub(crate) fn edit_request(client: &Client, exchange: &mut Exchange, settings: &Settings, pass_host: &PassHost) {
+/// Makes the edits of a request that hold for every node it may be sent to, behind those of plugins.
+#[inline]
+pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
+    let exchange = &mut *serving.exchange;
+    exchange.method_sent = exchange.request.method;
+    exchange.framing_sent = exchange.request.framing;
+    let of_plugins = if exchange.chains.is_on() { take_plugin_edits(serving) } else { None };
+    edit_fields(serving, pass_host);
+    if let Some(of_plugins) = of_plugins {
+        return_plugin_edits(serving, of_plugins);
+    }
+    let exchange = &mut *serving.exchange;
+    if exchange.framing_sent == Framing::Chunked {
+        exchange.request_edits.fields.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+}
+
+fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
+    let settings = serving.settings();
+    let Serving { client, exchange, .. } = serving;
     let head = exchange.from_client.head();
-    exchange.request_edits.clear();
+    let has_own_host = exchange.request_edits.host().is_some();
     let edits = &mut exchange.request_edits.fields;
-    edits.removed = exchange.request.hop_by_hop;
+    edits.removed = edits.removed.with(exchange.request.hop_by_hop);
     let trusted = is_trusted(client.peer.ip().to_canonical(), &settings.trusted_proxies);
-    let replaces_host = *pass_host != PassHost::Pass || exchange.request.form == Form::Absolute;
+    let replaces_host = has_own_host || *pass_host != PassHost::Pass || exchange.request.form == Form::Absolute;
     let mut has_host = false;
     for (index, field) in exchange.request.fields.iter().enumerate() {
         match field.id {
@@ -102,9 +131,114 @@ pub(crate) fn edit_request(client: &Client, exchange: &mut Exchange, settings: &
     if exchange.passes_upgrade {
         write_upgrade_lines(&mut edits.added, upgrade_protocols(&exchange.request.fields, head));
     }
-    if exchange.request.framing == Framing::Chunked {
-        edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+}
+
+/// Takes out the lines that plugins have added, and chooses method and framing by what they have changed.
+#[cold]
+fn take_plugin_edits(serving: &mut Serving<'_>) -> Option<Edits> {
+    let Exchange { request, request_edits, request_body, method_sent, framing_sent, .. } = &mut *serving.exchange;
+    if let Some(method) = request_edits.method() {
+        *method_sent = Method::from_bytes(method);
     }
+    if !request_body.is_empty() {
+        let length = request_body.changes.length();
+        if length.is_none() && request.framing == Framing::None {
+            // There is nothing to change.
+            request_body.clear();
+        } else {
+            *framing_sent = length.map_or(Framing::Chunked, Framing::Length);
+            request_body.start(true, &serving.worker.plugins.held);
+            for (index, field) in request.fields.iter().enumerate() {
+                if field.id == Name::ContentLength {
+                    request_edits.fields.removed.insert(index);
+                }
+            }
+        }
+    }
+    // By name, `Host` is set as by its own function: there is one line.
+    let none = Fields::default();
+    let mut added = Edits { added: std::mem::take(&mut request_edits.fields.added), ..Edits::default() };
+    let host = added.values(&none, &[], HOST).last().map(<[u8]>::to_vec);
+    if let Some(host) = host {
+        added.remove(&none, &[], HOST);
+        request_edits.set_host(FieldValue::of_head(&host));
+    }
+    Some(added)
+}
+
+/// Puts the lines that plugins have added behind ours. What is told of the client is theirs to set, but for its address: to
+/// `X-Forwarded-For` the peer is appended in any case.
+#[cold]
+fn return_plugin_edits(serving: &mut Serving<'_>, mut of_plugins: Edits) {
+    let Exchange { request_edits, request_body, framing_sent, sets_host, .. } = &mut *serving.exchange;
+    let none = Fields::default();
+    let host = request_edits.host().map(<[u8]>::to_vec);
+    let ours = &mut request_edits.fields;
+    if let Some(host) = host {
+        // The same for every node.
+        ours.add(HOST, FieldValue::of_head(&host));
+        *sets_host = false;
+    }
+    for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
+        if of_plugins.values(&none, &[], name).next().is_some() {
+            ours.remove(&none, &[], name);
+        }
+    }
+    of_plugins.remove(&none, &[], X_REAL_IP);
+    let said = of_plugins.values(&none, &[], X_FORWARDED_FOR).last().map(<[u8]>::to_vec);
+    if let Some(mut chain) = said {
+        of_plugins.remove(&none, &[], X_FORWARDED_FOR);
+        let peer = ours.values(&none, &[], X_FORWARDED_FOR).last().unwrap_or_default();
+        let peer = peer.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+        chain.extend_from_slice(b", ");
+        chain.extend_from_slice(peer);
+        ours.set(&none, &[], X_FORWARDED_FOR, FieldValue::of_head(&chain));
+    }
+    ours.added.append(&mut of_plugins.added);
+    if let Framing::Length(length) = *framing_sent
+        && !request_body.is_empty()
+    {
+        ours.added.extend_from_slice(b"Content-Length: ");
+        write_line_end(&mut ours.added, length);
+    }
+}
+
+/// Serialises the request for this node, with what is here of its body.
+pub(super) fn stage_request(
+    serving: &mut Serving<'_>,
+    upstream: &WorkerUpstream,
+    index: usize,
+) -> Result<(), BrokenBody> {
+    let Serving { worker, exchange, .. } = serving;
+    let buffers = &worker.buffers;
+    exchange.to_node.reset(buffers);
+    exchange.from_node.release(buffers);
+    exchange.from_node.begin();
+    exchange.response.reset();
+    exchange.bad_response = None;
+    exchange.request_pipe().rewind();
+    if exchange.framing_sent == Framing::Chunked {
+        exchange.to_node.coding = Coding::Chunked;
+    }
+    let definition = &upstream.planned.definition;
+    let added = exchange.request_edits.fields.added.len();
+    if exchange.sets_host {
+        let state = upstream.state.borrow();
+        // Taken out while the exchange lends its head.
+        let mut edits = std::mem::take(&mut exchange.request_edits);
+        let host = host_for(exchange, &definition.pass_host, &state.endpoint(index).host);
+        edits.fields.add(HOST, FieldValue::of_head(host));
+        exchange.request_edits = edits;
+    }
+    // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
+    let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
+    if definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
+        exchange.request_edits.fields.add(TE, FieldValue::constant("trailers"));
+    }
+    let out = exchange.to_node.head(buffers);
+    write_request(out, exchange.from_client.head(), &exchange.request, &exchange.request_edits);
+    exchange.request_edits.fields.added.truncate(added);
+    exchange.request_pipe().stage(buffers)
 }
 
 /// What a trusted proxy said is kept, its own address appended, and what it left out is filled in; `X-Real-IP` is whom it spoke
@@ -144,6 +278,9 @@ fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
 
 /// The `Host` a node gets where it is not the client's own line.
 pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node_host: &'a str) -> &'a [u8] {
+    if let Some(host) = exchange.request_edits.host() {
+        return host;
+    }
     let authority = exchange.request.authority.of(exchange.from_client.head());
     match pass_host {
         PassHost::Rewrite(host) => host.as_bytes(),
@@ -153,18 +290,23 @@ pub(crate) fn host_for<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, node
     }
 }
 
-/// Prepares the edits of a response; `keep_alive` and `chunked` are what the client's connection will do.
-pub(crate) fn edit_response(
-    worker: &Worker,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    keep_alive: bool,
-    chunked: bool,
-) {
+/// Makes the edits of an interim response.
+pub(crate) fn edit_interim(exchange: &mut Exchange, settings: &Settings) {
+    edit_response(exchange, settings);
+    for (index, field) in exchange.response.fields.iter().enumerate() {
+        if field.id == Name::ContentLength {
+            exchange.response_edits.fields.removed.insert(index);
+        }
+    }
+}
+
+/// Begins the edits of a response.
+#[inline]
+pub(crate) fn edit_response(exchange: &mut Exchange, settings: &Settings) {
     exchange.response_edits.clear();
     let edits = &mut exchange.response_edits.fields;
     edits.removed = exchange.response.hop_by_hop;
-    let forbids_length = exchange.response.status == 204 || exchange.response.status < 200;
+    let forbids_length = exchange.response.status == 204;
     for (index, field) in exchange.response.fields.iter().enumerate() {
         match field.id {
             Name::Server if settings.server_header => edits.removed.insert(index),
@@ -172,41 +314,65 @@ pub(crate) fn edit_response(
             _ => {}
         }
     }
-    if exchange.response.status < 200 {
-        return;
+}
+
+/// Ends the edits of a response, behind those of plugins; `keep_alive` and `chunked` are what the client's connection will do.
+#[inline]
+pub(super) fn end_response_edits(
+    worker: &Worker,
+    exchange: &mut Exchange,
+    settings: &Settings,
+    keep_alive: bool,
+    chunked: bool,
+) {
+    let edits = &mut exchange.response_edits.fields;
+    let mut lines =
+        CommonLines::new(settings.server_header, !exchange.response.has_date, exchange.request.version, keep_alive);
+    if exchange.chains.is_on() {
+        lines = lines.without(edits);
     }
     if chunked {
         edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    push_common_lines(
-        worker,
-        settings,
-        &mut edits.added,
-        !exchange.response.has_date,
-        exchange.request.version,
-        keep_alive,
-    );
+    lines.push(worker, &mut edits.added);
 }
 
 /// `Server`, `Date` and `Connection` as the situation wants them.
-pub(crate) fn push_common_lines(
-    worker: &Worker,
-    settings: &Settings,
-    out: &mut Vec<u8>,
+pub(super) struct CommonLines {
+    server: bool,
     date: bool,
     client_version: Version,
     keep_alive: bool,
-) {
-    if settings.server_header {
-        out.extend_from_slice(SERVER_LINE.as_bytes());
+}
+
+impl CommonLines {
+    #[inline]
+    pub(super) fn new(server: bool, date: bool, client_version: Version, keep_alive: bool) -> CommonLines {
+        CommonLines { server, date, client_version, keep_alive }
     }
-    if date {
-        worker.clock.push_date_line(out);
+
+    /// Without those that plugins have set.
+    pub(super) fn without(self, edits: &Edits) -> CommonLines {
+        let is_set = |name| edits.values(&Fields::default(), &[], name).next().is_some();
+        if edits.added.is_empty() {
+            return self;
+        }
+        CommonLines { server: self.server && !is_set(SERVER), date: self.date && !is_set(DATE), ..self }
     }
-    match (client_version, keep_alive) {
-        (Version::Http11, true) => {}
-        (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-        (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
+
+    #[inline]
+    pub(super) fn push(&self, worker: &Worker, out: &mut Vec<u8>) {
+        if self.server {
+            out.extend_from_slice(SERVER_LINE.as_bytes());
+        }
+        if self.date {
+            worker.clock.push_date_line(out);
+        }
+        match (self.client_version, self.keep_alive) {
+            (Version::Http11, true) => {}
+            (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
+        }
     }
 }
 

@@ -1,10 +1,30 @@
-//! One request and its response: its route, its nodes, the bytes of both, and our own answers.
+//! One request and its response, as a list of phases.
 //!
-//! `request` is the whole of it and `attempt` one try at a node, whose bytes are moved by `relay` between the two halves of
-//! each connection, `receiver` and `sender`.
+//! ```text
+//!  receive      facts made once: host, path, who asks
+//!  match        the route                                    matching
+//!  rewrite      plugins, first those of global rules         chain
+//!  consumer     who asks brings plugins
+//!  access       whether the request may go on
+//!  target       upstream, bounds                             target
+//!  admit        a place at the upstream                      queue
+//!  before_proxy the last plugins, then the head of the node  forwarding
+//!  tries        one node after the other                     tries ▶ attempt ▶ relay
+//!  response     header_filter, framing, body                 response, body_pipe
+//!  log          plugins, metrics, access log
+//! ```
+//!
+//! Each phase may end the request with an answer of our own, which all go one way (`answer`). Bytes are moved by `relay` between
+//! the two halves of each connection, `receiver` and `sender`.
 
-pub(crate) mod attempt;
+pub(crate) mod answer;
+mod attempt;
+pub(crate) mod body_pipe;
+pub(crate) mod chain;
+mod connecting;
+pub(crate) mod facts;
 pub(crate) mod forwarding;
+mod matching;
 mod pool;
 mod queue;
 pub(crate) mod receiver;
@@ -12,9 +32,17 @@ mod record;
 pub(crate) mod relay;
 pub(crate) mod reply;
 mod request;
+mod response;
 pub(crate) mod sender;
+mod serving;
+mod state;
+mod target;
+#[cfg(test)]
+mod tests;
+mod tries;
 mod upgraded;
-pub(crate) mod variables;
 
-pub(crate) use request::{After, Exchange, refuse, run};
+pub(crate) use request::{refuse, run};
+pub(crate) use serving::Serving;
+pub(crate) use state::{After, Exchange};
 pub(crate) use upgraded::{Upgraded, UpgradedRequest};

@@ -2,13 +2,13 @@
 //!
 //! In which order they go is the business of `upstream`; here is what ends the waiting.
 
+use super::answer::OwnAnswer;
 use super::attempt::STATUS_CLIENT_GONE;
 use super::relay::is_still_there;
-use super::reply::{self, Refusal};
-use super::{After, Exchange};
+use super::target::Target;
+use super::{After, Exchange, Serving};
 use crate::basics::clock::TICK_MS;
 use crate::connection::client::Client;
-use crate::plan::Settings;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::telemetry::metrics::UpstreamEvent;
 use crate::worker::Worker;
@@ -29,46 +29,33 @@ enum Denied {
     BadBody(ChunkError),
 }
 
-/// Lets the request begin, or answers it. From then on until its try begins nothing may be waited for: the place is free for others.
+/// Lets the request begin; `Some`: its client is gone. From then on until its try begins nothing may be waited for: the place is
+/// free for others.
 #[inline]
-pub(crate) async fn admit(
-    worker: &Worker,
-    client: &mut Client,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    upstream: &WorkerUpstream,
-    deadline_ms: u64,
-) -> Result<(), After> {
-    if upstream.state.borrow().has_place() {
-        return Ok(());
+pub(super) async fn admit(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+    if target.upstream.state.borrow().has_place() {
+        return Ok(None);
     }
     // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
-    Box::pin(wait_or_answer(worker, client, exchange, settings, upstream, deadline_ms)).await
+    Box::pin(wait_or_answer(serving, target)).await
 }
 
-async fn wait_or_answer(
-    worker: &Worker,
-    client: &mut Client,
-    exchange: &mut Exchange,
-    settings: &Settings,
-    upstream: &WorkerUpstream,
-    deadline_ms: u64,
-) -> Result<(), After> {
-    let Err(denied) = wait(worker, client, exchange, upstream, deadline_ms).await else { return Ok(()) };
-    let refusal = match denied {
-        Denied::Full => Refusal::overload("the upstream has as many requests as it may have"),
-        Denied::TimeUp => Refusal::overload("the upstream had no place for the request in time"),
-        Denied::Deadline => Refusal::deadline(),
+async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<Option<After>, OwnAnswer> {
+    let Err(denied) = wait(serving, target).await else { return Ok(None) };
+    let own = match denied {
+        Denied::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
+        Denied::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),
+        Denied::Deadline => OwnAnswer::deadline(),
         Denied::BadBody(malformed) => malformed.into(),
         Denied::ClientGone => {
-            exchange.outcome.status = STATUS_CLIENT_GONE;
-            return Err(After::Close);
+            serving.exchange.outcome.status = STATUS_CLIENT_GONE;
+            return Ok(Some(After::Close));
         }
     };
-    if refusal.is_overload {
-        worker.note_upstream(UpstreamEvent::Shed, upstream);
+    if own.is_overload() {
+        serving.worker.note_upstream(UpstreamEvent::Shed, target.upstream);
     }
-    Err(reply::send(worker, client, exchange, settings, &refusal).await)
+    Err(own)
 }
 
 /// A place in the queue, left whatever becomes of the request's task.
@@ -98,13 +85,9 @@ impl Drop for Waiting<'_> {
     }
 }
 
-async fn wait(
-    worker: &Worker,
-    client: &mut Client,
-    exchange: &mut Exchange,
-    upstream: &WorkerUpstream,
-    deadline_ms: u64,
-) -> Result<(), Denied> {
+async fn wait(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<(), Denied> {
+    let Serving { worker, client, exchange, .. } = serving;
+    let (upstream, deadline_ms) = (target.upstream, target.bounds.deadline_ms);
     let mut waiting = None;
     poll_fn(|cx| {
         let place = match &waiting {

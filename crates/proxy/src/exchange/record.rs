@@ -1,15 +1,15 @@
 //! What is told of a request at its end: its line of the access log, and what it adds to the metrics.
 
 use super::Exchange;
-use super::variables::with_vars;
 use crate::connection::client::Client;
+use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
 use crate::telemetry::access_log::Record;
 use crate::telemetry::metrics::Finished;
 use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use stillgate_route::{Lookup, Matcher, canonical_host};
+use stillgate_route::Lookup;
 use stillgate_wire::Method;
 
 /// An exchange that has ended, and whose it was.
@@ -41,12 +41,11 @@ impl Finished for Ended<'_> {
     }
 
     fn host(&mut self) -> &[u8] {
-        let Exchange { request, from_client, host_scratch, .. } = &mut *self.exchange;
-        canonical_host(request.authority.of(from_client.head()), host_scratch)
+        self.exchange.known.host(self.exchange.from_client.head())
     }
 
-    fn with_vars<R>(&mut self, matcher: &Matcher, then: impl FnOnce(&dyn Lookup) -> R) -> R {
-        with_vars(self.client, self.exchange, matcher, |vars, _| then(vars))
+    fn with_vars<R>(&mut self, plan: &Plan, then: impl FnOnce(&dyn Lookup) -> R) -> R {
+        then(&self.exchange.facts(self.client, plan))
     }
 }
 
@@ -63,7 +62,7 @@ impl Worker {
         }
     }
 
-    fn log(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+    fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -79,29 +78,25 @@ impl Worker {
             (Some(kept), _) => Some(&kept.route),
             (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
         };
-        // Taken out while the exchange lends its variables.
-        let (tries, fields) = (std::mem::take(&mut exchange.tries), std::mem::take(&mut exchange.fields));
-        with_vars(client, exchange, snapshot.plan.matcher(), |vars, _| {
-            sink.record(&Record {
-                end_unix_ms: now.as_millis() as u64,
-                status,
-                bytes_sent,
-                body_bytes_sent,
-                bytes_received,
-                request_time_us,
-                upstream_time_us,
-                tries: &tries,
-                fields: Some(&fields),
-                route_id: route.map(|route| route.spec.id.as_str()),
-                service_id: route.and_then(|route| route.service_id.as_deref()),
-                method: vars.request.method_bytes(vars.head),
-                target: vars.request.target.of(vars.head),
-                version: vars.protocol,
-                client: client.address,
-                vars,
-            });
+        let facts = exchange.facts(client, &snapshot.plan);
+        sink.record(&Record {
+            end_unix_ms: now.as_millis() as u64,
+            status,
+            bytes_sent,
+            body_bytes_sent,
+            bytes_received,
+            request_time_us,
+            upstream_time_us,
+            tries: &exchange.tries,
+            fields: Some(&exchange.fields),
+            route_id: route.map(|route| route.spec.id.as_str()),
+            service_id: route.and_then(|route| route.service_id.as_deref()),
+            method: facts.request.method_bytes(facts.head),
+            target: facts.request.target.of(facts.head),
+            version: facts.protocol,
+            client: client.address,
+            vars: &facts,
         });
-        (exchange.tries, exchange.fields) = (tries, fields);
     }
 }
 

@@ -4,16 +4,17 @@
 //! Each direction has one buffer; it is read into again only when what was read before is written, and that is the
 //! backpressure. Nothing here decides: whatever needs a decision ends the poll with an [`Event`].
 
-use super::Exchange;
+use super::body_pipe::BrokenBody;
+use super::target::Bounds;
+use super::{Exchange, Serving};
 use crate::basics::uptake::{self, Uptake};
 use crate::connection::client::Client;
 use crate::connection::http2;
 use crate::connection::stream::Stream;
-use crate::plan::{Settings, TimeoutsMs};
 use crate::worker::Worker;
 use std::task::{Context, Poll};
 use stillgate_upstream::Failure;
-use stillgate_wire::{ChunkError, HeadLimits, Progress, Version};
+use stillgate_wire::{ChunkError, Progress, Version};
 
 /// How long a client that closed its sending side is taken for merely half-closed before it is asked, and again before
 /// the answer is looked at.
@@ -40,6 +41,12 @@ pub(crate) enum Event {
     BadBody(ChunkError),
     /// What of it should be base64 is not.
     BadBase64,
+    /// A filter does not let the request's body go on.
+    BrokenRequest(BrokenBody),
+    /// The same of the response's.
+    BrokenResponse(BrokenBody),
+    /// A plugin panicked at the response's head.
+    PluginFailed,
     /// The time that the client gave the call has passed.
     Deadline,
 }
@@ -68,9 +75,7 @@ enum Phase {
 
 /// One try of one exchange, from the staged request to the end of the response.
 pub(crate) struct Relay<'a> {
-    pub(crate) worker: &'a Worker,
-    pub(crate) client: &'a mut Client,
-    pub(crate) exchange: &'a mut Exchange,
+    pub(crate) serving: Serving<'a>,
     pub(crate) node: &'a mut Stream,
     bounds: Bounds,
     phase: Phase,
@@ -95,57 +100,22 @@ pub(crate) struct Relay<'a> {
     pub(crate) keep_alive: bool,
 }
 
-/// The time and size bounds of an exchange.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) node: TimeoutsMs,
-    pub(crate) client_body_ms: u64,
-    pub(crate) client_send_ms: u64,
-    pub(crate) client_send_bytes_min: u64,
-    pub(crate) response_head: HeadLimits,
-    /// When the client wants its whole response at the latest; far away where it does not say so.
-    pub(crate) deadline_ms: u64,
-}
-
-/// A time that does not come.
-const FAR_MS: u64 = u64::MAX / 2;
-
-impl Bounds {
-    pub(crate) fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
-        Bounds {
-            node,
-            client_body_ms: settings.body_ms,
-            client_send_ms: settings.send_ms,
-            client_send_bytes_min: uptake::client_bytes_min(settings.send_ms),
-            response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
-            deadline_ms: FAR_MS,
-        }
-    }
-}
-
 impl<'a> Relay<'a> {
-    pub(crate) fn new(
-        worker: &'a Worker,
-        client: &'a mut Client,
-        exchange: &'a mut Exchange,
-        node: &'a mut Stream,
-        bounds: Bounds,
-    ) -> Relay<'a> {
-        let now = worker.clock.now_ms();
+    pub(super) fn new(serving: Serving<'a>, node: &'a mut Stream, bounds: Bounds, try_began_ms: u64) -> Relay<'a> {
+        let now = serving.worker.clock.now_ms();
         // The end may have been seen while an earlier request, or an earlier try, was under way.
-        let half_closed_ms = if client.eof { now } else { 0 };
+        let half_closed_ms = if serving.client.eof { now } else { 0 };
+        let exchange = &*serving.exchange;
         let awaits_continue = exchange.request.expects_continue && exchange.from_client.content().is_empty();
         Relay {
-            worker,
-            client,
-            exchange,
+            serving,
             node,
             bounds,
             phase: Phase::Head,
             request_sent: false,
             node_deaf: false,
             awaits_continue,
-            try_began_ms: now,
+            try_began_ms,
             request_moved_ms: now,
             response_moved_ms: now,
             node_takes: None,
@@ -155,15 +125,15 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Whether the final response head has been staged.
-    pub(crate) fn in_body(&self) -> bool {
-        self.phase != Phase::Head
+    /// Whether something of the final response may have reached the client.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.phase != Phase::Head && !self.serving.exchange.holds_response()
     }
 
     /// A 100 was passed on: if the client waited for it, its body is what is awaited now.
     pub(crate) fn continue_passed(&mut self) {
         self.awaits_continue = false;
-        self.request_moved_ms = self.worker.clock.now_ms();
+        self.request_moved_ms = self.serving.worker.clock.now_ms();
     }
 
     /// The final response head is staged: what follows is its body.
@@ -197,7 +167,7 @@ impl<'a> Relay<'a> {
                 }
             }
         }
-        if !self.client.eof && self.exchange.from_client.is_done() {
+        if !self.serving.client.eof && self.serving.exchange.from_client.is_done() {
             self.watch_client(cx)?;
         }
         self.wait(cx)
@@ -206,17 +176,15 @@ impl<'a> Relay<'a> {
     /// Client to node, until one of them has to be waited for.
     fn pump_request(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
-            if !self.exchange.to_node.is_idle() {
-                let before = self.exchange.to_node.total;
-                let buffers = &self.worker.buffers;
-                let flushed =
-                    self.exchange.to_node.poll_flush(cx, self.node, self.exchange.from_client.content(), buffers);
-                self.exchange.from_client.written_but(self.exchange.to_node.content_left());
-                let now_ms = self.worker.clock.now_ms();
-                if self.exchange.to_node.total != before {
+            if !self.serving.exchange.to_node.is_idle() {
+                let before = self.serving.exchange.to_node.total;
+                let Serving { worker, exchange, .. } = &mut self.serving;
+                let flushed = exchange.request_pipe().poll_flush(cx, self.node, &worker.buffers);
+                let now_ms = self.serving.worker.clock.now_ms();
+                if self.serving.exchange.to_node.total != before {
                     self.request_moved_ms = now_ms;
                 }
-                let total = self.exchange.to_node.total;
+                let total = self.serving.exchange.to_node.total;
                 self.node_takes =
                     taking(self.node_takes, flushed.is_pending(), now_ms, [before, total], uptake::BYTES_MIN);
                 match flushed {
@@ -229,7 +197,11 @@ impl<'a> Relay<'a> {
                     }
                 }
             }
-            if self.exchange.from_client.is_done() {
+            if self.serving.exchange.request_pipe().has_more() {
+                self.stage_request_body()?;
+                continue;
+            }
+            if self.serving.exchange.from_client.is_done() {
                 self.request_sent = true;
                 return Ok(());
             }
@@ -240,9 +212,9 @@ impl<'a> Relay<'a> {
     }
 
     fn read_request_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
-        let buffers = &self.worker.buffers;
-        let exchange = &mut *self.exchange;
-        match exchange.from_client.poll_read_body(true, cx, &mut self.client.stream, buffers) {
+        let buffers = &self.serving.worker.buffers;
+        let exchange = &mut *self.serving.exchange;
+        match exchange.from_client.poll_read_body(true, cx, &mut self.serving.client.stream, buffers) {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Ok(0))) | Poll::Ready(Err(_)) => Err(Event::ClientGone),
             Poll::Ready(Ok(Err(_))) if self.phase == Phase::Body => {
@@ -251,14 +223,25 @@ impl<'a> Relay<'a> {
             }
             Poll::Ready(Ok(Err(malformed))) => Err(Event::BadBody(malformed)),
             Poll::Ready(Ok(Ok(_))) => {
-                self.request_moved_ms = self.worker.clock.now_ms();
+                self.request_moved_ms = self.serving.worker.clock.now_ms();
                 self.try_began_ms = self.request_moved_ms;
                 self.awaits_continue = false;
-                let end = exchange.from_client.is_done().then(|| exchange.from_client.trailers());
-                exchange.to_node.stage(exchange.from_client.content(), end, buffers);
-                exchange.from_client.written_but(exchange.to_node.content_left());
+                self.stage_request_body()?;
                 Ok(Poll::Ready(()))
             }
+        }
+    }
+
+    #[inline]
+    fn stage_request_body(&mut self) -> Result<(), Event> {
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        match exchange.request_pipe().stage(&worker.buffers) {
+            Ok(()) => Ok(()),
+            Err(_) if self.phase == Phase::Body => {
+                self.node_deaf = true;
+                Ok(())
+            }
+            Err(broken) => Err(Event::BrokenRequest(broken)),
         }
     }
 
@@ -268,25 +251,25 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         loop {
-            let exchange = &mut *self.exchange;
+            let exchange = &mut *self.serving.exchange;
             if exchange.from_node.has_leftover() {
                 match exchange.response.advance(
                     exchange.from_node.unparsed(),
-                    exchange.request.method,
+                    exchange.method_sent,
                     &self.bounds.response_head,
                 ) {
                     Ok(Progress::Complete(_)) => return Err(Event::Head),
                     Ok(Progress::Partial) => {}
                     Err(error) => {
-                        exchange.refusal = Some(error);
+                        exchange.bad_response = Some(error);
                         return Err(Event::NodeFailed(Failure::BadResponse));
                     }
                 }
             }
-            match exchange.from_node.poll_read_head(cx, self.node, &self.worker.buffers) {
+            match exchange.from_node.poll_read_head(cx, self.node, &self.serving.worker.buffers) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) | Poll::Ready(Err(_)) => return Err(Event::NodeFailed(Failure::Reset)),
-                Poll::Ready(Ok(_)) => self.response_moved_ms = self.worker.clock.now_ms(),
+                Poll::Ready(Ok(_)) => self.response_moved_ms = self.serving.worker.clock.now_ms(),
             }
         }
     }
@@ -294,45 +277,69 @@ impl<'a> Relay<'a> {
     /// Node to client, until one of them has to be waited for.
     fn pump_body(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
-            if self.flush_to_client(cx)?.is_pending() {
+            if !self.serving.exchange.holds_response() && self.flush_to_client(cx)?.is_pending() {
                 return Ok(());
             }
-            if self.exchange.from_node.is_done() {
+            let pipe = self.serving.exchange.response_pipe();
+            if pipe.has_more() {
+                self.stage_response_body()?;
+                continue;
+            }
+            if pipe.is_over() {
                 return Err(Event::Finished);
             }
-            let buffers = &self.worker.buffers;
-            let exchange = &mut *self.exchange;
-            match exchange.from_node.poll_read_body(false, cx, self.node, buffers) {
+            let Serving { worker, exchange, .. } = &mut self.serving;
+            match exchange.from_node.poll_read_body(false, cx, self.node, &worker.buffers) {
                 Poll::Pending => return Ok(()),
                 // The end of a body that ends with the connection; of any other it is a truncation.
                 Poll::Ready(Ok(Ok(0))) if exchange.response.framing == stillgate_wire::Framing::UntilClose => {
                     exchange.from_node.finish()
                 }
-                Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(Event::Cut),
-                Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = self.worker.clock.now_ms(),
+                Poll::Ready(Ok(Ok(0) | Err(_)) | Err(_)) => return Err(self.cut()),
+                Poll::Ready(Ok(Ok(_))) => self.response_moved_ms = worker.clock.now_ms(),
             }
             if exchange.from_node.is_done() {
                 exchange.outcome.node_ended();
             }
-            let end = exchange.from_node.is_done().then(|| exchange.from_node.trailers());
-            exchange.to_client.stage(exchange.from_node.content(), end, buffers);
-            exchange.from_node.written_but(exchange.to_client.content_left());
+            self.stage_response_body()?;
         }
     }
 
+    #[inline]
+    fn stage_response_body(&mut self) -> Result<(), Event> {
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        exchange.response_pipe().stage(&worker.buffers).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
+    }
+
+    /// The node has broken its response off; where something else takes its place, that is no loss.
+    #[cold]
+    fn cut(&mut self) -> Event {
+        match self.serving.exchange.response_body.is_end_staged() {
+            true => Event::Finished,
+            false => self.stop(Event::Cut),
+        }
+    }
+
+    /// The response does not go on. Its head may still wait for its body: then it is as if it had not come.
+    #[cold]
+    fn stop(&mut self, event: Event) -> Event {
+        let Serving { worker, client, exchange, .. } = &mut self.serving;
+        if exchange.holds_response() {
+            exchange.to_client.release(&worker.buffers);
+            client.ends_with_connection = false;
+        }
+        event
+    }
+
     fn flush_to_client(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
-        let exchange = &mut *self.exchange;
+        let exchange = &mut *self.serving.exchange;
         if exchange.to_client.is_idle() {
             return Ok(Poll::Ready(()));
         }
         let before = exchange.to_client.total;
-        // An interim head has no content; what `from_node` holds then is not to be written.
-        let content = if exchange.to_client.content_left() == 0 { &[][..] } else { exchange.from_node.content() };
-        let flushed = exchange.to_client.poll_flush(cx, &mut self.client.stream, content, &self.worker.buffers);
-        if self.phase == Phase::Body {
-            exchange.from_node.written_but(exchange.to_client.content_left());
-        }
-        let now_ms = self.worker.clock.now_ms();
+        let (stream, buffers) = (&mut self.serving.client.stream, &self.serving.worker.buffers);
+        let flushed = exchange.response_pipe().poll_flush(cx, stream, buffers);
+        let now_ms = self.serving.worker.clock.now_ms();
         if exchange.to_client.total != before {
             self.response_moved_ms = now_ms;
         }
@@ -347,15 +354,18 @@ impl<'a> Relay<'a> {
 
     /// Reads ahead on the client's connection while its response is awaited: a request in the pipeline, or the end.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
-        let Some(read) = self.exchange.from_client.poll_read_ahead(cx, &mut self.client.stream, &self.worker.buffers)
-        else {
+        let Some(read) = self.serving.exchange.from_client.poll_read_ahead(
+            cx,
+            &mut self.serving.client.stream,
+            &self.serving.worker.buffers,
+        ) else {
             return Ok(());
         };
         match read {
             Poll::Pending => Ok(()),
             Poll::Ready(Ok(0)) => {
-                self.client.eof = true;
-                self.half_closed_ms = self.worker.clock.now_ms();
+                self.serving.client.eof = true;
+                self.half_closed_ms = self.serving.worker.clock.now_ms();
                 Ok(())
             }
             Poll::Ready(Ok(_)) => self.watch_client(cx),
@@ -367,20 +377,20 @@ impl<'a> Relay<'a> {
     fn wait(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
         loop {
             let (deadline_ms, wait) = self.deadline();
-            if deadline_ms > self.worker.clock.now_ms() {
-                self.client.timer.set(&self.worker.clock, deadline_ms, cx);
+            if deadline_ms > self.serving.worker.clock.now_ms() {
+                self.serving.client.timer.set(&self.serving.worker.clock, deadline_ms, cx);
                 return Ok(());
             }
             match wait {
                 Wait::NodeSend if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::SendTimeout)),
                 Wait::Try => return Err(Event::NodeFailed(Failure::TryTimeout)),
                 Wait::NodeRead if self.phase == Phase::Head => return Err(Event::NodeFailed(Failure::ReadTimeout)),
-                Wait::NodeRead => return Err(Event::Cut),
+                Wait::NodeRead => return Err(self.cut()),
                 Wait::ClientBody if self.phase == Phase::Head => return Err(Event::BodyTimeout),
                 // The response is on its way: who stopped reading or sending the request has no need of its rest.
                 Wait::NodeSend | Wait::ClientBody => self.node_deaf = true,
                 Wait::ClientSend => return Err(Event::ClientGone),
-                Wait::Deadline => return Err(Event::Deadline),
+                Wait::Deadline => return Err(self.stop(Event::Deadline)),
                 Wait::HalfClosed => self.probe_half_closed(cx)?,
             }
         }
@@ -394,20 +404,20 @@ impl<'a> Relay<'a> {
             }
         };
         let sending = !self.request_sent && !self.node_deaf;
-        if sending && !self.exchange.to_node.is_idle() {
+        if sending && !self.serving.exchange.to_node.is_idle() {
             let since_ms = self.node_takes.map_or(self.request_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.node.send, Wait::NodeSend);
         } else if sending && !self.awaits_continue {
             consider(self.request_moved_ms + self.bounds.client_body_ms, Wait::ClientBody);
         }
-        if !self.exchange.to_client.is_idle() {
+        if !self.serving.exchange.to_client.is_idle() && !self.serving.exchange.holds_response() {
             let since_ms = self.client_takes.map_or(self.response_moved_ms, |uptake| uptake.since_ms());
             consider(since_ms + self.bounds.client_send_ms, Wait::ClientSend);
         } else if !sending || self.awaits_continue || self.phase == Phase::Body {
             let moved_ms = self.request_moved_ms.max(self.response_moved_ms);
             consider(moved_ms + self.bounds.node.read, Wait::NodeRead);
         }
-        let awaits_client = sending && self.exchange.to_node.is_idle() && !self.awaits_continue;
+        let awaits_client = sending && self.serving.exchange.to_node.is_idle() && !self.awaits_continue;
         if self.phase == Phase::Head && !awaits_client {
             consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
         }
@@ -418,12 +428,12 @@ impl<'a> Relay<'a> {
     }
 
     fn probe_half_closed(&mut self, cx: &mut Context<'_>) -> Result<(), Event> {
-        self.half_closed_ms = self.worker.clock.now_ms();
-        let before = self.exchange.to_client.total;
-        if !is_still_there(self.worker, self.client, self.exchange, cx) {
+        self.half_closed_ms = self.serving.worker.clock.now_ms();
+        let before = self.serving.exchange.to_client.total;
+        if !is_still_there(self.serving.worker, self.serving.client, self.serving.exchange, cx) {
             return Err(Event::ClientGone);
         }
-        if self.exchange.to_client.total != before {
+        if self.serving.exchange.to_client.total != before {
             self.response_moved_ms = self.half_closed_ms;
         }
         Ok(())

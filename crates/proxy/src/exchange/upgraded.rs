@@ -1,17 +1,15 @@
 //! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
 
-use super::relay::Relay;
-use super::reply::reason;
-use super::{Exchange, forwarding};
+use super::answer::reason;
+use super::relay::{Event, Relay};
+use super::{Serving, forwarding};
 use crate::basics::buffer::Buffer;
-use crate::connection::client::Client;
 use crate::connection::stream::Stream;
-use crate::plan::snapshot::{Snapshot, WorkerUpstream};
-use crate::plan::{Lease, PlanRoute, Settings, TunnelBounds};
+use crate::plan::snapshot::WorkerUpstream;
+use crate::plan::{Lease, TunnelBounds};
 use crate::telemetry::access_log::ResponseFields;
 use crate::telemetry::node_tries::NodeTries;
 use crate::telemetry::outcome::{Kept, Outcome};
-use crate::worker::Worker;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,20 +49,21 @@ pub(crate) struct UpgradedRequest {
 }
 
 /// Stages the head of a 101 for the client, if the client asked for what it switches to and all of the request is out.
-pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Failure> {
-    let worker = relay.worker;
+pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     let is_sent = relay.request_sent && !relay.node_deaf;
-    let exchange = &mut *relay.exchange;
+    let settings = relay.serving.settings();
+    let exchange = &mut *relay.serving.exchange;
     let head = &exchange.from_node.unparsed()[..exchange.response.len];
     let is_asked = exchange.passes_upgrade
         && switches_as_asked(&exchange.request, exchange.from_client.head(), &exchange.response, head);
     if !is_asked || !is_sent {
-        return Err(Failure::BadResponse);
+        return Err(Event::NodeFailed(Failure::BadResponse));
     }
-    forwarding::edit_response(worker, exchange, settings, true, false);
+    forwarding::edit_interim(exchange, settings);
     let head = &exchange.from_node.unparsed()[..exchange.response.len];
     write_upgrade_lines(&mut exchange.response_edits.fields.added, upgrade_protocols(&exchange.response.fields, head));
     let before = exchange.bytes_sent();
+    let worker = relay.serving.worker;
     let out = exchange.to_client.head(&worker.buffers);
     write_response(out, head, &exchange.response, &exchange.response_edits, reason);
     exchange.outcome.status = exchange.response.status;
@@ -78,15 +77,9 @@ pub(crate) fn agree(relay: &mut Relay<'_>, settings: &Settings) -> Result<(), Fa
 
 impl Upgraded {
     /// Of an exchange whose 101 is out.
-    pub(crate) fn new(
-        worker: &Worker,
-        client: &Client,
-        exchange: &mut Exchange,
-        snapshot: &Snapshot,
-        route: &PlanRoute,
-        slot: usize,
-        node: Stream,
-    ) -> Upgraded {
+    pub(super) fn new(serving: &mut Serving<'_>, slot: usize, node: Stream) -> Upgraded {
+        let Serving { worker, client, exchange, snapshot, route } = serving;
+        let route = route.expect("a request that was sent to a node has a route");
         let head = exchange.from_client.head().into();
         let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
         let mut outcome = std::mem::take(&mut exchange.outcome);

@@ -18,6 +18,7 @@ use crate::telemetry::overview::Question;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::Worker;
 use crate::worker::connecting::Connecting;
+use crate::worker::plugins::Plugins;
 use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
 use std::cell::{Cell, RefCell};
@@ -112,6 +113,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
+        plugins: Plugins::default(),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),

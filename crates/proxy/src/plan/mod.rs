@@ -36,6 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, StreamRoute, Upstream, UpstreamTimeouts};
+use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::{Chain, Consumers};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
@@ -65,6 +67,10 @@ pub struct Plan {
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
+    /// The plugins of global rules; `None`: there are none.
+    pub(crate) global: Option<Arc<Chain>>,
+    pub(crate) consumers: Arc<Consumers>,
+    pub(crate) plugin_metadata: Arc<MetadataTable>,
     metrics: Option<Arc<MetricsPlan>>,
     /// For the listeners that speak TLS.
     pub(crate) tls: Option<Arc<ServerTls>>,
@@ -184,6 +190,9 @@ impl Plan {
             checked,
             uses_latency,
             settings: (&config.gateway).into(),
+            global: None,
+            consumers: Arc::default(),
+            plugin_metadata: Arc::default(),
             metrics,
             tls: tls.and_then(|tls| tls.server.clone()),
             numbering,

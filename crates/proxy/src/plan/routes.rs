@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::ops::Index;
 use std::sync::Arc;
 use stillgate_config::{FILE_BYTES_MAX, Route, Upstream};
+use stillgate_plugin::Chain;
 
 /// Routes of a piece.
 const PIECE: usize = 256;
@@ -38,6 +39,8 @@ pub(crate) struct PlanRoute {
     pub(crate) has_timeout: bool,
     /// The number of its first combination of a path and a host; no other route has one of its numbers.
     pub(crate) first_match: u64,
+    /// Its plugins, with those of its service and plugin config; `None`: there are none.
+    pub(crate) chain: Option<Arc<Chain>>,
     /// What its tunnels hold of it; `None`: they do not mind what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
@@ -106,7 +109,14 @@ impl Routes {
                     first
                 });
                 let upstream = u32::try_from(route.upstream).expect("a file of this size has fewer upstreams");
-                PlanRoute { route: route.clone(), upstream, has_timeout: route.timeout.is_some(), first_match, lease }
+                PlanRoute {
+                    route: route.clone(),
+                    upstream,
+                    has_timeout: route.timeout.is_some(),
+                    first_match,
+                    chain: None,
+                    lease,
+                }
             });
             pieces.push(numbered.collect());
         }
@@ -117,6 +127,13 @@ impl Routes {
             Lease::revoked(gone.iter().flat_map(|at| old[*at].iter()), come.iter().flat_map(|at| pieces[*at].iter()));
         difference.left = known.into_values().map(|left| left.route.clone()).collect();
         (Routes { pieces: pieces.into(), next_match }, difference)
+    }
+
+    /// Gives a route of one that is built by hand its plugins.
+    #[cfg(test)]
+    pub(crate) fn set_chain(&mut self, route: usize, chain: Option<Arc<Chain>>) {
+        let piece = Arc::get_mut(&mut self.pieces[route / PIECE]).expect("nobody shares it yet");
+        piece[route % PIECE].chain = chain;
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanRoute> {

@@ -178,6 +178,8 @@ impl Tunnel {
         exchange.from_client.recall(head, up.read, &worker.buffers);
         exchange.to_client.total = down.written;
         if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
+            // It was routed by its path.
+            let _ = exchange.known.make(&exchange.request, head);
             worker.record(&self.client, &mut exchange, &snapshot);
         } else {
             debug_assert!(false, "the head was parsed before");

@@ -6,6 +6,7 @@
 pub(crate) mod connecting;
 pub(crate) mod draining;
 mod open;
+pub(crate) mod plugins;
 mod telling;
 pub(crate) mod turns;
 pub(crate) mod watches;
@@ -26,6 +27,7 @@ use crate::telemetry::metrics::{Listener, ListenerEvents, Recorder};
 use crate::telemetry::outcome::Timing;
 use crate::telemetry::troubles::Troubles;
 use connecting::Connecting;
+use plugins::Plugins;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -52,6 +54,7 @@ pub(crate) struct Worker {
     pub(crate) troubles: Troubles,
     pub(crate) connecting: Connecting,
     pub(crate) watches: Watches,
+    pub(crate) plugins: Plugins,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) snapshot: RefCell<Rc<Snapshot>>,
     pub(crate) sink: RefCell<Option<Sink>>,

@@ -83,6 +83,8 @@ impl Bench {
             Ok(Progress::Complete(_))
         ));
         exchange.from_client.start_body(exchange.request.len, exchange.request.framing).unwrap();
+        exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
+        exchange.known.make(&exchange.request, exchange.from_client.head()).unwrap();
         let started = Instant::now();
         let node = |ms: u64| asked.map(|_| started + Duration::from_millis(ms));
         exchange.outcome = Outcome {

@@ -15,7 +15,7 @@ use crate::telemetry::outcome::{Kept, Outcome};
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
-use stillgate_route::{Lookup, Match, Matcher};
+use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
 
 /// Bits of [`Key::request`]: the status, the node's slot plus one, the method, and the number of the route, one bit above all.
@@ -41,7 +41,7 @@ pub(crate) trait Finished {
     /// That it asked for, canonical.
     fn host(&mut self) -> &[u8];
     /// Calls `then` with its variables.
-    fn with_vars<R>(&mut self, matcher: &Matcher, then: impl FnOnce(&dyn Lookup) -> R) -> R;
+    fn with_vars<R>(&mut self, plan: &Plan, then: impl FnOnce(&dyn Lookup) -> R) -> R;
 }
 
 /// A worker's end of the metrics.
@@ -198,7 +198,7 @@ impl Recorder {
         if aspects & added.variable == 0 {
             return look(None);
         }
-        finished.with_vars(snapshot.plan.matcher(), |vars| look(Some(vars)))
+        finished.with_vars(&snapshot.plan, |vars| look(Some(vars)))
     }
 }
 

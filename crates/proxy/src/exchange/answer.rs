@@ -1,0 +1,292 @@
+//! Answers that the gateway gives itself, whatever their reason: a plugin's, those of an ACME challenge, and errors in APISIX's
+//! form, a JSON object with `error_msg`. All go this one way, with the plugins that see responses.
+//!
+//! A gRPC call gets its own form; the log and the metrics tell of it the status that any other request would have got.
+
+use super::body_pipe::{BrokenBody, filter_all};
+use super::chain::{self, Answered};
+use super::forwarding::CommonLines;
+use super::sender::Coding;
+use super::{After, Serving};
+use crate::connection::grpc;
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::io::Write;
+use std::task::Poll;
+use stillgate_plugin::{Answer, Body};
+use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestError};
+
+const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
+
+/// An answer of our own, and what it means beyond its bytes.
+#[derive(Debug)]
+pub(crate) struct OwnAnswer {
+    pub(crate) answer: Answer,
+    /// For logs, and for calls of gRPC, whose answers have no body.
+    pub(crate) message: Cow<'static, str>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// What follows on the connection may be no request.
+    Closing,
+    /// The client's own deadline has passed.
+    Deadline,
+    /// It may be tried again soon.
+    Overload,
+}
+
+impl OwnAnswer {
+    /// An error in APISIX's form.
+    pub(crate) fn error(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
+        let message = message.into();
+        let body = Body::Owned(error_body(status, &message).into_bytes());
+        let answer = Answer { status, content_type: Some(Cow::Borrowed("application/json")), body };
+        OwnAnswer { answer, message, kind: Kind::Plain }
+    }
+
+    /// An error after which the connection cannot go on.
+    pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
+        OwnAnswer { kind: Kind::Closing, ..OwnAnswer::error(status, message) }
+    }
+
+    /// What an ACME server has asked for.
+    pub(crate) fn challenge(key_authorization: String) -> OwnAnswer {
+        let body = Body::Owned(key_authorization.into_bytes());
+        let answer = Answer { status: 200, content_type: Some(Cow::Borrowed("application/octet-stream")), body };
+        OwnAnswer::of_plugin(answer)
+    }
+
+    /// There is too much to do.
+    pub(crate) fn overload(message: &'static str) -> OwnAnswer {
+        OwnAnswer { kind: Kind::Overload, ..OwnAnswer::error(503, message) }
+    }
+
+    /// The time that the client gave its call has passed.
+    pub(crate) fn deadline() -> OwnAnswer {
+        OwnAnswer { kind: Kind::Deadline, ..OwnAnswer::error(504, "the time that the client gave the call has passed") }
+    }
+
+    /// What a plugin answers with.
+    pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
+        let message = Cow::Borrowed(reason(answer.status));
+        OwnAnswer { answer, message, kind: Kind::Plain }
+    }
+
+    pub(crate) fn is_overload(&self) -> bool {
+        self.kind == Kind::Overload
+    }
+}
+
+impl From<RequestError> for OwnAnswer {
+    fn from(error: RequestError) -> OwnAnswer {
+        let status = match error.fault() {
+            Fault::BadRequest => 400,
+            Fault::TargetTooLong => 414,
+            Fault::HeadTooLarge => 431,
+            Fault::Version => 505,
+        };
+        OwnAnswer::closing(status, error.to_string())
+    }
+}
+
+impl From<ChunkError> for OwnAnswer {
+    fn from(error: ChunkError) -> OwnAnswer {
+        OwnAnswer::closing(400, error.to_string())
+    }
+}
+
+/// Stages an answer to the request; the connection goes on where the request's body is here and the answer does not forbid
+/// it. `None`: nothing can be answered any more.
+pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
+    tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
+    let Serving { worker, client, exchange, .. } = serving;
+    exchange.outcome.status = own.answer.status;
+    // Part of an interim head is out and its rest may never follow: neither may an answer.
+    if !exchange.to_client.is_idle() {
+        return None;
+    }
+    let is_closing = own.kind == Kind::Closing;
+    let keep_alive =
+        !is_closing && exchange.request.keep_alive && exchange.from_client.is_done() && !worker.parts_with(client);
+    exchange.to_client.coding = Coding::Raw;
+    exchange.from_node.release(&worker.buffers);
+    exchange.to_node.release(&worker.buffers);
+    exchange.response_body.clear();
+    exchange.response_edits.clear();
+    let own = if exchange.chains.is_on() { filter(serving, own) } else { own };
+    write(serving, &own, keep_alive);
+    Some(KeepAlive(keep_alive))
+}
+
+/// Whether the client's connection goes on after an answer.
+pub(crate) struct KeepAlive(bool);
+
+/// Lets the plugins see the answer, and change it. One that they cannot be given as they want it is an error in our own form.
+fn filter(serving: &mut Serving<'_>, own: OwnAnswer) -> OwnAnswer {
+    let (kind, came_with) = (own.kind, own.answer.status);
+    let filtered = run_filters(serving, own);
+    let exchange = &mut *serving.exchange;
+    exchange.response_body.clear();
+    let own = filtered.unwrap_or_else(|Failed { is_panic }| {
+        exchange.response_edits.clear();
+        let status = if is_panic || came_with < 400 { 500 } else { came_with };
+        OwnAnswer { kind, ..OwnAnswer::error(status, "a plugin failed") }
+    });
+    exchange.outcome.status = own.answer.status;
+    own
+}
+
+/// Plugins could not do what they do to an answer.
+struct Failed {
+    is_panic: bool,
+}
+
+fn run_filters(serving: &mut Serving<'_>, own: OwnAnswer) -> Result<OwnAnswer, Failed> {
+    let OwnAnswer { mut answer, message, kind } = own;
+    let content_type = answer.content_type.take();
+    if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
+        serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
+    }
+    chain::header_filter(serving, Answered::ByUs(answer.status)).map_err(|_| Failed { is_panic: true })?;
+    let Serving { worker, exchange, .. } = serving;
+    if !exchange.response_body.is_empty() {
+        let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), &worker.plugins.held);
+        answer.body = Body::Owned(filtered.map_err(|broken| Failed { is_panic: broken == BrokenBody::Panic })?);
+    }
+    answer.status = exchange.response_edits.status().unwrap_or(answer.status);
+    Ok(OwnAnswer { answer, message, kind })
+}
+
+fn write(serving: &mut Serving<'_>, own: &OwnAnswer, keep_alive: bool) {
+    let Serving { worker, exchange, snapshot, .. } = serving;
+    let before = exchange.bytes_sent();
+    let out = exchange.to_client.head(&worker.buffers);
+    let OwnAnswer { answer, message, kind } = own;
+    let mut body = answer.body.bytes();
+    if let Some(call) = grpc::call(&exchange.request, exchange.from_client.head()) {
+        body = &[];
+        grpc::write_answer(out, call, answer.status, *kind == Kind::Deadline, message);
+    } else {
+        let has_body = !matches!(answer.status, 204 | 304);
+        body = if has_body { body } else { &[] };
+        write_head(out, answer.status, answer.content_type.as_deref(), has_body.then_some(body.len()));
+    }
+    if *kind == Kind::Overload {
+        out.extend_from_slice(b"Retry-After: 1\r\n");
+    }
+    let edits = &exchange.response_edits.fields;
+    out.extend_from_slice(&edits.added);
+    let lines = CommonLines::new(snapshot.plan.settings.server_header, true, exchange.request.version, keep_alive);
+    lines.without(edits).push(worker, out);
+    out.extend_from_slice(b"\r\n");
+    exchange.outcome.head_bytes = before + out.len() as u64;
+    exchange.fields.note_answer(worker.wanted_fields(), out);
+    if exchange.request.method != Method::Head {
+        out.extend_from_slice(body);
+    }
+    exchange.to_client.stage(&[], None, &worker.buffers);
+}
+
+/// The messages are ours and need no escaping.
+pub(super) fn error_body(status: u16, message: &str) -> String {
+    match (status, message) {
+        (404, message) => format!("{{\"error_msg\":\"404 {message}\"}}\n"),
+        (status, "") => format!("{{\"error_msg\":\"{status} {}\"}}\n", reason(status)),
+        (status, message) => format!("{{\"error_msg\":\"{status} {}: {message}\"}}\n", reason(status)),
+    }
+}
+
+pub(super) fn write_head(out: &mut Vec<u8>, status: u16, content_type: Option<&str>, length: Option<usize>) {
+    let mut put = |text: std::fmt::Arguments<'_>| out.write_fmt(text).expect("writing to a vector does not fail");
+    put(format_args!("HTTP/1.1 {status} {}\r\n", reason(status)));
+    if let Some(content_type) = content_type {
+        put(format_args!("Content-Type: {content_type}\r\n"));
+    }
+    if let Some(length) = length {
+        put(format_args!("Content-Length: {length}\r\n"));
+    }
+}
+
+/// Writes what is staged.
+pub(crate) async fn flush(serving: &mut Serving<'_>, KeepAlive(keep_alive): KeepAlive) -> After {
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let deadline_ms = worker.clock.now_ms() + snapshot.plan.settings.send_ms;
+    let written = poll_fn(|cx| match exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers) {
+        Poll::Ready(result) => Poll::Ready(result.is_ok()),
+        Poll::Pending if worker.clock.now_ms() >= deadline_ms => Poll::Ready(false),
+        Poll::Pending => {
+            client.timer.set(&worker.clock, deadline_ms, cx);
+            Poll::Pending
+        }
+    })
+    .await;
+    match (written, keep_alive) {
+        (false, _) => After::Close,
+        (true, true) => After::KeepAlive,
+        (true, false) => After::Linger,
+    }
+}
+
+/// The name of a status (RFC 9110 section 15, and what IANA has registered since); empty where it has none.
+pub(crate) fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        208 => "Already Reported",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
+        _ => "",
+    }
+}

@@ -1,0 +1,318 @@
+//! Runs the plugins of a request: those of the global rules, and those of its route, which its consumer's join.
+//!
+//! ```text
+//!   global: rewrite, access ─▶ route: rewrite ─▶ consumer: rewrite of what it adds ─▶ access ─▶ before_proxy ─▶ node
+//!   header_filter, log: global, then route
+//! ```
+//!
+//! A request without plugins pays one branch a phase. A plugin that panics costs its request an answer of 500, and nothing
+//! else.
+
+use super::answer::OwnAnswer;
+use super::facts::facts_of;
+use super::{Exchange, Serving};
+use crate::plan::snapshot::Snapshot;
+use crate::worker::plugins::{Panicked, call};
+use std::ops::Deref;
+use std::rc::Rc;
+use stillgate_plugin::{Attached, Body, Chain, Entry, Facts, Flow, Phase, Request, Response};
+use stillgate_route::Lookup;
+use stillgate_wire::{Edits, Fields};
+
+/// Where the chains of one request stand.
+#[derive(Default)]
+pub(crate) struct Chains {
+    is_on: bool,
+    is_timed: bool,
+    global: Judged,
+    route: Judged,
+    /// In place of the route's, since a consumer has plugins.
+    merged: Option<Rc<Chain>>,
+    consumer: Option<Attached>,
+    /// Fields that the response will have, from whichever side it comes.
+    preset: Edits,
+    /// The head of the node's response, for the phase `log`; empty: we have answered.
+    response_head: Vec<u8>,
+    /// The status of the response as it came.
+    came_with: u16,
+}
+
+/// What `_meta.filter` says of the entries of one chain, as bits.
+#[derive(Debug, Default, Clone, Copy)]
+struct Judged {
+    known: u64,
+    skipped: u64,
+}
+
+impl Judged {
+    /// Whether an entry's filter does not hold; it is asked once.
+    fn skips(&mut self, at: usize, entry: &Entry, holds: impl FnOnce() -> bool) -> bool {
+        if entry.meta.filter.is_none() {
+            return false;
+        }
+        let bit = 1 << at;
+        if self.known & bit == 0 {
+            self.known |= bit;
+            self.skipped |= if holds() { 0 } else { bit };
+        }
+        self.skipped & bit != 0
+    }
+}
+
+impl Chains {
+    /// Begins the next request.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        if self.is_on {
+            self.forget();
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self) {
+        let (mut preset, mut response_head) =
+            (std::mem::take(&mut self.preset), std::mem::take(&mut self.response_head));
+        preset.clear();
+        response_head.clear();
+        *self = Chains { preset, response_head, ..Chains::default() };
+    }
+
+    /// Whether there is a plugin.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+}
+
+/// Who has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// The node, whose head is in `from_node`.
+    ByNode,
+    /// We, with this status.
+    ByUs(u16),
+}
+
+/// Whose chain it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Global,
+    Route,
+}
+
+/// A chain that stays while the exchange is changed.
+enum Chosen<'a> {
+    OfPlan(&'a Chain),
+    Merged(Rc<Chain>),
+}
+
+impl Deref for Chosen<'_> {
+    type Target = Chain;
+
+    fn deref(&self) -> &Chain {
+        match self {
+            Chosen::OfPlan(chain) => chain,
+            Chosen::Merged(chain) => chain,
+        }
+    }
+}
+
+/// The route is known, or that there is none: whether plugins are run is decided here.
+#[inline]
+pub(crate) fn begin(serving: &mut Serving<'_>) {
+    if serving.snapshot.plan.global.is_some() || serving.route.is_some_and(|route| route.chain.is_some()) {
+        start(serving);
+    }
+}
+
+#[cold]
+fn start(serving: &mut Serving<'_>) {
+    let plugins = &serving.worker.plugins;
+    plugins.own.set_now_ms(serving.worker.clock.now_unix_ms());
+    serving.exchange.chains.is_on = true;
+    serving.exchange.chains.is_timed = plugins.is_timed();
+}
+
+/// `rewrite`, and before it all that global rules do before the consumer is known.
+#[inline]
+pub(crate) fn rewrite(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    if !serving.exchange.chains.is_on {
+        return Ok(());
+    }
+    request_phase(serving, Of::Global, Phase::Rewrite, |_| true)?;
+    request_phase(serving, Of::Global, Phase::Access, |_| true)?;
+    request_phase(serving, Of::Route, Phase::Rewrite, |_| true)
+}
+
+/// A consumer that was found brings its plugins: they join the route's, and `rewrite` of those that are new is run.
+#[inline]
+pub(crate) fn consumer(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    match serving.exchange.chains.consumer {
+        Some(attached) => join_consumer(serving, attached),
+        None => Ok(()),
+    }
+}
+
+#[cold]
+fn join_consumer(serving: &mut Serving<'_>, attached: Attached) -> Result<(), OwnAnswer> {
+    let snapshot = serving.snapshot;
+    let consumer = snapshot.plan.consumers.of(attached);
+    if consumer.plugins.is_empty() {
+        return Ok(());
+    }
+    let of_route = serving.route.and_then(|route| route.chain.as_ref());
+    let merged = serving.worker.plugins.merged(of_route, &consumer.plugins).map_err(|error| {
+        tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
+        OwnAnswer::error(500, "the plugins of the route and the consumer are too many")
+    })?;
+    serving.exchange.chains.merged = Some(merged);
+    serving.exchange.chains.route = Judged::default();
+    let is_known = |entry: &Entry| of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name));
+    request_phase(serving, Of::Route, Phase::Rewrite, |entry| !entry.authenticates && !is_known(entry))
+}
+
+/// `access`: whether the request may go on.
+#[inline]
+pub(crate) fn access(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    match serving.exchange.chains.is_on {
+        true => request_phase(serving, Of::Route, Phase::Access, |_| true),
+        false => Ok(()),
+    }
+}
+
+/// `before_proxy`: the node is about to be asked.
+#[inline]
+pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    if !serving.exchange.chains.is_on {
+        return Ok(());
+    }
+    request_phase(serving, Of::Global, Phase::BeforeProxy, |_| true)?;
+    request_phase(serving, Of::Route, Phase::BeforeProxy, |_| true)
+}
+
+/// Runs a phase of one chain, until a plugin answers.
+#[cold]
+fn request_phase(
+    serving: &mut Serving<'_>,
+    of: Of,
+    phase: Phase,
+    is_asked: impl Fn(&Entry) -> bool,
+) -> Result<(), OwnAnswer> {
+    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
+    let mut asked = Request {
+        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
+        edits: request_edits,
+        body: &mut request_body.changes,
+        response: &mut chains.preset,
+        consumer: &mut chains.consumer,
+        consumers: &snapshot.plan.consumers,
+        worker: &worker.plugins.own,
+        metadata: &snapshot.plan.plugin_metadata,
+    };
+    let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
+    for (at, entry) in chain.of(phase).filter(|(_, entry)| is_asked(entry)) {
+        if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
+            continue;
+        }
+        let flow = call(&worker.plugins, entry, phase, chains.is_timed, || match phase {
+            Phase::Rewrite => entry.plugin.rewrite(&mut asked),
+            Phase::Access => entry.plugin.access(&mut asked),
+            _ => entry.plugin.before_proxy(&mut asked),
+        });
+        match flow {
+            Ok(Flow::Continue) => {}
+            Ok(Flow::Answer(mut answer)) => {
+                if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
+                    answer.body = Body::Shared(body.clone());
+                }
+                return Err(OwnAnswer::of_plugin(answer));
+            }
+            Err(Panicked) => return Err(OwnAnswer::error(500, "a plugin failed")),
+        }
+    }
+    Ok(())
+}
+
+/// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
+pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), Panicked> {
+    let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
+    chains.response_head.clear();
+    match answered {
+        Answered::ByNode => {
+            chains.came_with = response.status;
+            chains.response_head.extend_from_slice(&from_node.head()[..response.len]);
+            response_edits.fields.overlay(&response.fields, &chains.response_head, &chains.preset);
+        }
+        Answered::ByUs(status) => {
+            chains.came_with = status;
+            response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
+        }
+    }
+    response_phase(serving, Of::Global, Phase::HeaderFilter)?;
+    response_phase(serving, Of::Route, Phase::HeaderFilter)
+}
+
+/// `log`: the response is out.
+#[inline]
+pub(crate) fn log(serving: &mut Serving<'_>) {
+    if serving.exchange.chains.is_on {
+        // One that panics has been counted; the others are called all the same.
+        let _ = response_phase(serving, Of::Global, Phase::Log);
+        let _ = response_phase(serving, Of::Route, Phase::Log);
+        // In this phase they have no effect.
+        serving.exchange.response_body.clear();
+    }
+}
+
+#[cold]
+fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(), Panicked> {
+    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let Exchange { request, from_client, known, response, response_edits, response_body, chains, outcome, .. } =
+        &mut **exchange;
+    let none = Fields::default();
+    let is_of_node = !chains.response_head.is_empty();
+    let mut answer = Response {
+        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
+        came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
+        is_of_node,
+        fields: if is_of_node { &response.fields } else { &none },
+        head: &chains.response_head,
+        edits: response_edits,
+        body: &mut response_body.changes,
+        consumer: chains.consumer,
+        consumers: &snapshot.plan.consumers,
+        worker: &worker.plugins.own,
+        metadata: &snapshot.plan.plugin_metadata,
+    };
+    let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
+    for (at, entry) in chain.of(phase) {
+        if judged.skips(at, entry, || holds(entry, answer.facts, &answer)) {
+            continue;
+        }
+        let called = call(&worker.plugins, entry, phase, chains.is_timed, || match phase {
+            Phase::Log => entry.plugin.log(&mut answer),
+            _ => entry.plugin.header_filter(&mut answer),
+        });
+        if phase != Phase::Log {
+            called?;
+        }
+    }
+    Ok(())
+}
+
+/// The chain that is run now.
+fn chosen<'a>(serving: &Serving<'a>, of: Of) -> Option<Chosen<'a>> {
+    let snapshot: &'a Snapshot = serving.snapshot;
+    match (of, &serving.exchange.chains.merged) {
+        (Of::Global, _) => snapshot.plan.global.as_deref().map(Chosen::OfPlan),
+        (Of::Route, Some(merged)) => Some(Chosen::Merged(merged.clone())),
+        (Of::Route, None) => serving.route?.chain.as_deref().map(Chosen::OfPlan),
+    }
+}
+
+fn holds(entry: &Entry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {
+    entry.meta.filter.as_ref().is_none_or(|filter| filter.holds(&facts, vars))
+}

@@ -1,0 +1,104 @@
+//! The node's connection of one try: one of the pool, or a new one.
+
+use super::forwarding::host_for;
+use super::tries::Tries;
+use super::{Exchange, Serving};
+use crate::connection::stream::Stream;
+use crate::node::{self, ConnectError, Destination, health};
+use crate::worker::Worker;
+use crate::worker::connecting::{Making, Wanted};
+use std::rc::Rc;
+use stillgate_tls::rustls::pki_types::ServerName;
+use stillgate_upstream::{ConnMeta, Report};
+
+/// The node's connection while a try uses it.
+pub(super) struct Connection {
+    pub(super) index: usize,
+    pub(super) stream: Stream,
+    pub(super) meta: ConnMeta,
+    /// How long it took to make; zero where it was there.
+    pub(super) connect_us: u64,
+}
+
+/// The name that the node must show a certificate of, where its upstream speaks TLS.
+fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
+    let upstream = tries.target.upstream;
+    let tls = upstream.planned.tls.as_ref()?;
+    let state = upstream.state.borrow();
+    let node = &state.endpoint(index).host;
+    Some(tls.server_name(host_seen(exchange, tries, node), node))
+}
+
+/// What the node will take for its own name.
+fn host_seen<'a>(exchange: &'a Exchange, tries: &'a Tries<'_>, node: &'a str) -> &'a str {
+    let pass_host = &tries.target.upstream.planned.definition.pass_host;
+    std::str::from_utf8(host_for(exchange, pass_host, node)).unwrap_or_default()
+}
+
+/// One that is there already.
+pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<Connection> {
+    if tries.is_fresh {
+        return None;
+    }
+    let upstream = tries.target.upstream;
+    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&upstream.planned.tls, shown) {
+        (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
+        (tls, shown) => tls.is_none() && shown.is_none(),
+    };
+    let mut state = upstream.state.borrow_mut();
+    let (stream, meta) = node::take_live(&mut state, index, is_name, worker.clock.now_ms())?;
+    Some(Connection { index, stream, meta, connect_us: 0 })
+}
+
+/// A new one; of HTTP/2, one that another request makes meanwhile.
+pub(super) async fn connect(
+    serving: &Serving<'_>,
+    tries: &Tries<'_>,
+    index: usize,
+) -> Result<Connection, ConnectError> {
+    let Serving { worker, client, exchange, .. } = serving;
+    let (upstream, bounds) = (tries.target.upstream, tries.target.bounds);
+    let state = &upstream.state;
+    let name = server_name(exchange, tries, index);
+    let (http2, grpc) = (upstream.planned.definition.http2, upstream.planned.definition.grpc);
+    let address = state.borrow().endpoint(index).address;
+    let timeout_ms = bounds.node.connect.min(bounds.node.per_try);
+    let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(bounds.deadline_ms);
+    // One connection carries many: whoever comes while it is being made waits for it, and for the next where others have filled it.
+    // Should making it fail, each tries for itself.
+    let wanted = || Wanted { pool: Rc::as_ptr(state).addr(), address, name: name.clone() };
+    let making = loop {
+        match http2.then(|| worker.connecting.begin(wanted())).transpose() {
+            Ok(making) => break making,
+            Err(other) => {
+                let made = Box::pin(other.wait());
+                worker.clock.within(&client.timer, deadline_ms, made).await;
+                if let Some(pooled) = pooled(worker, exchange, tries, index) {
+                    return Ok(pooled);
+                }
+                if !other.is_made() {
+                    break None;
+                }
+            }
+        }
+    };
+    let tls = upstream.tls.as_ref().zip(name);
+    let destination = Destination { upstream, address, tls, http2, grpc, preface: &[] };
+    let left_ms = deadline_ms.saturating_sub(worker.clock.now_ms());
+    match node::connect(worker, client, destination, left_ms).await {
+        Ok((stream, connect_us)) => {
+            health::report(worker, upstream, index, Report::Connected, String::new);
+            let meta = state.borrow().fresh_meta(index);
+            let (stream, meta) = node::keep_shared(&mut state.borrow_mut(), index, stream, meta, worker.clock.now_ms());
+            making.iter().for_each(Making::made);
+            Ok(Connection { index, stream, meta, connect_us })
+        }
+        Err(error) => {
+            if !error.is_local {
+                let why = || error.error.as_ref().map_or("it took too long".to_owned(), ToString::to_string);
+                health::report(worker, upstream, index, Report::Failed(error.failure), why);
+            }
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Facts of a request that take some work, made once and kept as places in its head.
+
+use crate::connection::client::Client;
+use crate::connection::tls_facts::TlsFacts;
+use crate::plan::Plan;
+use stillgate_plugin::facts::RouteFacts;
+use stillgate_plugin::{Facts, TlsVariables};
+use stillgate_route::path::{PathError, normalise, target_path};
+use stillgate_route::{Match, NormalPath, SslVariable, canonical_host};
+use stillgate_wire::{RequestHead, Span};
+
+/// The canonical host and the normal path of a request.
+#[derive(Default)]
+pub(crate) struct Known {
+    host: Place,
+    path: Option<Place>,
+    has_encoded_slash: bool,
+    host_scratch: Vec<u8>,
+    path_scratch: Vec<u8>,
+}
+
+/// Where a text stands.
+#[derive(Clone, Copy, Default)]
+enum Place {
+    /// It is empty; of a path, `/`.
+    #[default]
+    Default,
+    Head(Span),
+    Scratch,
+}
+
+impl Place {
+    /// Of a text that stands in the head, or else in the scratch memory.
+    fn of(text: &[u8], head: &[u8]) -> Place {
+        let start = (text.as_ptr() as usize).wrapping_sub(head.as_ptr() as usize);
+        match start < head.len() && text.len() <= head.len() - start {
+            true => Place::Head(Span { start: start as u16, len: text.len() as u16 }),
+            false => Place::Scratch,
+        }
+    }
+}
+
+impl Known {
+    /// Nothing is known of the next request.
+    #[inline]
+    pub(crate) fn forget(&mut self) {
+        self.host = Place::Default;
+        self.path = None;
+    }
+
+    /// Makes the facts of a request whose head is here.
+    ///
+    /// # Errors
+    ///
+    /// If its path has no normal form. All else is known then.
+    pub(crate) fn make(&mut self, request: &RequestHead, head: &[u8]) -> Result<(), PathError> {
+        let host = canonical_host(request.authority.of(head), &mut self.host_scratch);
+        self.host = if host.is_empty() { Place::Default } else { Place::of(host, head) };
+        self.path = None;
+        let raw = target_path(request.path_and_query.of(head)).0;
+        let path = normalise(raw, &mut self.path_scratch)?;
+        self.has_encoded_slash = path.has_encoded_slash();
+        self.path = Some(if raw.is_empty() { Place::Default } else { Place::of(path.bytes(), head) });
+        Ok(())
+    }
+
+    /// In lower case, without port.
+    #[inline]
+    pub(crate) fn host<'a>(&'a self, head: &'a [u8]) -> &'a [u8] {
+        match self.host {
+            Place::Default => b"",
+            Place::Head(span) => span.of(head),
+            Place::Scratch => &self.host_scratch,
+        }
+    }
+
+    /// `None`: it has no normal form.
+    #[inline]
+    pub(crate) fn path<'a>(&'a self, head: &'a [u8]) -> Option<NormalPath<'a>> {
+        let bytes = match self.path? {
+            Place::Default => b"/",
+            Place::Head(span) => span.of(head),
+            Place::Scratch => &self.path_scratch,
+        };
+        Some(NormalPath::again(bytes, self.has_encoded_slash))
+    }
+}
+
+/// The facts of a request, put together from where they are kept.
+#[inline]
+pub(crate) fn facts_of<'a>(
+    known: &'a Known,
+    request: &'a RequestHead,
+    head: &'a [u8],
+    client: &'a Client,
+    plan: &'a Plan,
+    found: Option<Match>,
+) -> Facts<'a> {
+    Facts {
+        head,
+        request,
+        host: known.host(head),
+        path: known.path(head),
+        client: client.address,
+        peer: client.peer,
+        local: client.local,
+        protocol: client.protocol(request),
+        scheme: client.scheme(),
+        tls: client.tls.as_deref().map(|tls| tls as &dyn TlsVariables),
+        route: found.map(|found| {
+            let route = &plan.routes[found.route].route;
+            RouteFacts { matcher: plan.matcher(), found, id: &route.spec.id, service: route.service_id.as_deref() }
+        }),
+    }
+}
+
+impl TlsVariables for TlsFacts {
+    fn server_name(&self) -> Option<&str> {
+        self.server_name.as_deref()
+    }
+
+    fn value(&self, variable: SslVariable) -> Option<&str> {
+        TlsFacts::value(self, variable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_wire::{HeadLimits, Progress};
+
+    #[test]
+    fn facts_are_found_again_where_they_were_made() {
+        let check = |head: &str, host: &str, path: Option<&str>| {
+            let (mut request, mut known) = (RequestHead::default(), Known::default());
+            let done = request.advance(head.as_bytes(), &HeadLimits::default());
+            assert_eq!(done, Ok(Progress::Complete(head.len())), "{head}");
+            assert_eq!(known.make(&request, head.as_bytes()).is_ok(), path.is_some(), "{head}");
+            assert_eq!(known.host(head.as_bytes()), host.as_bytes(), "{head}");
+            assert_eq!(known.path(head.as_bytes()).map(NormalPath::bytes), path.map(str::as_bytes), "{head}");
+            known.forget();
+            assert_eq!((known.host(&[]), known.path(&[])), (&b""[..], None));
+        };
+        check("GET /a?b HTTP/1.1\r\nHost: h:80\r\n\r\n", "h", Some("/a"));
+        check("GET /a/../%62?c HTTP/1.1\r\nHost: H.Test\r\n\r\n", "h.test", Some("/b"));
+        check("GET http://O HTTP/1.1\r\nHost: h\r\n\r\n", "o", Some("/"));
+        check("GET / HTTP/1.0\r\n\r\n", "", Some("/"));
+        check("GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", "h", None);
+    }
+}

@@ -1,0 +1,56 @@
+//! The phase `match`: which route a request takes.
+
+use super::answer::OwnAnswer;
+use super::facts::facts_of;
+use super::{Exchange, Serving, chain};
+use stillgate_plugin::Facts;
+use stillgate_route::Match;
+use stillgate_route::path::{normalise, target_path};
+use stillgate_wire::Form;
+
+/// Finds the route. Where there is none, global rules are run all the same.
+pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
+    match serving.exchange.request.form {
+        Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
+        // About the server as a whole (RFC 9110 section 9.3.7): there is no path to route by.
+        Form::Asterisk => return Err(OwnAnswer::error(404, "Route Not Found")),
+        Form::Origin | Form::Absolute => {}
+    }
+    let found = find(serving)?;
+    serving.exchange.outcome.route = found;
+    serving.route = found.map(|found| &serving.snapshot.plan.routes[found.route]);
+    chain::begin(serving);
+    if found.is_none() {
+        chain::rewrite(serving)?;
+        return Err(OwnAnswer::error(404, "Route Not Found"));
+    }
+    Ok(())
+}
+
+/// Asks the matcher, unless the request is answered or refused before it.
+fn find(serving: &mut Serving<'_>) -> Result<Option<Match>, OwnAnswer> {
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let Exchange { request, from_client, known, matching, .. } = &mut **exchange;
+    let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, None);
+    let raw_path = target_path(facts.path_and_query()).0;
+    if let Some(answer) = worker.challenges().http(request.method, raw_path) {
+        return Err(OwnAnswer::challenge(answer));
+    }
+    let Some(asked) = facts.as_asked(&facts) else { return Err(no_path(&facts)) };
+    if let (Some(tls), Some(of_client)) = (&snapshot.plan.tls, &client.tls)
+        && !of_client.may_ask_for(tls, facts.host)
+    {
+        let why = "a certificate is asked for that was not shown; connect by the host's own name";
+        return Err(OwnAnswer::error(421, why));
+    }
+    let found = worker.routes.borrow_mut().find(&snapshot.plan, &asked, matching, &worker.counters);
+    found.map_err(|error| OwnAnswer::error(400, error.to_string()))
+}
+
+/// The path has no normal form: why is found out once more.
+#[cold]
+fn no_path(facts: &Facts<'_>) -> OwnAnswer {
+    let mut scratch = Vec::new();
+    let why = normalise(target_path(facts.path_and_query()).0, &mut scratch).err();
+    OwnAnswer::error(400, why.map_or_else(String::new, |error| error.to_string()))
+}

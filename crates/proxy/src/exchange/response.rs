@@ -1,0 +1,162 @@
+//! The head of a node's response on its way to the client: interim ones, and the one that counts, with the framing of its body
+//! chosen when all plugins have seen it.
+
+use super::answer::reason;
+use super::chain::{self, Answered};
+use super::forwarding;
+use super::relay::{Event, Relay};
+use super::sender::Coding;
+use super::{Exchange, Serving, upgraded};
+use std::io::Write;
+use stillgate_upstream::Failure;
+use stillgate_wire::{Framing, Method, Name, ResponseHead, Version, write_response};
+
+/// Interim responses passed on for one request.
+const INTERIMS_MAX: u32 = 100;
+pub(super) const STATUS_SWITCHING: u16 = 101;
+
+pub(super) fn is_interim(response: &ResponseHead) -> bool {
+    response.status < 200 && response.status != STATUS_SWITCHING
+}
+
+/// Passes an interim response on (RFC 9110 section 15.2).
+#[cold]
+pub(super) fn pass_interim(relay: &mut Relay<'_>) -> Result<(), Event> {
+    let settings = relay.serving.settings();
+    let Serving { worker, exchange, .. } = &mut relay.serving;
+    exchange.interims += 1;
+    if exchange.interims > INTERIMS_MAX {
+        return Err(Event::NodeFailed(Failure::BadResponse));
+    }
+    if exchange.request.version == Version::Http11 {
+        forwarding::edit_interim(exchange, settings);
+        let head = &exchange.from_node.unparsed()[..exchange.response.len];
+        let out = exchange.to_client.head(&worker.buffers);
+        write_response(out, head, &exchange.response, &exchange.response_edits, reason);
+        exchange.to_client.stage(&[], None, &worker.buffers);
+    }
+    let is_continue = exchange.response.status == 100;
+    exchange.from_node.skip_head(exchange.response.len);
+    exchange.response.reset();
+    if is_continue {
+        relay.continue_passed();
+    }
+    Ok(())
+}
+
+/// Serialises the final head for the client, with what is here of the body.
+pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
+    if relay.serving.exchange.response.status == STATUS_SWITCHING {
+        return upgraded::agree(relay);
+    }
+    let exchange = &mut *relay.serving.exchange;
+    let started = exchange.from_node.start_body(exchange.response.len, exchange.response.framing);
+    started.map_err(|_| Event::NodeFailed(Failure::BadResponse))?;
+    forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
+    if exchange.chains.is_on() {
+        chain::header_filter(&mut relay.serving, Answered::ByNode).map_err(|_| Event::PluginFailed)?;
+    }
+    let delimited = delimit(&mut relay.serving);
+    write_head(relay, delimited);
+    let Serving { worker, exchange, .. } = &mut relay.serving;
+    exchange.response_pipe().stage(&worker.buffers).map_err(|broken| {
+        // Nothing of it is out.
+        exchange.to_client.release(&worker.buffers);
+        Event::BrokenResponse(broken)
+    })?;
+    exchange.from_node.drop_head();
+    relay.serving.client.ends_with_connection = delimited == Delimited::Close;
+    relay.enter_body();
+    Ok(())
+}
+
+/// How the client sees where a response ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delimited {
+    /// By what its head says.
+    Head,
+    /// By the chunked coding.
+    Chunks,
+    /// By the end of the connection.
+    Close,
+}
+
+impl Delimited {
+    fn by_chunks(version: Version) -> Delimited {
+        if version == Version::Http11 { Delimited::Chunks } else { Delimited::Close }
+    }
+}
+
+/// Chooses how the response is delimited, its body as it came or changed.
+#[inline]
+fn delimit(serving: &mut Serving<'_>) -> Delimited {
+    if serving.exchange.chains.is_on()
+        && let Some(delimited) = delimit_changed(serving)
+    {
+        return delimited;
+    }
+    let exchange = &*serving.exchange;
+    match exchange.response.framing {
+        Framing::None | Framing::Length(_) => Delimited::Head,
+        Framing::Chunked | Framing::UntilClose => Delimited::by_chunks(exchange.request.version),
+    }
+}
+
+/// The same where plugins have changed the body, or whether there is one; `None`: they have not.
+#[cold]
+fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
+    let held = &serving.worker.plugins.held;
+    let Exchange { request, response, response_body, response_edits, .. } = &mut *serving.exchange;
+    let comes = response.framing != Framing::None;
+    let status = response_edits.status().unwrap_or(response.status);
+    let may_have_body = request.method != Method::Head && !matches!(status, 204 | 304);
+    if response_body.is_empty() && comes == may_have_body {
+        return None;
+    }
+    let edits = &mut response_edits.fields;
+    for (index, field) in response.fields.iter().enumerate() {
+        if field.id == Name::ContentLength {
+            edits.removed.insert(index);
+        }
+    }
+    let mut length = response_body.changes.length();
+    if !may_have_body {
+        // What a GET would have had may be said of a HEAD (RFC 9110 section 8.6).
+        length = length.filter(|_| request.method == Method::Head);
+        response_body.clear();
+        if comes {
+            response_body.changes.replace(&[]);
+        }
+    } else if !comes && length.is_none() {
+        response_body.clear();
+        length = Some(0);
+    }
+    if !response_body.is_empty() {
+        response_body.start(false, held);
+    }
+    if let Some(length) = length {
+        write!(edits.added, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");
+    }
+    let is_by_head = !may_have_body || length.is_some();
+    Some(if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) })
+}
+
+fn write_head(relay: &mut Relay<'_>, delimited: Delimited) {
+    let settings = relay.serving.settings();
+    let Serving { worker, client, exchange, .. } = &mut relay.serving;
+    let is_delimited = delimited != Delimited::Close;
+    let is_chunked = delimited == Delimited::Chunks;
+    // A body still on its way may never come: its client waits for our answer first.
+    let keep_alive =
+        exchange.request.keep_alive && is_delimited && exchange.from_client.is_done() && !worker.parts_with(client);
+    relay.keep_alive = keep_alive;
+    forwarding::end_response_edits(worker, exchange, settings, keep_alive, is_chunked);
+    debug_assert!(exchange.to_client.is_idle());
+    let interim_bytes = exchange.bytes_sent();
+    exchange.to_client.coding = if is_chunked { Coding::Chunked } else { Coding::Raw };
+    let out = exchange.to_client.head(&worker.buffers);
+    write_response(out, exchange.from_node.head(), &exchange.response, &exchange.response_edits, reason);
+    exchange.outcome.status = exchange.response_edits.status().unwrap_or(exchange.response.status);
+    exchange.outcome.head_bytes = interim_bytes + out.len() as u64;
+    exchange.fields.note_response(worker.wanted_fields(), &exchange.response, exchange.from_node.head(), out);
+}

@@ -1,0 +1,37 @@
+//! What the phases of a request work with.
+
+use super::Exchange;
+use crate::connection::client::Client;
+use crate::plan::snapshot::Snapshot;
+use crate::plan::{PlanRoute, Settings};
+use crate::worker::Worker;
+use std::rc::Rc;
+
+/// One request being served. It is passed down from phase to phase.
+pub(crate) struct Serving<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) client: &'a mut Client,
+    pub(crate) exchange: &'a mut Exchange,
+    /// What it is served from to its end, whatever is published meanwhile.
+    pub(crate) snapshot: &'a Snapshot,
+    /// `None`: none was found yet, or there is none.
+    pub(crate) route: Option<&'a PlanRoute>,
+}
+
+impl<'a> Serving<'a> {
+    /// The same, for a part of its time.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Serving<'_> {
+        Serving {
+            worker: self.worker,
+            client: self.client,
+            exchange: self.exchange,
+            snapshot: self.snapshot,
+            route: self.route,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &'a Settings {
+        &self.snapshot.plan.settings
+    }
+}

@@ -1,0 +1,157 @@
+//! The memory of one exchange.
+
+use super::body_pipe::{BodyPipe, Filtered};
+use super::chain::Chains;
+use super::facts::{Known, facts_of};
+use super::receiver::Receiver;
+use super::relay::PROBE;
+use super::sender::{Coding, Sender};
+use super::upgraded::Upgraded;
+use crate::connection::client::Client;
+use crate::connection::mistaken::Mistaken;
+use crate::plan::Plan;
+use crate::telemetry::access_log::ResponseFields;
+use crate::telemetry::node_tries::NodeTries;
+use crate::telemetry::outcome::{Outcome, Timing};
+use crate::worker::Worker;
+use stillgate_plugin::Facts;
+use stillgate_upstream::Tried;
+use stillgate_wire::{Framing, Method, RequestEdits, RequestHead, ResponseEdits, ResponseError, ResponseHead};
+
+/// The memory of one exchange, reused from request to request and from connection to connection.
+#[derive(Default)]
+pub(crate) struct Exchange {
+    pub(crate) request: RequestHead,
+    pub(crate) from_client: Receiver,
+    /// Changes of the request's body.
+    pub(crate) request_body: Filtered,
+    pub(crate) to_node: Sender,
+    pub(crate) response: ResponseHead,
+    pub(crate) from_node: Receiver,
+    /// Changes of the response's body.
+    pub(crate) response_body: Filtered,
+    pub(crate) to_client: Sender,
+    /// Facts of the request, made once.
+    pub(crate) known: Known,
+    pub(crate) chains: Chains,
+    pub(crate) request_edits: RequestEdits,
+    pub(crate) response_edits: ResponseEdits,
+    /// The method that the node gets.
+    pub(crate) method_sent: Method,
+    /// How the node sees where the request's body ends.
+    pub(crate) framing_sent: Framing,
+    /// Whether the node gets a `Host` line of ours.
+    pub(crate) sets_host: bool,
+    /// Whether the node is told that the client asks for another protocol.
+    pub(crate) passes_upgrade: bool,
+    /// Whether there is a value for the consistent hash, and the value.
+    pub(crate) has_key: bool,
+    pub(crate) key: Vec<u8>,
+    /// Room for the value of a variable that has to be put together.
+    pub(super) value: Vec<u8>,
+    pub(crate) matching: stillgate_route::Scratch,
+    pub(crate) tried: Tried,
+    /// What became of each try.
+    pub(crate) tries: NodeTries,
+    /// Header fields of the response that the access log shows.
+    pub(crate) fields: ResponseFields,
+    /// An interim response has asked a client that closed its sending side whether it is still there.
+    pub(crate) probed: bool,
+    /// Interim responses of this request so far.
+    pub(crate) interims: u32,
+    /// Why the node's response was refused.
+    pub(crate) bad_response: Option<ResponseError>,
+    /// What the node seems to speak that was asked last and did not answer.
+    pub(crate) mistaken: Option<Mistaken>,
+    pub(crate) outcome: Outcome,
+    /// What is left of it where it has made the connection a tunnel.
+    pub(crate) upgraded: Option<Box<Upgraded>>,
+}
+
+/// What becomes of the client's connection; the worse is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum After {
+    KeepAlive,
+    Close,
+    /// Close, but read and discard for a while first.
+    Linger,
+    /// It goes on as one of HTTP/2.
+    Http2,
+    /// Both sides speak another protocol from here on.
+    Tunnel,
+}
+
+impl Exchange {
+    /// Begins the next request of the connection.
+    pub(crate) fn begin(&mut self, timing: Timing) {
+        self.request.reset();
+        self.from_client.begin();
+        self.to_client.total = 0;
+        self.to_client.coding = Coding::Raw;
+        self.known.forget();
+        self.chains.begin();
+        self.request_body.clear();
+        self.response_body.clear();
+        self.request_edits.clear();
+        self.response_edits.clear();
+        self.probed = false;
+        self.interims = 0;
+        self.tries.clear();
+        self.fields.clear();
+        self.outcome = Outcome { timing, ..Outcome::default() };
+        if self.from_client.has_leftover() {
+            self.outcome.arrived();
+        }
+    }
+
+    /// What is known of the request.
+    pub(crate) fn facts<'a>(&'a self, client: &'a Client, plan: &'a Plan) -> Facts<'a> {
+        let head = self.from_client.head();
+        facts_of(&self.known, &self.request, head, client, plan, self.outcome.route)
+    }
+
+    /// The way of the request's body.
+    #[inline]
+    pub(crate) fn request_pipe(&mut self) -> BodyPipe<'_> {
+        BodyPipe { receiver: &mut self.from_client, filtered: &mut self.request_body, sender: &mut self.to_node }
+    }
+
+    /// The way of the response's body.
+    #[inline]
+    pub(crate) fn response_pipe(&mut self) -> BodyPipe<'_> {
+        BodyPipe { receiver: &mut self.from_node, filtered: &mut self.response_body, sender: &mut self.to_client }
+    }
+
+    /// Whether the request could be sent once more from its beginning.
+    #[inline]
+    pub(crate) fn is_replayable(&self) -> bool {
+        self.request_body.is_replayable(&self.from_client)
+    }
+
+    /// The response's head is staged, and waits for what filters make of its body: the client has seen nothing yet.
+    #[inline]
+    pub(crate) fn holds_response(&self) -> bool {
+        !self.response_body.is_empty() && !self.response_body.has_begun()
+    }
+
+    /// Bytes that came for this request; what is behind the message belongs to the next one.
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.from_client.total.saturating_sub(self.from_client.unparsed().len() as u64)
+    }
+
+    /// Bytes of the response that are out, interim ones of the node among them; our own asking whether the client is there is no
+    /// part of it.
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        self.to_client.total.saturating_sub(if self.probed { PROBE.len() as u64 } else { 0 })
+    }
+
+    /// Gives all buffers back.
+    pub(crate) fn release(&mut self, worker: &Worker) {
+        self.from_client.release(&worker.buffers);
+        self.from_node.release(&worker.buffers);
+        self.to_node.release(&worker.buffers);
+        self.to_client.release(&worker.buffers);
+        self.request_body.clear();
+        self.response_body.clear();
+    }
+}

@@ -1,0 +1,88 @@
+//! The phase `target`: where a request goes, within which bounds, and with which head.
+
+use super::answer::OwnAnswer;
+use super::{Serving, forwarding};
+use crate::basics::uptake;
+use crate::connection::grpc;
+use crate::plan::snapshot::WorkerUpstream;
+use crate::plan::{Settings, TimeoutsMs};
+use stillgate_config::Balance;
+use stillgate_route::Lookup;
+use stillgate_wire::HeadLimits;
+
+/// Where a request goes.
+pub(super) struct Target<'a> {
+    pub(super) upstream: &'a WorkerUpstream,
+    pub(super) bounds: Bounds,
+}
+
+/// The time and size bounds of an exchange.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) node: TimeoutsMs,
+    pub(crate) client_body_ms: u64,
+    pub(crate) client_send_ms: u64,
+    pub(crate) client_send_bytes_min: u64,
+    pub(crate) response_head: HeadLimits,
+    /// When the client wants its whole response at the latest; far away where it does not say so.
+    pub(crate) deadline_ms: u64,
+}
+
+/// A time that does not come.
+const FAR_MS: u64 = u64::MAX / 2;
+
+impl Bounds {
+    fn new(node: TimeoutsMs, settings: &Settings) -> Bounds {
+        Bounds {
+            node,
+            client_body_ms: settings.body_ms,
+            client_send_ms: settings.send_ms,
+            client_send_bytes_min: uptake::client_bytes_min(settings.send_ms),
+            response_head: HeadLimits { target_bytes_max: 0, ..settings.request_limits },
+            deadline_ms: FAR_MS,
+        }
+    }
+}
+
+impl<'a> Target<'a> {
+    /// The upstream of the request's route; the client's own deadline is among the bounds, where it speaks gRPC.
+    #[inline]
+    pub(super) fn new(serving: &Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
+        let snapshot = serving.snapshot;
+        let route = serving.route.ok_or_else(|| OwnAnswer::error(404, "Route Not Found"))?;
+        let upstream = &snapshot.upstreams[route.upstream()];
+        let mut bounds = Bounds::new(snapshot.plan.timeouts(route), serving.settings());
+        // Without HTTP/2 there is no gRPC but for gRPC-Web.
+        let is_grpc = serving.client.stream.is_http2() || upstream.planned.definition.grpc;
+        let exchange = &*serving.exchange;
+        if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
+            bounds.deadline_ms = serving.worker.clock.now_ms().saturating_add(timeout_ms);
+        }
+        Ok(Target { upstream, bounds })
+    }
+
+    /// Makes the head that every node gets, and what the node is chosen by.
+    #[inline]
+    pub(super) fn prepare(&self, serving: &mut Serving<'_>) {
+        let definition = &self.upstream.planned.definition;
+        let is_upgrading = serving.exchange.request.asks_upgrade;
+        serving.exchange.passes_upgrade = is_upgrading && serving.route.is_some_and(|route| route.route.upgrades);
+        forwarding::edit_request(serving, &definition.pass_host);
+        serving.exchange.has_key = hash_key(serving, &definition.balance);
+    }
+}
+
+/// Puts the value that the consistent hash hashes into `exchange.key`; false where there is none.
+fn hash_key(serving: &mut Serving<'_>, balance: &Balance) -> bool {
+    let Balance::ConsistentHash(variable) = balance else { return false };
+    // Taken out while the exchange lends its facts.
+    let mut key = std::mem::take(&mut serving.exchange.key);
+    let mut buffer = std::mem::take(&mut serving.exchange.value);
+    let value = serving.exchange.facts(serving.client, &serving.snapshot.plan);
+    let value = value.value(variable, &mut buffer);
+    key.clear();
+    key.extend_from_slice(value.unwrap_or_default());
+    let has_key = value.is_some();
+    (serving.exchange.key, serving.exchange.value) = (key, buffer);
+    has_key
+}

@@ -1,0 +1,199 @@
+//! Exchanges with plugins, end to end: a worker that serves a Plan whose chains are put together by hand.
+
+mod bodies;
+mod phases;
+
+use crate::fleet::Fleet;
+use crate::plan::{Plan, PlanCell};
+use crate::sockets::{Inherited, Sockets};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use stillgate_plugin::definition::Identity;
+use stillgate_plugin::{
+    BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
+};
+use stillgate_testkit::{Client, Upstream};
+
+type OnRequest = Box<dyn Fn(&mut Request<'_>) -> Flow + Send + Sync>;
+type OnResponse = Box<dyn Fn(&mut Response<'_>) + Send + Sync>;
+
+/// A plugin that does what a test says.
+#[derive(Default)]
+struct Scripted {
+    rewrite: Option<OnRequest>,
+    access: Option<OnRequest>,
+    before_proxy: Option<OnRequest>,
+    header_filter: Option<OnResponse>,
+    log: Option<OnResponse>,
+}
+
+impl Plugin for Scripted {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        self.rewrite.as_ref().map_or(Flow::Continue, |then| then(request))
+    }
+
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        self.access.as_ref().map_or(Flow::Continue, |then| then(request))
+    }
+
+    fn before_proxy(&self, request: &mut Request<'_>) -> Flow {
+        self.before_proxy.as_ref().map_or(Flow::Continue, |then| then(request))
+    }
+
+    fn header_filter(&self, response: &mut Response<'_>) {
+        self.header_filter.iter().for_each(|then| then(response));
+    }
+
+    fn log(&self, response: &mut Response<'_>) {
+        self.log.iter().for_each(|then| then(response));
+    }
+}
+
+impl Scripted {
+    fn rewrite(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> Scripted {
+        Scripted { rewrite: Some(Box::new(then)), ..Scripted::default() }
+    }
+
+    fn header_filter(then: impl Fn(&mut Response<'_>) + Send + Sync + 'static) -> Scripted {
+        Scripted { header_filter: Some(Box::new(then)), ..Scripted::default() }
+    }
+
+    fn phases(&self) -> Phases {
+        let has = [
+            (self.rewrite.is_some(), Phase::Rewrite),
+            (self.access.is_some(), Phase::Access),
+            (self.before_proxy.is_some(), Phase::BeforeProxy),
+            (self.header_filter.is_some(), Phase::HeaderFilter),
+            (self.log.is_some(), Phase::Log),
+        ];
+        has.iter().filter(|(has, _)| *has).fold(Phases::NONE, |all, (_, phase)| all.or(Phases::of(&[*phase])))
+    }
+
+    /// As it stands in a chain.
+    fn entry(self, name: &'static str, meta: Meta) -> Arc<Entry> {
+        static INSTANCES: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Entry {
+            name,
+            plugin_index: 0,
+            priority: meta.priority.unwrap_or(0),
+            phases: self.phases(),
+            authenticates: false,
+            meta,
+            origin: Origin { level: Level::Route, id: "r".into() },
+            identity: Identity::of(&[name.as_bytes()]),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            plugin: Box::new(self),
+        })
+    }
+
+    fn chain(self) -> Option<Arc<Chain>> {
+        chain([self.entry("scripted", Meta::default())])
+    }
+}
+
+fn chain<const N: usize>(entries: [Arc<Entry>; N]) -> Option<Arc<Chain>> {
+    Some(Arc::new(Chain::merge([&entries[..]]).unwrap()))
+}
+
+/// What the phases have told, in order.
+#[derive(Default, Clone)]
+struct Story(Arc<Mutex<Vec<String>>>);
+
+impl Story {
+    fn tell(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A worker with one route for everything below `/`, but for `/none`.
+struct Bench {
+    fleet: Option<Fleet>,
+    address: SocketAddr,
+}
+
+impl Bench {
+    fn new(nodes: &[&Upstream], global: Option<Arc<Chain>>, route: Option<Arc<Chain>>) -> Bench {
+        let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
+        let text = format!(
+            "gateway: {{workers: 1, listeners: [{{address: \"127.0.0.1:0\"}}]}}\n\
+             upstreams: [{{id: u, type: roundrobin, nodes: {{{}}}}}]\n\
+             routes: [{{id: r, uri: /r*, upstream_id: u}}]\n",
+            nodes.join(", ")
+        );
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let mut plan = Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap();
+        plan.global = global;
+        plan.routes.set_chain(0, route);
+        let plans = Arc::new(PlanCell::new(Arc::new(plan)));
+        let sockets = Sockets::open(&config.gateway, 1, &mut Inherited::default()).unwrap();
+        let address = sockets.addresses()[0];
+        let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), Vec::new(), || {}).unwrap();
+        Bench { fleet: Some(fleet), address }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(fleet) = self.fleet.take() {
+            fleet.commander().drain(Duration::ZERO);
+            fleet.join().unwrap();
+        }
+    }
+}
+
+/// Makes a body louder, piece by piece; or all at once, with more than it may hold.
+#[derive(Default)]
+struct Loud {
+    holds: Vec<u8>,
+    holds_all: bool,
+    bytes_max: usize,
+    /// How often each byte is given.
+    times: usize,
+}
+
+impl Loud {
+    fn passing(times: usize) -> Box<Loud> {
+        Box::new(Loud { times, ..Loud::default() })
+    }
+
+    fn holding(bytes_max: usize) -> Box<Loud> {
+        Box::new(Loud { times: 1, holds_all: true, bytes_max, ..Loud::default() })
+    }
+}
+
+impl BodyFilter for Loud {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        assert!(piece.len() <= 16 * 1024, "pieces are small");
+        if piece.contains(&b'!') {
+            return Err(BodyError::Malformed);
+        }
+        assert!(!piece.contains(&b'?'), "asked to panic");
+        if self.holds_all {
+            self.holds.extend_from_slice(piece);
+            return if self.holds.len() > self.bytes_max { Err(BodyError::TooLarge) } else { Ok(()) };
+        }
+        out.extend(piece.iter().flat_map(|byte| std::iter::repeat_n(byte.to_ascii_uppercase(), self.times)));
+        Ok(())
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        out.extend(self.holds.iter().map(u8::to_ascii_uppercase));
+        out.extend_from_slice(b".");
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.holds.len()
+    }
+}

@@ -1,0 +1,239 @@
+//! The phases: their order, answers, edits of heads, panics.
+
+use super::*;
+use stillgate_plugin::{Answer, Filter};
+use stillgate_route::vars::Expr;
+use stillgate_testkit::Message;
+use stillgate_wire::{FieldName, FieldValue};
+
+fn name(name: &'static str) -> FieldName<'static> {
+    FieldName::constant(name)
+}
+
+fn value(value: &'static str) -> FieldValue<'static> {
+    FieldValue::constant(value)
+}
+
+/// Tells of each of its phases.
+fn telling(story: &Story, who: &'static str) -> Scripted {
+    let on_request = |phase: &'static str| -> Option<OnRequest> {
+        let story = story.clone();
+        Some(Box::new(move |_| {
+            story.tell(format!("{who} {phase}"));
+            Flow::Continue
+        }))
+    };
+    let on_response = |phase: &'static str| -> Option<OnResponse> {
+        let story = story.clone();
+        Some(Box::new(move |response| story.tell(format!("{who} {phase} {}", response.status()))))
+    };
+    Scripted {
+        rewrite: on_request("rewrite"),
+        access: on_request("access"),
+        before_proxy: on_request("before_proxy"),
+        header_filter: on_response("header_filter"),
+        log: on_response("log"),
+    }
+}
+
+fn told(story: &Story, phases: usize) -> Vec<String> {
+    let began = std::time::Instant::now();
+    while story.told().len() < phases && began.elapsed() < stillgate_testkit::PATIENCE {
+        std::thread::yield_now();
+    }
+    story.told()
+}
+
+#[test]
+fn phases_run_in_apisix_order() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let bench = Bench::new(&[&node], telling(&story, "global").chain(), telling(&story, "route").chain());
+    assert_eq!(bench.client().get("/r").head.status(), 200);
+    let expected = [
+        "global rewrite",
+        "global access",
+        "route rewrite",
+        "route access",
+        "global before_proxy",
+        "route before_proxy",
+        "global header_filter 200",
+        "route header_filter 200",
+        "global log 200",
+        "route log 200",
+    ];
+    assert_eq!(told(&story, expected.len()), expected);
+}
+
+#[test]
+fn without_a_route_global_rules_run() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let bench = Bench::new(&[&node], telling(&story, "global").chain(), telling(&story, "route").chain());
+    assert_eq!(bench.client().get("/none").head.status(), 404);
+    let expected = ["global rewrite", "global access", "global header_filter 404", "global log 404"];
+    assert_eq!(told(&story, expected.len()), expected);
+}
+
+#[test]
+fn a_plugin_answers() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let deny = |request: &mut Request<'_>| {
+        request.response.add(name("WWW-Authenticate"), value("Basic"));
+        Flow::Answer(Answer::text(401, "no entry"))
+    };
+    let seen = story.clone();
+    let scripted = Scripted {
+        header_filter: Some(Box::new(move |response| {
+            seen.tell(format!("{} {}", response.status(), response.is_of_node));
+            response.set_header(name("Server"), value("mine"));
+        })),
+        ..Scripted::rewrite(deny)
+    };
+    let bench = Bench::new(&[&node], None, scripted.chain());
+    let mut client = bench.client();
+    let answer = client.get("/r");
+    let fields = |answer: &Message, name: &str| answer.head.get(name).map(str::to_owned);
+    assert_eq!((answer.head.start.as_str(), &answer.body[..]), ("HTTP/1.1 401 Unauthorized", &b"no entry"[..]));
+    assert_eq!(fields(&answer, "Content-Type").as_deref(), Some("text/plain; charset=utf-8"));
+    assert_eq!(fields(&answer, "WWW-Authenticate").as_deref(), Some("Basic"));
+    assert_eq!(answer.head.all("Server"), ["mine"]);
+    // The connection goes on.
+    let head = client.request("HEAD", "/r", b"");
+    assert_eq!((head.head.status(), head.body.len(), fields(&head, "Content-Length").as_deref()), (401, 0, Some("8")));
+    assert_eq!((node.requests(), story.told()), (0, vec!["401 false".to_owned(); 2]));
+}
+
+#[test]
+fn an_error_response_takes_the_place_of_a_plugins_body() {
+    let node = Upstream::echo();
+    let check = |status: u16, expected: &str| {
+        let meta = Meta { error_response: Some(b"custom".as_slice().into()), ..Meta::default() };
+        let answer = Scripted::rewrite(move |_| Flow::Answer(Answer::text(status, "own")));
+        let bench = Bench::new(&[&node], None, chain([answer.entry("answers", meta)]));
+        let got = bench.client().get("/r");
+        assert_eq!((got.head.status(), got.body), (status, expected.as_bytes().to_vec()));
+    };
+    check(403, "custom");
+    check(200, "own");
+    check(599, "custom");
+}
+
+#[test]
+fn what_plugins_change_is_what_the_node_gets() {
+    let node = Upstream::bind();
+    let scripted = Scripted::rewrite(|request| {
+        request.edits.set_method(b"PUT").unwrap();
+        request.edits.set_target(b"/other?a=b").unwrap();
+        request.set_header(name("Host"), value("node.test"));
+        request.set_header(name("A"), value("2"));
+        request.remove_header(name("B"));
+        request.set_header(name("X-Forwarded-Proto"), value("https"));
+        request.set_header(name("X-Real-IP"), value("9.9.9.9"));
+        Flow::Continue
+    });
+    let bench = Bench::new(&[&node], None, scripted.chain());
+    let mut client = bench.client();
+    client.deliver(b"GET /r HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: 1\r\n\r\n", stillgate_testkit::Delivery::Whole);
+    let mut connection = node.accept();
+    let request = connection.expect_request();
+    assert_eq!(request.head.method_and_target(), ("PUT", "/other?a=b"));
+    let fields = |name: &str| request.head.all(name).join("|");
+    assert_eq!((fields("Host"), fields("A"), fields("B")), ("node.test".into(), "2".into(), String::new()));
+    assert_eq!((fields("X-Forwarded-Proto"), fields("X-Real-IP")), ("https".into(), "127.0.0.1".into()));
+    assert_eq!(fields("X-Forwarded-Host"), "h");
+}
+
+#[test]
+fn what_plugins_change_is_what_the_client_gets() {
+    let node = Upstream::serve(|connection| {
+        while connection.read_request().is_ok() {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nA: node\r\nB: node\r\nServer: node\r\n\r\nok");
+        }
+    });
+    let scripted = Scripted {
+        header_filter: Some(Box::new(|response| {
+            assert!(response.is_of_node && response.came_with == 200);
+            response.edits.set_status(418).unwrap();
+            response.remove_header(name("B"));
+            response.add_header(name("C"), value("plugin"));
+        })),
+        ..Scripted::rewrite(|request| {
+            request.response.add(name("a"), value("preset"));
+            Flow::Continue
+        })
+    };
+    let bench = Bench::new(&[&node], None, scripted.chain());
+    let mut client = bench.client();
+    for _ in 0..2 {
+        let got = client.get("/r");
+        assert_eq!((got.head.status(), &got.body[..]), (418, &b"ok"[..]));
+        let fields = |name: &str| got.head.all(name).join("|");
+        assert_eq!((fields("A"), fields("B"), fields("C")), ("preset".into(), String::new(), "plugin".into()));
+        assert!(fields("Server").starts_with("stillgate/"));
+    }
+}
+
+#[test]
+fn a_status_that_has_no_body_gets_none() {
+    let node = Upstream::echo();
+    let check = |status: u16, method: &'static str| {
+        let scripted = Scripted {
+            header_filter: Some(Box::new(move |response| response.edits.set_status(status).unwrap())),
+            ..Scripted::rewrite(move |request| {
+                request.edits.set_method(method.as_bytes()).unwrap();
+                Flow::Continue
+            })
+        };
+        let bench = Bench::new(&[&node], None, scripted.chain());
+        let mut client = bench.client();
+        for _ in 0..2 {
+            let got = client.get("/r?size=5");
+            assert_eq!((got.head.status(), got.body.is_empty()), (status, status == 204 || method == "HEAD"));
+        }
+    };
+    check(204, "GET");
+    check(200, "HEAD");
+    check(200, "GET");
+}
+
+#[test]
+fn a_panic_costs_its_request_and_nothing_else() {
+    let node = Upstream::echo();
+    let check = |scripted: Scripted, status: u16| {
+        let bench = Bench::new(&[&node], None, scripted.chain());
+        let mut client = bench.client();
+        assert_eq!(client.get("/r").head.status(), status);
+        assert_eq!(client.get("/r?well").head.status(), 200);
+    };
+    let is_well = |target: &[u8]| target.ends_with(b"well");
+    let request = move || -> OnRequest {
+        Box::new(move |request| {
+            assert!(is_well(request.facts.path_and_query()), "asked to panic");
+            Flow::Continue
+        })
+    };
+    let response = move || -> OnResponse {
+        Box::new(move |response| assert!(is_well(response.facts.path_and_query()), "asked to panic"))
+    };
+    check(Scripted { rewrite: Some(request()), ..Scripted::default() }, 500);
+    check(Scripted { access: Some(request()), ..Scripted::default() }, 500);
+    check(Scripted { before_proxy: Some(request()), ..Scripted::default() }, 500);
+    check(Scripted { header_filter: Some(response()), ..Scripted::default() }, 500);
+    check(Scripted { log: Some(response()), ..Scripted::default() }, 200);
+}
+
+#[test]
+fn a_filter_is_asked_once() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let condition = |text: &str| -> Meta {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        let expr = Expr::parse(&json).unwrap();
+        Meta { filter: Some(Filter::new(expr).unwrap()), ..Meta::default() }
+    };
+    let entries = [
+        telling(&story, "get").entry("get", condition(r#"[["request_method", "==", "GET"]]"#)),
+        telling(&story, "post").entry("post", condition(r#"[["request_method", "==", "POST"]]"#)),
+    ];
+    let bench = Bench::new(&[&node], None, chain(entries));
+    bench.client().get("/r");
+    assert!(told(&story, 5).iter().all(|line| line.starts_with("get ")), "{:?}", story.told());
+}

@@ -1,0 +1,129 @@
+//! The tries of a request: one node after the other, until one answers or the rules say stop.
+//!
+//! What happens at one node is the business of `attempt`.
+
+use super::answer::OwnAnswer;
+use super::attempt::{self, Ended, Failed};
+use super::target::Target;
+use super::upgraded::Upgraded;
+use super::{After, Exchange, Serving};
+use crate::node::health;
+use crate::telemetry::metrics::UpstreamEvent;
+use std::borrow::Cow;
+use stillgate_upstream::{Attempt, Decision, Failure, decide};
+use stillgate_wire::ResponseError;
+
+/// Where the tries of one request stand.
+pub(super) struct Tries<'a> {
+    pub(super) target: &'a Target<'a>,
+    began_ms: u64,
+    pub(super) retries_used: u32,
+    /// The next try must not use the pool.
+    pub(super) is_fresh: bool,
+    /// What is answered where there is no other node.
+    status: u16,
+}
+
+/// Tries nodes, and says what becomes of the connection.
+pub(super) async fn run(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<After, OwnAnswer> {
+    let began_ms = serving.worker.clock.now_ms();
+    let mut tries = Tries { target, began_ms, retries_used: 0, is_fresh: false, status: 503 };
+    serving.exchange.tried.clear();
+    let mut same = None;
+    loop {
+        let Some(index) = same.take().or_else(|| tries.pick(serving)) else { return Err(tries.no_node(serving)) };
+        if !serving.exchange.tried.is_empty() {
+            serving.worker.note_upstream(UpstreamEvent::Retry, target.upstream);
+        }
+        serving.exchange.tried.insert(index);
+        match attempt::run(serving, &tries, index).await {
+            Ended::Done(after) => return Ok(after),
+            Ended::Switched(node) => {
+                serving.exchange.upgraded = Some(Box::new(Upgraded::new(serving, index, node)));
+                return Ok(After::Tunnel);
+            }
+            Ended::Refused(own) => return Err(own),
+            Ended::Failed(failed) => same = tries.next(serving, failed)?.then_some(index),
+        }
+    }
+}
+
+impl Tries<'_> {
+    fn pick(&self, serving: &Serving<'_>) -> Option<usize> {
+        let Exchange { has_key, key, tried, .. } = &*serving.exchange;
+        let (key, now_ms) = (has_key.then_some(key.as_slice()), serving.worker.clock.now_ms());
+        self.target.upstream.state.borrow_mut().pick(key, now_ms, serving.worker.random(), tried)
+    }
+
+    #[cold]
+    fn no_node(&self, serving: &Serving<'_>) -> OwnAnswer {
+        let why = match self.status {
+            503 => "the upstream has no node",
+            _ => "every node of the upstream failed",
+        };
+        serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &serving.exchange.tries);
+        OwnAnswer::error(self.status, why)
+    }
+
+    /// Whether the same node is asked again after a try that failed; otherwise it is the next one.
+    #[cold]
+    fn next(&mut self, serving: &mut Serving<'_>, failed: Failed) -> Result<bool, OwnAnswer> {
+        if serving.worker.clock.now_ms() >= self.target.bounds.deadline_ms {
+            return Err(OwnAnswer::deadline());
+        }
+        let decision = decide(&self.judge(serving, failed));
+        match decision {
+            Decision::RetrySame => {
+                self.is_fresh = true;
+                Ok(true)
+            }
+            Decision::RetryNext(status) => {
+                (self.is_fresh, self.status) = (false, status);
+                self.retries_used += 1;
+                Ok(false)
+            }
+            Decision::Fail(status) => Err(self.fail(serving, failed.failure, status)),
+            Decision::OverBudget(status) => {
+                serving.worker.note_upstream(UpstreamEvent::RetryOverBudget, self.target.upstream);
+                Err(self.fail(serving, failed.failure, status))
+            }
+        }
+    }
+
+    fn fail(&self, serving: &mut Serving<'_>, failure: Failure, status: u16) -> OwnAnswer {
+        let exchange = &mut *serving.exchange;
+        let message = describe(failure, exchange.bad_response.take());
+        let hint = exchange.mistaken.map(|mistaken| format!("{message}; {}", mistaken.hint()));
+        let why = hint.as_deref().unwrap_or(&message);
+        serving.worker.troubles.note(&self.target.upstream.planned.definition.key, why, &exchange.tries);
+        OwnAnswer::error(status, message)
+    }
+
+    fn judge(&self, serving: &Serving<'_>, failed: Failed) -> Attempt {
+        let upstream = self.target.upstream;
+        let definition = &upstream.planned.definition;
+        let state = upstream.state.borrow();
+        Attempt {
+            failure: failed.failure,
+            reused: failed.reused,
+            request_sent: failed.request_sent,
+            response_started: failed.response_started,
+            // Of the request that the node gets, whatever the client's was.
+            idempotent: serving.exchange.method_sent.is_idempotent(),
+            body_replayable: serving.exchange.is_replayable(),
+            retries_used: self.retries_used,
+            retries: definition.retries,
+            choices: state.choices(),
+            elapsed_ms: serving.worker.clock.now_ms() - self.began_ms,
+            in_budget: definition.retry_budget.as_ref().is_none_or(|budget| state.has_budget(budget)),
+            retry_timeout_ms: u64::try_from(definition.retry_timeout.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn describe(failure: Failure, bad_response: Option<ResponseError>) -> Cow<'static, str> {
+    match (failure, bad_response) {
+        (Failure::BadResponse, Some(error)) => format!("the node's response is invalid: {error}").into(),
+        _ => health::describe(failure).into(),
+    }
+}

@@ -1,0 +1,140 @@
+//! What a worker has for running plugins, and the calls themselves.
+//!
+//! A plugin that panics is a bug of the plugin: its call has no result, and what it says is not repeated, since it may hold
+//! what is secret.
+
+use crate::telemetry::plugins::PluginTally;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Once};
+use std::time::Instant;
+use stillgate_plugin::chain::TooLong;
+use stillgate_plugin::{Chain, Entry, Phase};
+
+/// Bytes held by the filters of a worker.
+pub(crate) type HeldBytes = Rc<Cell<usize>>;
+
+/// One request in so many is timed.
+const TIMED_OF: u32 = 1_000;
+/// Chains with a consumer's plugins that a worker keeps.
+const MERGED_MAX: usize = 1_024;
+
+/// What a worker has for running plugins.
+#[derive(Default)]
+pub(crate) struct Plugins {
+    /// What plugins themselves see of it.
+    pub(crate) own: stillgate_plugin::Worker,
+    /// What filters of bodies hold.
+    pub(crate) held: HeldBytes,
+    pub(crate) tally: PluginTally,
+    /// Chains of routes joined by plugins of consumers, by the memory of both.
+    merged: RefCell<HashMap<(usize, usize), Merged>>,
+    requests: Cell<u32>,
+}
+
+/// A chain and what it was made of, which stays where it is as long as its address is a key.
+struct Merged {
+    chain: Rc<Chain>,
+    _route: Option<Arc<Chain>>,
+    _consumer: Arc<[Arc<Entry>]>,
+}
+
+impl Plugins {
+    /// The route's chain with a consumer's plugins in it.
+    pub(crate) fn merged(
+        &self,
+        route: Option<&Arc<Chain>>,
+        consumer: &Arc<[Arc<Entry>]>,
+    ) -> Result<Rc<Chain>, TooLong> {
+        let key = (route.map_or(0, |route| Arc::as_ptr(route).addr()), Arc::as_ptr(consumer).cast::<u8>().addr());
+        let mut known = self.merged.borrow_mut();
+        if let Some(merged) = known.get(&key) {
+            return Ok(merged.chain.clone());
+        }
+        let chain = Rc::new(Chain::merge([route.map_or(&[][..], |route| route.entries()), consumer])?);
+        if known.len() >= MERGED_MAX {
+            known.clear();
+        }
+        let merged = Merged { chain: chain.clone(), _route: route.cloned(), _consumer: consumer.clone() };
+        known.insert(key, merged);
+        Ok(chain)
+    }
+
+    /// Whether the next request is timed.
+    pub(crate) fn is_timed(&self) -> bool {
+        let requests = self.requests.get().wrapping_add(1);
+        self.requests.set(requests);
+        requests.is_multiple_of(TIMED_OF)
+    }
+}
+
+/// A plugin has panicked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Panicked;
+
+/// Calls a plugin, timed or not, whatever becomes of it.
+pub(crate) fn call<R>(
+    plugins: &Plugins,
+    entry: &Entry,
+    phase: Phase,
+    is_timed: bool,
+    then: impl FnOnce() -> R,
+) -> Result<R, Panicked> {
+    let began = is_timed.then(Instant::now);
+    let result = guarded(then);
+    if let Some(began) = began {
+        plugins.tally.timed(entry.plugin_index, phase, began.elapsed());
+    }
+    result.inspect_err(|Panicked| {
+        plugins.tally.panicked(entry.plugin_index);
+        tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
+    })
+}
+
+/// Runs a plugin's code. What a panic says may hold what is secret: only its place is told.
+pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
+    static HOOK: Once = Once::new();
+    thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
+    HOOK.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| match (IS_INSIDE.get(), info.location()) {
+            (false, _) => default(info),
+            (true, place) => tracing::error!(place = place.map(tracing::field::display), "panic in a plugin"),
+        }));
+    });
+    IS_INSIDE.set(true);
+    let result = catch_unwind(AssertUnwindSafe(then));
+    IS_INSIDE.set(false);
+    result.map_err(|_| Panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_with_consumers_are_merged_once() {
+        let plugins = Plugins::default();
+        let (route, consumer): (_, Arc<[Arc<Entry>]>) = (Arc::new(Chain::default()), Arc::default());
+        let first = plugins.merged(Some(&route), &consumer).unwrap();
+        assert!(Rc::ptr_eq(&first, &plugins.merged(Some(&route), &consumer).unwrap()));
+        assert!(!Rc::ptr_eq(&first, &plugins.merged(None, &consumer).unwrap()));
+        for _ in 0..2 * MERGED_MAX {
+            plugins.merged(Some(&Arc::new(Chain::default())), &consumer).unwrap();
+            assert!(plugins.merged.borrow().len() <= MERGED_MAX);
+        }
+    }
+
+    #[test]
+    fn one_request_in_a_thousand_is_timed() {
+        let plugins = Plugins::default();
+        assert_eq!((0..10 * TIMED_OF).filter(|_| plugins.is_timed()).count(), 10);
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        assert_eq!((guarded(|| 1), guarded(|| -> u32 { panic!("a secret") })), (Ok(1), Err(Panicked)));
+    }
+}
