@@ -114,7 +114,7 @@ impl Routes {
                     upstream,
                     has_timeout: route.timeout.is_some(),
                     first_match,
-                    chain: None,
+                    chain: route.chain.clone(),
                     lease,
                 }
             });
