@@ -113,7 +113,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
-        plugins: Plugins::default(),
+        plugins: Plugins::new(setup.plans.limits.clone()),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),

@@ -32,10 +32,11 @@ use routes::Routes;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, StreamRoute, Upstream, UpstreamTimeouts};
+use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::{Chain, Consumers};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
@@ -190,7 +191,7 @@ impl Plan {
             checked,
             uses_latency,
             settings: (&config.gateway).into(),
-            global: (!config.plugins.global.is_empty()).then(|| config.plugins.global.clone()),
+            global: Some(&config.plugins.global).filter(|chain| !chain.is_empty()).cloned(),
             consumers: config.plugins.consumers.clone(),
             plugin_metadata: config.plugins.metadata.clone(),
             metrics,
@@ -358,6 +359,8 @@ pub struct PlanCell {
     news: watch::Sender<()>,
     /// Beside the Plan, since they come and go without it.
     pub challenges: Challenges,
+    /// The table of limits that all workers share, made before the first Plan that has a limit.
+    pub limits: Arc<OnceLock<Arc<Limits>>>,
 }
 
 impl PlanCell {
@@ -368,6 +371,7 @@ impl PlanCell {
             version: AtomicU64::new(1),
             news: watch::Sender::new(()),
             challenges: Challenges::default(),
+            limits: Arc::default(),
         }
     }
 

@@ -114,7 +114,7 @@ impl Routes {
                     upstream,
                     has_timeout: route.timeout.is_some(),
                     first_match,
-                    chain: route.chain.clone(),
+                    chain: route.chain.clone().filter(|chain| !chain.is_empty()),
                     lease,
                 }
             });

@@ -8,8 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
+use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
 use stillgate_plugin::{Chain, Entry, Phase};
 
@@ -42,6 +43,11 @@ struct Merged {
 }
 
 impl Plugins {
+    /// With a place for the table of limits.
+    pub(crate) fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Plugins {
+        Plugins { own: stillgate_plugin::Worker::new(limits), ..Plugins::default() }
+    }
+
     /// The route's chain with a consumer's plugins in it.
     pub(crate) fn merged(
         &self,
