@@ -335,6 +335,11 @@ impl ResponseEdits {
         Ok(())
     }
 
+    /// Leaves the status as it came.
+    pub fn keep_status(&mut self) {
+        self.status = None;
+    }
+
     /// The status, where it was changed.
     #[inline]
     pub fn status(&self) -> Option<u16> {

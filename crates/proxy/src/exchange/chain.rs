@@ -15,7 +15,9 @@ use crate::plan::snapshot::Snapshot;
 use crate::worker::plugins::{Panicked, call};
 use std::ops::Deref;
 use std::rc::Rc;
-use stillgate_plugin::{Attached, Body, Chain, Entry, Facts, Flow, Phase, Request, Response};
+use std::sync::Arc;
+use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::{Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Request, Response};
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields};
 
@@ -35,6 +37,16 @@ pub(crate) struct Chains {
     response_head: Vec<u8>,
     /// The status of the response as it came.
     came_with: u16,
+    /// Of a tunnel, in place of what its Plan had.
+    kept: Option<Box<KeptPlugins>>,
+}
+
+/// What a tunnel keeps for the phase `log`, since its Plan may be gone by then.
+struct KeptPlugins {
+    global: Option<Arc<Chain>>,
+    route: Option<Arc<Chain>>,
+    consumers: Arc<Consumers>,
+    metadata: Arc<MetadataTable>,
 }
 
 /// What `_meta.filter` says of the entries of one chain, as bits.
@@ -89,6 +101,8 @@ impl Chains {
 pub(crate) enum Answered {
     /// The node, whose head is in `from_node`.
     ByNode,
+    /// The same with a 101, behind which there is no body.
+    BySwitching,
     /// We, with this status.
     ByUs(u16),
 }
@@ -103,6 +117,7 @@ enum Of {
 /// A chain that stays while the exchange is changed.
 enum Chosen<'a> {
     OfPlan(&'a Chain),
+    Kept(Arc<Chain>),
     Merged(Rc<Chain>),
 }
 
@@ -112,6 +127,7 @@ impl Deref for Chosen<'_> {
     fn deref(&self) -> &Chain {
         match self {
             Chosen::OfPlan(chain) => chain,
+            Chosen::Kept(chain) => chain,
             Chosen::Merged(chain) => chain,
         }
     }
@@ -190,6 +206,21 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     request_phase(serving, Of::Route, Phase::BeforeProxy, |_| true)
 }
 
+/// A request has become a tunnel: what its plugins will need at its end.
+pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
+    let plan = &serving.snapshot.plan;
+    let is_on = serving.exchange.chains.is_on;
+    is_on.then(|| {
+        let kept = KeptPlugins {
+            global: plan.global.clone(),
+            route: serving.route.and_then(|route| route.chain.clone()),
+            consumers: plan.consumers.clone(),
+            metadata: plan.plugin_metadata.clone(),
+        };
+        Box::new(Chains { kept: Some(Box::new(kept)), ..std::mem::take(&mut serving.exchange.chains) })
+    })
+}
+
 /// Runs a phase of one chain, until a plugin answers.
 #[cold]
 fn request_phase(
@@ -240,9 +271,10 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     chains.response_head.clear();
     match answered {
-        Answered::ByNode => {
+        Answered::ByNode | Answered::BySwitching => {
+            let head = if answered == Answered::ByNode { from_node.head() } else { from_node.unparsed() };
             chains.came_with = response.status;
-            chains.response_head.extend_from_slice(&from_node.head()[..response.len]);
+            chains.response_head.extend_from_slice(&head[..response.len]);
             response_edits.fields.overlay(&response.fields, &chains.response_head, &chains.preset);
         }
         Answered::ByUs(status) => {
@@ -274,6 +306,7 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(),
         &mut **exchange;
     let none = Fields::default();
     let is_of_node = !chains.response_head.is_empty();
+    let kept = chains.kept.as_deref();
     let mut answer = Response {
         facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
@@ -283,9 +316,9 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(),
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,
-        consumers: &snapshot.plan.consumers,
+        consumers: kept.map_or(&snapshot.plan.consumers, |kept| &kept.consumers),
         worker: &worker.plugins.own,
-        metadata: &snapshot.plan.plugin_metadata,
+        metadata: kept.map_or(&snapshot.plan.plugin_metadata, |kept| &kept.metadata),
     };
     let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
     for (at, entry) in chain.of(phase) {
@@ -306,10 +339,13 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(),
 /// The chain that is run now.
 fn chosen<'a>(serving: &Serving<'a>, of: Of) -> Option<Chosen<'a>> {
     let snapshot: &'a Snapshot = serving.snapshot;
-    match (of, &serving.exchange.chains.merged) {
-        (Of::Global, _) => snapshot.plan.global.as_deref().map(Chosen::OfPlan),
-        (Of::Route, Some(merged)) => Some(Chosen::Merged(merged.clone())),
-        (Of::Route, None) => serving.route?.chain.as_deref().map(Chosen::OfPlan),
+    let chains = &serving.exchange.chains;
+    match (of, &chains.merged, &chains.kept) {
+        (Of::Route, Some(merged), _) => Some(Chosen::Merged(merged.clone())),
+        (Of::Global, _, Some(kept)) => kept.global.clone().map(Chosen::Kept),
+        (Of::Route, _, Some(kept)) => kept.route.clone().map(Chosen::Kept),
+        (Of::Global, _, None) => snapshot.plan.global.as_deref().map(Chosen::OfPlan),
+        (Of::Route, _, None) => serving.route?.chain.as_deref().map(Chosen::OfPlan),
     }
 }
 

@@ -42,7 +42,7 @@ mod tests;
 mod tries;
 mod upgraded;
 
-pub(crate) use request::{refuse, run};
+pub(crate) use request::{end_upgraded, refuse, run};
 pub(crate) use serving::Serving;
 pub(crate) use state::{After, Exchange};
 pub(crate) use upgraded::{Upgraded, UpgradedRequest};

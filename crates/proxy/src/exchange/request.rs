@@ -1,12 +1,14 @@
 //! One request, from its head to its line in the access log: the list of its phases.
 
 use super::answer::{self, OwnAnswer};
+use super::chain::Chains;
 use super::forwarding::client_address;
 use super::matching;
 use super::reply::method_of;
 use super::target::Target;
 use super::{After, Exchange, Serving, chain, queue, tries};
 use crate::connection::client::Client;
+use crate::plan::snapshot::Snapshot;
 use crate::telemetry::metrics::Active;
 use crate::worker::Worker;
 use std::rc::Rc;
@@ -84,6 +86,18 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
 fn log(serving: &mut Serving<'_>) {
     chain::log(serving);
     serving.worker.record(serving.client, serving.exchange, serving.snapshot);
+}
+
+/// The tunnel that a request has become is over: this is its end.
+pub(crate) fn end_upgraded(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    snapshot: &Snapshot,
+    chains: Option<Box<Chains>>,
+) {
+    exchange.chains = chains.map_or_else(Chains::default, |chains| *chains);
+    log(&mut Serving { worker, client, exchange, snapshot, route: None });
 }
 
 /// Counts a request while it lives, whatever becomes of its task.

@@ -1,6 +1,7 @@
 //! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
 
 use super::answer::reason;
+use super::chain::{self, Answered, Chains};
 use super::relay::{Event, Relay};
 use super::{Serving, forwarding};
 use crate::basics::buffer::Buffer;
@@ -46,6 +47,8 @@ pub(crate) struct UpgradedRequest {
     pub(crate) tries: NodeTries,
     /// Of the 101; empty where another process has sent it.
     pub(crate) fields: ResponseFields,
+    /// `None`: it has no plugins, or another process had it.
+    pub(crate) chains: Option<Box<Chains>>,
 }
 
 /// Stages the head of a 101 for the client, if the client asked for what it switches to and all of the request is out.
@@ -60,6 +63,13 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
         return Err(Event::NodeFailed(Failure::BadResponse));
     }
     forwarding::edit_interim(exchange, settings);
+    if exchange.chains.is_on() {
+        chain::header_filter(&mut relay.serving, Answered::BySwitching).map_err(|_| Event::PluginFailed)?;
+        // What follows is no body, and no other status says so.
+        relay.serving.exchange.response_body.clear();
+        relay.serving.exchange.response_edits.keep_status();
+    }
+    let exchange = &mut *relay.serving.exchange;
     let head = &exchange.from_node.unparsed()[..exchange.response.len];
     write_upgrade_lines(&mut exchange.response_edits.fields.added, upgrade_protocols(&exchange.response.fields, head));
     let before = exchange.bytes_sent();
@@ -78,6 +88,7 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
 impl Upgraded {
     /// Of an exchange whose 101 is out.
     pub(super) fn new(serving: &mut Serving<'_>, slot: usize, node: Stream) -> Upgraded {
+        let chains = chain::keep(serving);
         let Serving { worker, client, exchange, snapshot, route } = serving;
         let route = route.expect("a request that was sent to a node has a route");
         let head = exchange.from_client.head().into();
@@ -98,6 +109,7 @@ impl Upgraded {
                 outcome,
                 tries: exchange.tries.clone(),
                 fields: exchange.fields.clone(),
+                chains,
             }),
             upstream,
             slot,

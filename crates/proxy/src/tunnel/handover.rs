@@ -279,6 +279,6 @@ impl RequestState {
             ..Outcome::default()
         };
         let tries = tries(&self.tries, state.node, self.status);
-        UpgradedRequest { head: head.into(), outcome, tries, fields: ResponseFields::default() }
+        UpgradedRequest { head: head.into(), outcome, tries, fields: ResponseFields::default(), chains: None }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use direction::Direction;
 pub(crate) use opening::{Origin, Switched};
 
 use crate::connection::client::Client;
-use crate::exchange::{Exchange, UpgradedRequest};
+use crate::exchange::{self, Exchange, UpgradedRequest};
 use crate::telemetry::session::Ends;
 use crate::worker::Open;
 use crate::worker::watches::Leaving;
@@ -160,7 +160,7 @@ impl Tunnel {
     fn record(&mut self) {
         let worker = self.open.worker.clone();
         let Switched { origin, up, down, .. } = &mut self.switched;
-        let UpgradedRequest { head, outcome, tries, fields } = match origin {
+        let UpgradedRequest { head, outcome, tries, fields, chains } = match origin {
             Origin::Request(request) => &mut **request,
             Origin::Session(session) => {
                 let ends = Ends { peer: self.client.peer, local: self.client.local, tls: self.client.tls.as_deref() };
@@ -180,7 +180,7 @@ impl Tunnel {
         if let Ok(Progress::Complete(_)) = exchange.request.advance(head, &HEAD_LIMITS) {
             // It was routed by its path.
             let _ = exchange.known.make(&exchange.request, head);
-            worker.record(&self.client, &mut exchange, &snapshot);
+            exchange::end_upgraded(&worker, &mut self.client, &mut exchange, &snapshot, chains.take());
         } else {
             debug_assert!(false, "the head was parsed before");
         }

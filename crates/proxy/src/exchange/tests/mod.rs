@@ -120,17 +120,23 @@ struct Bench {
 
 impl Bench {
     fn new(nodes: &[&Upstream], global: Option<Arc<Chain>>, route: Option<Arc<Chain>>) -> Bench {
+        Bench::with(nodes, |plan| {
+            plan.global = global;
+            plan.routes.set_chain(0, route);
+        })
+    }
+
+    fn with(nodes: &[&Upstream], change: impl FnOnce(&mut Plan)) -> Bench {
         let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
         let text = format!(
             "gateway: {{workers: 1, listeners: [{{address: \"127.0.0.1:0\"}}]}}\n\
              upstreams: [{{id: u, type: roundrobin, nodes: {{{}}}}}]\n\
-             routes: [{{id: r, uri: /r*, upstream_id: u}}]\n",
+             routes: [{{id: r, uri: /r*, upstream_id: u, enable_websocket: true}}]\n",
             nodes.join(", ")
         );
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
         let mut plan = Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap();
-        plan.global = global;
-        plan.routes.set_chain(0, route);
+        change(&mut plan);
         let plans = Arc::new(PlanCell::new(Arc::new(plan)));
         let sockets = Sockets::open(&config.gateway, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];

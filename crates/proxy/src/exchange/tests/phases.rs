@@ -1,7 +1,7 @@
 //! The phases: their order, answers, edits of heads, panics.
 
 use super::*;
-use stillgate_plugin::{Answer, Filter};
+use stillgate_plugin::{Answer, Consumer, Consumers, Filter};
 use stillgate_route::vars::Expr;
 use stillgate_testkit::Message;
 use stillgate_wire::{FieldName, FieldValue};
@@ -219,6 +219,64 @@ fn a_panic_costs_its_request_and_nothing_else() {
     check(Scripted { before_proxy: Some(request()), ..Scripted::default() }, 500);
     check(Scripted { header_filter: Some(response()), ..Scripted::default() }, 500);
     check(Scripted { log: Some(response()), ..Scripted::default() }, 200);
+}
+
+#[test]
+fn a_consumer_brings_its_plugins() {
+    let (node, story) = (Upstream::echo(), Story::default());
+    let attach = Scripted::rewrite(|request| {
+        *request.consumer = request.consumers.named("jack");
+        Flow::Continue
+    });
+    let first = Meta { priority: Some(9), ..Meta::default() };
+    let route = chain([
+        attach.entry("attach", first),
+        telling(&story, "route's a").entry("a", Meta::default()),
+        telling(&story, "route's b").entry("b", Meta::default()),
+    ]);
+    let plugins: Vec<_> = [("b", "jack's b"), ("c", "jack's c")]
+        .into_iter()
+        .map(|(name, who)| telling(&story, who).entry(name, Meta::default()))
+        .collect();
+    let jack = Consumer {
+        name: "jack".into(),
+        group: None,
+        custom_id: None,
+        plugins: plugins.into(),
+        credentials: Box::default(),
+    };
+    let mut consumers = Consumers::default();
+    consumers.insert(Arc::new(jack), Vec::new()).unwrap();
+    let bench = Bench::with(&[&node], |plan| {
+        plan.consumers = Arc::new(consumers);
+        plan.routes.set_chain(0, route);
+    });
+    assert_eq!(bench.client().get("/r").head.status(), 200);
+    let expected = [
+        "route's a rewrite",
+        "route's b rewrite",
+        "jack's c rewrite",
+        "route's a access",
+        "jack's b access",
+        "jack's c access",
+    ];
+    assert_eq!(told(&story, 15)[..expected.len()], expected);
+}
+
+#[test]
+fn a_tunnels_plugins_see_its_end() {
+    let (node, story) = (Upstream::bind(), Story::default());
+    let bench = Bench::new(&[&node], telling(&story, "global").chain(), telling(&story, "route").chain());
+    let mut client = bench.client().into_connection();
+    client.send("GET /r HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    let mut connection = node.accept();
+    connection.expect_request();
+    connection.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    assert_eq!(client.read_head().unwrap().status(), 101);
+    let expected = ["global header_filter 101", "route header_filter 101", "global log 101", "route log 101"];
+    assert_eq!(story.told()[6..], expected[..2]);
+    drop((client, connection));
+    assert_eq!(told(&story, 10)[6..], expected);
 }
 
 #[test]
