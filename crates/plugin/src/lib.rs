@@ -21,6 +21,7 @@ pub mod facts;
 pub mod filter;
 pub mod meta;
 pub mod phase;
+pub mod query;
 pub mod request;
 pub mod response;
 pub mod secrets;

@@ -7,6 +7,10 @@ use crate::worker::Worker;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
 
+const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
+const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
+const CUSTOM_ID: FieldName<'static> = FieldName::constant("X-Consumer-Custom-ID");
+
 /// A request on its way to the node. What was changed is what later plugins read.
 pub struct Request<'a> {
     /// The request as it came.
@@ -35,6 +39,11 @@ impl<'a> Request<'a> {
         join(self.edits.fields.values(fields, self.facts.head, name), buffer)
     }
 
+    /// The value of the first line of a header field.
+    pub fn first_header(&self, name: FieldName<'_>) -> Option<&[u8]> {
+        self.edits.fields.values(&self.facts.request.fields, self.facts.head, name).next()
+    }
+
     /// Replaces a header field of the request.
     pub fn set_header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.edits.fields.set(&self.facts.request.fields, self.facts.head, name, value);
@@ -53,6 +62,32 @@ impl<'a> Request<'a> {
     /// Path and query that the node will get.
     pub fn target(&self) -> &[u8] {
         self.edits.target().unwrap_or_else(|| self.facts.path_and_query())
+    }
+
+    /// Says who asks, to the node too: its name, the id of its credential and its label `custom_id`. What the client
+    /// has sent under these names is taken out.
+    pub fn attach(&mut self, found: Attached) {
+        let consumer = self.consumers.of(found);
+        self.introduce(found, consumer.custom_id.as_deref());
+    }
+
+    /// [`Request::attach`] for a consumer that stands for those who are not known. As in APISIX, its `custom_id` is not told.
+    pub fn attach_anonymous(&mut self, found: Attached) {
+        self.introduce(found, None);
+    }
+
+    fn introduce(&mut self, found: Attached, custom_id: Option<&str>) {
+        let consumer = self.consumers.of(found);
+        *self.consumer = Some(found);
+        let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
+        let about =
+            [(USERNAME, Some(&*consumer.name)), (CREDENTIAL, credential.map(|id| &**id)), (CUSTOM_ID, custom_id)];
+        for (name, value) in about {
+            self.remove_header(name);
+            if let Some(Ok(value)) = value.map(|value| FieldValue::new(value.as_bytes())) {
+                self.add_header(name, value);
+            }
+        }
     }
 
     /// `plugin_metadata` of a plugin.

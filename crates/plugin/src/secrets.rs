@@ -7,7 +7,7 @@
 use std::fmt;
 use std::rc::Rc;
 use stillgate_schema::text::scalar::{Layout, Scalar, Style};
-use stillgate_schema::{Entry, Fault, Node, Path, Sink, Value};
+use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value};
 
 /// A text that is in no log, no explanation, no metric and no panic message.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -28,6 +28,34 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
+    }
+}
+
+/// The kind of a key whose value is a secret: a text that is not empty. No message shows it.
+pub struct SecretText;
+
+/// A secret.
+pub const SECRET: SecretText = SecretText;
+
+impl Kind for SecretText {
+    type Out = Secret;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
+        let text = match &node.value {
+            Value::Scalar(scalar) => scalar.as_text(),
+            _ => None,
+        };
+        let fault = match text {
+            Some("") => Fault::new("a secret cannot be empty"),
+            Some(text) => return Some(Secret::new(text)),
+            None => Fault::new("expected a text").hint("write it in quotes, or as \"$env://NAME\""),
+        };
+        sink.error(node.at, path, fault);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": "string", "minLength": 1})
     }
 }
 

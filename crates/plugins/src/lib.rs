@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod key_auth;
 mod limit_count;
 
 use stillgate_plugin::{Descriptor, Table};
@@ -13,5 +14,7 @@ use stillgate_plugin::{Descriptor, Table};
 /// All plugins.
 pub const TABLE: Table = Table(PLUGINS);
 
-const PLUGINS: &[Descriptor] =
-    &[Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>()];
+const PLUGINS: &[Descriptor] = &[
+    Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
+    Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
+];

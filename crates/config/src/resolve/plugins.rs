@@ -208,7 +208,7 @@ fn consumers(
             continue;
         }
         let places: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
-        if let Err(taken) = all.insert(Arc::new(consumer), credentials) {
+        if let Err(taken) = all.insert(consumer, credentials) {
             let owner = &all.of(taken.by).name;
             let line = lines.get(&**owner).map_or(0, |owner| owner.line);
             let message = format!("consumer {owner:?} in line {line} has the same {} credential", places[taken.at]);

@@ -1,0 +1,342 @@
+//! Consumers, and how they are found by their credentials.
+//!
+//! One table follows the other with each configuration, and most consumers are in both. So a clone shares everything with
+//! what it was cloned from, and a change costs what changed: the page that a consumer stands in, and the pieces of the index
+//! that lead to it.
+
+mod index;
+
+use crate::chain::Entry as Plugin;
+use index::{Index, Slot};
+use std::fmt;
+use std::sync::Arc;
+
+/// Who asks, as an auth plugin has found out: places in [`Consumers`], which an exchange holds to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attached {
+    /// Place of the consumer.
+    pub consumer: u32,
+    /// Place of the credential among the consumer's; `None`: it was found by what stands in the consumer itself.
+    pub credential: Option<u16>,
+}
+
+/// A consumer.
+#[derive(Debug, PartialEq)]
+pub struct Consumer {
+    /// `username`
+    pub name: Box<str>,
+    /// `group_id`
+    pub group: Option<Box<str>>,
+    /// The label `custom_id`.
+    pub custom_id: Option<Box<str>>,
+    /// Its plugins that do not authenticate, merged with those of its group. Consumers that have the same by pointer have the
+    /// same list by pointer.
+    pub plugins: Arc<[Arc<Plugin>]>,
+    /// Ids of its credentials.
+    pub credentials: Box<[Box<str>]>,
+}
+
+/// A credential, to be found by.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// The plugin that asks for it.
+    pub plugin: &'static str,
+    /// What it is looked up by.
+    pub lookup: Box<[u8]>,
+    /// Place among the consumer's credentials; `None`: it stands in the consumer itself.
+    pub place: Option<u16>,
+}
+
+/// Without what it is looked up by, which is a secret.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a credential of {}", self.plugin)
+    }
+}
+
+/// All consumers, with an index of their names and credentials. It is built off the workers.
+///
+/// Two are equal that have the same consumers, in whatever places.
+#[derive(Debug, Default, Clone)]
+pub struct Consumers {
+    pages: Vec<Arc<Page>>,
+    index: Index,
+    count: usize,
+    /// Places that were left; the last is taken first.
+    free: Vec<u32>,
+}
+
+/// Consumers that are copied together, by pointer, when one of them changes.
+type Page = Vec<Option<Arc<Known>>>;
+
+const PAGE_PLACES: usize = 256;
+
+/// A consumer and what it is found by.
+#[derive(Debug, PartialEq)]
+struct Known {
+    consumer: Consumer,
+    credentials: Box<[Credential]>,
+}
+
+/// In [`Slot::which`] for a name; others are the place in [`Known::credentials`].
+const NAME: u32 = u32::MAX;
+/// In place of a plugin's name, for names of consumers.
+const OF_NAMES: &str = "";
+
+impl Consumers {
+    /// Adds a consumer, at a place that it keeps as long as it is there. Its name must be new.
+    ///
+    /// # Errors
+    ///
+    /// Where another consumer, or this one, has one of its credentials: the place of that credential in the list, and its
+    /// owner. The consumer is there all the same, without that credential.
+    pub fn insert(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+        let place = self.free.pop().unwrap_or_else(|| self.places());
+        self.put(place, consumer, credentials)
+    }
+
+    /// Puts a consumer in the place of the one of the same name, or adds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumers::insert`].
+    pub fn replace(&mut self, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+        match self.take(&consumer.name) {
+            Some(place) => self.put(place, consumer, credentials),
+            None => self.insert(consumer, credentials),
+        }
+    }
+
+    /// Takes a consumer out. `false`: there is none of that name.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let place = self.take(name);
+        self.free.extend(place);
+        place.is_some()
+    }
+
+    /// The one that has a credential: what an auth plugin's [`crate::Authenticate::lookup`] gives.
+    #[inline]
+    pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<Attached> {
+        let slot = self.slot(plugin, lookup)?;
+        let credential = self.known(slot.place)?.credentials.get(slot.which as usize)?.place;
+        Some(Attached { consumer: slot.place, credential })
+    }
+
+    /// The one of a name.
+    pub fn named(&self, name: &str) -> Option<Attached> {
+        self.slot(OF_NAMES, name.as_bytes()).map(|slot| Attached { consumer: slot.place, credential: None })
+    }
+
+    /// One that was found here.
+    #[inline]
+    pub fn of(&self, attached: Attached) -> &Consumer {
+        &self.known(attached.consumer).expect("it was found here").consumer
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Consumer> {
+        self.all().map(|known| &known.consumer)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Above every place there is.
+    pub fn places(&self) -> u32 {
+        match self.pages.split_last() {
+            None => 0,
+            Some((last, before)) => (before.len() * PAGE_PLACES + last.len()) as u32,
+        }
+    }
+
+    fn put(&mut self, place: u32, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
+        let mut taken = Ok(());
+        self.index.insert(OF_NAMES, consumer.name.as_bytes(), place, NAME);
+        for (at, credential) in credentials.iter().enumerate() {
+            match self.find(credential.plugin, &credential.lookup) {
+                Some(by) => taken = taken.and(Err(Taken { at, by })),
+                // Not yet in its page: a second credential of the same text is compared with the list below.
+                None => match credentials[..at].iter().position(|earlier| earlier.is_found_like(credential)) {
+                    Some(earlier) => {
+                        let by = Attached { consumer: place, credential: credentials[earlier].place };
+                        taken = taken.and(Err(Taken { at, by }));
+                    }
+                    None => self.index.insert(credential.plugin, &credential.lookup, place, at as u32),
+                },
+            }
+        }
+        *self.at(place) = Some(Arc::new(Known { consumer, credentials: credentials.into() }));
+        self.count += 1;
+        taken
+    }
+
+    /// Empties the place of a consumer.
+    fn take(&mut self, name: &str) -> Option<u32> {
+        let place = self.slot(OF_NAMES, name.as_bytes())?.place;
+        let known = self.at(place).take()?;
+        self.index.remove(OF_NAMES, name.as_bytes(), place, NAME);
+        for (at, credential) in known.credentials.iter().enumerate() {
+            self.index.remove(credential.plugin, &credential.lookup, place, at as u32);
+        }
+        self.count -= 1;
+        Some(place)
+    }
+
+    fn at(&mut self, place: u32) -> &mut Option<Arc<Known>> {
+        let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
+        if page == self.pages.len() {
+            self.pages.push(Arc::default());
+        }
+        let page = Arc::make_mut(&mut self.pages[page]);
+        if place == page.len() {
+            page.push(None);
+        }
+        &mut page[place]
+    }
+
+    #[inline]
+    fn known(&self, place: u32) -> Option<&Known> {
+        let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
+        self.pages.get(page)?.get(place)?.as_deref()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Known> {
+        self.pages.iter().flat_map(|page| page.iter()).filter_map(|known| known.as_deref())
+    }
+
+    #[inline]
+    fn slot(&self, plugin: &str, text: &[u8]) -> Option<Slot> {
+        self.index.find(plugin, text, |slot| {
+            self.known(slot.place).is_some_and(|known| match slot.which {
+                NAME => plugin == OF_NAMES && known.consumer.name.as_bytes() == text,
+                at => known
+                    .credentials
+                    .get(at as usize)
+                    .is_some_and(|credential| credential.plugin == plugin && *credential.lookup == *text),
+            })
+        })
+    }
+}
+
+impl PartialEq for Consumers {
+    fn eq(&self, other: &Consumers) -> bool {
+        let in_other = |known: &Known| other.known(other.slot(OF_NAMES, known.consumer.name.as_bytes())?.place);
+        self.count == other.count
+            && self.all().all(|known| in_other(known).is_some_and(|other| std::ptr::eq(known, other) || known == other))
+    }
+}
+
+impl Credential {
+    fn is_found_like(&self, other: &Credential) -> bool {
+        self.plugin == other.plugin && self.lookup == other.lookup
+    }
+}
+
+/// A credential that a consumer has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its place in the list that was to be inserted.
+    pub at: usize,
+    /// Who has it.
+    pub by: Attached,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn consumer(name: &str) -> Consumer {
+        Consumer {
+            name: name.into(),
+            group: None,
+            custom_id: None,
+            plugins: Arc::default(),
+            credentials: Box::default(),
+        }
+    }
+
+    fn credential(key: u8) -> Credential {
+        Credential { plugin: "key-auth", lookup: [key].into(), place: None }
+    }
+
+    #[test]
+    fn a_credential_belongs_to_the_first_who_has_it() {
+        let mut all = Consumers::default();
+        all.insert(consumer("a"), vec![credential(1)]).unwrap();
+        let by = all.named("a").unwrap();
+        assert_eq!(all.insert(consumer("b"), vec![credential(2), credential(1)]), Err(Taken { at: 1, by }));
+        assert_eq!(all.find("key-auth", &[1]), Some(by));
+        assert_eq!(all.find("key-auth", &[2]), all.named("b"));
+        assert_eq!(all.find("jwt-auth", &[2]), None);
+        assert_eq!(all.find("", b"a"), None, "a name is no credential");
+        let twice = all.insert(consumer("c"), vec![credential(3), credential(3)]).unwrap_err();
+        assert_eq!((twice.at, Some(twice.by)), (1, all.named("c")));
+        // What b did not get, it does not take away.
+        assert!(all.remove("b"));
+        assert_eq!(all.find("key-auth", &[1]), Some(by));
+        assert_eq!(all.find("key-auth", &[2]), None);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Put(u8, Vec<u8>),
+        Remove(u8),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let put = (0..8u8, proptest::collection::vec(0..12u8, 0..3)).prop_map(|(name, keys)| Step::Put(name, keys));
+        proptest::collection::vec(prop_oneof![3 => put, 1 => (0..8u8).prop_map(Step::Remove)], 0..60)
+    }
+
+    proptest! {
+        /// Against a plain model: who has what, and places that stay; a table that was cloned does not change.
+        #[test]
+        fn a_table_is_what_was_put_there(steps in steps()) {
+            let (mut all, mut model) = (Consumers::default(), BTreeMap::<u8, Vec<u8>>::new());
+            for step in steps {
+                let (before, places) = (all.clone(), model.keys().map(|name| (*name, all.named(&name.to_string()))));
+                let places: Vec<_> = places.collect();
+                let old = model.clone();
+                match &step {
+                    Step::Put(name, keys) => {
+                        model.remove(name);
+                        let mut own = Vec::new();
+                        let mut is_taken = false;
+                        for key in keys {
+                            match own.contains(key) || model.values().any(|keys| keys.contains(key)) {
+                                true => is_taken = true,
+                                false => own.push(*key),
+                            }
+                        }
+                        let put = all.replace(consumer(&name.to_string()), keys.iter().copied().map(credential).collect());
+                        prop_assert_eq!(put.is_err(), is_taken);
+                        model.insert(*name, own);
+                    }
+                    Step::Remove(name) => {
+                        prop_assert_eq!(all.remove(&name.to_string()), model.remove(name).is_some());
+                    }
+                }
+                for (table, model) in [(&before, &old), (&all, &model)] {
+                    prop_assert_eq!(table.len(), model.len());
+                    for key in 0..12 {
+                        let owner = model.iter().find(|(_, keys)| keys.contains(&key)).map(|(name, _)| name.to_string());
+                        let found = table.find("key-auth", &[key]).map(|found| table.of(found).name.to_string());
+                        prop_assert_eq!(found, owner);
+                    }
+                }
+                for (name, place) in places.into_iter().filter(|(name, _)| model.contains_key(name)) {
+                    prop_assert_eq!(all.named(&name.to_string()), place);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Arguments of a query as APISIX reads them: names and values are percent-decoded, `+` is a blank, and what is no valid
+//! escape stays as it is.
+
+use stillgate_route::path::target_path;
+
+/// What a query has under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument<'a> {
+    /// No argument of that name.
+    Absent,
+    /// Exactly one, with this value as it is written; [`decoded`] gives its meaning.
+    One(&'a [u8]),
+    /// One without `=`, or several: no text that a credential could equal.
+    Other,
+}
+
+/// The argument of a name, which is given decoded.
+pub fn argument<'a>(query: &'a [u8], name: &[u8]) -> Argument<'a> {
+    let mut found = Argument::Absent;
+    for pair in pairs(query).filter(|pair| has_name(pair, name)) {
+        found = match (found, value_of(pair)) {
+            (Argument::Absent, Some(value)) => Argument::One(value),
+            _ => Argument::Other,
+        };
+    }
+    found
+}
+
+/// Writes path and query without the arguments of a name. The others stay as they are written.
+pub fn write_without(target: &[u8], name: &[u8], out: &mut Vec<u8>) {
+    let (path, query) = target_path(target);
+    out.extend_from_slice(path);
+    let mut separator = b'?';
+    for pair in pairs(query.unwrap_or_default()).filter(|pair| !has_name(pair, name)) {
+        out.push(separator);
+        out.extend_from_slice(pair);
+        separator = b'&';
+    }
+}
+
+/// The meaning of a name or value.
+pub fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (first, behind) = rest.split_first()?;
+        rest = behind;
+        Some(match (first, behind) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, behind @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => {
+                    rest = behind;
+                    high << 4 | low
+                }
+                _ => b'%',
+            },
+            (plain, _) => *plain,
+        })
+    })
+}
+
+fn pairs(query: &[u8]) -> impl Iterator<Item = &[u8]> {
+    query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty())
+}
+
+fn has_name(pair: &[u8], name: &[u8]) -> bool {
+    let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
+    decoded(&pair[..end]).eq(name.iter().copied())
+}
+
+fn value_of(pair: &[u8]) -> Option<&[u8]> {
+    memchr::memchr(b'=', pair).map(|at| &pair[at + 1..])
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).map(|digit| digit as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_decoded_and_broken_ones_stay() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(decoded(text.as_bytes()).collect::<Vec<u8>>(), expected.as_bytes(), "{text}");
+        };
+        check("", "");
+        check("a%20b+c", "a b c");
+        check("%c3%A4", "ä");
+        check("%", "%");
+        check("%4", "%4");
+        check("%zz%%41", "%zz%A");
+        check("%2541", "%41");
+    }
+
+    #[test]
+    fn arguments_are_found_by_their_decoded_names() {
+        let check = |query: &'static str, expected: Argument<'_>| {
+            assert_eq!(argument(query.as_bytes(), b"key"), expected, "{query}");
+        };
+        check("", Argument::Absent);
+        check("keys=1&ke=2", Argument::Absent);
+        check("a=1&key=x%41", Argument::One(b"x%41"));
+        check("%6bey=1", Argument::One(b"1"));
+        check("key=", Argument::One(b""));
+        check("key=a=b", Argument::One(b"a=b"));
+        check("key", Argument::Other);
+        check("key=1&%6Bey=2", Argument::Other);
+    }
+
+    #[test]
+    fn an_argument_is_taken_out_and_the_others_stay_as_written() {
+        let check = |target: &str, expected: &str| {
+            let mut out = Vec::new();
+            write_without(target.as_bytes(), b"key", &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{target}");
+        };
+        check("/a", "/a");
+        check("/a?key=1", "/a");
+        check("/a?b=%7e&key=1&c&%6bey&keys=2", "/a?b=%7e&c&keys=2");
+        check("/key=1?key", "/key=1");
+    }
+}

@@ -1,0 +1,177 @@
+//! key-auth: a key in a header field or in the query says which consumer asks.
+//!
+//! Statuses, bodies and header fields are APISIX's. It differs in three points, each because theirs is unsafe or changes what
+//! it should not: an empty key is refused in the configuration (an empty header field would carry it); with
+//! `hide_credentials` a key that nobody has is hidden too when the request goes on as the anonymous consumer; and the other
+//! arguments of the query keep their order and spelling when the key is taken out.
+
+use stillgate_plugin::query::{Argument, argument, decoded, write_without};
+use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin::{Answer, Attached, Authenticate, Compile, Define, Flow, Phase, Phases, Plugin, Request, Secret};
+use stillgate_route::path::target_path;
+use stillgate_schema::kind::Text;
+use stillgate_schema::{Fault, Flag, TEXT, object, text};
+use stillgate_wire::{FieldName, FieldValue};
+
+object! {
+    /// Asks for a consumer's key.
+    pub struct KeyAuthKeys {
+        /// The header field that the key is read from. It goes before the query.
+        header: String = HEADER => default("apikey".to_owned());
+        /// The argument of the query that the key is read from where the header field is absent.
+        query: String = TEXT.shown() => default("apikey".to_owned());
+        /// The node does not get the key.
+        hide_credentials: bool = Flag => default(false);
+        /// The consumer that requests without a valid key count as. Without it they are answered with 401.
+        anonymous_consumer: String = TEXT => optional;
+        /// The realm in `WWW-Authenticate` of an answer with 401.
+        realm: String = REALM => default("key".to_owned());
+    }
+}
+
+object! {
+    /// A consumer's key.
+    pub struct KeyAuthCredential {
+        /// The key that requests carry. No two consumers can have the same.
+        key: Secret = SECRET => required;
+    }
+}
+
+const HEADER: Text<String> = text("the name of a header field", |text| match FieldName::new(text.as_bytes()) {
+    Ok(_) => Ok(text.to_owned()),
+    Err(error) => Err(Fault::new(format!("{text:?}: {error}"))),
+})
+.shown();
+
+const REALM: Text<String> = text("a realm", |text| {
+    let is_bad = |byte: u8| !(b' '..=b'~').contains(&byte) || matches!(byte, b'"' | b'\\');
+    match text.is_empty() || text.bytes().any(is_bad) {
+        true => Err(Fault::new(format!("{text:?} is not a realm"))
+            .hint("use printable ASCII characters other than '\"' and '\\'")),
+        false => Ok(text.to_owned()),
+    }
+})
+.pattern(r"^[ -!#-[\]-~]+$")
+.shown();
+
+/// key-auth with one configuration.
+pub(crate) struct KeyAuth {
+    header: Box<[u8]>,
+    query: Box<[u8]>,
+    hide_credentials: bool,
+    anonymous: Option<Box<str>>,
+    /// The value of `WWW-Authenticate`.
+    challenge: Box<[u8]>,
+    instance: u64,
+}
+
+impl Define for KeyAuth {
+    type Keys = KeyAuthKeys;
+    const NAME: &'static str = "key-auth";
+    const PRIORITY: i32 = 2500;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: KeyAuthKeys, cx: &mut Compile<'_>) -> Option<KeyAuth> {
+        Some(KeyAuth {
+            header: keys.header.into_bytes().into(),
+            query: keys.query.into_bytes().into(),
+            hide_credentials: keys.hide_credentials,
+            anonymous: keys.anonymous_consumer.map(String::into),
+            challenge: format!("apikey realm=\"{}\"", keys.realm).into_bytes().into(),
+            instance: cx.instance,
+        })
+    }
+}
+
+impl Authenticate for KeyAuth {
+    type Credential = KeyAuthCredential;
+
+    fn lookup(credential: &KeyAuthCredential) -> &[u8] {
+        credential.key.reveal().as_bytes()
+    }
+}
+
+const CHALLENGE: FieldName<'static> = FieldName::constant("WWW-Authenticate");
+const MISSING: &str = "{\"message\":\"Missing API key in request\"}\n";
+const INVALID: &str = "{\"message\":\"Invalid API key in request\"}\n";
+const NO_ANONYMOUS: &str = "{\"message\":\"Invalid user authorization\"}\n";
+
+/// Where a key was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Header,
+    Query,
+}
+
+impl Plugin for KeyAuth {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        // Where the key is put together, which has to be decoded, and the target without it.
+        let worker = request.worker;
+        worker.own(self.instance, Vec::new, |buffer| self.authenticate(request, buffer))
+    }
+}
+
+impl KeyAuth {
+    fn authenticate(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) -> Flow {
+        match (self.find(request, buffer), &self.anonymous) {
+            (Ok((attached, place)), _) => {
+                if self.hide_credentials {
+                    self.hide(place, request, buffer);
+                }
+                request.attach(attached);
+                Flow::Continue
+            }
+            (Err(message), None) => self.refuse(message, request),
+            (Err(_), Some(name)) => {
+                let Some(attached) = request.consumers.named(name) else { return self.refuse(NO_ANONYMOUS, request) };
+                if self.hide_credentials {
+                    self.hide(Place::Header, request, buffer);
+                    self.hide(Place::Query, request, buffer);
+                }
+                request.attach_anonymous(attached);
+                Flow::Continue
+            }
+        }
+    }
+
+    /// Who has the key, or why nobody has.
+    fn find(&self, request: &Request<'_>, buffer: &mut Vec<u8>) -> Result<(Attached, Place), &'static str> {
+        let consumers = request.consumers;
+        if let Some(key) = request.first_header(self.header_name()) {
+            return consumers.find(Self::NAME, key).map(|found| (found, Place::Header)).ok_or(INVALID);
+        }
+        let query = target_path(request.target()).1.unwrap_or_default();
+        match argument(query, &self.query) {
+            Argument::Absent => Err(MISSING),
+            Argument::Other => Err(INVALID),
+            Argument::One(value) => {
+                buffer.clear();
+                buffer.extend(decoded(value));
+                consumers.find(Self::NAME, buffer).map(|found| (found, Place::Query)).ok_or(INVALID)
+            }
+        }
+    }
+
+    fn hide(&self, place: Place, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+        match place {
+            Place::Header => request.remove_header(self.header_name()),
+            Place::Query => {
+                buffer.clear();
+                write_without(request.target(), &self.query, buffer);
+                if buffer.len() < request.target().len() {
+                    request.edits.set_target(buffer).expect("a part of a good target is good");
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, message: &'static str, request: &mut Request<'_>) -> Flow {
+        let value = FieldValue::new(&self.challenge).expect("a realm has no control characters");
+        request.response.add(CHALLENGE, value);
+        Flow::Answer(Answer::text(401, message))
+    }
+
+    fn header_name(&self) -> FieldName<'_> {
+        FieldName::new(&self.header).expect("checked when it was read")
+    }
+}
