@@ -26,7 +26,7 @@ pub use keys::checks::{
     PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
 };
 pub use keys::gateway::{
-    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, Limits, Listener, Log,
+    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log,
     ROUTE_CACHE_BYTES_MAX, ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
 };
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};

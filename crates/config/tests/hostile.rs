@@ -462,7 +462,7 @@ fn addresses_in_each_others_way_are_told() {
     check(
         "gateway:\n  listeners: [{address: \"0.0.0.0:9080\"}, {address: \"127.0.0.1:9080\"}]\n  admin: {address: \"127.0.0.1:9080\"}\n",
         expect![[r#"
-            gateway.listeners: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; remove one
+            gateway.listeners[1]: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; remove one
             gateway.admin.address: 127.0.0.1:9080 overlaps the listener 0.0.0.0:9080; write another port"#]],
     );
 }

@@ -307,7 +307,7 @@ fn an_address_in_use_is_told_before_anything_is_served() {
     let address = holder.local_addr().expect("its address");
     let free = "127.0.0.1:0";
     for (listener, admin, key) in [
-        (address.to_string(), free.to_owned(), "gateway.listeners"),
+        (address.to_string(), free.to_owned(), "gateway.listeners[0].address"),
         (free.to_owned(), address.to_string(), "gateway.admin.address"),
     ] {
         let text = SHOP

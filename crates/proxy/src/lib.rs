@@ -47,7 +47,7 @@ pub use plan::caching::measure::MatchCost;
 pub use plan::challenges::{Challenges, LiveChallenges};
 pub use plan::metrics::MetricsPlan;
 pub use plan::{Changes, Plan, PlanCell, PlanError};
-pub use sockets::{Inherited, ListenPlace, Listening, Sockets, StartError, Transport};
+pub use sockets::{Inherited, ListenError, Listening, Sockets, StartError};
 pub use stillgate_plugin::facts::{argument_of, cookie_of};
 pub use telemetry::access_log;
 pub use telemetry::overview::{Inquiry, UpstreamOverview};

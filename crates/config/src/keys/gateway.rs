@@ -8,7 +8,6 @@ use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
 use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
 use ipnet::IpNet;
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -54,7 +53,7 @@ object! {
         /// Worker threads: a number, or `auto` for one per core.
         workers: Option<NonZeroUsize> = Workers => default(None);
         /// Addresses that accept connections; never empty.
-        listeners: Vec<Listener> = Listeners => default(vec![Listener {
+        listeners: Vec<HttpListener> = Listeners => default(vec![HttpListener {
             address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 9080),
             tls: false,
             proxy_protocol: false,
@@ -90,7 +89,7 @@ object! {
 
 object! {
     /// One address that accepts connections.
-    pub struct Listener: Copy, Eq, Hash, Serialize {
+    pub struct HttpListener: Copy, Eq {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
         /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.
@@ -231,10 +230,10 @@ fn parse_log_level(text: &str) -> Result<String, Fault> {
 struct Listeners;
 
 impl Kind for Listeners {
-    type Out = Vec<Listener>;
+    type Out = Vec<HttpListener>;
 
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Listener>> {
-        let listeners = some(Located(map::<Listener>())).read(node, path, sink)?;
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<HttpListener>> {
+        let listeners = some(Located(map::<HttpListener>())).read(node, path, sink)?;
         let mut lines = HashMap::with_capacity(listeners.len());
         for At { at, value } in &listeners {
             if let Some(first) = lines.insert(value.address, at.line) {
@@ -246,11 +245,11 @@ impl Kind for Listeners {
     }
 
     fn schema(&self, definitions: &mut Definitions) -> Json {
-        some(map::<Listener>()).schema(definitions)
+        some(map::<HttpListener>()).schema(definitions)
     }
 
-    fn show(&self, value: &Vec<Listener>) -> Json {
-        let listener = |l: &Listener| json!({"address": l.address.to_string()});
+    fn show(&self, value: &Vec<HttpListener>) -> Json {
+        let listener = |l: &HttpListener| json!({"address": l.address.to_string()});
         value.iter().map(listener).collect()
     }
 }

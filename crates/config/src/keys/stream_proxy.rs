@@ -3,7 +3,6 @@
 //! Where they go is said by `stream_routes`.
 
 use crate::keys::gateway::ADDRESS;
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,7 +38,7 @@ object! {
 
 object! {
     /// One address that accepts TCP connections for `stream_routes`.
-    pub struct StreamListener: Copy, Eq, Hash, Serialize {
+    pub struct StreamListener: Copy, Eq {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
         /// Whether connections begin with a TLS handshake, which is done here; the certificates are in `ssls`.
@@ -53,7 +52,7 @@ object! {
 
 object! {
     /// One address that receives UDP datagrams for `stream_routes`.
-    pub struct UdpListener: Copy, Eq, Hash, Serialize {
+    pub struct UdpListener: Copy, Eq {
         /// Where it listens: `IP:PORT`.
         address: SocketAddr = ADDRESS => required;
     }

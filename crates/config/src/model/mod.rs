@@ -6,11 +6,14 @@
 //!
 //! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
+mod listeners;
 pub mod plugins;
 mod routes;
 mod ssls;
 mod upstream;
 
+pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
+pub(crate) use listeners::{listed, listeners_of};
 pub use routes::{Route, StreamRoute};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
@@ -21,8 +24,10 @@ use std::sync::Arc;
 /// One whole configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The process: listeners, limits, logs.
+    /// The process: limits, logs, and the listeners as they were written.
     pub gateway: Gateway,
+    /// Where it listens, whatever for; no two in one place.
+    pub listeners: Vec<Listener>,
     /// All upstreams, the shared ones first and then those written inline in a service, stream route or route.
     pub upstreams: Vec<Arc<Upstream>>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.

@@ -68,13 +68,13 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
 
 fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, Shared) {
     let no_routes = file.routes.is_empty();
-    let streams = &file.gateway.stream_proxy;
-    let has_idle_listeners = file.stream_routes.is_empty() && !(streams.tcp.is_empty() && streams.udp.is_empty());
+    let no_stream_routes = file.stream_routes.is_empty();
     let resolved = resolve::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
-    if has_idle_listeners && !sink.has_errors() {
+    let has_stream_listeners = resolved.0.listeners.iter().any(|listener| !listener.is_http());
+    if no_stream_routes && has_stream_listeners && !sink.has_errors() {
         let message = "no stream routes; every connection to gateway.stream_proxy is closed";
         sink.warning(root, &Path::Root.key("stream_routes"), message);
     }

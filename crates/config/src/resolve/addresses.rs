@@ -3,86 +3,80 @@
 //! Each part has been read by then. Whether an address can be bound at all is for whoever binds it to find out.
 
 use crate::keys::gateway::Gateway;
-use crate::model::{Protocol, Upstream};
+use crate::model::{ListenPlace, Listener, Protocol, Transport, Upstream, listed};
 use crate::values::Host;
 use std::net::SocketAddr;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Addresses of our own that are in each other's way.
-pub(crate) fn check_own_addresses(gateway: &Gateway, sink: &mut Sink) {
+pub(crate) fn check_own_addresses(listeners: &[Listener], gateway: &Gateway, sink: &mut Sink) {
+    check_listeners(listeners, sink);
     let root = Path::Root.key("gateway");
-    let listeners = root.key("listeners");
-    let own: Vec<SocketAddr> = gateway.listeners.iter().map(|listener| listener.address).collect();
-    let streams = gateway.stream_proxy.tcp.iter().map(|listener| listener.address).collect::<Vec<_>>();
-    let datagrams = gateway.stream_proxy.udp.iter().map(|listener| listener.address).collect::<Vec<_>>();
-    check_streams(&own, &streams, "tcp", sink);
-    // The ports of UDP are others than those of TCP.
-    check_streams(&[], &datagrams, "udp", sink);
-    for (index, address) in own.iter().enumerate() {
-        if let Some(first) = own[..index].iter().find(|first| *first != address && overlap(**first, *address)) {
-            let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
-            sink.error(Position::NOWHERE, &listeners, fault);
-        }
-    }
-    let own: Vec<SocketAddr> = own.into_iter().chain(streams).collect();
+    let overlapping = |address: SocketAddr| {
+        let place = ListenPlace::tcp(address);
+        listeners.iter().find(|listener| listener.place().overlaps(place)).map(|listener| listener.address)
+    };
     if let Some(admin) = &gateway.admin
-        && let Some(listener) = own.iter().find(|listener| overlap(**listener, admin.address))
+        && let Some(listener) = overlapping(admin.address)
     {
         let message = format!("{} overlaps the listener {listener}", admin.address);
         let fault = Fault::new(message).hint("write another port");
         sink.error(Position::NOWHERE, &root.key("admin").key("address"), fault);
     }
     if let Some(address) = gateway.metrics.as_ref().and_then(|metrics| metrics.address) {
-        let admin = gateway.admin.as_ref().map(|admin| ("admin address", admin.address));
-        let others = own.iter().map(|listener| ("listener", *listener)).chain(admin);
-        if let Some((what, other)) = { others }.find(|(_, other)| overlap(*other, address)) {
+        let admin = gateway.admin.as_ref().map(|admin| admin.address);
+        let admin = admin.filter(|admin| ListenPlace::tcp(*admin).overlaps(ListenPlace::tcp(address)));
+        let other = overlapping(address).map(|other| ("listener", other));
+        if let Some((what, other)) = other.or(admin.map(|other| ("admin address", other))) {
             let fault = Fault::new(format!("{address} overlaps the {what} {other}")).hint("write another port");
             sink.error(Position::NOWHERE, &root.key("metrics").key("address"), fault);
         }
     }
 }
 
-/// Listeners of `stream_proxy` that are in the way of others or each other. Of two on one address it is told where they stand.
-fn check_streams(others: &[SocketAddr], own: &[SocketAddr], key: &str, sink: &mut Sink) {
-    let root = Path::Root.key("gateway");
-    let root = root.key("stream_proxy");
-    let list = root.key(key);
-    for (index, address) in own.iter().enumerate() {
-        let before = own[..index].iter().filter(|first| *first != address);
-        if let Some(first) = before.chain(others).find(|first| overlap(**first, *address)) {
-            let fault = Fault::new(format!("{address} overlaps the listener {first}")).hint("remove one");
-            sink.error(Position::NOWHERE, &list.index(index), fault);
+/// Listeners that are in the way of others. Two of one list on one address were reported where they stand.
+fn check_listeners(listeners: &[Listener], sink: &mut Sink) {
+    for (at, (list, index, listener)) in listed(listeners).enumerate() {
+        let is_known = |first: &Listener| first.kind.list() == list && first.address == listener.address;
+        let mut before = listeners[..at].iter().filter(|first| !is_known(first));
+        if let Some(first) = before.find(|first| first.place().overlaps(listener.place())) {
+            let message = format!("{} overlaps the listener {}", listener.address, first.address);
+            let fault = Fault::new(message).hint("remove one");
+            let mut report = |path: &Path<'_>| sink.error(Position::NOWHERE, path, fault.clone());
+            at_listener(&Path::Root, list, index, &mut report);
         }
+    }
+}
+
+/// Calls `report` with the path of a listener.
+pub(super) fn at_listener(path: &Path<'_>, list: &[&str], index: usize, report: &mut dyn FnMut(&Path<'_>)) {
+    match list {
+        [] => report(&path.index(index)),
+        [key, rest @ ..] => at_listener(&path.key(key), rest, index, report),
     }
 }
 
 /// Nodes that are ourselves.
-pub(crate) fn check_nodes(gateway: &Gateway, upstream: &Upstream, sink: &mut Sink) {
-    let own: Vec<SocketAddr> = match upstream.protocol {
-        Protocol::Udp => gateway.stream_proxy.udp.iter().map(|listener| listener.address).collect(),
-        Protocol::Http | Protocol::Tcp => {
-            let streams = gateway.stream_proxy.tcp.iter().map(|listener| listener.address);
-            gateway.listeners.iter().map(|listener| listener.address).chain(streams).collect()
-        }
+pub(crate) fn check_nodes(listeners: &[Listener], upstream: &Upstream, sink: &mut Sink) {
+    let transport = match upstream.protocol {
+        Protocol::Udp => Transport::Udp,
+        Protocol::Http | Protocol::Tcp => Transport::Tcp,
     };
     for node in &upstream.nodes {
         let Host::Ip(ip) = node.host else { continue };
-        let is_self = |listener: &SocketAddr| {
-            listener.port() == node.port
-                && (listener.ip() == ip || (listener.ip().is_unspecified() && ip.is_loopback()))
+        let is_self = |listener: &&Listener| {
+            let address = listener.address;
+            listener.kind.transport() == transport
+                && address.port() == node.port
+                && (address.ip() == ip || (address.ip().is_unspecified() && ip.is_loopback()))
         };
-        if let Some(listener) = own.iter().copied().find(is_self) {
+        if let Some(listener) = listeners.iter().find(is_self) {
             let message = format!(
-                "upstream \"{}\": the node {ip}:{} is this gateway's own listener {listener}; a request sent there \
-                 comes back until no descriptor is left",
-                upstream.key, node.port
+                "upstream \"{}\": the node {ip}:{} is this gateway's own listener {}; a request sent there comes back \
+                 until no descriptor is left",
+                upstream.key, node.port, listener.address
             );
             sink.warning(Position::NOWHERE, &Path::Root.key("upstreams"), message);
         }
     }
-}
-
-/// Whether binding both fails: the same port of the same address, or of all addresses.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
-    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
 }

@@ -15,7 +15,7 @@ mod takes;
 mod upstream;
 
 use crate::keys::resources::{File, Resource, RouteKeys};
-use crate::model::Config;
+use crate::model::{Config, listeners_of};
 pub(crate) use addresses::check_nodes;
 use addresses::check_own_addresses;
 pub use plugins::PluginSet;
@@ -29,11 +29,12 @@ use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 
 /// The configuration, and what its routes refer to; of use only if the sink has no errors afterwards.
 pub(crate) fn resolve(file: File, digest: String, set: PluginSet, sink: &mut Sink) -> (Config, Shared) {
+    let listeners = listeners_of(&file.gateway);
     let ssls = Ssls::new(file.ssls, file.gateway.acme.as_ref(), sink);
-    ssls.check_listeners(&file.gateway, sink);
+    ssls.check_listeners(&listeners, file.gateway.acme.as_ref(), sink);
     let plugins = SharedPlugins::new(set, file.plugin_configs, sink);
     let mut shared = Shared::new(file.upstreams, file.services, ssls, plugins, sink);
-    let stream_routes = shared.stream_routes(file.stream_routes, &file.gateway, sink);
+    let stream_routes = shared.stream_routes(file.stream_routes, &listeners, sink);
     let mut placed = Placed { upstreams: shared.upstreams.clone(), ..Placed::default() };
     let list = Path::Root.key("routes");
     let mut ids = HashMap::with_capacity(file.routes.len());
@@ -55,10 +56,10 @@ pub(crate) fn resolve(file: File, digest: String, set: PluginSet, sink: &mut Sin
         metadata: file.plugin_metadata,
     };
     let plugins = plugins::shared(written, &shared.plugins, sink);
-    check_own_addresses(&file.gateway, sink);
-    upstreams.iter().for_each(|upstream| check_nodes(&file.gateway, upstream, sink));
-    let ssls = shared.ssls.enabled.clone();
-    (Config { gateway: file.gateway, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest }, shared)
+    check_own_addresses(&listeners, &file.gateway, sink);
+    upstreams.iter().for_each(|upstream| check_nodes(&listeners, upstream, sink));
+    let (ssls, gateway) = (shared.ssls.enabled.clone(), file.gateway);
+    (Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest }, shared)
 }
 
 /// The id that a route has: its own, or its position in the list.

@@ -1,11 +1,13 @@
 //! What entries of `ssls` and an upstream's `tls` mean: names that must be unique, pairs that belong together.
 
+use super::addresses::at_listener;
 use super::shared::Identified;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
-use crate::keys::gateway::Gateway;
 use crate::keys::resources::Resource;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
-use crate::model::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
+use crate::model::{
+    ClientAuth, ClientPair, KeyPair, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
+};
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,19 +46,16 @@ impl Ssls {
     }
 
     /// Listeners with TLS need a certificate, and the other way round.
-    pub(crate) fn check_listeners(&self, gateway: &Gateway, sink: &mut Sink) {
+    pub(crate) fn check_listeners(&self, listeners: &[Listener], acme: Option<&Acme>, sink: &mut Sink) {
         let is_server = |ssl: &&Arc<Ssl>| matches!(ssl.usage, SslUse::Server(_));
         let server = self.enabled.iter().find(is_server);
-        let listener = gateway.listeners.iter().position(|listener| listener.tls);
-        let stream = gateway.stream_proxy.tcp.iter().position(|listener| listener.tls);
-        match (listener.map(|index| (index, false)).or(stream.map(|index| (index, true))), server) {
-            (Some((index, is_stream)), None) => {
-                let gateway = Path::Root.key("gateway");
-                let stream_proxy = gateway.key("stream_proxy");
-                let listeners = if is_stream { stream_proxy.key("tcp") } else { gateway.key("listeners") };
+        let with_tls = listed(listeners).find(|(_, _, listener)| listener.has_tls());
+        match (with_tls, server) {
+            (Some((list, index, _)), None) => {
                 let fault = Fault::new("TLS needs a certificate, and `ssls` has none that is enabled");
                 let fault = fault.hint("add an entry with cert, key and snis to `ssls`");
-                sink.error(Position::NOWHERE, &listeners.index(index).key("tls"), fault);
+                let mut report = |path: &Path<'_>| sink.error(Position::NOWHERE, &path.key("tls"), fault.clone());
+                at_listener(&Path::Root, list, index, &mut report);
             }
             (None, Some(ssl)) => {
                 let line = self.ids.get(&ssl.id).map_or(0, |known| known.line);
@@ -66,12 +65,13 @@ impl Ssls {
             }
             _ => {}
         }
-        self.check_acme(gateway, sink);
+        if let Some(acme) = acme {
+            self.check_acme(listeners, acme, sink);
+        }
     }
 
     /// What the ACME server has to reach must be there.
-    fn check_acme(&self, gateway: &Gateway, sink: &mut Sink) {
-        let Some(acme) = &gateway.acme else { return };
+    fn check_acme(&self, listeners: &[Listener], acme: &Acme, sink: &mut Sink) {
         let path = Path::Root.key("gateway");
         let path = path.key("acme");
         if !self.enabled.iter().any(|ssl| ssl.acme) {
@@ -79,17 +79,17 @@ impl Ssls {
             sink.warning(Position::NOWHERE, &path, fault.hint("write it in place of cert and key"));
             return;
         }
-        let has = |tls: bool| gateway.listeners.iter().any(|listener| listener.tls == tls);
-        // Whose handshakes answer too.
-        let has_stream = gateway.stream_proxy.tcp.iter().any(|listener| listener.tls);
+        // Also of streams, whose handshakes answer too.
+        let has_tls = listeners.iter().any(Listener::has_tls);
+        let has_plain = listeners.iter().any(|listener| listener.is_http() && !listener.has_tls());
         let challenge = path.key("challenge");
         match acme.challenge {
-            AcmeChallenge::TlsAlpn01 if !has(true) && !has_stream => {
+            AcmeChallenge::TlsAlpn01 if !has_tls => {
                 let fault = Fault::new("tls-alpn-01 is asked for by TLS, and no listener has it");
                 let hint = "write `tls: true` in the one of gateway.listeners that port 443 leads to";
                 sink.error(Position::NOWHERE, &challenge, fault.hint(hint));
             }
-            AcmeChallenge::Http01 if !has(false) => {
+            AcmeChallenge::Http01 if !has_plain => {
                 let fault = Fault::new("http-01 is asked for without TLS, and every listener has it");
                 let hint = "add a listener that port 80 leads to, or write \"tls-alpn-01\"";
                 sink.warning(Position::NOWHERE, &challenge, fault.hint(hint));

@@ -1,10 +1,9 @@
 //! What stream routes mean: which connections go where, and whether any listener brings such.
 
 use super::shared::{Identified, Shared, UpstreamPlace, dangling, insert};
-use crate::keys::gateway::Gateway;
 use crate::keys::resources::{Resource, Scheme};
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Protocol, StreamRoute};
+use crate::model::{Listener, ListenerKind, Protocol, StreamRoute};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ impl Shared {
     pub(crate) fn stream_routes(
         &mut self,
         entries: Vec<Resource<StreamRouteKeys>>,
-        gateway: &Gateway,
+        listeners: &[Listener],
         sink: &mut Sink,
     ) -> Vec<Arc<StreamRoute>> {
         let list = Path::Root.key("stream_routes");
@@ -34,7 +33,7 @@ impl Shared {
                         Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
                     sink.error(sni_at, &path.key("sni"), fault);
                 }
-                _ if is_enabled => check_reach(&route, protocol, gateway, at, &path, sink),
+                _ if is_enabled => check_reach(&route, protocol, listeners, at, &path, sink),
                 _ => {}
             }
             if is_enabled {
@@ -101,7 +100,7 @@ impl Shared {
 fn check_reach(
     route: &StreamRoute,
     protocol: Protocol,
-    gateway: &Gateway,
+    listeners: &[Listener],
     at: Position,
     path: &Path<'_>,
     sink: &mut Sink,
@@ -112,16 +111,22 @@ fn check_reach(
     };
     // Of a datagram to all addresses it is not known which of them it was sent to.
     let is_told = |address: SocketAddr| route.server_addr.is_none_or(|net| net.contains(&address.ip()));
+    let of_udp = listeners.iter().filter(|listener| listener.kind == ListenerKind::Udp);
+    let datagrams = || of_udp.clone().map(|listener| listener.address);
     let (what, is_there, has_names) = match protocol {
         Protocol::Udp => {
-            let mut all = gateway.stream_proxy.udp.iter().map(|listener| listener.address);
+            let mut all = datagrams();
             ("udp", all.any(|address| holds(address) && is_told(address)), true)
         }
         Protocol::Http | Protocol::Tcp => {
             // What a PROXY header says of our own address does not count.
-            let listeners = || gateway.stream_proxy.tcp.iter().filter(|listener| holds(listener.address));
-            let has_names = listeners().any(|listener| listener.tls || listener.tls_passthrough);
-            ("tcp", listeners().next().is_some(), has_names)
+            let learns_names =
+                listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {
+                    ListenerKind::Tcp { tls, tls_passthrough, .. } => Some(tls || tls_passthrough),
+                    ListenerKind::Http { .. } | ListenerKind::Udp => None,
+                });
+            let learns_names: Vec<bool> = learns_names.collect();
+            ("tcp", !learns_names.is_empty(), learns_names.contains(&true))
         }
     };
     if !is_there {
@@ -130,8 +135,7 @@ fn check_reach(
             _ => " of its server_addr and server_port",
         };
         let fault = Fault::new(format!("it takes no connection: no listener{which} is in gateway.stream_proxy.{what}"));
-        let is_wide = protocol == Protocol::Udp
-            && gateway.stream_proxy.udp.iter().any(|listener| holds(listener.address) && !is_told(listener.address));
+        let is_wide = protocol == Protocol::Udp && datagrams().any(|address| holds(address) && !is_told(address));
         let hint = match is_wide {
             true => {
                 "a UDP listener on all addresses does not know which one a datagram was sent to; give it the address itself"

@@ -177,7 +177,7 @@ fn of_machine(config: &Config, text: &[u8]) -> Vec<Diagnostic> {
     let errors = errors.into_iter().chain(acme::problem(config)).map(|error| (error, Severity::Error));
     let found = errors.chain(warnings.into_iter().map(|warning| (warning, Severity::Warning)));
     let mut found: Vec<_> = found.map(|(problem, severity)| tls_material::diagnostic(problem, severity)).collect();
-    for (problem, severity) in environment::look_at(&config.gateway) {
+    for (problem, severity) in environment::look_at(config) {
         let (line, column) = ConfigSource::locate(text, &problem.path).unwrap_or_default();
         found.push(Diagnostic { line, column, ..tls_material::diagnostic(problem, severity) });
     }

@@ -12,14 +12,15 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use stillgate_config::{Gateway, LogDestination, Severity};
+use stillgate_config::{Config, LogDestination, Severity, Transport, listener_paths};
 use stillgate_tls::Problem;
 
 /// Ports below this are the system's, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const PRIVILEGED_PORTS: u16 = 1024;
 
 /// All that is in the way, by the keys that are concerned.
-pub(crate) fn look_at(gateway: &Gateway) -> Vec<(Problem, Severity)> {
+pub(crate) fn look_at(config: &Config) -> Vec<(Problem, Severity)> {
+    let gateway = &config.gateway;
     let mut found = Vec::new();
     if let Some(LogDestination::File(file)) = gateway.access_log.as_ref().map(|log| &log.destination) {
         let remedy =
@@ -32,7 +33,7 @@ pub(crate) fn look_at(gateway: &Gateway) -> Vec<(Problem, Severity)> {
     if let Some(file) = gateway.pid_file.as_deref() {
         found.extend(pid_file_problem(file));
     }
-    found.extend(addresses(gateway).into_iter().filter_map(|(key, kind, address)| address_problem(key, kind, address)));
+    found.extend(addresses(config).into_iter().filter_map(|(key, kind, address)| address_problem(key, kind, address)));
     found
 }
 
@@ -116,19 +117,20 @@ fn unseen(key: &str, path: &Path, error: &io::Error, severity: Severity) -> (Pro
 }
 
 /// All that are listened on, with their keys.
-fn addresses(gateway: &Gateway) -> Vec<(String, SocketType, SocketAddr)> {
-    let streams = &gateway.stream_proxy;
-    let listeners = gateway.listeners.iter().map(|listener| listener.address).enumerate();
-    let listeners = listeners.map(|(n, at)| (format!("gateway.listeners[{n}].address"), SocketType::STREAM, at));
-    let tcp = streams.tcp.iter().map(|listener| listener.address).enumerate();
-    let tcp = tcp.map(|(n, at)| (format!("gateway.stream_proxy.tcp[{n}].address"), SocketType::STREAM, at));
-    let udp = streams.udp.iter().map(|listener| listener.address).enumerate();
-    let udp = udp.map(|(n, at)| (format!("gateway.stream_proxy.udp[{n}].address"), SocketType::DGRAM, at));
+fn addresses(config: &Config) -> Vec<(String, SocketType, SocketAddr)> {
+    let gateway = &config.gateway;
+    let listeners = listener_paths(&config.listeners).map(|(path, listener)| {
+        let kind = match listener.kind.transport() {
+            Transport::Tcp => SocketType::STREAM,
+            Transport::Udp => SocketType::DGRAM,
+        };
+        (format!("{path}.address"), kind, listener.address)
+    });
     let one = |key: &str, address| (key.to_owned(), SocketType::STREAM, address);
     let admin = gateway.admin.as_ref().map(|admin| one("gateway.admin.address", admin.address));
     let metrics = gateway.metrics.as_ref().and_then(|metrics| metrics.address);
     let metrics = metrics.map(|address| one("gateway.metrics.address", address));
-    listeners.chain(tcp).chain(udp).chain(admin).chain(metrics).collect()
+    listeners.chain(admin).chain(metrics).collect()
 }
 
 /// Binds it without listening. That it is in use is no problem: probably by the gateway that the file is for.

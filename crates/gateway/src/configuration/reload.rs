@@ -3,7 +3,7 @@
 //! Nothing is swapped in before it is whole: read and validated, its new names resolved, compiled. What takes long runs
 //! on a thread of its own, so that the control loop goes on answering meanwhile; what comes in during a step is
 //! remembered (not queued: ten touches of the file are one reload) and done next. A file that is refused changes nothing
-//! but what the status says.
+//! but what the status says, and so is one with an address that cannot be listened on.
 //!
 //! ```text
 //!  request() ──▶ Reading ──▶ Resolving ──▶ Building ──▶ publish ──▶ Idle
@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Gateway, Loaded};
-use stillgate_proxy::{MatchCost, Plan, PlanCell, PlanError};
+use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
 use tokio::sync::watch;
@@ -157,11 +157,6 @@ impl Reloader {
         &self.served.config.gateway
     }
 
-    /// That which the process was started with, and some of which holds until its end.
-    pub(crate) fn started(&self) -> &Gateway {
-        &self.started
-    }
-
     /// The keys of what is served that wait for the next start.
     pub(crate) fn pending_restart(&self) -> &[&'static str] {
         &self.pending_restart
@@ -248,8 +243,8 @@ impl Reloader {
         }
     }
 
-    /// Takes in what happened and begins what follows from it.
-    pub(crate) fn handle(&mut self, step: Step) {
+    /// Takes in what happened and begins what follows from it. Without a fleet nothing is listened on any more.
+    pub(crate) fn handle(&mut self, step: Step, fleet: Option<&mut Fleet>) {
         match step {
             Step::Read(Ok((reading, look))) => {
                 self.files = reading.files();
@@ -262,7 +257,7 @@ impl Reloader {
                     self.wanted.parts = true;
                 }
             }
-            Step::Built(Ok((next, built))) => self.take_built(next, built),
+            Step::Built(Ok((next, built))) => self.take_built(next, built, fleet),
             Step::Read(Err(error)) => {
                 self.work = Work::Idle;
                 self.refuse(vec![format!("loading failed, which is a bug: {error}")]);
@@ -365,7 +360,7 @@ impl Reloader {
         self.work = Work::Building(task, next);
     }
 
-    fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>) {
+    fn take_built(&mut self, candidate: Candidate, built: Result<Arc<Plan>, PlanError>, fleet: Option<&mut Fleet>) {
         let next = match std::mem::replace(&mut self.work, Work::Idle) {
             Work::Building(_, next) => next,
             _ => None,
@@ -373,7 +368,20 @@ impl Reloader {
         match built {
             Ok(plan) => {
                 let reloaded = plan.generation != self.plans.load().generation;
+                let config = &candidate.loaded.config;
+                // Before anything is published: an address that cannot be had leaves all as it was.
+                let opened = fleet.filter(|_| reloaded).map(|fleet| {
+                    let opened = fleet.open_listeners(&config.listeners);
+                    opened.map(|opened| (fleet, opened))
+                });
+                let opened = match opened.transpose() {
+                    Ok(opened) => opened,
+                    Err(error) => return self.give_up(vec![error.to_string()]),
+                };
                 let replaced = self.plans.publish(plan.clone());
+                if let Some((fleet, opened)) = opened {
+                    fleet.listen(opened, config.gateway.timeouts.drain);
+                }
                 if plan.has_route_cache() != replaced.has_route_cache() {
                     tell_route_cache(&plan);
                 }

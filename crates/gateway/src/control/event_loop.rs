@@ -217,7 +217,11 @@ impl Control {
             }
             Event::FileTouched => self.reloader.request(false),
             Event::Reload(step) => {
-                self.reloader.handle(*step);
+                let fleet = match &mut self.workers {
+                    Workers::Serving(fleet) => Some(fleet),
+                    Workers::Ending { .. } => None,
+                };
+                self.reloader.handle(*step, fleet);
                 if matches!(self.workers, Workers::Serving(_)) {
                     self.checker.follow(&self.reloader.served().plan);
                 }

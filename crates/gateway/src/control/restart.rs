@@ -7,9 +7,6 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
     let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
     [
         ("gateway.workers", started.workers != new.workers),
-        ("gateway.listeners", started.listeners != new.listeners),
-        ("gateway.stream_proxy.tcp", started.stream_proxy.tcp != new.stream_proxy.tcp),
-        ("gateway.stream_proxy.udp", started.stream_proxy.udp != new.stream_proxy.udp),
         ("gateway.admin.address", admin(started) != admin(new)),
         ("gateway.pid_file", started.pid_file != new.pid_file),
         ("gateway.access_log", started.access_log != new.access_log),
@@ -50,7 +47,7 @@ mod tests {
         check("workers: 2\n  timeouts: {drain: 1s}\n  log: {level: debug}\n  server_header: false", &[]);
         check(
             "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
-            &["gateway.listeners", "gateway.admin.address", "gateway.access_log", "gateway.log.format"],
+            &["gateway.admin.address", "gateway.access_log", "gateway.log.format"],
         );
         check("workers: 2\n  pid_file: /run/a\n  timeouts: {upgrade: 1s}", &["gateway.pid_file"]);
         check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);

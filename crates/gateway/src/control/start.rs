@@ -26,8 +26,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text};
-use stillgate_proxy::{Counters, Fleet, Inherited, Plan, PlanCell, PlanError, Sockets, StartError, access_log};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text, Transport};
+use stillgate_proxy::{
+    Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
+};
 use stillgate_tls::Refused;
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
@@ -72,8 +74,8 @@ pub(crate) enum RunError {
     Resolver(String),
     /// The routes cannot be compiled.
     Plan(PlanError),
-    /// An address cannot be listened on; the key that names it, and why.
-    Listen(&'static str, StartError),
+    /// An address cannot be listened on.
+    Listen(ListenError),
     /// There can be no metrics.
     Metrics(MeteringError),
     /// The access log cannot be written.
@@ -94,7 +96,7 @@ impl fmt::Display for RunError {
             RunError::Log(error) => error.fmt(f),
             RunError::Resolver(error) => write!(f, "cannot resolve names: {error}; see /etc/resolv.conf"),
             RunError::Plan(error) => write!(f, "the routes cannot be compiled\n{error}"),
-            RunError::Listen(key, error) => write!(f, "{key}: {error}"),
+            RunError::Listen(error) => error.fmt(f),
             RunError::Metrics(error) => error.fmt(f),
             RunError::AccessLog(error) => error.fmt(f),
             RunError::Workers(error) => error.fmt(f),
@@ -166,7 +168,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
     let gateway = &config.gateway;
-    raise_descriptors(gateway);
+    raise_descriptors(config);
     // This alone takes long.
     let Some(resolver) = signals.ending.unless_asked(resolve(config)).await.transpose()? else {
         info!("asked to end before it served");
@@ -190,15 +192,14 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let metering = prepared.map(|prepared| prepared.start(&plan, &at_start(access_log.as_ref())));
     let mut metering = metering.transpose().map_err(RunError::Metrics)?;
     drop(plan);
-    let sockets = Sockets::open(gateway, workers, &mut former.listeners)
-        .map_err(|error| RunError::Listen(listening_key(gateway, &error), error))?;
+    let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
     let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
         .map_err(RunError::Workers)?;
     let launcher =
         Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
     // What nobody listens on any more is closed by the former process, after it has taken who waits there.
     former.listeners = Inherited::default();
-    let following = takeover.map(|takeover| takeover.serve(&former, gateway, &plans.load(), &mut fleet)).transpose();
+    let following = takeover.map(|takeover| takeover.serve(&former, &plans.load(), &mut fleet)).transpose();
     let mut following = following.map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     // After the workers' threads were started, since a new thread inherits it.
     lower_priority();
@@ -216,7 +217,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     tell_supervisor("READY=1");
     let metrics = metering.as_ref().and_then(Metering::address);
     let admin_address = admin.as_ref().and_then(|admin| admin.listener.local_addr().ok());
-    announce(&Up { listeners: fleet.addresses(), admin: admin_address, metrics });
+    announce(&Up { listeners: &fleet.addresses(), admin: admin_address, metrics });
     // All that could fail is done.
     if let Some(following) = following {
         fleet.read_all();
@@ -269,15 +270,6 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
     }
 }
 
-/// Whose address it is that cannot be had.
-fn listening_key(gateway: &Gateway, error: &StartError) -> &'static str {
-    let is_of_http = |address: SocketAddr| gateway.listeners.iter().any(|listener| listener.address == address);
-    match error {
-        StartError::Bind { address, .. } if !is_of_http(*address) => "gateway.stream_proxy",
-        _ => "gateway.listeners",
-    }
-}
-
 async fn resolve(config: &Config) -> Result<Resolver, RunError> {
     let mut resolver = Resolver::new(ResolverSettings::default()).map_err(RunError::Resolver)?;
     resolver.set_names(names::of(config));
@@ -287,17 +279,18 @@ async fn resolve(config: &Config) -> Result<Resolver, RunError> {
     Ok(resolver)
 }
 
-fn raise_descriptors(gateway: &Gateway) {
+fn raise_descriptors(config: &Config) {
     match stillgate_proxy::raise_fd_limit() {
-        Ok(limit) => tell_descriptors(limit, gateway),
+        Ok(limit) => tell_descriptors(limit, config),
         Err(error) => warn!(%error, "the limit of file descriptors stays as it is"),
     }
 }
 
 /// Clients alone could take all descriptors, and then none is left to reach a node with.
-fn tell_descriptors(limit: Option<u64>, gateway: &Gateway) {
-    let streams = &gateway.stream_proxy;
-    let sessions = if streams.udp.is_empty() { 0 } else { streams.udp_sessions_per_worker };
+fn tell_descriptors(limit: Option<u64>, config: &Config) {
+    let gateway = &config.gateway;
+    let has_udp = config.listeners.iter().any(|listener| listener.kind.transport() == Transport::Udp);
+    let sessions = if has_udp { gateway.stream_proxy.udp_sessions_per_worker } else { 0 };
     let needed =
         (stillgate_proxy::worker_count(gateway) * (2 * gateway.limits.connections_per_worker + sessions)) as u64;
     match limit {
@@ -324,7 +317,12 @@ fn listen_admin(
         listener.set_nonblocking(true)?;
         Ok((address, listener))
     });
-    listener.map_err(|error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error }))
+    listener.map_err(|error| admin_refused(address, error))
+}
+
+fn admin_refused(address: SocketAddr, error: io::Error) -> RunError {
+    let error = StartError::Bind { address, error };
+    RunError::Listen(ListenError { key: "gateway.admin.address".to_owned(), error })
 }
 
 fn serve_admin(
@@ -333,7 +331,7 @@ fn serve_admin(
     access: watch::Receiver<Access>,
     ask: mpsc::Sender<admin::server::Question>,
 ) -> Result<AdminSocket, RunError> {
-    let fail = |error| RunError::Listen("gateway.admin.address", StartError::Bind { address, error });
+    let fail = |error| admin_refused(address, error);
     let served = listener.try_clone().and_then(tokio::net::TcpListener::from_std).map_err(fail)?;
     // It ends with the runtime, or when another process serves there.
     let serving = tokio::spawn(admin::server::serve(served, access, ask)).abort_handle();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use stillgate_proxy::ListenPlace;
+use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::RouteDigest;
 
 /// Of these messages and of parcels.
@@ -24,7 +24,8 @@ pub(crate) enum Message {
     /// Old to new: who hands over. `digest` is the configuration's.
     Hello { version: u32, pid: u32, digest: String },
     /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
-    /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well, and not only the one at the start.
+    /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a
+    /// reload.
     Sockets { of: Part, place: ListenPlace, bound: ListenPlace, digest: u64, as_served: bool },
     /// Old to new: memory of the metrics, beside it, or the folder that they are in.
     Metrics {

@@ -8,9 +8,9 @@ use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use stillgate_config::Gateway;
+use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
-use stillgate_proxy::{Fleet, ListenPlace, Plan};
+use stillgate_proxy::{Fleet, Plan};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -101,23 +101,16 @@ impl Predecessor {
         matches!(self.phase, Phase::Alone)
     }
 
-    /// Starts one. `started` is what the listeners are like, `served` what the configuration says by now.
+    /// Starts one.
     /// An error: what there is to leave cannot be put together.
-    pub(crate) fn launch(
-        &mut self,
-        (started, served): (&Gateway, &Gateway),
-        fleet: &Fleet,
-        plan: &Plan,
-        metering: Option<&Metering>,
-    ) -> io::Result<()> {
+    pub(crate) fn launch(&mut self, fleet: &Fleet, plan: &Plan, metering: Option<&Metering>) -> io::Result<()> {
         let mut offer: Offer = vec![(
             Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() },
             Vec::new(),
         )];
-        let served = listener_digests(served);
-        for (listening, digest) in fleet.listening().iter().zip(listener_digests(started)) {
-            let (place, bound, as_served) = (listening.place, listening.bound(), served.contains(&digest));
-            let sockets = Message::Sockets { of: Part::Listener, place, bound, digest, as_served };
+        for listening in fleet.listening() {
+            let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));
+            let sockets = Message::Sockets { of: Part::Listener, place, bound, digest, as_served: true };
             offer.push((sockets, listening.sockets().map(duplicate).collect::<io::Result<_>>()?));
         }
         let single = |of, place, bound| {
@@ -246,14 +239,6 @@ pub(crate) fn lost(reason: &str) -> String {
         "upgrade: the process that had taken over is gone ({reason}), with all connections that it had; start the \
          gateway, unless a later one serves"
     )
-}
-
-/// What each listener does, in the configuration's order.
-pub(super) fn listener_digests(gateway: &Gateway) -> Vec<u64> {
-    let streams = &gateway.stream_proxy;
-    let http = gateway.listeners.iter().map(digest);
-    let tcp = streams.tcp.iter().map(digest);
-    http.chain(tcp).chain(streams.udp.iter().map(digest)).collect()
 }
 
 fn duplicate(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
-use stillgate_config::Gateway;
-use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest};
-use stillgate_proxy::{Fleet, Inherited, ListenPlace, Plan};
+use stillgate_config::ListenPlace;
+use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
+use stillgate_proxy::{Fleet, Inherited, Plan};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -70,14 +70,8 @@ impl Takeover {
     }
 
     /// Says that this process accepts connections.
-    pub(crate) fn serve(
-        self,
-        former: &Former,
-        gateway: &Gateway,
-        plan: &Plan,
-        fleet: &mut Fleet,
-    ) -> io::Result<Following> {
-        let verdict = former.judge(gateway, plan, fleet);
+    pub(crate) fn serve(self, former: &Former, plan: &Plan, fleet: &mut Fleet) -> io::Result<Following> {
+        let verdict = former.judge(plan, fleet);
         let inbox = fleet.inbox(verdict.changed.clone());
         let ((gone, went), (serves, served)) = (oneshot::channel(), oneshot::channel());
         // The inbox ends with it, which the workers wait for where they are to hand over in their turn.
@@ -214,7 +208,7 @@ impl Former {
     }
 
     /// What of it this process has.
-    fn judge(&self, gateway: &Gateway, plan: &Plan, fleet: &Fleet) -> Verdict {
+    fn judge(&self, plan: &Plan, fleet: &Fleet) -> Verdict {
         let ours: HashMap<String, u64> =
             plan.tunnel_routes().into_iter().map(|route| (route.key, route.digest)).collect();
         // What the same text means may look different to another version, and is the same all the same.
@@ -226,8 +220,8 @@ impl Former {
                 verdict.changed.insert(key.clone());
             }
         }
-        for (listening, digest) in fleet.listening().iter().zip(super::predecessor::listener_digests(gateway)) {
-            let bound = listening.bound();
+        for listening in fleet.listening() {
+            let (bound, digest) = (listening.bound(), digest(&listening.listener));
             let Some((before, as_served)) = self.digests.get(&bound) else { continue };
             verdict.listening.push(bound);
             if *before == digest || is_same_file && *as_served {

@@ -5,7 +5,7 @@ use crate::connection::client::Client;
 use crate::connection::http2::{PREFACE, starts};
 use crate::exchange::answer::OwnAnswer;
 use crate::exchange::{self, After, Exchange, Upgraded};
-use crate::telemetry::metrics::Busy;
+use crate::sockets::listener::Busy;
 use crate::worker::Worker;
 use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::future::poll_fn;
@@ -27,7 +27,7 @@ const LINGER_BYTES_MAX: usize = 1024 * 1024;
 /// connection that much larger.
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client) -> Option<Box<Upgraded>> {
     while idle(worker, client).await {
-        let _busy = Busy::new(&worker.listeners[client.listener]);
+        let _busy = Busy::new(&client.listener);
         let mut exchange = Exchange::take();
         let after = busy(worker, client, &mut exchange).await;
         let early = if after == After::Http2 { exchange.from_client.unparsed().to_vec() } else { Vec::new() };
@@ -77,7 +77,8 @@ async fn idle(worker: &Worker, client: &mut Client) -> bool {
         if client.stream.poll_read_ready(cx).is_ready() {
             return Poll::Ready(true);
         }
-        let patience_ms = match (worker.is_ending() && !worker.gives(client), client.is_new) {
+        let is_leaving = client.listener.is_removed() || worker.is_ending() && !worker.gives(client);
+        let patience_ms = match (is_leaving, client.is_new) {
             (false, _) => keepalive_ms,
             (true, true) => keepalive_ms.min(DRAINING_FIRST_REQUEST_MS),
             (true, false) => 0,
@@ -143,10 +144,7 @@ async fn read_head(worker: &Worker, client: &mut Client, exchange: &mut Exchange
     if agreed == Some(ALPN_HTTP2) && client.is_new {
         return Arrived::Http2;
     }
-    let speaks_http2 = client.is_new
-        && agreed.is_none()
-        && worker.listeners[client.listener].configured.http2
-        && !client.stream.is_http2();
+    let speaks_http2 = client.is_new && agreed.is_none() && client.listener.speaks_http2() && !client.stream.is_http2();
     poll_fn(|cx| {
         loop {
             let preface = speaks_http2.then(|| starts(exchange.from_client.unparsed())).flatten();

@@ -12,7 +12,7 @@ use crate::connection::stream::Stream;
 use crate::connection::tls_facts::TlsFacts;
 use crate::exchange::After;
 use crate::plan::Settings;
-use crate::telemetry::metrics::{Active, Busy};
+use crate::sockets::listener::{Active, Busy, Listener};
 use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
 use bytes::Bytes;
@@ -30,7 +30,7 @@ use tokio::task::spawn_local;
 struct Origin {
     peer: SocketAddr,
     local: SocketAddr,
-    listener: usize,
+    listener: Rc<Listener>,
     forwarded: Rc<[u8]>,
     tls: Option<Rc<TlsFacts>>,
     is_https: bool,
@@ -44,7 +44,7 @@ const NO_HTTP2: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 pub(crate) async fn serve(worker: &Rc<Worker>, client: &mut Client, early: &[u8]) -> After {
     let Client { stream, timer, peer, local, listener, forwarded, tls, is_https, .. } = client;
     let (forwarded, tls) = (forwarded.clone(), tls.clone());
-    let origin = Origin { peer: *peer, local: *local, listener: *listener, forwarded, tls, is_https: *is_https };
+    let origin = Origin { peer: *peer, local: *local, listener: listener.clone(), forwarded, tls, is_https: *is_https };
     let shared: Rc<Shared> = Rc::default();
     let transport = Transport::to_client(stream, early, shared.marked.clone(), &worker.buffers, &worker.clock);
     let connection = match shake_hands(worker, timer, &transport).await {
@@ -138,7 +138,7 @@ struct Driver<'w, 't, 'a> {
     transport: &'t Transport<'a>,
     shared: Rc<Shared>,
     /// While requests are served.
-    busy: Option<(Busy<'w>, Active<'w>)>,
+    busy: Option<(Busy, Active)>,
     quiet_since_ms: u64,
     stuck: Uptake,
     /// When the client was told that the connection ends; what is in flight is served to its end.
@@ -227,11 +227,11 @@ impl Driver<'_, '_, '_> {
         let Origin { peer, local, listener, forwarded, tls, is_https } = &self.origin;
         let stream = Stream::Http2(Box::new(ClientStream::new(&self.shared, request, respond)));
         let now_ms = self.worker.clock.now_ms();
-        let mut client = Client::with_facts(stream, *peer, *local, *listener, forwarded.clone(), tls.clone(), now_ms);
+        let mut client =
+            Client::with_facts(stream, *peer, *local, listener.clone(), forwarded.clone(), tls.clone(), now_ms);
         client.is_https = *is_https;
-        let listener = *listener;
-        let counts = &self.worker.listeners[listener];
-        self.busy.get_or_insert_with(|| (Busy::new(counts), Active::new(counts)));
+        let listener = listener.clone();
+        self.busy.get_or_insert_with(|| (Busy::new(&listener), Active::new(&listener)));
         let worker = self.worker.clone();
         let counted = Counted::new(&worker);
         spawn_local(async move {
@@ -239,7 +239,7 @@ impl Driver<'_, '_, '_> {
             drop(counted);
             // From here on a connection of its own, as far as counts go: it has the room that the stream had.
             if let Some(upgraded) = upgraded {
-                spawn_local(Tunnel::new(Open::new(&worker, listener), client, (*upgraded).into()));
+                spawn_local(Tunnel::new(Open::new(&worker, &listener), client, (*upgraded).into()));
             }
         });
     }
@@ -274,9 +274,10 @@ impl Driver<'_, '_, '_> {
                 return Wait::Over;
             }
         }
+        let is_leaving = self.worker.draining.get() || self.origin.listener.is_removed();
         if is_serving || self.connection.has_streams() {
             return match self.parting_since_ms {
-                None if self.worker.draining.get() => Wait::Part,
+                None if is_leaving => Wait::Part,
                 _ => Wait::For(deadline_ms),
             };
         }
@@ -293,7 +294,7 @@ impl Driver<'_, '_, '_> {
             }
             None => {
                 let end_ms = self.quiet_since_ms + settings.keepalive_ms;
-                if self.worker.draining.get() || now_ms >= end_ms { Wait::Part } else { Wait::For(end_ms) }
+                if is_leaving || now_ms >= end_ms { Wait::Part } else { Wait::For(end_ms) }
             }
         }
     }

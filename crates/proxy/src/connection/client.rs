@@ -3,6 +3,7 @@
 use super::stream::Stream;
 use super::tls_facts::TlsFacts;
 use crate::basics::clock::Timer;
+use crate::sockets::listener::Listener;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use stillgate_wire::RequestHead;
@@ -19,8 +20,8 @@ pub(crate) struct Client {
     pub(crate) tls: Option<Rc<TlsFacts>>,
     /// The client came over TLS, to us or to a balancer that says so.
     pub(crate) is_https: bool,
-    /// Which of the worker's listeners accepted it.
-    pub(crate) listener: usize,
+    /// Which accepted it.
+    pub(crate) listener: Rc<Listener>,
     /// The header lines that tell a node of this client; the same for every request of an untrusted one.
     pub(crate) forwarded: Rc<[u8]>,
     /// The client has closed its sending side.
@@ -39,7 +40,7 @@ impl Client {
         stream: Stream,
         peer: SocketAddr,
         local: SocketAddr,
-        listener: usize,
+        listener: Rc<Listener>,
         forwarded: Rc<[u8]>,
         tls: Option<Rc<TlsFacts>>,
         now_ms: u64,

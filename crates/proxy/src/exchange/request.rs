@@ -9,7 +9,7 @@ use super::target::Target;
 use super::{After, Exchange, Serving, chain, queue, tries};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
-use crate::telemetry::metrics::Active;
+use crate::sockets::listener::Active;
 use crate::worker::Worker;
 use std::rc::Rc;
 
@@ -104,14 +104,14 @@ pub(crate) fn end_upgraded(
 struct InFlight<'a> {
     worker: &'a Worker,
     /// Its connection, unless that is shared with other requests and counted where they meet.
-    _active: Option<Active<'a>>,
+    _active: Option<Active>,
 }
 
 impl<'a> InFlight<'a> {
     fn new(worker: &'a Worker, client: &Client) -> Self {
         worker.counters.requests_in_flight.add(1);
         let is_alone = !client.stream.is_http2();
-        InFlight { worker, _active: is_alone.then(|| Active::new(&worker.listeners[client.listener])) }
+        InFlight { worker, _active: is_alone.then(|| Active::new(&client.listener)) }
     }
 }
 

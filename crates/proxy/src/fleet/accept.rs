@@ -9,10 +9,10 @@ use crate::connection::stream::Stream;
 use crate::exchange::forwarding::untrusted_lines;
 use crate::exchange::reply;
 use crate::listen::{handshake, proxy_protocol};
+use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::stream_proxy;
-use crate::telemetry::metrics::ConnectionEvent;
 use crate::tunnel::Tunnel;
-use crate::worker::{Open, Worker};
+use crate::worker::{Accepted, Open, Worker};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use stillgate_config::Listener;
+use stillgate_config::ListenerKind;
 use stillgate_tls::Offer;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,10 +36,10 @@ const METHOD_TIME: Duration = Duration::from_millis(100);
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 
 /// Takes connections from one listener until the task is ended.
-pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<TcpListener>, index: usize) {
+pub(crate) async fn accept(worker: Rc<Worker>, socket: Rc<TcpListener>, listener: Rc<Listener>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => worker.admit(stream, peer, index),
+        match socket.accept().await {
+            Ok((stream, peer)) => worker.admit(stream, peer, &listener),
             // The client gave up while it was queued: nothing is wrong here.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -57,8 +57,8 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: Rc<TcpListener>, index:
 }
 
 impl Worker {
-    /// Serves a connection just accepted, or refuses it.
-    pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: usize) {
+    /// Serves a connection just accepted, as its listener is configured now, or refuses it.
+    pub(crate) fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr, listener: &Rc<Listener>) {
         // A connection that is gone already shows that when it is read.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else {
@@ -67,26 +67,37 @@ impl Worker {
             return;
         };
         self.note_connection_event(ConnectionEvent::Accepted, listener);
-        if listener >= self.listeners.len() {
-            return stream_proxy::admit(self, stream, peer, local, listener);
+        let accepted = Accepted { stream, peer, local, listener: listener.clone() };
+        match listener.kind() {
+            ListenerKind::Http { tls, proxy_protocol, http2 } => self.admit_http(accepted, tls, proxy_protocol, http2),
+            ListenerKind::Tcp { tls, tls_passthrough, proxy_protocol } => {
+                stream_proxy::admit(self, accepted, tls, tls_passthrough, proxy_protocol);
+            }
+            ListenerKind::Udp => debug_assert!(false, "a connection of UDP"),
         }
+    }
+
+    fn admit_http(self: &Rc<Self>, accepted: Accepted, tls: bool, proxy_protocol: bool, http2: bool) {
+        let Accepted { stream, peer, local, listener } = accepted;
         if !self.has_room() {
-            self.note_connection_event(ConnectionEvent::Refused, listener);
+            self.note_connection_event(ConnectionEvent::Refused, &listener);
             if self.refusals.get() < REFUSALS_MAX {
                 self.refusals.set(self.refusals.get() + 1);
                 spawn_local(refuse(self.clone(), stream));
             }
             return;
         }
-        let open = Open::new(self, listener);
+        let open = Open::new(self, &listener);
         let accepted = Accepted { stream, peer, local, listener };
-        let Listener { tls, proxy_protocol, .. } = self.listeners[listener].configured;
         spawn_local(async move {
             let worker = &open.worker;
             let mut client = match tls || proxy_protocol {
-                false => client_of(Stream::Plain(accepted.stream), peer, local, listener, false, worker.clock.now_ms()),
+                false => {
+                    let Accepted { stream, listener, .. } = accepted;
+                    client_of(Stream::Plain(stream), peer, local, listener, false, worker.clock.now_ms())
+                }
                 // On the heap, as it is over soon, and every idle connection's task has room for whatever is in here.
-                true => match Box::pin(accepted.begin(worker)).await {
+                true => match Box::pin(accepted.begin(worker, tls, proxy_protocol, http2)).await {
                     Some(client) => client,
                     None => return,
                 },
@@ -104,7 +115,7 @@ pub(super) fn client_of(
     stream: Stream,
     peer: SocketAddr,
     local: SocketAddr,
-    listener: usize,
+    listener: Rc<Listener>,
     is_https: bool,
     now_ms: u64,
 ) -> Client {
@@ -114,23 +125,14 @@ pub(super) fn client_of(
     client
 }
 
-/// A connection before its first request.
-struct Accepted {
-    stream: TcpStream,
-    peer: SocketAddr,
-    local: SocketAddr,
-    listener: usize,
-}
-
 impl Accepted {
     /// What comes before HTTP: the word of a proxy on whom it speaks for, the handshake of TLS. `None` where the connection is
     /// to be closed instead.
-    async fn begin(mut self, worker: &Worker) -> Option<Client> {
-        let Listener { tls, proxy_protocol, .. } = worker.listeners[self.listener].configured;
+    async fn begin(mut self, worker: &Worker, tls: bool, proxy_protocol: bool, http2: bool) -> Option<Client> {
         let timer = Timer::new();
         let mut is_https = tls;
         if proxy_protocol {
-            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer, self.listener).await?;
+            let forwarded = proxy_protocol::begin(worker, &self.stream, &timer, self.peer, &self.listener).await?;
             (self.peer, self.local) = forwarded.endpoints.unwrap_or((self.peer, self.local));
             is_https |= forwarded.is_tls;
         }
@@ -138,7 +140,7 @@ impl Accepted {
         let (stream, tls) = match tls {
             false => (Stream::Plain(stream), None),
             true => {
-                let offer = if worker.listeners[listener].configured.http2 { Offer::Http2 } else { Offer::Http1 };
+                let offer = if http2 { Offer::Http2 } else { Offer::Http1 };
                 let secured = handshake::accept(worker, offer, stream, &timer, peer).await?;
                 (secured.stream, Some(secured.facts))
             }

@@ -1,11 +1,12 @@
 //! All workers of the process: starting and ending their threads. What they listen on is in `sockets`.
 //!
 //! `thread` is what runs one of them, `turns` what it does whenever it wakes, `accept` how connections come to it, `taking` how
-//! those of another process do, `draining` how it stops accepting.
+//! those of another process do, `draining` how it stops accepting, `serving` how what it listens on changes.
 
 mod accept;
 mod draining;
 mod overview;
+mod serving;
 mod taking;
 mod thread;
 mod turns;
@@ -14,19 +15,23 @@ use crate::basics::counters::{Tally, WorkerCounters};
 use crate::handover::{Arrival, INBOX, Inbox, Successor};
 use crate::plan::PlanCell;
 use crate::random;
-use crate::sockets::{Listening, Sockets, StartError};
+use crate::sockets::{ListenError, Listening, Sockets, StartError, WorkerListener, deal};
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
+use serving::ListenerUpdate;
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stillgate_config::Gateway;
+use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
 use thread::{Command, Setup};
 use tokio::sync::{mpsc, watch};
+
+/// Changes of listeners that a worker has not looked at yet.
+const UPDATES_MAX: usize = 16;
 
 /// What a worker's thread is called, before its number.
 pub const WORKER_NAME: &str = "worker-";
@@ -36,11 +41,22 @@ pub struct Fleet {
     threads: Vec<JoinHandle<io::Result<()>>>,
     tally: Tally,
     inquiry: Inquiry,
-    addresses: Arc<[SocketAddr]>,
     /// Descriptors of what the workers listen on, so that it can be left to another process; `None`: no longer.
     sockets: Option<Sockets>,
     arrivals: Vec<mpsc::Sender<Arrival>>,
     commander: Commander,
+    /// Where changes of what the workers listen on go.
+    updates: Vec<mpsc::Sender<ListenerUpdate>>,
+    /// What is not listened on any more, and may have sockets still.
+    closing: Vec<(ListenPlace, Weak<()>)>,
+}
+
+/// Listeners that were opened and are not served yet.
+#[derive(Debug)]
+pub struct NewListeners {
+    listeners: Vec<Listener>,
+    added: Vec<Listening>,
+    dealt: Vec<Vec<WorkerListener>>,
 }
 
 /// Tells the workers what to do, also after the [`Fleet`] has been handed over to be joined.
@@ -78,7 +94,6 @@ impl Fleet {
         debug_assert!(sinks.is_empty() || sinks.len() == workers);
         debug_assert!(writers.is_empty() || writers.len() == workers);
         let dealt = sockets.deal(workers).map_err(StartError::Thread)?;
-        let addresses: Arc<[SocketAddr]> = sockets.addresses().into();
         let (arrivals, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(INBOX)).unzip();
         let mut inboxes = inboxes.into_iter();
         let (commands, receiver) = watch::channel(Command::Share);
@@ -88,20 +103,22 @@ impl Fleet {
             threads: Vec::new(),
             tally: Tally(counters.clone()),
             inquiry,
-            addresses: addresses.clone(),
             sockets: Some(sockets),
             arrivals,
             commander: Commander(commands),
+            updates: Vec::new(),
+            closing: Vec::new(),
         };
         let mut questions = questions.into_iter();
         let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        for (index, sockets) in dealt.into_iter().enumerate() {
+        for (index, added) in dealt.into_iter().enumerate() {
+            let (update, updates) = mpsc::channel(UPDATES_MAX);
+            fleet.updates.push(update);
             let setup = Setup {
                 number: index,
-                sockets,
-                configured: gateway.listeners.clone(),
-                stream_listeners: gateway.stream_proxy.tcp.clone(),
+                listeners: ListenerUpdate { added, ..ListenerUpdate::default() },
+                updates,
                 plans: plans.clone(),
                 counters: counters[index].clone(),
                 sink: sinks.next(),
@@ -109,7 +126,6 @@ impl Fleet {
                 commands: receiver.clone(),
                 questions: questions.next().expect("one for each worker"),
                 arrivals: inboxes.next().expect("one for each worker"),
-                addresses: addresses.clone(),
                 give_back,
                 secret: random::number(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
@@ -121,8 +137,42 @@ impl Fleet {
     }
 
     /// Where the listeners are, in the configuration's order.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.as_ref().map_or_else(Vec::new, Sockets::addresses)
+    }
+
+    /// Opens what a configuration listens on besides; nothing of it is served before [`Fleet::listen`]. An error: nothing has changed.
+    pub fn open_listeners(&mut self, listeners: &[Listener]) -> Result<NewListeners, ListenError> {
+        self.closing.retain(|(_, held)| held.strong_count() > 0);
+        let closing: Vec<ListenPlace> = self.closing.iter().map(|(place, _)| *place).collect();
+        let none = Sockets::default();
+        let sockets = self.sockets.as_ref().unwrap_or(&none);
+        let added = sockets.open_added(listeners, self.workers(), &closing)?;
+        let fail = |error| ListenError { key: "gateway".to_owned(), error: StartError::Thread(error) };
+        let dealt = deal(&added, self.workers()).map_err(fail)?;
+        if self.updates.iter().any(|updates| updates.capacity() == 0) {
+            return Err(fail(io::Error::other("a worker has not taken the changes of listeners before this one")));
+        }
+        Ok(NewListeners { listeners: listeners.to_vec(), added, dealt })
+    }
+
+    /// Has the workers listen on what a configuration says, and no more. What comes in by others gets so long to finish.
+    pub fn listen(&mut self, new: NewListeners, within: Duration) {
+        let NewListeners { listeners, added, dealt } = new;
+        let Some(sockets) = &mut self.sockets else { return };
+        let (changed, removed) = sockets.replace(&listeners, added);
+        let places: Vec<ListenPlace> = removed.iter().map(Listening::place).collect();
+        self.closing.extend(removed.iter().map(|listening| (listening.bound(), listening.held())));
+        // The workers' descriptors are to be the last: who closes those takes first what waits.
+        drop(removed);
+        for (updates, added) in self.updates.iter().zip(dealt) {
+            if added.is_empty() && changed.is_empty() && places.is_empty() {
+                continue;
+            }
+            let update = ListenerUpdate { added, changed: changed.clone(), removed: places.clone(), within };
+            // There was room, and none but this sends; a worker that has ended listens on nothing.
+            let _ = updates.try_send(update);
+        }
     }
 
     /// How many workers there are.

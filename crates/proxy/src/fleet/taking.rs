@@ -5,13 +5,13 @@ use crate::client;
 use crate::connection::client::Client;
 use crate::connection::stream::Stream;
 use crate::handover::{Arrival, ConnectionState, Damaged, OriginState, Parcel, State};
-use crate::sockets::ListenPlace;
 use crate::tunnel::Tunnel;
 use crate::worker::{Open, Worker};
 use socket2::{Socket, Type};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use stillgate_config::ListenPlace;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
@@ -52,20 +52,19 @@ fn begin(
     stream: Stream,
     is_http: bool,
 ) -> Result<(Open, Client), Damaged> {
-    let place = ListenPlace::tcp(state.listener);
-    let listener = (0..worker.addresses.len()).find(|listener| worker.place(*listener) == place);
+    let listener = worker.listeners.find_bound(ListenPlace::tcp(state.listener));
     let listener = listener.ok_or_else(|| Damaged(format!("nobody listens on {}", state.listener)))?;
-    if is_http != (listener < worker.listeners.len()) {
+    if is_http != listener.is_http() {
         return Err(Damaged(format!("the listener {} does something else here", state.listener)));
     }
     let quiet_since_ms = worker.clock.now_ms().saturating_sub(state.quiet_ms);
+    let open = if is_http { Open::new(worker, &listener) } else { Open::of_stream(worker) };
     let mut client = match is_http {
         true => client_of(stream, state.peer, state.local, listener, state.is_https, quiet_since_ms),
         // Nothing of it is forwarded in lines.
         false => Client::with_facts(stream, state.peer, state.local, listener, [].into(), None, quiet_since_ms),
     };
     client.is_new = state.is_new;
-    let open = if is_http { Open::new(worker, listener) } else { Open::of_stream(worker) };
     Ok((open, client))
 }
 

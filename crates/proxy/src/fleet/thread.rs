@@ -1,8 +1,7 @@
 //! One worker: a thread with its own runtime and listeners, from its first connection to its last.
 
-use super::accept::accept;
-use super::turns;
-use super::{overview, taking};
+use super::serving::{ListenerUpdate, Serving};
+use super::{overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
 use crate::basics::counters::WorkerCounters;
@@ -10,10 +9,9 @@ use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
 use crate::plan::snapshot::Snapshot;
-use crate::sockets::WorkerSocket;
-use crate::stream_proxy;
+use crate::sockets::listener::Listeners;
 use crate::telemetry::access_log::Sink;
-use crate::telemetry::metrics::{Listener, ListenerEvents, Recorder};
+use crate::telemetry::metrics::Recorder;
 use crate::telemetry::overview::Question;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::Worker;
@@ -23,15 +21,12 @@ use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::StreamListener;
 use stillgate_metrics::Writer;
-use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, LocalSet, spawn_local};
+use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
 /// A worker that is to end looks this often whether it can.
@@ -56,10 +51,9 @@ pub(crate) enum Command {
 pub(crate) struct Setup {
     /// Counted from zero.
     pub(crate) number: usize,
-    pub(crate) sockets: Vec<WorkerSocket>,
-    /// The listeners as configured; behind them, those of streams, and then of datagrams.
-    pub(crate) configured: Vec<stillgate_config::Listener>,
-    pub(crate) stream_listeners: Vec<StreamListener>,
+    /// What it listens on from its start, and every change of that.
+    pub(crate) listeners: ListenerUpdate,
+    pub(crate) updates: mpsc::Receiver<ListenerUpdate>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) sink: Option<Sink>,
@@ -68,45 +62,29 @@ pub(crate) struct Setup {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
-    /// Where the listeners are, in the configuration's order.
-    pub(crate) addresses: Arc<[SocketAddr]>,
     pub(crate) seed: u64,
     /// Which clients cannot guess.
     pub(crate) secret: u64,
     pub(crate) give_back: fn(),
 }
 
-/// A socket, of which listener, and whether the process before may read it as well.
-type Datagrams = (usize, UdpSocket, bool);
-
 /// Runs a worker until it has drained.
 pub(crate) fn run(setup: Setup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let _runtime = runtime.enter();
-    let (mut commands, mut questions, mut arrivals) = (setup.commands.clone(), setup.questions, setup.arrivals);
-    let of_streams = setup.configured.len()..setup.configured.len() + setup.stream_listeners.len();
-    let (of_tcp, of_udp): (Vec<_>, Vec<_>) = setup.sockets.into_iter().partition(|of| of.listener < of_streams.end);
-    let datagrams: Vec<Datagrams> = of_udp
-        .into_iter()
-        .map(|of| Ok((of.listener, UdpSocket::from_std(of.socket.into())?, of.is_left)))
-        .collect::<io::Result<_>>()?;
-    let listeners: Vec<(usize, Rc<TcpListener>)> = of_tcp
-        .into_iter()
-        .map(|of| Ok((of.listener, Rc::new(TcpListener::from_std(of.socket.into())?))))
-        .collect::<io::Result<_>>()?;
+    let mut asked = Asked {
+        commands: setup.commands,
+        updates: setup.updates,
+        questions: setup.questions,
+        arrivals: setup.arrivals,
+    };
     let version = setup.plans.version();
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
-    let of_http = setup.configured.iter().map(|listener| listener.address);
-    let of_both = of_http.chain(setup.stream_listeners.iter().map(|listener| listener.address));
-    let listener_events = of_both.map(|address| ListenerEvents::new(address.to_string())).collect();
     let worker = Rc::new(Worker {
-        listener_events,
         clock: Clock::new(),
         buffers: Buffers::default(),
         counters: setup.counters,
-        listeners: setup.configured.into_iter().map(Listener::new).collect(),
-        stream_listeners: setup.stream_listeners.into(),
-        addresses: setup.addresses,
+        listeners: Listeners::default(),
         draining: Cell::new(false),
         giving: RefCell::default(),
         route_places: RoutePlaces::default(),
@@ -129,31 +107,24 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     });
     let tasks = LocalSet::new();
     let living = worker.clone();
-    let life = tasks.spawn_local(async move {
-        living.live(listeners, datagrams, &mut commands, &mut questions, &mut arrivals).await;
-    });
-    turns::run(&runtime, &tasks, &worker, life);
-    Ok(())
+    let life = tasks.spawn_local(async move { living.live(setup.listeners, &mut asked).await });
+    turns::run(&runtime, &tasks, &worker, life)
+}
+
+/// What the worker is asked, and by whom.
+struct Asked {
+    commands: watch::Receiver<Command>,
+    updates: mpsc::Receiver<ListenerUpdate>,
+    questions: mpsc::Receiver<Question>,
+    arrivals: mpsc::Receiver<Arrival>,
 }
 
 impl Worker {
-    async fn live(
-        self: &Rc<Self>,
-        mut listeners: Vec<(usize, Rc<TcpListener>)>,
-        datagrams: Vec<Datagrams>,
-        commands: &mut watch::Receiver<Command>,
-        questions: &mut mpsc::Receiver<Question>,
-        arrivals: &mut mpsc::Receiver<Arrival>,
-    ) {
-        let accepting: Vec<AbortHandle> = listeners
-            .iter()
-            .map(|(index, listener)| spawn_local(accept(self.clone(), listener.clone(), *index)).abort_handle())
-            .collect();
-        let receive = |(index, socket, _): Datagrams| {
-            (index, spawn_local(stream_proxy::serve_udp(self.clone(), socket)).abort_handle())
-        };
-        let (mut left, own): (Vec<_>, Vec<_>) = datagrams.into_iter().partition(|(_, _, is_left)| *is_left);
-        let mut receiving: Vec<(usize, AbortHandle)> = own.into_iter().map(receive).collect();
+    /// An error: a socket cannot be read.
+    async fn live(self: &Rc<Self>, listeners: ListenerUpdate, asked: &mut Asked) -> io::Result<()> {
+        let Asked { commands, updates, questions, arrivals } = asked;
+        let serving = Rc::new(Serving::default());
+        serving.update(self, listeners)?;
         let mut deadline_ms = u64::MAX;
         let mut plans = self.plans.news();
         loop {
@@ -165,24 +136,28 @@ impl Worker {
                 Some(arrival) = arrivals.recv() => taking::take(self, arrival),
                 () = self.give_some() => {}
                 Ok(()) = plans.changed() => self.watches.look(self.snapshot().plan.revocations),
+                Some(update) = updates.recv() => serving.update(self, update)?,
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
                     let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
                     let (successor, time) = match command {
                         Command::Share => continue,
                         Command::Serve => {
-                            receiving.extend(left.drain(..).map(receive));
+                            serving.read_left(self);
                             continue;
                         }
                         Command::HandOver { to, within, is_hurried } => (Some((to, is_hurried)), within),
                         Command::Drain(time) => (None, time),
                     };
+                    // What came before is done before: connections may wait in those sockets.
+                    while let Ok(update) = updates.try_recv() {
+                        serving.update(self, update)?;
+                    }
                     deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
                     let giving = successor.map(|(to, is_hurried)| Rc::new(Giving::new(to, is_hurried, deadline_ms)));
-                    let listeners = std::mem::take(&mut listeners);
-                    self.start_draining(listeners, &accepting, &receiving, giving).await;
+                    self.start_draining(&serving, giving);
                     if changed.is_err() {
-                        return;
+                        return Ok(());
                     }
                 }
             }
@@ -192,7 +167,7 @@ impl Worker {
             let drained = self.draining.get() && open == 0 && !awaits;
             if drained || (self.clock.now_ms() >= deadline_ms && self.has_given(deadline_ms)) {
                 self.tick_metrics(true);
-                return;
+                return Ok(());
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::exchange::Exchange;
 use crate::plan::snapshot::Snapshot;
 use crate::worker::Worker;
 use std::future::poll_fn;
+use std::io;
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::rc::Rc;
@@ -32,7 +33,12 @@ const TIMERS_SPARE_MAX: u64 = 4096;
 const BUFFERS_KEPT_IDLE: usize = 8;
 
 /// Runs the worker's tasks until `life`, one of them, has ended.
-pub(crate) fn run(runtime: &Runtime, tasks: &LocalSet, worker: &Rc<Worker>, life: JoinHandle<()>) {
+pub(crate) fn run(
+    runtime: &Runtime,
+    tasks: &LocalSet,
+    worker: &Rc<Worker>,
+    life: JoinHandle<io::Result<()>>,
+) -> io::Result<()> {
     // The metrics have their first series before anything has come.
     worker.tick();
     let listening = worker.clone();
@@ -48,10 +54,11 @@ pub(crate) fn run(runtime: &Runtime, tasks: &LocalSet, worker: &Rc<Worker>, life
         worker.end_turn();
         if life.is_finished() { Poll::Ready(()) } else { Poll::Pending }
     }));
-    if let Err(error) = runtime.block_on(life)
-        && error.is_panic()
-    {
-        resume_unwind(error.into_panic());
+    match runtime.block_on(life) {
+        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+        // Nobody cancels it.
+        Err(_) => Ok(()),
+        Ok(result) => result,
     }
 }
 

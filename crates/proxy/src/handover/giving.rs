@@ -3,7 +3,6 @@
 use super::state::Parcel;
 use crate::basics::clock::{Clock, Cursor};
 use crate::connection::stream::Stream;
-use crate::sockets::ListenPlace;
 use crate::telemetry::troubles::Troubles;
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -12,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_config::ListenPlace;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};

@@ -6,7 +6,7 @@
 //! readable for ever.
 
 use crate::basics::clock::Timer;
-use crate::telemetry::metrics::ConnectionEvent;
+use crate::sockets::listener::{ConnectionEvent, Listener};
 use crate::worker::Worker;
 use crate::worker::draining::DRAINING_FIRST_REQUEST_MS;
 use std::fmt;
@@ -67,7 +67,7 @@ pub(crate) async fn begin(
     stream: &TcpStream,
     timer: &Timer,
     peer: SocketAddr,
-    listener: usize,
+    listener: &Listener,
 ) -> Option<Forwarded> {
     match read(worker, stream, timer).await {
         Ok(forwarded) => Some(forwarded),

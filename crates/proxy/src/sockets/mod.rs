@@ -5,78 +5,82 @@
 //! and closing it would reset them.
 
 mod error;
+pub(crate) mod listener;
 
 pub use error::StartError;
 
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use stillgate_config::Gateway;
+use std::sync::{Arc, Weak};
+use stillgate_config::{ListenPlace, Listener, Transport, listener_paths};
 
 /// Connections that may wait to be accepted, per worker and listener.
 const BACKLOG: i32 = 4096;
 
-/// What is spoken on a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// Connections.
-    Tcp,
-    /// Datagrams.
-    Udp,
-}
-
-/// Where to listen. As the configuration says it the port may be zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ListenPlace {
-    /// For what.
-    pub transport: Transport,
-    /// Where.
-    pub address: SocketAddr,
-}
-
-/// The sockets of one place.
+/// The sockets of one listener.
 #[derive(Debug)]
 pub struct Listening {
     /// As it was asked for.
-    pub place: ListenPlace,
+    pub listener: Listener,
     /// Where that is.
     address: SocketAddr,
     /// Those that were left to us come first.
     sockets: Vec<Socket>,
     left: usize,
+    /// Others have it as long as they have sockets of it.
+    held: Arc<()>,
+}
+
+/// The sockets of a place that another process has left.
+#[derive(Debug)]
+struct Left {
+    place: ListenPlace,
+    address: SocketAddr,
+    sockets: Vec<Socket>,
 }
 
 /// What the process before has left to this one, until it is taken.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<Listening>);
+pub struct Inherited(Vec<Left>);
 
 /// Everything that the workers listen on, in the order of the configuration.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Sockets(Vec<Listening>);
+
+/// A listener that cannot be had.
+#[derive(Debug)]
+pub struct ListenError {
+    /// The key that names it.
+    pub key: String,
+    /// Why.
+    pub error: StartError,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.error)
+    }
+}
+
+/// A worker's part of a listener.
+#[derive(Debug)]
+pub(crate) struct WorkerListener {
+    pub(crate) configured: Listener,
+    pub(crate) bound: ListenPlace,
+    pub(crate) sockets: Vec<WorkerSocket>,
+    /// Whoever has it has sockets.
+    pub(crate) held: Arc<()>,
+}
 
 /// One of a worker's own.
 #[derive(Debug)]
 pub(crate) struct WorkerSocket {
-    /// Which of the configured listeners it is one of.
-    pub(crate) listener: usize,
     pub(crate) socket: Socket,
     /// The process before may read it as well.
     pub(crate) is_left: bool,
-}
-
-impl ListenPlace {
-    /// For connections.
-    pub fn tcp(address: SocketAddr) -> ListenPlace {
-        ListenPlace { transport: Transport::Tcp, address }
-    }
-
-    /// For datagrams.
-    pub fn udp(address: SocketAddr) -> ListenPlace {
-        ListenPlace { transport: Transport::Udp, address }
-    }
 }
 
 impl Inherited {
@@ -95,28 +99,35 @@ impl Inherited {
         }
         let Some(first) = sockets.first() else { return Ok(()) };
         let address = local_address(first)?;
-        let left = sockets.len();
-        self.0.push(Listening { place, address, sockets, left });
+        self.0.push(Left { place, address, sockets });
         Ok(())
     }
 
-    fn take(&mut self, place: ListenPlace) -> Option<Listening> {
-        let at = self.0.iter().position(|listening| listening.place == place)?;
+    fn take(&mut self, place: ListenPlace) -> Option<Left> {
+        let at = self.0.iter().position(|left| left.place == place)?;
         Some(self.0.swap_remove(at))
     }
 }
 
 impl Listening {
-    /// Those that were left of a place, and as many more as are missing.
-    pub fn open(place: ListenPlace, sockets_min: usize, inherited: &mut Inherited) -> Result<Listening, StartError> {
+    /// Those that were left of a place, and as many more as are missing. `is_ours`: sockets of this process are in the way of it.
+    fn open(
+        listener: Listener,
+        sockets_min: usize,
+        inherited: &mut Inherited,
+        is_ours: bool,
+    ) -> Result<Listening, StartError> {
+        let (place, held) = (listener.place(), Arc::new(()));
         let fail = |error| StartError::Bind { address: place.address, error };
         let mut listening = match inherited.take(place) {
-            Some(left) => left,
+            Some(Left { address, sockets, .. }) => Listening { listener, address, left: sockets.len(), sockets, held },
             None => {
                 // Sharing a port is asked for by every socket that shares it, so another gateway already there would not be
-                // noticed: a first socket that does not share finds out.
-                drop(bind(place, false).map_err(fail)?);
-                Listening { place, address: place.address, sockets: Vec::new(), left: 0 }
+                // noticed: a first socket that does not share finds out, unless it would find ourselves.
+                if !is_ours {
+                    drop(bind(place, false).map_err(fail)?);
+                }
+                Listening { listener, address: place.address, sockets: Vec::new(), left: 0, held }
             }
         };
         while listening.sockets.len() < sockets_min {
@@ -127,9 +138,19 @@ impl Listening {
         Ok(listening)
     }
 
+    /// What it is known by.
+    pub fn place(&self) -> ListenPlace {
+        self.listener.place()
+    }
+
     /// Where that has come to be.
     pub fn bound(&self) -> ListenPlace {
-        ListenPlace { address: self.address, ..self.place }
+        ListenPlace { address: self.address, ..self.place() }
+    }
+
+    /// Tells, as long as it can be upgraded, that somebody has sockets of this.
+    pub(crate) fn held(&self) -> Weak<()> {
+        Arc::downgrade(&self.held)
     }
 
     /// Where it is: a port that was asked for as zero is what the system made of it.
@@ -150,12 +171,28 @@ impl Listening {
 
 impl Sockets {
     /// Those of all listeners; what was left of others stays in `inherited`.
-    pub fn open(gateway: &Gateway, workers: usize, inherited: &mut Inherited) -> Result<Sockets, StartError> {
-        let streams = &gateway.stream_proxy;
-        let places = gateway.listeners.iter().map(|listener| ListenPlace::tcp(listener.address));
-        let places = places.chain(streams.tcp.iter().map(|listener| ListenPlace::tcp(listener.address)));
-        let places = places.chain(streams.udp.iter().map(|listener| ListenPlace::udp(listener.address)));
-        places.map(|place| Listening::open(place, workers, inherited)).collect::<Result<_, _>>().map(Sockets)
+    pub fn open(listeners: &[Listener], workers: usize, inherited: &mut Inherited) -> Result<Sockets, ListenError> {
+        let open = |(path, listener): (String, &Listener)| {
+            Listening::open(*listener, workers, inherited, false).map_err(|error| ListenError::new(&path, error))
+        };
+        listener_paths(listeners).map(open).collect::<Result<_, _>>().map(Sockets)
+    }
+
+    /// Those of listeners that are not among these. `closing` are places that some worker has sockets of still.
+    pub(crate) fn open_added(
+        &self,
+        listeners: &[Listener],
+        workers: usize,
+        closing: &[ListenPlace],
+    ) -> Result<Vec<Listening>, ListenError> {
+        let ours: Vec<ListenPlace> = self.0.iter().map(Listening::bound).chain(closing.iter().copied()).collect();
+        let added = listener_paths(listeners).filter(|(_, listener)| self.at(listener.place()).is_none());
+        let open = |(path, listener): (String, &Listener)| {
+            let is_ours = ours.iter().any(|ours| ours.overlaps(listener.place()));
+            Listening::open(*listener, workers, &mut Inherited::default(), is_ours)
+                .map_err(|error| ListenError::new(&path, error))
+        };
+        added.map(open).collect()
     }
 
     /// Where the listeners are, in the configuration's order.
@@ -168,17 +205,54 @@ impl Sockets {
         &self.0
     }
 
-    /// A descriptor of each socket for the worker that it belongs to. Ours stay open until they are dropped.
-    pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<WorkerSocket>>> {
-        let mut dealt: Vec<Vec<WorkerSocket>> = (0..workers).map(|_| Vec::new()).collect();
-        for (listener, listening) in self.0.iter().enumerate() {
-            for (at, socket) in listening.sockets.iter().enumerate() {
-                let is_left = at < listening.left;
-                dealt[at % workers].push(WorkerSocket { listener, socket: socket.try_clone()?, is_left });
-            }
-        }
-        Ok(dealt)
+    fn at(&self, place: ListenPlace) -> Option<&Listening> {
+        self.0.iter().find(|listening| listening.place() == place)
     }
+
+    /// What a configuration says, whose further listeners are open. Returns what of it is different, and what is not in it.
+    pub(crate) fn replace(&mut self, listeners: &[Listener], added: Vec<Listening>) -> (Vec<Listener>, Vec<Listening>) {
+        let mut before: Vec<Listening> = std::mem::take(&mut self.0).into_iter().chain(added).collect();
+        let mut changed = Vec::new();
+        for listener in listeners {
+            let at = before.iter().position(|listening| listening.place() == listener.place());
+            let Some(mut listening) = at.map(|at| before.swap_remove(at)) else { continue };
+            if std::mem::replace(&mut listening.listener, *listener) != *listener {
+                changed.push(*listener);
+            }
+            self.0.push(listening);
+        }
+        (changed, before)
+    }
+
+    /// A descriptor of each socket for the worker that it belongs to. Ours stay open until they are dropped.
+    pub(crate) fn deal(&self, workers: usize) -> io::Result<Vec<Vec<WorkerListener>>> {
+        deal(&self.0, workers)
+    }
+}
+
+impl ListenError {
+    fn new(path: &str, error: StartError) -> ListenError {
+        ListenError { key: format!("{path}.address"), error }
+    }
+}
+
+/// A descriptor of each socket for the worker that it belongs to.
+pub(crate) fn deal(listening: &[Listening], workers: usize) -> io::Result<Vec<Vec<WorkerListener>>> {
+    let mut dealt: Vec<Vec<WorkerListener>> = (0..workers).map(|_| Vec::new()).collect();
+    for of in listening {
+        let part = || WorkerListener {
+            configured: of.listener,
+            bound: of.bound(),
+            sockets: Vec::new(),
+            held: of.held.clone(),
+        };
+        dealt.iter_mut().for_each(|dealt| dealt.push(part()));
+        for (at, socket) in of.sockets.iter().enumerate() {
+            let sockets = &mut dealt[at % workers].last_mut().expect("each has just been given one").sockets;
+            sockets.push(WorkerSocket { socket: socket.try_clone()?, is_left: at < of.left });
+        }
+    }
+    Ok(dealt)
 }
 
 fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
@@ -214,9 +288,18 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
+    use stillgate_config::ListenerKind;
 
     fn place(transport: Transport) -> ListenPlace {
         ListenPlace { transport, address: "127.0.0.1:0".parse().unwrap() }
+    }
+
+    fn open(place: ListenPlace, sockets: usize, inherited: &mut Inherited) -> Result<Listening, StartError> {
+        let kind = match place.transport {
+            Transport::Tcp => ListenerKind::Tcp { tls: false, tls_passthrough: false, proxy_protocol: false },
+            Transport::Udp => ListenerKind::Udp,
+        };
+        Listening::open(Listener { address: place.address, kind }, sockets, inherited, false)
     }
 
     fn left(listening: &Listening) -> Vec<OwnedFd> {
@@ -228,42 +311,43 @@ mod tests {
         for transport in [Transport::Tcp, Transport::Udp] {
             for (before, now) in [(1, 1), (3, 1), (1, 3), (2, 3)] {
                 let place = place(transport);
-                let old = Listening::open(place, before, &mut Inherited::default()).unwrap();
+                let old = open(place, before, &mut Inherited::default()).unwrap();
                 assert_eq!(old.sockets.len(), before);
                 let mut inherited = Inherited::default();
                 inherited.add(place, left(&old)).unwrap();
-                let new = Sockets(vec![Listening::open(place, now, &mut inherited).unwrap()]);
+                let new = Sockets(vec![open(place, now, &mut inherited).unwrap()]);
                 assert!(inherited.0.is_empty());
                 assert_eq!(new.addresses(), [old.address()]);
                 let dealt = new.deal(now).unwrap();
-                assert_eq!(dealt.iter().map(Vec::len).sum::<usize>(), before.max(now));
-                assert!(dealt.iter().all(|sockets| !sockets.is_empty()), "each worker has one");
+                let sockets = || dealt.iter().flatten().map(|listener| listener.sockets.len());
+                assert_eq!(sockets().sum::<usize>(), before.max(now));
+                assert!(sockets().all(|sockets| sockets > 0), "each worker has one");
             }
         }
     }
 
     #[test]
     fn connections_that_wait_go_to_whom_the_socket_was_left() {
-        let old = Listening::open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap();
+        let old = open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap();
         let mut client = TcpStream::connect(old.address()).unwrap();
         client.write_all(b"x").unwrap();
         let mut inherited = Inherited::default();
-        inherited.add(old.place, left(&old)).unwrap();
+        inherited.add(old.place(), left(&old)).unwrap();
         drop(old);
-        let new = Listening::open(place(Transport::Tcp), 1, &mut inherited).unwrap();
+        let new = open(place(Transport::Tcp), 1, &mut inherited).unwrap();
         let listener = TcpListener::from(new.share().unwrap());
         assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
     }
 
     #[test]
     fn places_are_taken_once_and_by_those_who_ask_for_them() {
-        let [a, b] = [(); 2].map(|()| Listening::open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap());
+        let [a, b] = [(); 2].map(|()| open(place(Transport::Tcp), 1, &mut Inherited::default()).unwrap());
         let mut inherited = Inherited::default();
-        inherited.add(a.place, left(&a)).unwrap();
-        inherited.add(b.place, left(&b)).unwrap();
-        let other = Listening::open(place(Transport::Udp), 1, &mut inherited).unwrap();
-        assert_eq!((inherited.0.len(), other.place.transport), (2, Transport::Udp));
-        let mut found = [(); 3].map(|()| Listening::open(a.place, 1, &mut inherited).unwrap().address());
+        inherited.add(a.place(), left(&a)).unwrap();
+        inherited.add(b.place(), left(&b)).unwrap();
+        let other = open(place(Transport::Udp), 1, &mut inherited).unwrap();
+        assert_eq!((inherited.0.len(), other.place().transport), (2, Transport::Udp));
+        let mut found = [(); 3].map(|()| open(a.place(), 1, &mut inherited).unwrap().address());
         found.sort_unstable();
         assert!(found.contains(&a.address()) && found.contains(&b.address()));
         assert!(found[0] != found[1] && found[1] != found[2]);
@@ -281,11 +365,34 @@ mod tests {
     }
 
     #[test]
+    fn only_what_is_not_there_is_opened() {
+        let kind = ListenerKind::Http { tls: false, proxy_protocol: false, http2: true };
+        let [a, b] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let [a, b] = [a, b].map(|address| Listener { address, kind });
+        let mut sockets = Sockets::open(&[a], 2, &mut Inherited::default()).unwrap();
+        let secured = Listener { kind: ListenerKind::Http { tls: true, proxy_protocol: false, http2: true }, ..a };
+        let added = sockets.open_added(&[b, secured], 2, &[]).unwrap();
+        assert_eq!(added.iter().map(Listening::address).collect::<Vec<_>>(), [b.address]);
+        let (changed, removed) = sockets.replace(&[b, secured], added);
+        assert_eq!((changed, removed.len()), (vec![secured], 0));
+        assert_eq!(sockets.addresses(), [b.address, a.address]);
+        // All addresses, ours among them.
+        let wide = Listener { address: SocketAddr::from(([0; 4], a.address.port())), ..a };
+        let added = sockets.open_added(&[wide], 1, &[]).unwrap();
+        let (changed, removed) = sockets.replace(&[wide], added);
+        assert_eq!((changed.len(), removed.len()), (0, 2));
+        let error = sockets.open_added(&[wide, b], 1, &[]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("gateway.listeners[1].address: cannot listen on {}", b.address)), "{error}");
+        drop(removed);
+        sockets.open_added(&[wide, b], 1, &[]).unwrap();
+    }
+
+    #[test]
     fn an_address_in_use_is_not_shared_with_a_stranger() {
         for transport in [Transport::Tcp, Transport::Udp] {
-            let first = Listening::open(place(transport), 2, &mut Inherited::default()).unwrap();
+            let first = open(place(transport), 2, &mut Inherited::default()).unwrap();
             let same = ListenPlace { transport, address: first.address() };
-            let second = Listening::open(same, 2, &mut Inherited::default());
+            let second = open(same, 2, &mut Inherited::default());
             assert!(matches!(second, Err(StartError::Bind { .. })), "{transport:?}");
         }
     }

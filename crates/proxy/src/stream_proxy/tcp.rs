@@ -13,17 +13,17 @@ use crate::node::health;
 use crate::node::{self, Destination};
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Asked, PlanStreamRoute, TimeoutsMs, TunnelBounds, millis};
-use crate::telemetry::metrics::ConnectionEvent;
+use crate::sockets::listener::ConnectionEvent;
 use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
 use crate::tunnel::{Direction, Origin, Switched, Tunnel};
-use crate::worker::{Open, Worker};
+use crate::worker::{Accepted, Open, Worker};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
-use stillgate_config::{Protocol, ProxyProtocol, StreamListener};
+use stillgate_config::{Protocol, ProxyProtocol};
 use stillgate_tls::{FailureReason, Offer};
 use stillgate_upstream::Report;
 use stillgate_wire::proxy_protocol::{write_v1, write_v2};
@@ -32,15 +32,16 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
 /// Serves a connection just accepted, or closes it: there is no protocol to refuse it in.
-pub(crate) fn admit(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, local: SocketAddr, listener: usize) {
+pub(crate) fn admit(worker: &Rc<Worker>, accepted: Accepted, tls: bool, tls_passthrough: bool, proxy_protocol: bool) {
     if !worker.has_room() {
-        worker.note_connection_event(ConnectionEvent::Refused, listener);
+        worker.note_connection_event(ConnectionEvent::Refused, &accepted.listener);
         return;
     }
     let open = Open::of_stream(worker);
     spawn_local(async move {
         // On the heap, as it is over soon.
-        let begun = Box::pin(Accepted { stream, peer, local, listener }.begin(&open.worker)).await;
+        let beginning = Beginning { accepted, tls, tls_passthrough, proxy_protocol };
+        let begun = Box::pin(beginning.begin(&open.worker)).await;
         // A task of its own, as small as can be.
         if let Some((client, switched)) = begun {
             spawn_local(Tunnel::new(open, client, switched));
@@ -48,33 +49,30 @@ pub(crate) fn admit(worker: &Rc<Worker>, stream: TcpStream, peer: SocketAddr, lo
     });
 }
 
-/// A connection of which nothing has been read.
-struct Accepted {
-    stream: TcpStream,
-    peer: SocketAddr,
-    local: SocketAddr,
-    /// Its index, behind those of HTTP.
-    listener: usize,
+/// A connection of which nothing has been read, and what its listener was to do with it then.
+struct Beginning {
+    accepted: Accepted,
+    tls: bool,
+    tls_passthrough: bool,
+    proxy_protocol: bool,
 }
 
 /// Bytes that have been read and are the node's.
 type Early = Option<(Buffer, Range<usize>)>;
 
-impl Accepted {
-    async fn begin(mut self, worker: &Rc<Worker>) -> Option<(Client, Switched)> {
+impl Beginning {
+    async fn begin(self, worker: &Rc<Worker>) -> Option<(Client, Switched)> {
         let mut session = Session::new(Protocol::Tcp);
         let timer = Timer::new();
-        let StreamListener { tls, tls_passthrough, proxy_protocol, .. } =
-            worker.stream_listeners[self.listener - worker.listeners.len()];
+        let Beginning { accepted, tls, tls_passthrough, proxy_protocol } = self;
+        let Accepted { mut stream, mut peer, mut local, listener } = accepted;
         // What a PROXY header says it was in front of us is for nodes and logs: routes know our own addresses.
-        let at = self.local;
+        let at = local;
         if proxy_protocol
-            && let Some(named) =
-                proxy_protocol::begin(worker, &self.stream, &timer, self.peer, self.listener).await?.endpoints
+            && let Some(named) = proxy_protocol::begin(worker, &stream, &timer, peer, &listener).await?.endpoints
         {
-            (self.peer, self.local) = named;
+            (peer, local) = named;
         }
-        let Accepted { mut stream, peer, local, listener } = self;
         let mut early = None;
         if tls_passthrough {
             let (name, bytes) = look_at_hello(worker, &mut stream, &timer, peer).await?;

@@ -11,6 +11,7 @@ use crate::basics::clock::Timer;
 use crate::node::health;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Asked, Lease, millis};
+use crate::sockets::listener::Listener;
 use crate::telemetry::session::{Ends, STATUS_SERVED, Session};
 use crate::worker::Worker;
 use crate::worker::watches::{Leaving, QUIET_MS};
@@ -44,6 +45,9 @@ const RECEIVE_REST: Duration = Duration::from_millis(100);
 /// A worker's socket of one listener, and its sessions.
 struct Listening {
     worker: Rc<Worker>,
+    listener: Rc<Listener>,
+    /// No session of it goes on.
+    is_closed: Rc<Cell<bool>>,
     socket: UdpSocket,
     local: SocketAddr,
     /// By client.
@@ -55,7 +59,7 @@ struct Listening {
 }
 
 /// Receives from one socket until the worker ends.
-pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket) {
+pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket, listener: Rc<Listener>, is_closed: Rc<Cell<bool>>) {
     let local = match socket.local_addr() {
         Ok(local) => local,
         // Which would be the kernel's fault: routes ask for it.
@@ -63,7 +67,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, socket: UdpSocket) {
     };
     let buffer = RefCell::new(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice());
     let (sessions, next_refusal_ms) = (RefCell::default(), Cell::new(0));
-    let listening = Rc::new(Listening { worker, socket, local, sessions, next_refusal_ms, buffer });
+    let listening =
+        Rc::new(Listening { worker, listener, is_closed, socket, local, sessions, next_refusal_ms, buffer });
     loop {
         if let Err(error) = listening.socket.readable().await {
             tracing::warn!(%error, %local, "cannot receive datagrams");
@@ -92,7 +97,7 @@ impl Listening {
         let known = self.sessions.borrow().get(&client).cloned();
         if let Some(link) = &known {
             // Where we are ending there would be no other session.
-            if !self.worker.draining.get() && link.is_to_be_left(&self.worker) {
+            if !self.is_ending() && link.is_to_be_left(&self.worker) {
                 link.end();
             } else {
                 match link.send(datagram, self.worker.clock.now_ms()) {
@@ -109,6 +114,11 @@ impl Listening {
         }
     }
 
+    /// Whether no session begins any more.
+    fn is_ending(&self) -> bool {
+        self.worker.draining.get() || self.listener.is_removed()
+    }
+
     fn drop_one(&self) {
         self.worker.counters.udp_datagrams_dropped.add(1);
     }
@@ -119,7 +129,7 @@ impl Listening {
         let worker = &self.worker;
         let snapshot = worker.snapshot();
         let settings = &snapshot.plan.settings;
-        if worker.draining.get() {
+        if self.is_ending() {
             return None;
         }
         let asked = Asked { client: client.ip(), local: self.local, server_name: None };
@@ -209,6 +219,7 @@ impl Running {
         drain_ms: u64,
     ) -> Running {
         let worker = &listening.worker;
+        listening.listener.open.add(1);
         worker.counters.udp_sessions_open.add(1);
         worker.counters.stream_sessions_open.add(1);
         link.upstream.state.borrow_mut().on_start(link.slot);
@@ -286,11 +297,11 @@ impl Running {
             leaving.look(cx, now_ms);
             end_ms = leaving.end_ms(moved_ms, self.drain_ms).map_or(end_ms, |(at_ms, _)| at_ms.min(end_ms));
         }
-        if worker.draining.get() {
+        if self.listening.is_ending() {
             // No session has an end of its own that could be waited for.
-            end_ms = end_ms.min(moved_ms + QUIET_MS);
+            end_ms = end_ms.min(moved_ms + QUIET_MS).min(self.listening.listener.end_ms());
         }
-        if end_ms <= now_ms {
+        if end_ms <= now_ms || self.listening.is_closed.get() {
             return Poll::Ready(());
         }
         self.timer.set(&worker.clock, end_ms, cx);
@@ -303,6 +314,7 @@ impl Drop for Running {
         let worker = &self.listening.worker;
         let link = &self.link;
         link.upstream.state.borrow_mut().on_finish(link.slot, None, worker.clock.now_ms());
+        self.listening.listener.open.sub(1);
         worker.counters.udp_sessions_open.sub(1);
         worker.counters.stream_sessions_open.sub(1);
         if let Some(leaving) = &self.leaving {

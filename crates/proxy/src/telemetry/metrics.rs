@@ -11,7 +11,5 @@ mod upstreams;
 mod values;
 mod workers;
 
-pub(crate) use gauges::{Active, Busy, Listener};
 pub(crate) use recorder::{Finished, Recorder};
 pub(crate) use upstreams::UpstreamEvent;
-pub(crate) use workers::{ConnectionEvent, ListenerEvents};

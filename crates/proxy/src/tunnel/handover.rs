@@ -37,7 +37,9 @@ impl Tunnel {
             return false;
         }
         let Some(giving) = self.open.worker.giving() else { return false };
-        let may_go = self.open.worker.gives(&self.client)
+        let is_http = matches!(self.switched.origin, Origin::Request(_));
+        let may_go = self.client.listener.is_http() == is_http
+            && self.open.worker.gives(&self.client)
             && matches!(self.switched.node, Stream::Plain(_))
             && self.switched.origin.route_key().is_some_and(|key| giving.takes_route(&key));
         self.is_given = may_go && giving.send(&self.open.worker.troubles, || self.pack());

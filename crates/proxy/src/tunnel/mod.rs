@@ -122,6 +122,7 @@ impl Tunnel {
             consider(down.moved_ms + bounds.client_send_ms, false);
         }
         consider(opened_ms + bounds.total_ms, false);
+        consider(self.client.listener.end_ms(), false);
         if let Some((at_ms, is_of_idling)) =
             self.leaving.as_ref().and_then(|leaving| leaving.end_ms(moved_ms, bounds.drain_ms))
         {

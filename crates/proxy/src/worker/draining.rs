@@ -4,7 +4,6 @@ use super::Worker;
 use crate::basics::clock::Timer;
 use crate::connection::client::Client;
 use crate::handover::{ConnectionState, GIVING_MS, Giving, Parcel, State, share};
-use crate::sockets::ListenPlace;
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -15,13 +14,6 @@ use tokio::net::TcpStream;
 pub(crate) const DRAINING_FIRST_REQUEST_MS: u64 = 500;
 
 impl Worker {
-    /// Where a listener is.
-    pub(crate) fn place(&self, listener: usize) -> ListenPlace {
-        let address = self.addresses[listener];
-        let is_udp = listener >= self.listeners.len() + self.stream_listeners.len();
-        if is_udp { ListenPlace::udp(address) } else { ListenPlace::tcp(address) }
-    }
-
     /// What is being given away to whom; `None`: nothing.
     pub(crate) fn giving(&self) -> Option<Rc<Giving>> {
         self.giving.borrow().clone()
@@ -48,7 +40,7 @@ impl Worker {
 
     /// Whether this connection goes to another process.
     pub(crate) fn gives(&self, client: &Client) -> bool {
-        self.giving().is_some_and(|giving| giving.takes(&client.stream, self.place(client.listener)))
+        self.giving().is_some_and(|giving| giving.takes(&client.stream, client.listener.bound))
     }
 
     /// Gives a connection away that waits for a request. True: it is the other process's, and ours is to be dropped.
@@ -58,7 +50,9 @@ impl Worker {
             return false;
         }
         let Some(giving) = self.giving() else { return false };
-        giving.takes(&client.stream, self.place(client.listener))
+        // Of a listener that takes something else by now it is not known whom it would belong to.
+        client.listener.is_http()
+            && giving.takes(&client.stream, client.listener.bound)
             && giving.send(&self.troubles, || {
                 let state = State::Connection(self.state_of(client));
                 Ok(Parcel { state, bytes: Vec::new(), sockets: vec![share(&client.stream)?] })
@@ -70,7 +64,7 @@ impl Worker {
         ConnectionState {
             peer: client.peer,
             local: client.local,
-            listener: self.addresses[client.listener],
+            listener: client.listener.bound.address,
             is_https: client.is_https,
             is_new: client.is_new,
             quiet_ms: self.clock.now_ms().saturating_sub(client.quiet_since_ms),
@@ -99,6 +93,6 @@ impl Worker {
 
     /// Whether a client is told that its connection ends with this response.
     pub(crate) fn parts_with(&self, client: &Client) -> bool {
-        self.draining.get() && (self.is_ending() || !self.gives(client))
+        client.listener.is_removed() || self.draining.get() && (self.is_ending() || !self.gives(client))
     }
 }

@@ -11,7 +11,7 @@ mod telling;
 pub(crate) mod turns;
 pub(crate) mod watches;
 
-pub(crate) use open::Open;
+pub(crate) use open::{Accepted, Open};
 
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
@@ -22,17 +22,16 @@ use crate::plan::caching::RouteMemory;
 use crate::plan::challenges::Challenges;
 use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::Snapshot;
+use crate::sockets::listener::Listeners;
 use crate::telemetry::access_log::{Sink, WantedFields};
-use crate::telemetry::metrics::{Listener, ListenerEvents, Recorder};
+use crate::telemetry::metrics::Recorder;
 use crate::telemetry::outcome::Timing;
 use crate::telemetry::troubles::Troubles;
 use connecting::Connecting;
 use plugins::Plugins;
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use stillgate_config::StreamListener;
 use turns::Turns;
 use watches::Watches;
 
@@ -41,11 +40,7 @@ pub(crate) struct Worker {
     pub(crate) clock: Clock,
     pub(crate) buffers: Buffers,
     pub(crate) counters: Arc<WorkerCounters>,
-    pub(crate) listeners: Box<[Listener]>,
-    pub(crate) stream_listeners: Box<[StreamListener]>,
-    /// What has happened at both, in this order.
-    pub(crate) listener_events: Box<[ListenerEvents]>,
-    pub(crate) addresses: Arc<[SocketAddr]>,
+    pub(crate) listeners: Listeners,
     /// It accepts no more, and no connection is kept for long.
     pub(crate) draining: Cell<bool>,
     /// Another process takes over.

@@ -1,7 +1,18 @@
-//! Whether there is room for a connection, and an open one as it is counted.
+//! A connection just accepted, whether there is room for it, and an open one as it is counted.
 
 use super::Worker;
+use crate::sockets::listener::Listener;
+use std::net::SocketAddr;
 use std::rc::Rc;
+use tokio::net::TcpStream;
+
+/// A connection of which nothing has been read.
+pub(crate) struct Accepted {
+    pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) listener: Rc<Listener>,
+}
 
 impl Worker {
     /// Whether the worker's share leaves room for one more connection or stream of HTTP/2: a stream takes what a connection
@@ -16,16 +27,16 @@ impl Worker {
 pub(crate) struct Open {
     pub(crate) worker: Rc<Worker>,
     /// `None`: one of streams, whose connections are not told of by state.
-    listener: Option<usize>,
+    listener: Option<Rc<Listener>>,
 }
 
 impl Open {
     /// Counts one more.
-    pub(crate) fn new(worker: &Rc<Worker>, listener: usize) -> Open {
+    pub(crate) fn new(worker: &Rc<Worker>, listener: &Rc<Listener>) -> Open {
         worker.counters.connections_open.add(1);
-        worker.listeners[listener].open.add(1);
+        listener.open.add(1);
         worker.turns.note_news();
-        Open { worker: worker.clone(), listener: Some(listener) }
+        Open { worker: worker.clone(), listener: Some(listener.clone()) }
     }
 
     /// The same of one that carries no HTTP.
@@ -38,8 +49,8 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.worker.counters.connections_open.sub(1);
-        if let Some(listener) = self.listener {
-            self.worker.listeners[listener].open.sub(1);
+        if let Some(listener) = &self.listener {
+            listener.open.sub(1);
             self.worker.turns.note_news();
         }
         if std::thread::panicking() {

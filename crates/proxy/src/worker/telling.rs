@@ -2,7 +2,8 @@
 
 use super::Worker;
 use crate::plan::snapshot::WorkerUpstream;
-use crate::telemetry::metrics::{ConnectionEvent, UpstreamEvent};
+use crate::sockets::listener::{ConnectionEvent, Listener};
+use crate::telemetry::metrics::UpstreamEvent;
 use crate::telemetry::session::{Ends, Session, StreamVars};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
@@ -10,15 +11,14 @@ use stillgate_metrics::{Handle, Writer};
 
 impl Worker {
     /// Counts what becomes of a connection.
-    pub(crate) fn note_connection_event(&self, event: ConnectionEvent, listener: usize) {
+    pub(crate) fn note_connection_event(&self, event: ConnectionEvent, listener: &Listener) {
         let count = match event {
             ConnectionEvent::Accepted => &self.counters.connections_total,
             ConnectionEvent::Refused => &self.counters.connections_refused,
             ConnectionEvent::NoProxyHeader => &self.counters.proxy_protocol_errors,
         };
         count.add(1);
-        let count = &self.listener_events[listener].counts[event as usize];
-        count.set(count.get() + 1);
+        listener.note(event);
     }
 
     /// Tells how long the turn has taken that ends now.
@@ -35,16 +35,20 @@ impl Worker {
         let snapshot = self.snapshot.borrow();
         let Some(metrics) = snapshot.plan.metrics() else { return };
         let open = self.counters.connections_open.get();
-        recorder.borrow_mut().tell_itself(metrics, &self.listener_events, open, due);
+        recorder.borrow_mut().tell_itself(metrics, &self.listeners.all(), open, due);
     }
 
     pub(crate) fn tick_metrics(&self, due: bool) {
         if let Some(recorder) = &self.recorder {
             let snapshot = self.snapshot.borrow();
             let now_unix_ms = self.clock.now_unix_ms();
-            recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &self.listeners, &self.counters, due);
+            let listeners = self.listeners.all();
+            recorder.borrow_mut().tick(now_unix_ms, snapshot.plan.metrics(), &listeners, &self.counters, due);
         }
         self.tell_itself(due);
+        if due {
+            self.listeners.forget_ended();
+        }
     }
 
     /// Tells the metrics that a node was set aside, or works again.

@@ -255,7 +255,7 @@ impl<'a> Assembly<'a> {
         }
         if item.has_upstream {
             let upstream = self.placed.upstreams.last()?;
-            check_nodes(&self.kept.loaded.config.gateway, upstream, &mut self.sink);
+            check_nodes(&self.kept.loaded.config.listeners, upstream, &mut self.sink);
         }
         if self.sink.has_errors() {
             return None;
@@ -292,11 +292,12 @@ impl<'a> Assembly<'a> {
         warnings.sort_by_key(|warning| (warning.line, warning.column));
         let Placed { routes, route_lines, upstreams } = self.placed;
         // What is not a list of routes: no part of it has changed.
-        let Config { gateway, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
-        let (gateway, stream_routes, ssls) = (gateway.clone(), stream_routes.clone(), ssls.clone());
-        let plugins = plugins.clone();
+        let Config { gateway, listeners, stream_routes, ssls, plugins, .. } = &kept.loaded.config;
+        let (gateway, listeners) = (gateway.clone(), listeners.clone());
+        let (stream_routes, ssls, plugins) = (stream_routes.clone(), ssls.clone(), plugins.clone());
         let digest = text.digest.clone();
-        let config = Config { gateway, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
+        let config =
+            Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
         Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
     }
 }

@@ -66,7 +66,7 @@ impl Outline {
         let mut unplaced = 0;
         for item in self.items.iter_mut().filter(|item| item.has_upstream) {
             let mut sink = Sink::default();
-            check_nodes(&config.gateway, config.upstreams.get(own)?, &mut sink);
+            check_nodes(&config.listeners, config.upstreams.get(own)?, &mut sink);
             own += 1;
             if sink.warnings() > 0 {
                 item.keeps = Keeps::Never;
@@ -74,7 +74,7 @@ impl Outline {
             unplaced += sink.warnings();
         }
         let mut sink = Sink::default();
-        shared.upstreams.iter().for_each(|upstream| check_nodes(&config.gateway, upstream, &mut sink));
+        shared.upstreams.iter().for_each(|upstream| check_nodes(&config.listeners, upstream, &mut sink));
         let mut warnings = sink.into_warnings();
         // Each warning that has no place is known to be of one upstream or another.
         if loaded.warnings.iter().filter(|warning| warning.line == 0).count() != warnings.len() + unplaced {

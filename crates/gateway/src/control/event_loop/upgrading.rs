@@ -30,8 +30,7 @@ impl Control {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
         let plan = self.reloader.served().plan;
-        let (started, served) = (self.reloader.started().clone(), self.reloader.gateway().clone());
-        match self.predecessor.launch((&started, &served), fleet, &plan, self.reloader.metering().as_deref()) {
+        match self.predecessor.launch(fleet, &plan, self.reloader.metering().as_deref()) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
         }

@@ -5,15 +5,17 @@ use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::plan::Plan;
 use crate::plan::metrics::MetricsPlan;
+use crate::sockets::listener::Listener;
 use crate::telemetry::metrics::Recorder;
 use crate::telemetry::outcome::Timing;
 use allocation_counter::measure;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::Upstream;
+use stillgate_config::{ListenPlace, ListenerKind, Upstream};
 use stillgate_metrics::encode::Format;
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
 use stillgate_route::Match;
@@ -49,7 +51,10 @@ impl Bench {
         let peer = TcpStream::connect(address).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         peer.set_nodelay(true).unwrap();
-        let client = Client::with_facts(Stream::Plain(stream), address, address, 0, [].into(), None, 0);
+        let kind = ListenerKind::Http { tls: false, proxy_protocol: false, http2: true };
+        let listener = Listener::new(stillgate_config::Listener { address, kind }, ListenPlace::tcp(address));
+        let listener = Rc::new(listener);
+        let client = Client::with_facts(Stream::Plain(stream), address, address, listener, [].into(), None, 0);
         let recorder = Recorder::new(registry.writer().unwrap(), 0);
         Bench { registry, recorder, config, client, peer, versions: 0, previous: None }
     }

@@ -138,7 +138,7 @@ impl Bench {
         let mut plan = Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap();
         change(&mut plan);
         let plans = Arc::new(PlanCell::new(Arc::new(plan)));
-        let sockets = Sockets::open(&config.gateway, 1, &mut Inherited::default()).unwrap();
+        let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];
         let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), Vec::new(), || {}).unwrap();
         Bench { fleet: Some(fleet), address }

@@ -5,72 +5,17 @@
 //! is rare: the latest news counts, whichever worker has it.
 
 use super::Recorder;
-use crate::basics::counters::{Count, WorkerCounters};
+use crate::basics::counters::WorkerCounters;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label, upstream_path};
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Plan, Positions};
+use crate::sockets::listener::Listener;
+use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_config::{Label, Source};
 use stillgate_metrics::family::LABELS_MAX;
 use stillgate_metrics::{Handle, Writer};
 use stillgate_upstream::Endpoint;
-
-/// A worker's connections of one listener.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) configured: stillgate_config::Listener,
-    label: String,
-    /// Open now.
-    pub(crate) open: Count,
-    /// Of them, with a request whose head is here; one of HTTP/2 counts once, however many it has.
-    active: Count,
-    /// Of them, with bytes of a request.
-    busy: Count,
-}
-
-impl Listener {
-    pub(crate) fn new(configured: stillgate_config::Listener) -> Listener {
-        Listener {
-            configured,
-            label: configured.address.to_string(),
-            open: Count::default(),
-            active: Count::default(),
-            busy: Count::default(),
-        }
-    }
-}
-
-/// Counts a connection on which bytes of a request have come, whatever becomes of its task.
-pub(crate) struct Busy<'a>(&'a Listener);
-
-impl<'a> Busy<'a> {
-    pub(crate) fn new(listener: &'a Listener) -> Busy<'a> {
-        listener.busy.add(1);
-        Busy(listener)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.busy.sub(1);
-    }
-}
-
-/// Counts a connection on which a request is served, whatever becomes of its task.
-pub(crate) struct Active<'a>(&'a Listener);
-
-impl<'a> Active<'a> {
-    pub(crate) fn new(listener: &'a Listener) -> Active<'a> {
-        listener.active.add(1);
-        Active(listener)
-    }
-}
-
-impl Drop for Active<'_> {
-    fn drop(&mut self) {
-        self.0.active.sub(1);
-    }
-}
 
 impl Recorder {
     /// Begins the next epoch, and tells how many connections there are: where that has changed, or if it is `due` (once a second), lest
@@ -79,7 +24,7 @@ impl Recorder {
         &mut self,
         now_unix_ms: u64,
         metrics: Option<&MetricsPlan>,
-        listeners: &[Listener],
+        listeners: &[Rc<Listener>],
         counters: &WorkerCounters,
         due: bool,
     ) {
@@ -89,15 +34,16 @@ impl Recorder {
             return;
         };
         let by_listener = family.sources.contains(&Source::Label(Label::Listener));
+        let of_http: Vec<&Listener> = shown(listeners).collect();
         let numbers = match by_listener {
-            true => listeners
+            true => of_http
                 .iter()
                 .flat_map(|listener| {
                     let active = listener.active.get();
                     [("active", active), ("idle", listener.open.get().saturating_sub(active))]
                 })
                 .collect::<Vec<_>>(),
-            false => of_nginx(listeners, counters).to_vec(),
+            false => of_nginx(&of_http, counters).to_vec(),
         };
         let is_news = !numbers.iter().map(|(_, number)| number).eq(&self.told);
         if !is_news && !due {
@@ -106,7 +52,7 @@ impl Recorder {
         self.told.clear();
         self.told.extend(numbers.iter().map(|(_, number)| number));
         for (index, (state, number)) in numbers.into_iter().enumerate() {
-            let listener = if by_listener { listeners[index / 2].label.as_str() } else { "" };
+            let listener = if by_listener { of_http[index / 2].label.as_str() } else { "" };
             set(&mut self.writer, family, number as f64, |label| match label {
                 Label::Listener => listener.to_owned(),
                 _ => state.to_owned(),
@@ -196,8 +142,14 @@ fn is_checked_well(endpoint: &Endpoint) -> bool {
     endpoint.verdict.as_ref().is_none_or(|verdict| verdict.is_healthy())
 }
 
+/// Those of HTTP, also such as were so and have connections of it still.
+fn shown(listeners: &[Rc<Listener>]) -> impl Iterator<Item = &Listener> {
+    let is_shown = |of: &&Listener| of.takes_connections() && (of.is_http() || of.open.get() > 0);
+    listeners.iter().map(|listener| &**listener).filter(is_shown)
+}
+
 /// The states as nginx counts them (`ngx_http_stub_status_module`).
-fn of_nginx(listeners: &[Listener], counters: &WorkerCounters) -> [(&'static str, u64); 6] {
+fn of_nginx(listeners: &[&Listener], counters: &WorkerCounters) -> [(&'static str, u64); 6] {
     let open = counters.connections_open.get();
     let writing = counters.requests_in_flight.get();
     let busy: u64 = listeners.iter().map(|listener| listener.busy.get()).sum();

@@ -6,41 +6,19 @@
 use super::Recorder;
 use super::gauges::labelled;
 use crate::plan::metrics::{MetricsPlan, PlanFamily};
+use crate::sockets::listener::{CONNECTION_EVENTS, ConnectionEvent, Listener};
 use rustix::time::{ClockId, clock_gettime};
-use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_config::Measure;
 use stillgate_metrics::{Declared, Handle};
 
-/// What is counted of connections, by listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectionEvent {
-    Accepted,
-    /// The worker had its share.
-    Refused,
-    /// There was no good PROXY protocol header.
-    NoProxyHeader,
-}
-
-/// The families of the events, in their order.
-const EVENT_MEASURES: [Measure; 3] =
-    [Measure::ConnectionsAccepted, Measure::ConnectionsRefused, Measure::ProxyProtocolErrors];
-
-/// What has happened at one listener of a worker, of HTTP or of streams.
-#[derive(Debug)]
-pub(crate) struct ListenerEvents {
-    /// As the configuration has its address.
-    label: String,
-    pub(crate) counts: [Cell<u64>; EVENT_MEASURES.len()],
-    /// How much of them the metrics know.
-    told: [Cell<u64>; EVENT_MEASURES.len()],
-}
-
-impl ListenerEvents {
-    pub(crate) fn new(label: String) -> ListenerEvents {
-        ListenerEvents { label, counts: Default::default(), told: Default::default() }
-    }
-}
+/// The families of the events of connections.
+const EVENT_MEASURES: [(ConnectionEvent, Measure); CONNECTION_EVENTS] = [
+    (ConnectionEvent::Accepted, Measure::ConnectionsAccepted),
+    (ConnectionEvent::Refused, Measure::ConnectionsRefused),
+    (ConnectionEvent::NoProxyHeader, Measure::ProxyProtocolErrors),
+];
 
 /// What the metrics know of a worker.
 #[derive(Debug)]
@@ -77,18 +55,15 @@ impl Recorder {
     }
 
     /// What has changed, or all of it if it is `due`.
-    pub(crate) fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[ListenerEvents], open: u64, due: bool) {
+    pub(crate) fn tell_itself(&mut self, metrics: &MetricsPlan, listeners: &[Rc<Listener>], open: u64, due: bool) {
         let Recorder { writer, itself, .. } = self;
-        for (index, measure) in EVENT_MEASURES.into_iter().enumerate() {
+        for (event, measure) in EVENT_MEASURES {
             let Some(family) = metrics.family(measure) else { continue };
-            for listener in listeners {
-                let (count, told) = (listener.counts[index].get(), &listener.told[index]);
-                if count == told.get() && !due {
-                    continue;
-                }
+            for listener in listeners.iter().filter(|listener| listener.takes_connections()) {
+                let Some(count) = listener.news(event, due) else { continue };
                 let handle = labelled(writer, family, &listener.label);
                 // Refused only where there was no memory for the series, and that the writer has counted.
-                let _ = writer.add(handle, count - told.replace(count));
+                let _ = writer.add(handle, count);
             }
         }
         if let Some(family) = metrics.family(Measure::WorkerConnections).filter(|_| due || open != itself.open) {

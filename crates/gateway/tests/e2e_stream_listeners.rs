@@ -1,0 +1,152 @@
+//! Listeners of streams that a reload adds, changes and removes.
+
+mod streams;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Instant;
+use stillgate_testkit::{Connection, Gateway, PATIENCE, ReservedPort, Setup, eventually, sha256};
+use streams::STILLGATE;
+
+/// Answers datagrams, and bytes of connections, with themselves.
+fn echo() -> SocketAddr {
+    let port = ReservedPort::for_udp_too();
+    let (tcp, udp) = (TcpListener::bind(port.addr()).expect("bind"), UdpSocket::bind(port.addr()).expect("bind"));
+    let addr = port.addr();
+    thread::spawn(move || {
+        for stream in tcp.incoming() {
+            let mut stream = stream.expect("a connection");
+            thread::spawn(move || {
+                let mut bytes = [0; 1024];
+                while let Ok(n @ 1..) = stream.read(&mut bytes) {
+                    stream.write_all(&bytes[..n]).expect("the client listens");
+                }
+            });
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = [0; 1024];
+        while let Ok((n, from)) = udp.recv_from(&mut bytes) {
+            let _ = udp.send_to(&bytes[..n], from);
+        }
+    });
+    addr
+}
+
+/// With these listeners of streams.
+#[track_caller]
+fn reload(gateway: &Gateway, node: SocketAddr, listeners: &str) {
+    let text = setup(node, listeners).render(gateway.addr(), gateway.admin_addr(), gateway.dir());
+    gateway.write_config_text(&text);
+    let digest = sha256(text.as_bytes());
+    eventually("the reload", || gateway.status()["config"]["digest"] == digest.as_str());
+}
+
+fn setup(node: SocketAddr, listeners: &str) -> Setup {
+    Setup::resources(format!(
+        "stream_routes:\n\
+         - {{id: tcp, upstream: {{scheme: tcp, nodes: {{\"{node}\": 1}}}}}}\n\
+         - {{id: udp, upstream: {{scheme: udp, nodes: {{\"{node}\": 1}}}}}}\n"
+    ))
+    .gateway(&format!("workers: 2\ntimeouts: {{drain: 2s}}\nstream_proxy: {{{listeners}}}"))
+}
+
+fn tunnel(addr: SocketAddr) -> Connection {
+    Connection::new(TcpStream::connect(addr).expect("connect to the gateway"))
+}
+
+#[track_caller]
+fn echoes(connection: &mut Connection) {
+    connection.send("ping");
+    assert_eq!(connection.read_exactly(4).expect("an answer"), b"ping");
+}
+
+fn client(addr: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    socket.connect(addr).expect("connect");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+}
+
+#[track_caller]
+fn answers(client: &UdpSocket) {
+    client.send(b"ping").expect("sent");
+    let mut bytes = [0; 16];
+    let n = client.recv(&mut bytes).expect("an answer");
+    assert_eq!(&bytes[..n], b"ping");
+}
+
+#[test]
+fn tunnels_of_a_removed_listener_go_on_until_the_drain_is_over() {
+    let (node, port, stays) = (echo(), ReservedPort::new(), ReservedPort::new());
+    let kept = format!("{{address: \"{}\"}}", stays.addr());
+    let gateway = Gateway::start(STILLGATE, &setup(node, &format!("tcp: [{kept}]")));
+    let mut other = tunnel(stays.addr());
+    echoes(&mut other);
+    reload(&gateway, node, &format!("tcp: [{{address: \"{}\"}}, {kept}]", port.addr()));
+    let mut removed = tunnel(port.addr());
+    echoes(&mut removed);
+    reload(&gateway, node, &format!("tcp: [{kept}]"));
+    let since = Instant::now();
+    eventually("connections to be refused", || TcpStream::connect(port.addr()).is_err());
+    echoes(&mut removed);
+    removed.expect_close();
+    assert!(since.elapsed().as_millis() > 1_000, "it was to have 2 s: {:?}", since.elapsed());
+    echoes(&mut other);
+}
+
+#[test]
+fn datagrams_come_to_listeners_that_come_and_go() {
+    let (node, port) = (echo(), ReservedPort::for_udp_too());
+    let listeners = format!("udp: [{{address: \"{}\"}}]", port.addr());
+    let gateway = Gateway::start(STILLGATE, &setup(node, "udp: []"));
+    let known = client(port.addr());
+    for _ in 0..3 {
+        reload(&gateway, node, &listeners);
+        answers(&known);
+        answers(&client(port.addr()));
+        reload(&gateway, node, "udp: []");
+        // Back before its sessions have ended: they begin anew.
+        reload(&gateway, node, &listeners);
+        answers(&known);
+        (0..8).for_each(|_| answers(&client(port.addr())));
+        reload(&gateway, node, "udp: []");
+        eventually("the socket to be closed", || UdpSocket::bind(port.addr()).is_ok());
+    }
+}
+
+/// One address of TCP, for streams and for HTTP in turn.
+#[test]
+fn an_address_may_come_to_take_something_else() {
+    let node = echo();
+    let port = ReservedPort::new();
+    let streams = format!("tcp: [{{address: \"{}\"}}]", port.addr());
+    let gateway = Gateway::start(STILLGATE, &setup(node, &streams));
+    let mut before = tunnel(port.addr());
+    echoes(&mut before);
+    let http = setup(node, "tcp: []").with_listener(port.addr());
+    gateway.reload(&http);
+    let mut after = stillgate_testkit::Client::connect(port.addr());
+    assert_eq!(after.get("/").head.status(), 404);
+    echoes(&mut before);
+    reload(&gateway, node, &streams);
+    echoes(&mut tunnel(port.addr()));
+    assert_eq!(after.get("/").head.status(), 404);
+}
+
+#[test]
+fn a_socket_of_udp_that_cannot_be_had_changes_nothing() {
+    let (node, port) = (echo(), ReservedPort::new());
+    let gateway = Gateway::start(STILLGATE, &setup(node, "udp: []"));
+    let holder = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let taken = holder.local_addr().expect("its address");
+    let listeners = format!("tcp: [{{address: \"{}\"}}], udp: [{{address: \"{taken}\"}}]", port.addr());
+    gateway.write_config_text(&setup(node, &listeners).render(gateway.addr(), gateway.admin_addr(), gateway.dir()));
+    let expected = format!("gateway.stream_proxy.udp[0].address: cannot listen on {taken}: ");
+    eventually("the refusal", || {
+        let error = gateway.status()["config"]["last_error"]["errors"][0].clone();
+        error.as_str().is_some_and(|error| error.starts_with(&expected))
+    });
+    assert!(TcpStream::connect(port.addr()).is_err());
+}

@@ -1,0 +1,252 @@
+//! A worker's sockets and who reads them: listeners that come, change and go while it serves.
+//!
+//! ```text
+//!  added ──▶ served ──▶ removed: no new connections begin, those that had begun are accepted ──▶ closed
+//!                       (its connections and sessions end meanwhile, each in its own time)
+//! ```
+//!
+//! A listening socket takes with it what waits in its queue, so it is closed once nothing can come into that queue any more: the
+//! kernel drops first what would begin a connection, then everything, and what has come by then is accepted. What is lost is a
+//! connection whose handshake took longer than [`HANDSHAKE_TIME`].
+
+use super::accept::accept;
+use crate::sockets::listener::Listener;
+use crate::sockets::{WorkerListener, WorkerSocket};
+use crate::stream_proxy;
+use crate::worker::Worker;
+use socket2::{SockFilter, SockRef};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_config::{ListenPlace, Listener as Configured, Transport};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::{AbortHandle, spawn_local, yield_now};
+use tokio::time::sleep;
+
+/// How long a removed listener waits for handshakes that had begun. A client whose first packet is dropped sends it again after a
+/// second, and finds out then.
+const HANDSHAKE_TIME: Duration = Duration::from_millis(500);
+/// How often it is looked whether a removed listener of UDP has sessions still.
+const SESSIONS_LOOK: Duration = Duration::from_millis(50);
+/// Connections that learn at once that their listener was removed: others are served meanwhile.
+const WOKEN_AT_ONCE: usize = 64;
+
+/// How what a worker listens on changes.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerUpdate {
+    /// Bound already.
+    pub(crate) added: Vec<WorkerListener>,
+    /// They do something else with what comes in.
+    pub(crate) changed: Vec<Configured>,
+    pub(crate) removed: Vec<ListenPlace>,
+    /// What connections of those removed get to finish.
+    pub(crate) within: Duration,
+}
+
+/// What a worker listens on.
+#[derive(Default)]
+pub(crate) struct Serving(RefCell<Vec<Reader>>);
+
+/// One socket.
+struct Reader {
+    listener: Rc<Listener>,
+    socket: ReadSocket,
+    /// For those who want to bind the same place to know that this one is there still.
+    _held: Arc<()>,
+}
+
+enum ReadSocket {
+    Tcp {
+        socket: Rc<TcpListener>,
+        accepting: AbortHandle,
+    },
+    Udp {
+        receiving: AbortHandle,
+        /// Ends its sessions at once.
+        is_closed: Rc<Cell<bool>>,
+    },
+    /// One that the process before reads until this one serves alone.
+    LeftUdp(UdpSocket),
+}
+
+impl Serving {
+    /// Applies a change. An error: the runtime refuses a socket, of which there is no known case.
+    pub(crate) fn update(self: &Rc<Self>, worker: &Rc<Worker>, update: ListenerUpdate) -> io::Result<()> {
+        for WorkerListener { configured, bound, sockets, held } in update.added {
+            self.close(worker, configured.place());
+            let listener = worker.listeners.add(configured, bound);
+            for socket in sockets {
+                let socket = read(worker, &listener, socket)?;
+                self.0.borrow_mut().push(Reader { listener: listener.clone(), socket, _held: held.clone() });
+            }
+        }
+        for configured in update.changed {
+            if let Some(listener) = worker.listeners.find(configured.place()) {
+                listener.configure(configured.kind);
+            }
+        }
+        let end_ms = worker.clock.now_ms() + update.within.as_millis() as u64;
+        for place in &update.removed {
+            let Some(listener) = worker.listeners.find(*place) else { continue };
+            listener.remove(end_ms);
+            self.refuse_new(&listener);
+            spawn_local(self.clone().retire(worker.clone(), listener));
+        }
+        if !update.removed.is_empty() {
+            spawn_local(wake_connections(worker.clone()));
+        }
+        Ok(())
+    }
+
+    /// Reads also what the process before has read until now.
+    pub(crate) fn read_left(&self, worker: &Rc<Worker>) {
+        let readers = std::mem::take(&mut *self.0.borrow_mut());
+        let read = |Reader { listener, socket, _held }: Reader| {
+            let socket = match socket {
+                ReadSocket::LeftUdp(socket) => receive(worker, &listener, socket),
+                other => other,
+            };
+            Reader { listener, socket, _held }
+        };
+        *self.0.borrow_mut() = readers.into_iter().map(read).collect();
+    }
+
+    /// Ends them all but those that `stays` names, which another process reads on: of them nothing is taken any more. What waits in
+    /// the queues of the others is taken first. Sockets of UDP are read on, for the sessions that there are.
+    pub(crate) fn end(&self, worker: &Rc<Worker>, stays: impl Fn(ListenPlace) -> bool) {
+        for Reader { listener, socket, .. } in self.0.take() {
+            let is_left = stays(listener.bound);
+            match socket {
+                ReadSocket::Tcp { socket, accepting } => {
+                    accepting.abort();
+                    if !is_left {
+                        take_waiting(worker, &listener, &socket);
+                    }
+                }
+                ReadSocket::Udp { receiving, .. } if is_left => receiving.abort(),
+                ReadSocket::Udp { .. } | ReadSocket::LeftUdp(_) => {}
+            }
+        }
+    }
+
+    /// A removed listener until its sockets are closed.
+    async fn retire(self: Rc<Self>, worker: Rc<Worker>, listener: Rc<Listener>) {
+        match listener.place.transport {
+            Transport::Tcp => sleep(HANDSHAKE_TIME).await,
+            // Its sessions have no end that could be waited for but their quiet.
+            Transport::Udp => {
+                while listener.open.get() > 0 && worker.clock.now_ms() < listener.end_ms() {
+                    sleep(SESSIONS_LOOK).await;
+                }
+            }
+        }
+        // It may be back, with other sockets.
+        if listener.is_removed() {
+            self.close(&worker, listener.place);
+        }
+    }
+
+    /// Has the kernel drop what would begin another connection. Where it cannot, some may be lost.
+    fn refuse_new(&self, listener: &Rc<Listener>) {
+        for reader in self.0.borrow().iter().filter(|reader| Rc::ptr_eq(&reader.listener, listener)) {
+            if let ReadSocket::Tcp { socket, .. } = &reader.socket
+                && let Err(error) = SockRef::from(&**socket).attach_filter(&without_new())
+            {
+                tracing::debug!(%error, "a listener that was removed goes on taking connections for a moment");
+            }
+        }
+    }
+
+    /// Closes the sockets at a place, having taken what waits in their queues.
+    fn close(&self, worker: &Rc<Worker>, place: ListenPlace) {
+        let mut readers = self.0.borrow_mut();
+        let closed: Vec<Reader> = readers.extract_if(.., |reader| reader.listener.place == place).collect();
+        drop(readers);
+        for Reader { listener, socket, .. } in closed {
+            match socket {
+                ReadSocket::Tcp { socket, accepting } => {
+                    accepting.abort();
+                    take_waiting(worker, &listener, &socket);
+                }
+                ReadSocket::Udp { receiving, is_closed } => {
+                    receiving.abort();
+                    is_closed.set(true);
+                    worker.clock.wake_all();
+                }
+                ReadSocket::LeftUdp(_) => {}
+            }
+        }
+    }
+}
+
+/// Begins to read a socket.
+fn read(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: WorkerSocket) -> io::Result<ReadSocket> {
+    let WorkerSocket { socket, is_left } = socket;
+    Ok(match listener.place.transport {
+        Transport::Tcp => {
+            let socket = Rc::new(TcpListener::from_std(socket.into())?);
+            let accepting = spawn_local(accept(worker.clone(), socket.clone(), listener.clone())).abort_handle();
+            ReadSocket::Tcp { socket, accepting }
+        }
+        Transport::Udp if is_left => ReadSocket::LeftUdp(UdpSocket::from_std(socket.into())?),
+        Transport::Udp => receive(worker, listener, UdpSocket::from_std(socket.into())?),
+    })
+}
+
+fn receive(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: UdpSocket) -> ReadSocket {
+    let is_closed = Rc::new(Cell::new(false));
+    let serving = stream_proxy::serve_udp(worker.clone(), socket, listener.clone(), is_closed.clone());
+    ReadSocket::Udp { receiving: spawn_local(serving).abort_handle(), is_closed }
+}
+
+/// Takes all connections that wait in the queue of a socket that is to be closed, when no more can come into it.
+fn take_waiting(worker: &Rc<Worker>, listener: &Rc<Listener>, socket: &TcpListener) {
+    let socket = SockRef::from(socket);
+    if let Err(error) = socket.attach_filter(&[NOTHING]) {
+        tracing::debug!(%error, "connections may come to a listener that is being closed");
+    }
+    loop {
+        let accepted = socket.accept().and_then(|(stream, peer)| {
+            stream.set_nonblocking(true)?;
+            let peer = peer.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+            Ok((TcpStream::from_std(stream.into())?, peer))
+        });
+        match accepted {
+            Ok((stream, peer)) => worker.admit(stream, peer, listener),
+            Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => {
+                worker.counters.accept_errors.add(1);
+                return tracing::warn!(%error, "connections that waited for a listener that is being closed are lost");
+            }
+        }
+    }
+}
+
+/// Takes no packet.
+const NOTHING: SockFilter = filter(RETURN, 0, 0, 0);
+const RETURN: u16 = 0x06;
+
+const fn filter(code: u16, jump_if: u8, jump_else: u8, value: u32) -> SockFilter {
+    SockFilter::new(code, jump_if, jump_else, value)
+}
+
+/// A filter of packets, which begin with the header of TCP: takes all but those that begin a connection.
+fn without_new() -> [SockFilter; 4] {
+    const LOAD_BYTE: u16 = 0x30;
+    const JUMP_IF_SET: u16 = 0x45;
+    const FLAGS_AT: u32 = 13;
+    const SYN: u32 = 0x02;
+    [filter(LOAD_BYTE, 0, 0, FLAGS_AT), filter(JUMP_IF_SET, 1, 0, SYN), filter(RETURN, 0, 0, u32::MAX), NOTHING]
+}
+
+/// Has all connections look whether their listener was removed, a few at a time.
+async fn wake_connections(worker: Rc<Worker>) {
+    let mut cursor = Some(Default::default());
+    while let Some(from) = cursor {
+        cursor = worker.clock.wake_some(from, WOKEN_AT_ONCE);
+        yield_now().await;
+    }
+}
