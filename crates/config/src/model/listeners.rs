@@ -92,6 +92,11 @@ impl Listener {
         matches!(self.kind, ListenerKind::Http { tls: true, .. } | ListenerKind::Tcp { tls: true, .. })
     }
 
+    /// Whether what comes in there is for `stream_routes`.
+    pub fn is_of_streams(&self) -> bool {
+        matches!(self.kind, ListenerKind::Tcp { .. } | ListenerKind::Udp)
+    }
+
     /// Whether requests come in there.
     pub fn is_http(&self) -> bool {
         matches!(self.kind, ListenerKind::Http { .. })

@@ -3,7 +3,7 @@
 mod incremental;
 
 use crate::keys::resources::File;
-use crate::model::Config;
+use crate::model::{Config, Listener};
 use crate::resolve::{self, PluginSet, Shared};
 use crate::values::digest;
 pub use incremental::{Reader, Text};
@@ -73,7 +73,7 @@ fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink:
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
-    let has_stream_listeners = resolved.0.listeners.iter().any(|listener| !listener.is_http());
+    let has_stream_listeners = resolved.0.listeners.iter().any(Listener::is_of_streams);
     if no_stream_routes && has_stream_listeners && !sink.has_errors() {
         let message = "no stream routes; every connection to gateway.stream_proxy is closed";
         sink.warning(root, &Path::Root.key("stream_routes"), message);

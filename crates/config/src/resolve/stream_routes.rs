@@ -123,7 +123,7 @@ fn check_reach(
             let learns_names =
                 listeners.iter().filter(|listener| holds(listener.address)).filter_map(|of| match of.kind {
                     ListenerKind::Tcp { tls, tls_passthrough, .. } => Some(tls || tls_passthrough),
-                    ListenerKind::Http { .. } | ListenerKind::Udp => None,
+                    _ => None,
                 });
             let learns_names: Vec<bool> = learns_names.collect();
             ("tcp", !learns_names.is_empty(), learns_names.contains(&true))

@@ -72,14 +72,18 @@ enum ReadSocket {
 }
 
 impl Serving {
-    /// Applies a change. An error: the runtime refuses a socket, of which there is no known case.
+    /// Applies a change, as far as that goes. An error: the system cannot watch a socket, and so it is closed again.
     pub(crate) fn update(self: &Rc<Self>, worker: &Rc<Worker>, update: ListenerUpdate) -> io::Result<()> {
+        let mut result = Ok(());
         for WorkerListener { configured, bound, sockets, held } in update.added {
             self.close(worker, configured.place());
             let listener = worker.listeners.add(configured, bound);
             for socket in sockets {
-                let socket = read(worker, &listener, socket)?;
-                self.0.borrow_mut().push(Reader { listener: listener.clone(), socket, _held: held.clone() });
+                let (listener, _held) = (listener.clone(), held.clone());
+                match read(worker, &listener, socket) {
+                    Ok(socket) => self.0.borrow_mut().push(Reader { listener, socket, _held }),
+                    Err(error) => result = Err(error),
+                }
             }
         }
         for configured in update.changed {
@@ -97,7 +101,7 @@ impl Serving {
         if !update.removed.is_empty() {
             spawn_local(wake_connections(worker.clone()));
         }
-        Ok(())
+        result
     }
 
     /// Reads also what the process before has read until now.

@@ -136,7 +136,7 @@ impl Worker {
                 Some(arrival) = arrivals.recv() => taking::take(self, arrival),
                 () = self.give_some() => {}
                 Ok(()) = plans.changed() => self.watches.look(self.snapshot().plan.revocations),
-                Some(update) = updates.recv() => serving.update(self, update)?,
+                Some(update) = updates.recv() => self.update_listeners(&serving, update),
                 changed = commands.changed() => {
                     // The control thread is gone only when the process ends: then there is nothing to finish for.
                     let command = if changed.is_ok() { commands.borrow_and_update().clone() } else { Command::Drain(Duration::ZERO) };
@@ -151,7 +151,7 @@ impl Worker {
                     };
                     // What came before is done before: connections may wait in those sockets.
                     while let Ok(update) = updates.try_recv() {
-                        serving.update(self, update)?;
+                        self.update_listeners(&serving, update);
                     }
                     deadline_ms = self.clock.now_ms() + time.as_millis() as u64;
                     let giving = successor.map(|(to, is_hurried)| Rc::new(Giving::new(to, is_hurried, deadline_ms)));
@@ -169,6 +169,12 @@ impl Worker {
                 self.tick_metrics(true);
                 return Ok(());
             }
+        }
+    }
+    /// The kernel spreads connections over the sockets of others, where one of ours is not to be had.
+    fn update_listeners(self: &Rc<Self>, serving: &Rc<Serving>, update: ListenerUpdate) {
+        if let Err(error) = serving.update(self, update) {
+            tracing::error!(%error, "a worker cannot serve a listener");
         }
     }
 }
