@@ -81,7 +81,7 @@ const SCHEMES: [&str; 2] = ["$env://", "$secret://"];
 /// Whether a text is a reference.
 pub fn is_reference(text: &str) -> bool {
     let begins = |scheme: &&str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-    SCHEMES.iter().any(|scheme| begins(&scheme))
+    SCHEMES.iter().any(begins)
 }
 
 /// The node with what its references stand for. What cannot be resolved is reported and left out as refused.

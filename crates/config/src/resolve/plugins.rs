@@ -39,6 +39,9 @@ impl fmt::Debug for PluginSet {
     }
 }
 
+/// A plugin, and the name of a group of its configurations.
+type Group = (&'static str, Box<str>);
+
 /// The plugins of one resource.
 pub(crate) type List = Arc<[Arc<Entry>]>;
 
@@ -48,7 +51,7 @@ pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
     configs: HashMap<String, Identified<List>>,
     /// What configurations share by a name of theirs: what must be the same in all of them, and where it was first.
-    groups: RefCell<HashMap<(&'static str, Box<str>), (Identity, Origin)>>,
+    groups: RefCell<HashMap<Group, (Identity, Origin)>>,
 }
 
 impl SharedPlugins {
