@@ -372,3 +372,55 @@ impl BodyPipe<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stillgate_plugin::BodyFilter;
+
+    struct Holding(usize);
+
+    impl BodyFilter for Holding {
+        fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
+            self.0 += piece.len();
+            Ok(())
+        }
+
+        fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
+            Ok(())
+        }
+
+        fn held_bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    #[test]
+    fn what_filters_of_a_worker_hold_is_bounded() {
+        let worker = HeldBytes::default();
+        let start = || {
+            let mut filtered = Filtered::default();
+            filtered.changes.filter(Box::new(Holding(0)));
+            filtered.start(false, &worker);
+            filtered
+        };
+        let piece = vec![0; 1024 * 1024];
+        let mut bodies: Vec<Filtered> = Vec::new();
+        let refused = loop {
+            let mut filtered = start();
+            let ran = filtered.run(&piece, false);
+            bodies.push(filtered);
+            if ran.is_err() {
+                break ran;
+            }
+            assert!(worker.get() <= HELD_BYTES_MAX);
+        };
+        assert_eq!(refused, Err(BrokenBody::Memory));
+        assert!(bodies.len() > 32, "{}", bodies.len());
+        // Whatever ends a body gives back what it held.
+        bodies.pop();
+        assert!(start().run(&piece[..1024], false).is_ok());
+        bodies.iter_mut().for_each(Filtered::clear);
+        assert_eq!(worker.get(), 0);
+    }
+}
