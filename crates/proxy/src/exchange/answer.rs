@@ -18,12 +18,15 @@ use stillgate_wire::{ChunkError, Fault, FieldName, FieldValue, Method, RequestEr
 
 const CONTENT_TYPE: FieldName<'_> = FieldName::constant("Content-Type");
 
-/// An answer of our own, and what it means beyond its bytes.
+/// An answer of our own, and what it means beyond its bytes. It is on the heap, as what every phase returns has room for it.
 #[derive(Debug)]
-pub(crate) struct OwnAnswer {
-    pub(crate) answer: Answer,
+pub(crate) struct OwnAnswer(Box<Given>);
+
+#[derive(Debug)]
+struct Given {
+    answer: Answer,
     /// For logs, and for calls of gRPC, whose answers have no body.
-    pub(crate) message: Cow<'static, str>,
+    message: Cow<'static, str>,
     kind: Kind,
 }
 
@@ -44,12 +47,17 @@ impl OwnAnswer {
         let message = message.into();
         let body = Body::Owned(error_body(status, &message).into_bytes());
         let answer = Answer { status, content_type: Some(Cow::Borrowed("application/json")), body };
-        OwnAnswer { answer, message, kind: Kind::Plain }
+        OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
+    }
+
+    fn of_kind(mut self, kind: Kind) -> OwnAnswer {
+        self.0.kind = kind;
+        self
     }
 
     /// An error after which the connection cannot go on.
     pub(crate) fn closing(status: u16, message: impl Into<Cow<'static, str>>) -> OwnAnswer {
-        OwnAnswer { kind: Kind::Closing, ..OwnAnswer::error(status, message) }
+        OwnAnswer::error(status, message).of_kind(Kind::Closing)
     }
 
     /// What an ACME server has asked for.
@@ -61,22 +69,22 @@ impl OwnAnswer {
 
     /// There is too much to do.
     pub(crate) fn overload(message: &'static str) -> OwnAnswer {
-        OwnAnswer { kind: Kind::Overload, ..OwnAnswer::error(503, message) }
+        OwnAnswer::error(503, message).of_kind(Kind::Overload)
     }
 
     /// The time that the client gave its call has passed.
     pub(crate) fn deadline() -> OwnAnswer {
-        OwnAnswer { kind: Kind::Deadline, ..OwnAnswer::error(504, "the time that the client gave the call has passed") }
+        OwnAnswer::error(504, "the time that the client gave the call has passed").of_kind(Kind::Deadline)
     }
 
     /// What a plugin answers with.
     pub(crate) fn of_plugin(answer: Answer) -> OwnAnswer {
         let message = Cow::Borrowed(reason(answer.status));
-        OwnAnswer { answer, message, kind: Kind::Plain }
+        OwnAnswer(Box::new(Given { answer, message, kind: Kind::Plain }))
     }
 
     pub(crate) fn is_overload(&self) -> bool {
-        self.kind == Kind::Overload
+        self.0.kind == Kind::Overload
     }
 }
 
@@ -101,6 +109,7 @@ impl From<ChunkError> for OwnAnswer {
 /// Stages an answer to the request; the connection goes on where the request's body is here and the answer does not forbid
 /// it. `None`: nothing can be answered any more.
 pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAlive> {
+    let OwnAnswer(own) = own;
     tracing::debug!(status = own.answer.status, message = %own.message, "answered by the gateway");
     let Serving { worker, client, exchange, .. } = serving;
     exchange.outcome.status = own.answer.status;
@@ -116,7 +125,7 @@ pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAli
     exchange.to_node.release(&worker.buffers);
     exchange.response_body.clear();
     exchange.response_edits.clear();
-    let own = if exchange.chains.is_on() { filter(serving, own) } else { own };
+    let own = if exchange.chains.is_on() { filter(serving, *own) } else { *own };
     write(serving, &own, keep_alive);
     Some(KeepAlive(keep_alive))
 }
@@ -125,7 +134,7 @@ pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAli
 pub(crate) struct KeepAlive(bool);
 
 /// Lets the plugins see the answer, and change it. One that they cannot be given as they want it is an error in our own form.
-fn filter(serving: &mut Serving<'_>, own: OwnAnswer) -> OwnAnswer {
+fn filter(serving: &mut Serving<'_>, own: Given) -> Given {
     let (kind, came_with) = (own.kind, own.answer.status);
     let filtered = run_filters(serving, own);
     let exchange = &mut *serving.exchange;
@@ -133,7 +142,7 @@ fn filter(serving: &mut Serving<'_>, own: OwnAnswer) -> OwnAnswer {
     let own = filtered.unwrap_or_else(|Failed { is_panic }| {
         exchange.response_edits.clear();
         let status = if is_panic || came_with < 400 { 500 } else { came_with };
-        OwnAnswer { kind, ..OwnAnswer::error(status, "a plugin failed") }
+        *OwnAnswer::error(status, "a plugin failed").of_kind(kind).0
     });
     exchange.outcome.status = own.answer.status;
     own
@@ -144,8 +153,8 @@ struct Failed {
     is_panic: bool,
 }
 
-fn run_filters(serving: &mut Serving<'_>, own: OwnAnswer) -> Result<OwnAnswer, Failed> {
-    let OwnAnswer { mut answer, message, kind } = own;
+fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
+    let Given { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
         serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
@@ -157,14 +166,14 @@ fn run_filters(serving: &mut Serving<'_>, own: OwnAnswer) -> Result<OwnAnswer, F
         answer.body = Body::Owned(filtered.map_err(|broken| Failed { is_panic: broken == BrokenBody::Panic })?);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
-    Ok(OwnAnswer { answer, message, kind })
+    Ok(Given { answer, message, kind })
 }
 
-fn write(serving: &mut Serving<'_>, own: &OwnAnswer, keep_alive: bool) {
+fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
     let Serving { worker, exchange, snapshot, .. } = serving;
     let before = exchange.bytes_sent();
     let out = exchange.to_client.head(&worker.buffers);
-    let OwnAnswer { answer, message, kind } = own;
+    let Given { answer, message, kind } = own;
     let mut body = answer.body.bytes();
     if let Some(call) = grpc::call(&exchange.request, exchange.from_client.head()) {
         body = &[];

@@ -72,16 +72,8 @@ impl Judged {
 }
 
 impl Chains {
-    /// Begins the next request.
-    #[inline]
-    pub(crate) fn begin(&mut self) {
-        if self.is_on {
-            self.forget();
-        }
-    }
-
-    #[cold]
-    fn forget(&mut self) {
+    /// No plugin is run, keeping some memory.
+    pub(super) fn forget(&mut self) {
         let (mut preset, mut response_head) =
             (std::mem::take(&mut self.preset), std::mem::take(&mut self.response_head));
         preset.clear();

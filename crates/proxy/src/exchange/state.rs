@@ -89,11 +89,10 @@ impl Exchange {
         self.to_client.total = 0;
         self.to_client.coding = Coding::Raw;
         self.known.forget();
-        self.chains.begin();
-        self.request_body.clear();
-        self.response_body.clear();
-        self.request_edits.clear();
-        self.response_edits.clear();
+        self.request_edits.fields.clear();
+        if self.chains.is_on() {
+            self.forget_plugins();
+        }
         self.probed = false;
         self.interims = 0;
         self.tries.clear();
@@ -102,6 +101,15 @@ impl Exchange {
         if self.from_client.has_leftover() {
             self.outcome.arrived();
         }
+    }
+
+    /// Nothing is left of what the plugins of the last request have set.
+    #[cold]
+    fn forget_plugins(&mut self) {
+        self.chains.forget();
+        self.request_body.clear();
+        self.response_body.clear();
+        self.request_edits.clear();
     }
 
     /// What is known of the request.
