@@ -246,7 +246,7 @@ fn a_consumer_brings_its_plugins() {
         credentials: Box::default(),
     };
     let mut consumers = Consumers::default();
-    consumers.insert(Arc::new(jack), Vec::new()).unwrap();
+    consumers.insert(jack, Vec::new()).unwrap();
     let bench = Bench::with(&[&node], |plan| {
         plan.consumers = Arc::new(consumers);
         plan.routes.set_chain(0, route);
