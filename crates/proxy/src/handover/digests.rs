@@ -49,7 +49,9 @@ impl Plan {
             let key = format!("{ROUTES}{}", spec.id);
             let upstream = own(&key, route.upstream());
             let plugins: Vec<u128> = route.route.own_plugins().map(|entry| entry.identity.0).collect();
-            let digest = digest(&(Spec::of(spec), service_id, timeout, upgrades, on_change, upstream, plugins));
+            let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
+            // Of a route without plugins it is what versions before them made of it.
+            let digest = if plugins.is_empty() { digest(&said) } else { digest(&(said, plugins)) };
             RouteDigest { key, digest }
         });
         let streams = self.stream_routes.iter().map(|route| {
