@@ -114,18 +114,21 @@ pub fn substitute(node: &Node, secrets: &dyn Secrets, path: &Path<'_>, sink: &mu
     Node { at: node.at, value }
 }
 
-/// Calls `visit` with each reference in a node.
-pub fn each_reference(node: &Node, visit: &mut dyn FnMut(&str)) {
+/// Calls `visit` with each text in a node that is no reference.
+pub fn each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     match &node.value {
-        Value::Scalar(scalar) if is_reference(&scalar.text) => visit(&scalar.text),
-        Value::List(items) => items.iter().for_each(|item| each_reference(item, visit)),
-        Value::Map(entries) => entries.iter().for_each(|entry| each_reference(&entry.value, visit)),
+        Value::Scalar(scalar) if !is_reference(&scalar.text) => visit(&scalar.text),
+        Value::List(items) => items.iter().for_each(|item| each_text(item, visit)),
+        Value::Map(entries) => entries.iter().for_each(|entry| each_text(&entry.value, visit)),
         Value::Scalar(_) | Value::Refused => {}
     }
 }
 
 fn has_reference(node: &Node) -> bool {
-    let mut has = false;
-    each_reference(node, &mut |_| has = true);
-    has
+    match &node.value {
+        Value::Scalar(scalar) => is_reference(&scalar.text),
+        Value::List(items) => items.iter().any(has_reference),
+        Value::Map(entries) => entries.iter().any(|entry| has_reference(&entry.value)),
+        Value::Refused => false,
+    }
 }

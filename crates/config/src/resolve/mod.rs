@@ -6,6 +6,7 @@
 
 mod addresses;
 mod checks;
+mod consumers;
 mod plugins;
 mod shared;
 mod ssls;
@@ -49,13 +50,10 @@ pub(crate) fn resolve(file: File, digest: String, set: PluginSet, sink: &mut Sin
         }
     }
     let Placed { routes, route_lines, upstreams } = placed;
-    let written = plugins::Written {
-        global_rules: file.global_rules,
-        consumers: file.consumers,
-        groups: file.consumer_groups,
-        metadata: file.plugin_metadata,
-    };
-    let plugins = plugins::shared(written, &shared.plugins, sink);
+    let written =
+        plugins::Written { global_rules: file.global_rules, consumers: file.consumers, metadata: file.plugin_metadata };
+    shared.groups = consumers::Groups::new(file.consumer_groups, &shared.plugins, sink);
+    let plugins = plugins::shared(written, &shared.groups, &shared.plugins, sink);
     check_own_addresses(&listeners, &file.gateway, sink);
     upstreams.iter().for_each(|upstream| check_nodes(&listeners, upstream, sink));
     let (ssls, gateway) = (shared.ssls.enabled.clone(), file.gateway);

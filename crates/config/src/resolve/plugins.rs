@@ -1,7 +1,8 @@
 //! Plugins, from what was written to chains: compiled where they are written, merged where they meet.
 
+use super::consumers::{Groups, consumers};
 use super::shared::{Identified, dangling, insert};
-use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, PluginConfigKeys};
+use crate::keys::plugins::{ConsumerKeys, GlobalRuleKeys, PluginConfigKeys};
 use crate::keys::resources::Resource;
 use crate::model::plugins::Shared;
 use std::cell::RefCell;
@@ -10,9 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
 use stillgate_plugin::table::identity;
-use stillgate_plugin::{
-    Chain, Consumer, Consumers, Credential, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table,
-};
+use stillgate_plugin::{Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
@@ -154,15 +153,14 @@ fn merge<'a>(
 pub(super) struct Written {
     pub(super) global_rules: Vec<Resource<GlobalRuleKeys>>,
     pub(super) consumers: Vec<Resource<ConsumerKeys>>,
-    pub(super) groups: Vec<Resource<ConsumerGroupKeys>>,
     pub(super) metadata: Vec<Node>,
 }
 
 /// What of plugins belongs to no route.
-pub(super) fn shared(written: Written, plugins: &SharedPlugins, sink: &mut Sink) -> Shared {
+pub(super) fn shared(written: Written, groups: &Groups, plugins: &SharedPlugins, sink: &mut Sink) -> Shared {
     Shared {
         global: global(written.global_rules, plugins, sink),
-        consumers: Arc::new(consumers(written.consumers, written.groups, plugins, sink)),
+        consumers: Arc::new(consumers(written.consumers, groups, plugins, sink)),
         metadata: Arc::new(metadata(written.metadata, plugins, sink)),
     }
 }
@@ -189,139 +187,6 @@ fn global(rules: Vec<Resource<GlobalRuleKeys>>, plugins: &SharedPlugins, sink: &
         }
     }
     merge([&kept[..]], &list, sink).unwrap_or_default()
-}
-
-fn consumers(
-    written: Vec<Resource<ConsumerKeys>>,
-    groups: Vec<Resource<ConsumerGroupKeys>>,
-    plugins: &SharedPlugins,
-    sink: &mut Sink,
-) -> Consumers {
-    let groups = consumer_groups(groups, plugins, sink);
-    let mut lines: HashMap<String, Identified<()>> = HashMap::with_capacity(written.len());
-    let mut all = Consumers::default();
-    let list = Path::Root.key("consumers");
-    for Resource { index, at, keys } in written {
-        let path = list.index(index);
-        let name = keys.username.clone();
-        let is_new = !lines.contains_key(&name.value);
-        insert(&mut lines, name, Identified { line: at.line, value: () }, &path, sink);
-        let (consumer, credentials) = consumer(keys, &groups, plugins, &path, sink);
-        if !is_new {
-            continue;
-        }
-        let places: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
-        if let Err(taken) = all.insert(consumer, credentials) {
-            let owner = &all.of(taken.by).name;
-            let line = lines.get(&**owner).map_or(0, |owner| owner.line);
-            let message = format!("consumer {owner:?} in line {line} has the same {} credential", places[taken.at]);
-            sink.error(at, &path, Fault::new(message).hint("give each consumer its own"));
-        }
-    }
-    all
-}
-
-fn consumer_groups(
-    written: Vec<Resource<ConsumerGroupKeys>>,
-    plugins: &SharedPlugins,
-    sink: &mut Sink,
-) -> HashMap<String, Identified<List>> {
-    let mut groups = HashMap::new();
-    let list = Path::Root.key("consumer_groups");
-    for Resource { index, at, keys } in written {
-        let path = list.index(index);
-        let Some(id) = keys.id else { continue };
-        let value = plugins.compile(Some(&keys.plugins), Level::ConsumerGroup, &id.value, &path, sink);
-        insert(&mut groups, id, Identified { line: at.line, value }, &path, sink);
-    }
-    groups
-}
-
-fn consumer(
-    keys: ConsumerKeys,
-    groups: &HashMap<String, Identified<List>>,
-    plugins: &SharedPlugins,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) -> (Consumer, Vec<Credential>) {
-    let name = keys.username.value;
-    let group = keys.group_id.as_ref().and_then(|id| {
-        let group = groups.get(&id.value);
-        if group.is_none() {
-            dangling(id, "consumer_group", groups, &path.key("group_id"), sink);
-        }
-        group
-    });
-    let mut credentials = Vec::new();
-    let others =
-        keys.plugins.map(|node| read_credentials(&node, None, plugins, &path.key("plugins"), &mut credentials, sink));
-    let own = plugins.compile(others.as_ref(), Level::Consumer, &name, path, sink);
-    let mut ids = Vec::with_capacity(keys.credentials.len());
-    let list = path.key("credentials");
-    for (place, Resource { index, at, keys }) in keys.credentials.into_iter().enumerate() {
-        let path = list.index(index);
-        let before = credentials.len();
-        let others = read_credentials(
-            &keys.plugins,
-            u16::try_from(place).ok(),
-            plugins,
-            &path.key("plugins"),
-            &mut credentials,
-            sink,
-        );
-        if credentials.len() != before + 1 || !is_empty(&others) {
-            let fault = Fault::new("a credential has one plugin, which authenticates");
-            sink.error(at, &path.key("plugins"), fault.hint("write it like {key-auth: {key: …}}"));
-        }
-        ids.push(keys.id.map_or_else(String::new, |id| id.value).into());
-    }
-    let group_list = group.map_or(&[][..], |group| &group.value);
-    let consumer = Consumer {
-        name: name.into(),
-        group: keys.group_id.map(|id| id.value.into()),
-        custom_id: keys.labels.get("custom_id").map(|id| id.as_str().into()),
-        plugins: match (&own[..], group) {
-            ([], Some(group)) => group.value.clone(),
-            _ => group_list
-                .iter()
-                .filter(|of_group| own.iter().all(|own| own.name != of_group.name))
-                .chain(own.iter())
-                .cloned()
-                .collect(),
-        },
-        credentials: ids.into(),
-    };
-    (consumer, credentials)
-}
-
-fn is_empty(node: &Node) -> bool {
-    matches!(&node.value, Value::Map(entries) if entries.is_empty())
-}
-
-/// Takes out what authenticates, and gives the rest.
-fn read_credentials(
-    node: &Node,
-    place: Option<u16>,
-    plugins: &SharedPlugins,
-    path: &Path<'_>,
-    out: &mut Vec<Credential>,
-    sink: &mut Sink,
-) -> Node {
-    let Value::Map(entries) = &node.value else { return node.clone() };
-    let mut others = Vec::new();
-    for entry in entries.iter() {
-        let found = plugins.set.table.find(&entry.key).and_then(|(_, plugin)| Some((plugin.name, plugin.credential?)));
-        let Some((plugin, credential)) = found else {
-            others.push(entry.clone());
-            continue;
-        };
-        let path = path.key(&entry.key);
-        let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
-        if let Some(lookup) = (credential.read)(&resolved, &path, sink) {
-            out.push(Credential { plugin, lookup, place });
-        }
-    }
-    Node { at: node.at, value: Value::Map(others.into()) }
 }
 
 fn metadata(written: Vec<Node>, plugins: &SharedPlugins, sink: &mut Sink) -> MetadataTable {

@@ -1,14 +1,16 @@
 //! What routes refer to, and routes by what they refer to.
 
+use super::consumers::{self, Groups};
 use super::plugins::{ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
 use super::upstream::{timeouts, upstream};
+use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resources::{Resource, RouteKeys, ServiceKeys, UpstreamKeys};
 use crate::model::{Protocol, Route, Upstream};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stillgate_plugin::Level;
+use stillgate_plugin::{Consumer, Credential, Level};
 use stillgate_route::{HostPattern, RouteSpec};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
@@ -22,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) services: HashMap<String, Identified<Service>>,
     pub(super) ssls: Ssls,
     pub(super) plugins: SharedPlugins,
+    /// What consumers may refer to.
+    pub(super) groups: Groups,
 }
 
 /// A resource that can be referred to.
@@ -206,6 +210,11 @@ impl Shared {
             on_change,
             chain,
         })
+    }
+
+    /// What a consumer means, and what it is found by. Whether its name or a credential is taken is not looked at.
+    pub(crate) fn consumer(&self, keys: ConsumerKeys, path: &Path<'_>, sink: &mut Sink) -> (Consumer, Vec<Credential>) {
+        consumers::consumer(keys, &self.groups, &self.plugins, path, sink)
     }
 
     /// The upstream of a route or service, by itself. `key` is for one that is written inline.

@@ -208,6 +208,14 @@ impl Sink {
         }
     }
 
+    /// Calls `then`; what is hidden within is hidden no longer.
+    pub fn hiding<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
+        let before = self.hidden.len();
+        let result = then(self);
+        self.hidden.truncate(before);
+        result
+    }
+
     fn without_hidden(&self, fault: Fault) -> Fault {
         if self.hidden.is_empty() {
             return fault;

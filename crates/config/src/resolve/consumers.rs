@@ -1,0 +1,169 @@
+//! Consumers, from what was written to a table that they are found in.
+
+use super::plugins::{List, SharedPlugins};
+use super::shared::{Identified, dangling, insert};
+use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, CredentialKeys};
+use crate::keys::resources::Resource;
+use std::collections::HashMap;
+use stillgate_plugin::secrets::{each_text, substitute};
+use stillgate_plugin::{Consumer, Consumers, Credential, Level};
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
+use stillgate_schema::text::tree::{Node, Value};
+
+/// The plugins of each group.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(HashMap<String, Identified<List>>);
+
+impl Groups {
+    pub(super) fn new(written: Vec<Resource<ConsumerGroupKeys>>, plugins: &SharedPlugins, sink: &mut Sink) -> Groups {
+        let mut groups = HashMap::new();
+        let list = Path::Root.key("consumer_groups");
+        for Resource { index, at, keys } in written {
+            let path = list.index(index);
+            let Some(id) = keys.id else { continue };
+            let value = plugins.compile(Some(&keys.plugins), Level::ConsumerGroup, &id.value, &path, sink);
+            insert(&mut groups, id, Identified { line: at.line, value }, &path, sink);
+        }
+        Groups(groups)
+    }
+}
+
+/// The table of those in a list.
+pub(super) fn consumers(
+    written: Vec<Resource<ConsumerKeys>>,
+    groups: &Groups,
+    plugins: &SharedPlugins,
+    sink: &mut Sink,
+) -> Consumers {
+    let mut lines: HashMap<String, Identified<()>> = HashMap::with_capacity(written.len());
+    let mut all = Consumers::default();
+    let list = Path::Root.key("consumers");
+    for Resource { index, at, keys } in written {
+        let path = list.index(index);
+        let name = keys.username.clone();
+        let is_new = !lines.contains_key(&name.value);
+        insert(&mut lines, name, Identified { line: at.line, value: () }, &path, sink);
+        let (consumer, credentials) = consumer(keys, groups, plugins, &path, sink);
+        if !is_new {
+            continue;
+        }
+        let asked_by: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
+        if let Err(taken) = all.insert(consumer, credentials) {
+            let owner = &all.of(taken.by).name;
+            let line = lines.get(&**owner).map_or(0, |owner| owner.line);
+            let message = format!("consumer {owner:?} in line {line} has the same {} credential", asked_by[taken.at]);
+            sink.error(at, &path, Fault::new(message).hint("give each consumer its own"));
+        }
+    }
+    all
+}
+
+/// One of them, with what it is found by. Whether that is taken is not looked at.
+pub(crate) fn consumer(
+    keys: ConsumerKeys,
+    groups: &Groups,
+    plugins: &SharedPlugins,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> (Consumer, Vec<Credential>) {
+    let name = keys.username.value;
+    let group = keys.group_id.as_ref().and_then(|id| {
+        let group = groups.0.get(&id.value);
+        if group.is_none() {
+            dangling(id, "consumer_group", &groups.0, &path.key("group_id"), sink);
+        }
+        group
+    });
+    let custom_id = keys.labels.get("custom_id");
+    if custom_id.is_some_and(|id| id.contains(|c: char| c.is_ascii_control())) {
+        let fault = Fault::new("nodes get this in a header field, which cannot hold control characters");
+        sink.error(keys.username.at, &path.key("labels").key("custom_id"), fault.hint("leave line breaks out"));
+    }
+    let mut credentials = Vec::new();
+    let own_path = path.key("plugins");
+    let others = keys.plugins.map(|node| read_credentials(&node, None, plugins, &own_path, &mut credentials, sink));
+    let own = plugins.compile(others.as_ref(), Level::Consumer, &name, path, sink);
+    let ids = further(keys.credentials, plugins, path, &mut credentials, sink);
+    let consumer = Consumer {
+        name: name.into(),
+        custom_id: custom_id.map(|id| id.as_str().into()),
+        plugins: merged(own, group.map(|group| &group.value)),
+        group: keys.group_id.map(|id| id.value.into()),
+        credentials: ids.into(),
+    };
+    (consumer, credentials)
+}
+
+/// The consumer's own plugins over those of its group.
+fn merged(own: List, group: Option<&List>) -> List {
+    match group {
+        None => own,
+        Some(group) if own.is_empty() => group.clone(),
+        Some(group) => {
+            let is_replaced = |name: &str| own.iter().any(|own| own.name == name);
+            group.iter().filter(|entry| !is_replaced(entry.name)).chain(own.iter()).cloned().collect()
+        }
+    }
+}
+
+/// Reads the key `credentials`, and gives their ids.
+fn further(
+    written: Vec<Resource<CredentialKeys>>,
+    plugins: &SharedPlugins,
+    path: &Path<'_>,
+    out: &mut Vec<Credential>,
+    sink: &mut Sink,
+) -> Vec<Box<str>> {
+    let mut ids = Vec::with_capacity(written.len());
+    let mut lines = HashMap::new();
+    let list = path.key("credentials");
+    for (place, Resource { index, at, keys }) in written.into_iter().enumerate() {
+        let path = list.index(index);
+        let before = out.len();
+        let place = u16::try_from(place).ok();
+        let others = read_credentials(&keys.plugins, place, plugins, &path.key("plugins"), out, sink);
+        if out.len() != before + 1 || !is_empty(&others) {
+            let fault = Fault::new("a credential has one plugin, which authenticates");
+            sink.error(at, &path.key("plugins"), fault.hint("write it like {key-auth: {key: …}}"));
+        }
+        ids.push(keys.id.as_ref().map_or("", |id| &id.value).into());
+        if let Some(id) = keys.id {
+            insert(&mut lines, id, Identified { line: at.line, value: () }, &path, sink);
+        }
+    }
+    ids
+}
+
+fn is_empty(node: &Node) -> bool {
+    matches!(&node.value, Value::Map(entries) if entries.is_empty())
+}
+
+/// Takes out what authenticates, and gives the rest.
+fn read_credentials(
+    node: &Node,
+    place: Option<u16>,
+    plugins: &SharedPlugins,
+    path: &Path<'_>,
+    out: &mut Vec<Credential>,
+    sink: &mut Sink,
+) -> Node {
+    let Value::Map(entries) = &node.value else { return node.clone() };
+    let mut others = Vec::new();
+    for entry in entries.iter() {
+        let found = plugins.set.table.find(&entry.key).and_then(|(_, plugin)| Some((plugin.name, plugin.credential?)));
+        let Some((plugin, credential)) = found else {
+            others.push(entry.clone());
+            continue;
+        };
+        let path = path.key(&entry.key);
+        // A message quotes what it refuses, and here that is a secret, wherever in the credential it stands.
+        sink.hiding(|sink| {
+            each_text(&entry.value, &mut |text| sink.hide(text));
+            let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
+            if let Some(lookup) = (credential.read)(&resolved, &path, sink) {
+                out.push(Credential { plugin, lookup, place });
+            }
+        });
+    }
+    Node { at: node.at, value: Value::Map(others.into()) }
+}
