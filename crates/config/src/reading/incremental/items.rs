@@ -1,22 +1,25 @@
-//! What is remembered of each item of the list of routes.
+//! What is remembered of each item of a list, and one item by itself.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use stillgate_schema::text::cuts::Cut;
+use stillgate_schema::text::diagnostic::Sink;
+use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::tree::{Node, Value, parse};
 
 /// One item of a text that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) cut: Cut,
-    /// Lines from its first to the one that the route begins in.
+    /// Lines from its first to the one that the resource begins in.
     pub(super) at: u32,
     /// Keys and values.
     pub(super) nodes: u32,
-    /// Hash of the route's id, switched off or not.
+    /// Hash of the resource's id, switched off or not.
     pub(super) id: u64,
     pub(super) keeps: Keeps,
     /// Whether it is switched on, and so in the configuration.
     pub(super) is_enabled: bool,
-    /// Whether it is switched on and has its own upstream.
+    /// Whether it is a route that is switched on and has its own upstream.
     pub(super) has_upstream: bool,
 }
 
@@ -31,6 +34,27 @@ pub(super) enum Keeps {
     InPlace,
     /// It has warnings, which tell its line and index; it is read each time.
     Never,
+}
+
+/// An item that begins in `line`, read as the only one of a list under `key`, and how many lines below that it stands. `None`:
+/// it is not one item by itself.
+pub(super) fn only_item(
+    key: &str,
+    text: &[u8],
+    line: u32,
+    cut: Cut,
+    environment: Lookup<'_>,
+    sink: &mut Sink,
+) -> Option<(Node, u32)> {
+    let text = std::str::from_utf8(text).ok()?;
+    // `line` is not the first, since that is at most the one of the list's key.
+    let tree = parse(line - 2, &format!("{key}:\n{text}"), environment, sink)?;
+    let Value::Map(entries) = &tree.root.value else { return None };
+    let [entry] = &**entries else { return None };
+    let Value::List(nodes) = &entry.value.value else { return None };
+    let [node] = &**nodes else { return None };
+    let at = node.at.line.checked_sub(line).filter(|at| *at < cut.lines)?;
+    (tree.is_plain && &*entry.key == key).then(|| (node.clone(), at))
 }
 
 /// For comparing ids: different hashes are different ids.

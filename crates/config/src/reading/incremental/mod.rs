@@ -1,6 +1,7 @@
 //! Reads one text after the other in proportion to what changed between them.
 //!
-//! Only the list of routes is taken apart, for it is what grows and changes. Each text gives exactly what
+//! The lists of routes and of consumers are taken apart, for they are what grows and changes: a text in which nothing
+//! but one of them differs is read by what differs. Each text gives exactly what
 //! [`load`](crate::load) gives for it: whatever is in doubt, and every error, is left to `load`.
 //!
 //! ```text
@@ -16,9 +17,11 @@
 //! accepts an item only if it is one whole list of one route by itself. And nothing in an item refers to another: there
 //! are no anchors, aliases or tags, and ids are compared.
 //!
-//! It costs the text's bytes once more in memory and 32 bytes per route.
+//! It costs the text's bytes once more in memory and 32 bytes per route or consumer.
 
 mod again;
+mod consumers;
+mod difference;
 mod items;
 mod outline;
 
@@ -26,6 +29,7 @@ use crate::reading::{Loaded, finish, read, resolve};
 use crate::resolve::{PluginSet, Shared};
 use crate::values::digest;
 use items::Item;
+use outline::Listed;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,18 +78,21 @@ struct Kept {
     shared: Shared,
     /// What the text was told of the environment.
     variables: Variables,
+    /// `None`: there is none that can be taken apart.
+    consumers: Option<Listed>,
+    /// Of routes.
     list: List,
     items: Vec<Item>,
-    /// Warnings that are of no item.
+    /// Warnings that are of no route.
     warnings: Vec<Diagnostic>,
-    /// Keys and values that are of no item, as `tree::NODES_MAX` counts them.
+    /// Keys and values that are of no route, as `tree::NODES_MAX` counts them.
     nodes: usize,
 }
 
-/// Where the list of routes is in the text.
+/// Where a list is in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct List {
-    /// Bytes before its first line, which is the one behind `routes:`.
+    /// Bytes before its first line, which is the one behind its key.
     head: usize,
     /// Its first line, from 1.
     line: u32,
@@ -111,9 +118,9 @@ impl Reader {
         let environment = |name: &str| recorder.ask(name);
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
-            && let Some(next) = again::read(kept, &text, &environment)
+            && kept.read(&text, &environment).is_some()
         {
-            kept.take(next, text);
+            kept.text = text;
             kept.variables = recorder.told.take();
             let loaded = kept.loaded.clone();
             self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX);
@@ -141,12 +148,40 @@ impl Reader {
 }
 
 impl Kept {
-    fn take(&mut self, next: again::Next, text: Text) {
-        let again::Next { loaded, items, warnings } = next;
-        self.text = text;
-        self.loaded = Arc::new(loaded);
-        self.items = items;
-        self.warnings = warnings;
+    /// Takes over what a text says that differs in one list.
+    fn read(&mut self, text: &Text, environment: Lookup<'_>) -> Option<()> {
+        if let Some(next) = again::read(self, text, environment) {
+            let (before, after) = (lines_of(&self.items), lines_of(&next.items));
+            if let Some(consumers) = &mut self.consumers {
+                consumers.list.shift(&self.list, self.text.bytes.len(), text.bytes.len(), before, after);
+            }
+            (self.items, self.warnings, self.loaded) = (next.items, next.warnings, Arc::new(next.loaded));
+            return Some(());
+        }
+        let next = consumers::read(self, text, environment)?;
+        let listed = self.consumers.as_mut()?;
+        let (before, after) = (lines_of(&listed.items), lines_of(&next.items));
+        self.list.shift(&listed.list, self.text.bytes.len(), text.bytes.len(), before, after);
+        let nodes = |items: &[Item]| items.iter().map(|item| item.nodes as usize).sum::<usize>();
+        self.nodes = self.nodes - nodes(&listed.items) + nodes(&next.items);
+        (listed.items, self.warnings, self.loaded) = (next.items, next.warnings, Arc::new(next.loaded));
+        Some(())
+    }
+}
+
+fn lines_of(items: &[Item]) -> u32 {
+    items.iter().map(|item| item.cut.lines).sum()
+}
+
+impl List {
+    /// Another list has grown or shrunk.
+    fn shift(&mut self, other: &List, old_bytes: usize, new_bytes: usize, old_lines: u32, new_lines: u32) {
+        if other.line < self.line {
+            self.head = self.head + new_bytes - old_bytes;
+            self.line = self.line + new_lines - old_lines;
+        } else {
+            self.tail = self.tail + new_bytes - old_bytes;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Takes a text apart that was read as a whole, and keeps what the next one needs.
 
 use super::items::{Item, Keeps, hash_of};
-use super::{Kept, List, Text, Variables};
+use super::{Kept, List, Text, Variables, consumers};
 use crate::keys::resources::{Resource, RouteKeys};
 use crate::reading::{Loaded, Written};
 use crate::resolve::check_nodes;
@@ -11,28 +11,64 @@ use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
 use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
-/// Where a text can be cut, and what its items are; it is not known yet whether it is valid.
-pub(super) struct Outline {
-    list: List,
-    items: Vec<Item>,
-    /// Lines before the tail.
-    lines: u32,
-    nodes: usize,
+/// A list and its items.
+pub(super) struct Listed {
+    pub(super) list: List,
+    pub(super) items: Vec<Item>,
 }
 
-impl Outline {
-    /// `None`: the text cannot be taken apart.
-    pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
+impl Listed {
+    /// The line behind the last item.
+    pub(super) fn end(&self) -> u32 {
+        self.list.line + self.items.iter().map(|item| item.cut.lines).sum::<u32>()
+    }
+
+    /// Warnings that are of no item of the list, in their lines where it ends before the line `end`.
+    pub(super) fn moved(&self, warnings: &[Diagnostic], end: u32) -> impl Iterator<Item = Diagnostic> {
+        let own = self.list.line..self.end();
+        warnings.iter().filter(move |warning| !own.contains(&warning.line)).cloned().map({
+            let behind = self.end();
+            move |mut warning| {
+                if warning.line >= behind {
+                    warning.line = warning.line - behind + end;
+                }
+                warning
+            }
+        })
+    }
+
+    /// Items with warnings are read each time.
+    fn note(&mut self, warnings: &[Diagnostic]) {
+        for warning in warnings {
+            let mut line = self.list.line;
+            let is_of = |item: &&mut Item| {
+                let own = line..line + item.cut.lines;
+                line = own.end;
+                own.contains(&warning.line)
+            };
+            if let Some(item) = self.items.iter_mut().find(is_of) {
+                item.keeps = Keeps::Never;
+            }
+        }
+    }
+
+    /// The list called `key`, with `item` for what is remembered of each. `None`: it cannot be cut.
+    fn of<T>(
+        key: &str,
+        text: &[u8],
+        written: &Written,
+        resources: &[Resource<T>],
+        item: impl Fn(Cut, u32, &Node, &Resource<T>) -> Option<Item>,
+    ) -> Option<Listed> {
         let Value::Map(entries) = &written.tree.root.value else { return None };
-        let place = entries.iter().position(|entry| &*entry.key == "routes")?;
+        let place = entries.iter().position(|entry| &*entry.key == key)?;
         let Value::List(nodes) = &entries[place].value.value else { return None };
         if !written.tree.is_plain || !has_plain_lines(text) {
             return None;
         }
-        let head = head(text, &entries[place])?;
+        let head = head(text, key, &entries[place])?;
         let Cuts { column, items: cuts, rest } = cut(&text[head..], None)?;
         let list = List { head, line: entries[place].key_at.line + 1, column, tail: rest };
-        let resources = &written.file.routes;
         if cuts.len() != nodes.len() || cuts.len() != resources.len() {
             return None;
         }
@@ -44,11 +80,28 @@ impl Outline {
         }
         // Where the tail begins the parser must have found a key; then nothing of the list reaches into it.
         let behind = entries.get(place + 1).map(|entry| (entry.key_at.line, entry.key_at.column));
-        if behind != (rest > 0).then_some((line, 1)) {
-            return None;
-        }
+        (behind == (rest > 0).then_some((line, 1))).then_some(Listed { list, items })
+    }
+}
+
+/// Where a text can be cut, and what its items are; it is not known yet whether it is valid.
+pub(super) struct Outline {
+    consumers: Option<Listed>,
+    list: List,
+    items: Vec<Item>,
+    /// Lines before the tail.
+    lines: u32,
+    nodes: usize,
+}
+
+impl Outline {
+    /// `None`: the text cannot be taken apart.
+    pub(super) fn of(text: &[u8], written: &Written) -> Option<Outline> {
+        let routes = Listed::of("routes", text, written, &written.file.routes, item)?;
+        let consumers = Listed::of("consumers", text, written, &written.file.consumers, consumers::item);
+        let (lines, Listed { list, items }) = (routes.end(), routes);
         let nodes = written.tree.nodes.checked_sub(items.iter().map(|item| item.nodes as usize).sum())?;
-        Some(Outline { list, items, lines: line, nodes })
+        Some(Outline { consumers, list, items, lines, nodes })
     }
 
     /// Of a text that is valid.
@@ -86,8 +139,11 @@ impl Outline {
                 None => warnings.push(warning.clone()),
             }
         }
-        let Outline { list, items, nodes, .. } = self;
-        Some(Kept { text, loaded, shared, variables, list, items, warnings, nodes })
+        if let Some(consumers) = &mut self.consumers {
+            consumers.note(&loaded.warnings);
+        }
+        let Outline { consumers, list, items, nodes, .. } = self;
+        Some(Kept { text, loaded, shared, variables, consumers, list, items, warnings, nodes })
     }
 
     fn item_of(&mut self, warning: &Diagnostic) -> Option<&mut Item> {
@@ -102,21 +158,21 @@ impl Outline {
     }
 }
 
-/// Bytes up to the end of the line `routes:`, which must hold nothing else.
-fn head(text: &[u8], routes: &Entry) -> Option<usize> {
-    let before = routes.key_at.line.checked_sub(1)? as usize;
+/// Bytes up to the end of the line of the list's key, which must hold nothing else.
+fn head(text: &[u8], key: &str, entry: &Entry) -> Option<usize> {
+    let before = entry.key_at.line.checked_sub(1)? as usize;
     let begin = match before {
         0 => 0,
         lines => memchr::memchr_iter(b'\n', text).nth(lines - 1)? + 1,
     };
     // A directive may change what is behind it.
     let has_directive = text.starts_with(b"%") || memchr::memmem::find(&text[..begin], b"\n%").is_some();
-    let line = text[begin..].strip_prefix(b"routes:").filter(|_| !has_directive)?;
+    let line = text[begin..].strip_prefix(key.as_bytes())?.strip_prefix(b":").filter(|_| !has_directive)?;
     let end = memchr::memchr(b'\n', line)?;
     let behind = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
     let blanks = behind.iter().position(|byte| *byte != b' ').unwrap_or(behind.len());
     let is_comment = behind.get(blanks).is_none_or(|byte| *byte == b'#' && blanks > 0);
-    (is_comment && routes.key_at.column == 1).then_some(text.len() - line.len() + end + 1)
+    (is_comment && entry.key_at.column == 1).then_some(text.len() - line.len() + end + 1)
 }
 
 /// What is remembered of an item that has no warnings, as far as its keys tell.

@@ -1,0 +1,183 @@
+//! Reads a text in which nothing but the list of consumers differs from the one that is kept.
+
+use super::difference::{Difference, Known};
+use super::items::{Item, Keeps, hash_of, only_item};
+use super::outline::Listed;
+use super::{Kept, Text};
+use crate::keys::plugins::ConsumerKeys;
+use crate::keys::resources::Resource;
+use crate::model::Config;
+use crate::reading::Loaded;
+use std::sync::Arc;
+use stillgate_plugin::{Consumer, Consumers, Credential};
+use stillgate_schema::kind;
+use stillgate_schema::object::map;
+use stillgate_schema::text::cuts::Cut;
+use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Path, Sink};
+use stillgate_schema::text::environment::Lookup;
+use stillgate_schema::text::tree::{NODES_MAX, Node};
+
+/// What takes the place of what was kept.
+pub(super) struct Next {
+    pub(super) loaded: Loaded,
+    pub(super) items: Vec<Item>,
+    /// Warnings that are of no route, in their new lines.
+    pub(super) warnings: Vec<Diagnostic>,
+}
+
+/// `None`: it cannot be read this way, or has an error.
+pub(super) fn read(kept: &Kept, text: &Text, environment: Lookup<'_>) -> Option<Next> {
+    let listed = kept.consumers.as_ref()?;
+    let (old, new) = (&kept.text.bytes[..], &text.bytes[..]);
+    let difference = Difference::between(old, &listed.list, &listed.items, new)?;
+    let mut next = Assembly::new(kept, listed, new, environment);
+    let (first, last) = (difference.first, listed.items.len() - difference.last);
+    for index in 0..first {
+        next.push(listed.items[index].cut, Some(index))?;
+    }
+    let mut known = Known::new(old, &listed.items, first..last, next.at);
+    for cut in difference.changed {
+        let old = known.find(next.items.len(), &new[next.at..next.at + cut.bytes as usize]);
+        next.push(cut, old)?;
+    }
+    for index in last..listed.items.len() {
+        next.push(listed.items[index].cut, Some(index))?;
+    }
+    next.finish(text)
+}
+
+/// What is remembered of a consumer that has no warnings.
+pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<ConsumerKeys>) -> Option<Item> {
+    Some(Item {
+        cut,
+        at,
+        nodes: u32::try_from(node.count()).ok()?,
+        id: hash_of(&resource.keys.username.value),
+        keeps: Keeps::Always,
+        is_enabled: true,
+        has_upstream: false,
+    })
+}
+
+struct Assembly<'a> {
+    kept: &'a Kept,
+    listed: &'a Listed,
+    environment: Lookup<'a>,
+    text: &'a [u8],
+    /// Where the next item begins.
+    at: usize,
+    line: u32,
+    items: Vec<Item>,
+    /// Which of the old items are in the new text.
+    stays: Vec<bool>,
+    read: Vec<(Consumer, Vec<Credential>)>,
+    sink: Sink,
+}
+
+impl<'a> Assembly<'a> {
+    fn new(kept: &'a Kept, listed: &'a Listed, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
+        Assembly {
+            kept,
+            listed,
+            environment,
+            text,
+            at: listed.list.head,
+            line: listed.list.line,
+            items: Vec::with_capacity(listed.items.len() + 1),
+            stays: vec![false; listed.items.len()],
+            read: Vec::new(),
+            sink: Sink::default(),
+        }
+    }
+
+    /// Adds the next item. `old`: the one with the same text.
+    fn push(&mut self, cut: Cut, old: Option<usize>) -> Option<()> {
+        match old.filter(|old| self.listed.items[*old].keeps == Keeps::Always) {
+            Some(old) => {
+                self.stays[old] = true;
+                self.items.push(self.listed.items[old]);
+            }
+            None => self.read(cut)?,
+        }
+        self.at += cut.bytes as usize;
+        self.line += cut.lines;
+        Some(())
+    }
+
+    fn read(&mut self, cut: Cut) -> Option<()> {
+        let (list, index) = (Path::Root.key("consumers"), self.items.len());
+        let (path, warnings) = (list.index(index), self.sink.warnings());
+        let text = &self.text[self.at..self.at + cut.bytes as usize];
+        let (node, at) = only_item("consumers", text, self.line, cut, self.environment, &mut self.sink)?;
+        let keys = kind::read(&map::<ConsumerKeys>(), &node, &path, &mut self.sink)?;
+        let resource = Resource { index, at: node.at, keys };
+        let mut item = item(cut, at, &node, &resource)?;
+        self.read.push(self.kept.shared.consumer(resource.keys, &path, &mut self.sink));
+        if self.sink.has_errors() {
+            return None;
+        }
+        if self.sink.warnings() > warnings {
+            item.keeps = Keeps::Never;
+        }
+        self.items.push(item);
+        Some(())
+    }
+
+    fn finish(mut self, text: &Text) -> Option<Next> {
+        let consumers = self.table()?;
+        let Assembly { kept, listed, items, sink, line, .. } = self;
+        let count = |items: &[Item]| items.iter().map(|item| item.nodes as usize).sum::<usize>();
+        let others = kept.nodes + count(&kept.items) - count(&listed.items);
+        if items.is_empty() || others + count(&items) > NODES_MAX {
+            return None;
+        }
+        let of_items = sink.into_warnings();
+        let moved = |warnings: &[Diagnostic]| {
+            let mut all: Vec<Diagnostic> = listed.moved(warnings, line).chain(of_items.iter().cloned()).collect();
+            // Stable: those without a place stay in their order.
+            all.sort_by_key(|warning| (warning.line, warning.column));
+            all
+        };
+        let (warnings, of_no_route) = (moved(&kept.loaded.warnings), moved(&kept.warnings));
+        if warnings.len() > DIAGNOSTICS_MAX {
+            return None;
+        }
+        let end = listed.end();
+        let mut config = Config { digest: text.digest.clone(), ..kept.loaded.config.clone() };
+        config.plugins.consumers = Arc::new(consumers);
+        for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
+            *place = *place - end + line;
+        }
+        Some(Next { loaded: Loaded { config, warnings }, items, warnings: of_no_route })
+    }
+
+    /// The consumers without those that are gone, and with those that were read.
+    fn table(&mut self) -> Option<Consumers> {
+        let mut table = (*self.kept.loaded.config.plugins.consumers).clone();
+        let mut at = self.listed.list.head;
+        for (item, stays) in self.listed.items.iter().zip(&self.stays) {
+            let text = &self.kept.text.bytes[at..at + item.cut.bytes as usize];
+            at += item.cut.bytes as usize;
+            if !stays {
+                table.remove(&name_of(item.cut, text, self.environment)?);
+            }
+        }
+        for (consumer, credentials) in self.read.drain(..) {
+            if table.named(&consumer.name).is_some() {
+                return None;
+            }
+            table.insert(consumer, credentials).ok()?;
+        }
+        Some(table)
+    }
+}
+
+/// The name in an item that was accepted.
+fn name_of(cut: Cut, text: &[u8], environment: Lookup<'_>) -> Option<String> {
+    /// Any line will do.
+    const LINE: u32 = 2;
+    let mut sink = Sink::default();
+    let (node, _) = only_item("consumers", text, LINE, cut, environment, &mut sink)?;
+    let keys = kind::read(&map::<ConsumerKeys>(), &node, &Path::Root, &mut sink)?;
+    Some(keys.username.value)
+}
