@@ -24,12 +24,14 @@ mod consumers;
 mod difference;
 mod items;
 mod outline;
+mod secrets;
 
 use crate::reading::{Loaded, finish, read, resolve};
 use crate::resolve::{PluginSet, Shared};
 use crate::values::digest;
 use items::Item;
 use outline::Listed;
+use secrets::Remembered;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,9 +67,10 @@ impl Text {
 }
 
 /// Reads the texts of one configuration, and keeps the last good one for the next to be compared with.
-#[derive(Default)]
 pub struct Reader {
+    /// Its secrets are remembered, as the environment is.
     plugins: PluginSet,
+    secrets: Arc<Remembered>,
     kept: Option<Kept>,
 }
 
@@ -104,10 +107,17 @@ struct List {
 
 type Variables = BTreeMap<String, Option<String>>;
 
+impl Default for Reader {
+    fn default() -> Self {
+        Reader::new(PluginSet::default())
+    }
+}
+
 impl Reader {
     /// Of texts with plugins.
     pub fn new(plugins: PluginSet) -> Reader {
-        Reader { plugins, kept: None }
+        let secrets = Arc::new(Remembered::new(plugins.secrets));
+        Reader { plugins: PluginSet { secrets: secrets.clone(), ..plugins }, secrets, kept: None }
     }
 
     /// Gives what [`load`](crate::load) gives for the text. Routes whose text did not change are the same as before, by
@@ -118,15 +128,17 @@ impl Reader {
         let environment = |name: &str| recorder.ask(name);
         if let Some(kept) = &mut self.kept
             && kept.variables.iter().all(|(name, value)| environment(name) == *value)
+            && self.secrets.is_unchanged()
             && kept.read(&text, &environment).is_some()
         {
             kept.text = text;
             kept.variables = recorder.told.take();
             let loaded = kept.loaded.clone();
-            self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX);
+            self.kept.take_if(|kept| kept.variables.len() > VARIABLES_MAX || self.secrets.is_full());
             return Ok(loaded);
         }
         recorder.told.take();
+        self.secrets.forget();
         let mut sink = Sink::default();
         let Some(written) = read(&text.bytes, &environment, &mut sink) else {
             return Err(sink.into_errors());
@@ -136,7 +148,7 @@ impl Reader {
         let (config, shared) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
         let variables = recorder.told.take();
-        let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX);
+        let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
         self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), shared, variables));
         Ok(loaded)
     }
