@@ -6,9 +6,12 @@ use stillgate_route::{Lookup, Variable, VariableError};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Box<[Part]>);
 
+/// A part of a [`Template`].
 #[derive(Debug, Clone, PartialEq)]
-enum Part {
+pub enum Part {
+    /// Stands for itself.
     Text(Box<[u8]>),
+    /// Its value is put in.
     Variable(Variable),
 }
 
@@ -74,6 +77,11 @@ impl Template {
             }
         }
         present
+    }
+
+    /// Its parts, for a plugin that treats values otherwise than the text around them.
+    pub fn into_parts(self) -> Box<[Part]> {
+        self.0
     }
 
     /// The variables in it.

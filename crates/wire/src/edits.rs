@@ -94,6 +94,40 @@ impl<'a> FieldName<'a> {
     }
 }
 
+/// A name that is kept, checked once: of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedFieldName(Box<[u8]>);
+
+impl OwnedFieldName {
+    /// Checks a name, as [`FieldName::new`].
+    pub fn new(name: &[u8]) -> Result<OwnedFieldName, EditError> {
+        FieldName::new(name).map(|name| OwnedFieldName(name.0.into()))
+    }
+
+    /// For edits.
+    #[inline]
+    pub fn name(&self) -> FieldName<'_> {
+        FieldName(&self.0)
+    }
+}
+
+/// A value that is kept, checked once: of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedFieldValue(Box<[u8]>);
+
+impl OwnedFieldValue {
+    /// Checks a value, as [`FieldValue::new`].
+    pub fn new(value: &[u8]) -> Result<OwnedFieldValue, EditError> {
+        FieldValue::new(value).map(|value| OwnedFieldValue(value.0.into()))
+    }
+
+    /// For edits.
+    #[inline]
+    pub fn value(&self) -> FieldValue<'_> {
+        FieldValue(&self.0)
+    }
+}
+
 /// The value of a header field.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldValue<'a>(&'a [u8]);

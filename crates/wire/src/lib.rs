@@ -29,7 +29,9 @@ mod status;
 mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
-pub use edits::{EditError, Edits, FieldName, FieldValue, RequestEdits, ResponseEdits};
+pub use edits::{
+    EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits, ResponseEdits,
+};
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};
 pub use framing::{BodyDecoder, Framing};
