@@ -8,6 +8,12 @@
 
 mod key_auth;
 mod limit_count;
+mod cors;
+mod header_edits;
+mod patterns;
+mod proxy_rewrite;
+mod replacement;
+mod response_rewrite;
 
 use stillgate_plugin::{Descriptor, Table};
 
@@ -17,4 +23,7 @@ pub const TABLE: Table = Table(PLUGINS);
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
+    Descriptor::of::<cors::Cors>().with_metadata::<cors::Cors>(),
+    Descriptor::of::<proxy_rewrite::ProxyRewrite>(),
+    Descriptor::of::<response_rewrite::ResponseRewrite>(),
 ];

@@ -1,0 +1,351 @@
+//! The key `headers` of the plugins that rewrite: what is added to, set in and removed from a head.
+//!
+//! Names and constant values are checked when a configuration is read. A value from variables is checked when it is put
+//! together; where it could split the head, nothing of it is sent and the request fails.
+
+use crate::replacement::{Groups, Language, Part, Replacement};
+use std::cell::RefCell;
+use stillgate_plugin::{Request, Response};
+use stillgate_route::Lookup;
+use stillgate_schema::text::scalar::Meaning;
+use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
+use stillgate_wire::{EditError, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
+
+/// Edits of a head, in the order they are made.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct HeaderEdits(Box<[Edit]>);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Edit {
+    Add(OwnedFieldName, Value),
+    /// An empty value removes the field.
+    Set(OwnedFieldName, Value),
+    /// The name that the node is asked by.
+    SetHost(Value),
+    Remove(OwnedFieldName),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Constant(OwnedFieldValue),
+    Template(Replacement),
+}
+
+/// A head that can be edited.
+pub(crate) trait Head: Lookup {
+    fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
+    fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>);
+    fn set_host(&mut self, value: FieldValue<'_>);
+    fn remove(&mut self, name: FieldName<'_>);
+}
+
+impl Head for Request<'_> {
+    fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.add_header(name, value);
+    }
+
+    fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.set_header(name, value);
+    }
+
+    fn set_host(&mut self, value: FieldValue<'_>) {
+        self.edits.set_host(value);
+    }
+
+    fn remove(&mut self, name: FieldName<'_>) {
+        self.remove_header(name);
+    }
+}
+
+impl Head for Response<'_> {
+    fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.add_header(name, value);
+    }
+
+    fn set(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.set_header(name, value);
+    }
+
+    // In a response `Host` is a field like others.
+    fn set_host(&mut self, value: FieldValue<'_>) {
+        self.set_header(FieldName::constant("Host"), value);
+    }
+
+    fn remove(&mut self, name: FieldName<'_>) {
+        self.remove_header(name);
+    }
+}
+
+/// Memory for values that are put together.
+#[derive(Default)]
+struct Scratch {
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+thread_local! {
+    /// Workers are threads: each has one, whatever the number of plugins.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl HeaderEdits {
+    /// Makes the edits. At the first value that cannot stand in a head it stops, with those before it made.
+    pub(crate) fn apply(&self, head: &mut impl Head, groups: &Groups<'_>) -> Result<(), EditError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        SCRATCH.with_borrow_mut(|scratch| self.0.iter().try_for_each(|edit| edit.apply(head, groups, scratch)))
+    }
+}
+
+impl Edit {
+    fn apply(&self, head: &mut impl Head, groups: &Groups<'_>, scratch: &mut Scratch) -> Result<(), EditError> {
+        match self {
+            Edit::Add(name, value) => {
+                let value = value.of(head, groups, scratch)?;
+                if !value.bytes().is_empty() {
+                    head.add(name.name(), value);
+                }
+            }
+            Edit::Set(name, value) => {
+                let value = value.of(head, groups, scratch)?;
+                match value.bytes().is_empty() {
+                    true => head.remove(name.name()),
+                    false => head.set(name.name(), value),
+                }
+            }
+            Edit::SetHost(value) => head.set_host(value.of(head, groups, scratch)?),
+            Edit::Remove(name) => head.remove(name.name()),
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    fn of<'a>(
+        &'a self,
+        vars: &dyn Lookup,
+        groups: &Groups<'_>,
+        scratch: &'a mut Scratch,
+    ) -> Result<FieldValue<'a>, EditError> {
+        match self {
+            Value::Constant(value) => Ok(value.value()),
+            Value::Template(template) => {
+                scratch.out.clear();
+                template.write(groups, vars, &mut scratch.out, &mut scratch.buffer);
+                FieldValue::new(&scratch.out)
+            }
+        }
+    }
+}
+
+/// The kind of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Headers {
+    /// Of a request: `add` is a map.
+    OfRequest,
+    /// Of a response: `add` is a list of `Name: value`.
+    OfResponse,
+}
+
+impl Kind for Headers {
+    type Out = HeaderEdits;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<HeaderEdits> {
+        let Typed::Map(entries) = &node.value else {
+            expected("a map", node, path, sink);
+            return None;
+        };
+        if entries.is_empty() {
+            sink.error(node.at, path, Fault::new("an empty map").hint("name at least one field, or remove the key"));
+            return None;
+        }
+        // A map that names fields may name one `add`: what stands there decides.
+        let is_action = |entry: &Entry| {
+            ACTIONS.contains(&&*entry.key) && matches!(entry.value.value, Typed::Map(_) | Typed::List(_))
+        };
+        let mut edits = Vec::new();
+        match entries.iter().any(is_action) {
+            true => self.read_actions(entries, path, sink, &mut edits)?,
+            false => self.read_map(entries, path, sink, Edit::Set, &mut edits)?,
+        }
+        Some(HeaderEdits(edits.into()))
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        let values = serde_json::json!({"type": "object", "minProperties": 1,
+            "additionalProperties": {"type": ["string", "number"]}});
+        let names =
+            serde_json::json!({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+$"}});
+        let lines =
+            serde_json::json!({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[^:]+:"}});
+        let add = if *self == Headers::OfRequest { values.clone() } else { lines };
+        serde_json::json!({"title": "map of names and values, or `add`, `set`, `remove`", "anyOf": [
+            {"type": "object", "minProperties": 1, "additionalProperties": false,
+                "properties": {"add": add, "set": values.clone(), "remove": names}},
+            values,
+        ]})
+    }
+}
+
+/// In the order they are made.
+const ACTIONS: [&str; 3] = ["add", "set", "remove"];
+
+impl Headers {
+    fn read_actions(&self, entries: &[Entry], path: &Path<'_>, sink: &mut Sink, edits: &mut Vec<Edit>) -> Option<()> {
+        if let Some(other) = entries.iter().find(|entry| !ACTIONS.contains(&&*entry.key)) {
+            let fault = Fault::new(format!("{:?} beside `add`, `set` and `remove`", &*other.key));
+            sink.error(other.key_at, &path.key(&other.key), fault.hint("write it under `set`"));
+            return None;
+        }
+        for action in ACTIONS {
+            let Some(entry) = entries.iter().find(|entry| *entry.key == *action) else { continue };
+            let path = path.key(action);
+            match (action, &entry.value.value) {
+                (_, Typed::List(items)) if items.is_empty() => return empty(&entry.value, &path, sink),
+                (_, Typed::Map(items)) if items.is_empty() => return empty(&entry.value, &path, sink),
+                ("add", Typed::Map(items)) if *self == Headers::OfRequest => {
+                    self.read_map(items, &path, sink, Edit::Add, edits)?;
+                }
+                ("add", Typed::List(items)) if *self == Headers::OfResponse => {
+                    self.read_lines(items, &path, sink, edits)?;
+                }
+                ("set", Typed::Map(items)) => self.read_map(items, &path, sink, Edit::Set, edits)?,
+                ("remove", Typed::List(items)) => self.read_names(items, &path, sink, edits)?,
+                ("add", _) if *self == Headers::OfResponse => {
+                    expected("a list of lines such as \"Name: value\"", &entry.value, &path, sink);
+                    return None;
+                }
+                ("remove", _) => {
+                    expected("a list of names", &entry.value, &path, sink);
+                    return None;
+                }
+                _ => {
+                    expected("a map of names and values", &entry.value, &path, sink);
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn read_map(
+        &self,
+        entries: &[Entry],
+        path: &Path<'_>,
+        sink: &mut Sink,
+        make: fn(OwnedFieldName, Value) -> Edit,
+        edits: &mut Vec<Edit>,
+    ) -> Option<()> {
+        for entry in entries {
+            let path = path.key(&entry.key);
+            let fault = match text_or_number(&entry.value) {
+                None => {
+                    expected("a text or a number", &entry.value, &path, sink);
+                    return None;
+                }
+                Some(text) => self.edit(&entry.key, text, make),
+            };
+            match fault {
+                Ok(edit) => edits.push(edit),
+                Err(fault) => {
+                    sink.error(entry.key_at, &path, fault);
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn read_lines(&self, items: &[Node], path: &Path<'_>, sink: &mut Sink, edits: &mut Vec<Edit>) -> Option<()> {
+        for (index, item) in items.iter().enumerate() {
+            let path = path.index(index);
+            let line = text_or_number(item).and_then(|text| text.split_once(':'));
+            let Some((name, value)) = line.filter(|(_, value)| !value.trim().is_empty()) else {
+                expected("a line such as \"Name: value\"", item, &path, sink);
+                return None;
+            };
+            match self.edit(name.trim_end(), value.trim(), Edit::Add) {
+                Ok(edit) => edits.push(edit),
+                Err(fault) => {
+                    sink.error(item.at, &path, fault);
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn read_names(&self, items: &[Node], path: &Path<'_>, sink: &mut Sink, edits: &mut Vec<Edit>) -> Option<()> {
+        for (index, item) in items.iter().enumerate() {
+            let path = path.index(index);
+            let Some(text) = text_or_number(item) else {
+                expected("the name of a field", item, &path, sink);
+                return None;
+            };
+            let name = OwnedFieldName::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string()));
+            match name.and_then(|name| self.no_host(text).map(|()| name)) {
+                Ok(name) => edits.push(Edit::Remove(name)),
+                Err(fault) => {
+                    sink.error(item.at, &path, fault);
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn edit(&self, name: &str, text: &str, make: fn(OwnedFieldName, Value) -> Edit) -> Result<Edit, Fault> {
+        let field = OwnedFieldName::new(name.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
+        let edit = make(field, value(text)?);
+        match edit {
+            Edit::Set(_, value) if self.is_of_node(name) => Ok(Edit::SetHost(value)),
+            Edit::Add(..) => self.no_host(name).map(|()| edit),
+            edit => Ok(edit),
+        }
+    }
+
+    /// Each request has one `Host`, which routes and nodes agree on: there can be no second, and it cannot be left out.
+    fn no_host(&self, name: &str) -> Result<(), Fault> {
+        match self.is_of_node(name) {
+            true => {
+                Err(Fault::new("a request has exactly one Host").hint("write it under `set`, or as the key `host`"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn is_of_node(&self, name: &str) -> bool {
+        *self == Headers::OfRequest && name.eq_ignore_ascii_case("host")
+    }
+}
+
+fn empty<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+    sink.error(node.at, path, Fault::new("nothing stands here").hint("name at least one field, or remove the key"));
+    None
+}
+
+/// A number counts as it is written.
+fn text_or_number(node: &Node) -> Option<&str> {
+    let Typed::Scalar(scalar) = &node.value else { return None };
+    match (scalar.as_text(), scalar.meaning()) {
+        (Some(text), _) => Some(text),
+        (None, Meaning::Int(_) | Meaning::HugeInt | Meaning::Float(_)) => Some(&scalar.text),
+        _ => None,
+    }
+}
+
+fn value(text: &str) -> Result<Value, Fault> {
+    let template = Replacement::parse(text, Language::Template)?;
+    let refused = |error: EditError| Fault::new(error.to_string());
+    if let Some(constant) = template.constant() {
+        return OwnedFieldValue::new(constant).map(Value::Constant).map_err(refused);
+    }
+    for part in &template.0 {
+        // Blanks at an end of a part are not at an end of the value: nothing is left out here.
+        if matches!(part, Part::Text(text) if text.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t')) {
+            return Err(refused(EditError::Value));
+        }
+    }
+    Ok(Value::Template(template))
+}

@@ -1,0 +1,45 @@
+//! Regular expressions of configurations: in the syntax of the `regex` crate, on bytes, in linear time.
+//!
+//! Bytes are not taken for UTF-8 unless the configuration asks for it, as with PCRE in nginx.
+
+use regex::bytes::{Regex, RegexBuilder};
+use stillgate_schema::{Fault, Text, text};
+
+/// What one regular expression may take once it is compiled.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
+/// How a regular expression is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Flags {
+    pub(crate) ignores_case: bool,
+    pub(crate) multi_line: bool,
+    pub(crate) dot_is_newline: bool,
+    pub(crate) ignores_blanks: bool,
+    pub(crate) unicode: bool,
+}
+
+/// A regular expression as it is typed. It stays a text here, since what is compiled belongs to who uses it.
+pub(crate) const PATTERN: Text<String> = text("a regular expression", |text| {
+    if text.is_empty() || text.chars().count() > 4096 {
+        return Err(Fault::new("a regular expression has from 1 to 4096 characters"));
+    }
+    compile(text, Flags::default()).map(|_| text.to_owned())
+});
+
+/// Compiles a regular expression.
+pub(crate) fn compile(pattern: &str, flags: Flags) -> Result<Regex, Fault> {
+    let mut builder = RegexBuilder::new(pattern);
+    builder.case_insensitive(flags.ignores_case).multi_line(flags.multi_line);
+    builder.dot_matches_new_line(flags.dot_is_newline).ignore_whitespace(flags.ignores_blanks);
+    builder.unicode(flags.unicode).size_limit(PATTERN_BYTES_MAX);
+    builder.build().map_err(|error| {
+        // Its last line says what; those before show where, in several lines.
+        let error = error.to_string();
+        let what = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        let fault = Fault::new(format!("not a regular expression: {what}"));
+        match what.contains("look-") || what.contains("backreferences") {
+            true => fault.hint("write it without: matching takes linear time, which rules them out"),
+            false => fault,
+        }
+    })
+}

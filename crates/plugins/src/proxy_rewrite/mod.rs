@@ -1,0 +1,149 @@
+//! `proxy-rewrite`: changes target, host, method and header fields of a request on its way to the node.
+
+mod target;
+
+use crate::header_edits::{HeaderEdits, Headers};
+use crate::replacement::Groups;
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::kind::list;
+use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
+use stillgate_wire::{EditError, OwnedFieldValue};
+use target::{Rewriting, Search};
+
+object! {
+    /// Changes a request on its way to the node.
+    pub(crate) struct ProxyRewriteKeys {
+        /// Path that the node gets, with a query if it has a `?`; with variables. The query of the request is added to it.
+        uri: At<String> = Located(URI) => optional;
+        /// Method that the node gets.
+        method: &'static str = METHOD => optional;
+        /// Pairs of a regular expression and what takes the place of its match in the path; `$1` is a group. The first that
+        /// matches counts. `uri` goes before it.
+        regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
+        /// `Host` that the node gets, in place of what the upstream's `pass_host` says.
+        host: OwnedFieldValue = NODE_HOST => optional;
+        /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
+        /// Values can have variables and the groups of `regex_uri`.
+        headers: HeaderEdits = Headers::OfRequest => default(HeaderEdits::default());
+        /// Takes path and query as the client sent them, and encodes nothing. What the node gets is then no longer what the
+        /// route was chosen by.
+        use_real_request_uri_unsafe: bool = Flag => default(false);
+        any_of {
+            "nothing to rewrite": uri | method | regex_uri | host | headers | use_real_request_uri_unsafe;
+        }
+    }
+}
+
+/// The plugin.
+pub(crate) struct ProxyRewrite {
+    method: Option<&'static str>,
+    host: Option<OwnedFieldValue>,
+    target: Rewriting,
+    headers: HeaderEdits,
+    instance: u64,
+}
+
+impl Define for ProxyRewrite {
+    type Keys = ProxyRewriteKeys;
+    const NAME: &'static str = "proxy-rewrite";
+    const PRIORITY: i32 = 1008;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: ProxyRewriteKeys, cx: &mut Compile<'_>) -> Option<ProxyRewrite> {
+        let is_raw = keys.use_real_request_uri_unsafe;
+        // Read in any case, so that a broken one is reported.
+        let by_regex = match &keys.regex_uri {
+            Some(At { at, value }) => Some(Rewriting::by_regex(value, is_raw, *at, cx)?),
+            None => None,
+        };
+        let target = match (&keys.uri, by_regex) {
+            (Some(At { at, value }), _) => Rewriting::to(value, is_raw, *at, cx)?,
+            (None, Some(by_regex)) => by_regex,
+            (None, None) => Rewriting::None,
+        };
+        Some(ProxyRewrite {
+            method: keys.method,
+            host: keys.host,
+            target,
+            headers: keys.headers,
+            instance: cx.instance,
+        })
+    }
+}
+
+impl Plugin for ProxyRewrite {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let worker = request.worker;
+        let outcome = match &self.target {
+            Rewriting::None => self.edit(request, &Groups::NONE),
+            target => worker.own(
+                self.instance,
+                || Search::new(target),
+                |search| search.rewrite(target, request).and_then(|groups| self.edit(request, &groups)),
+            ),
+        };
+        match outcome {
+            Ok(()) => Flow::Continue,
+            Err(error) => Flow::Answer(refusal(error)),
+        }
+    }
+}
+
+impl ProxyRewrite {
+    /// All but the target.
+    fn edit(&self, request: &mut Request<'_>, groups: &Groups<'_>) -> Result<(), EditError> {
+        if let Some(host) = &self.host {
+            request.edits.set_host(host.value());
+        }
+        self.headers.apply(request, groups)?;
+        match self.method {
+            Some(method) => request.edits.set_method(method.as_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What was put together from variables cannot be sent: nothing of the request goes to a node.
+fn refusal(error: EditError) -> Answer {
+    let message = serde_json::json!({"error_msg": format!("proxy-rewrite: {error}")});
+    Answer::owned(500, format!("{message}\n").into_bytes())
+}
+
+const URI: Text<String> = text("a path", |text| match text.starts_with('/') && text.chars().count() <= 4096 {
+    true => Ok(text.to_owned()),
+    false => Err(Fault::new("a path begins with \"/\" and has at most 4096 characters")),
+})
+.pattern("^/");
+
+const METHOD: Choice<&'static str> = Choice {
+    words: &[
+        ("GET", "GET"),
+        ("POST", "POST"),
+        ("PUT", "PUT"),
+        ("HEAD", "HEAD"),
+        ("DELETE", "DELETE"),
+        ("OPTIONS", "OPTIONS"),
+        ("MKCOL", "MKCOL"),
+        ("COPY", "COPY"),
+        ("MOVE", "MOVE"),
+        ("PROPFIND", "PROPFIND"),
+        ("LOCK", "LOCK"),
+        ("UNLOCK", "UNLOCK"),
+        ("PATCH", "PATCH"),
+        ("TRACE", "TRACE"),
+    ],
+    unbuilt: &[],
+};
+
+const NODE_HOST: Text<OwnedFieldValue> = text("a host", |text| {
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+    let is_port = |port: &str| matches!(port.len(), 1..=5) && port.bytes().all(|b| b.is_ascii_digit());
+    match is_name && port.is_none_or(is_port) {
+        true => OwnedFieldValue::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string())),
+        false => {
+            Err(Fault::new(format!("{text:?} is no host")).hint("write it like \"a.example\" or \"a.example:8080\""))
+        }
+    }
+})
+.pattern(r"^[0-9a-zA-Z.-]+(:\d{1,5})?$");

@@ -1,0 +1,231 @@
+//! The target that the node gets.
+//!
+//! Path and query are put together apart: what is put into the path is percent-encoded, so that it cannot become a query. The
+//! path that regular expressions see is the normal one, in which what needs encoding is encoded already; it is not encoded
+//! twice.
+
+use crate::patterns::{Flags, compile};
+use crate::replacement::{Groups, Language, Part, Replacement};
+use regex::bytes::{CaptureLocations, Regex};
+use stillgate_plugin::{Compile, Request};
+use stillgate_route::{Lookup, NormalPath, Variable};
+use stillgate_schema::{Fault, Position};
+use stillgate_wire::EditError;
+
+/// Where the target comes from.
+pub(super) enum Rewriting {
+    /// It stays.
+    None,
+    /// `uri`
+    To { target: TargetTemplate, is_raw: bool },
+    /// `regex_uri`
+    ByRegex { pairs: Box<[(Regex, TargetTemplate)]>, is_raw: bool },
+}
+
+/// A target with variables and groups in it, its constant parts encoded.
+pub(super) struct TargetTemplate {
+    parts: Box<[(Place, Part)]>,
+    /// Where the text behind it stands.
+    ends_in: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Values are encoded.
+    Path,
+    /// Values keep their bytes, but for `?`.
+    Query,
+}
+
+/// What a worker needs to make targets.
+pub(super) struct Search {
+    /// Copies of the plugin's, since searching takes memory.
+    patterns: Box<[(Regex, CaptureLocations)]>,
+    target: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Rewriting {
+    /// Of `uri`.
+    pub(super) fn to(uri: &str, is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
+        match TargetTemplate::parse(uri, Language::Template, is_raw) {
+            Ok(target) => Some(Rewriting::To { target, is_raw }),
+            Err(message) => {
+                cx.sink.error(at, &cx.path.key("uri"), Fault::new(message));
+                None
+            }
+        }
+    }
+
+    /// Of `regex_uri`.
+    pub(super) fn by_regex(pairs: &[String], is_raw: bool, at: Position, cx: &mut Compile<'_>) -> Option<Rewriting> {
+        let path = cx.path.key("regex_uri");
+        if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
+            let fault = Fault::new("The length of regex_uri should be an even number");
+            cx.sink.error(at, &path, fault.hint("write pairs of a regular expression and what takes its place"));
+            return None;
+        }
+        let mut compiled = Vec::new();
+        for (index, pair) in pairs.chunks_exact(2).enumerate() {
+            let regex = compile(&pair[0], Flags::default());
+            let template = TargetTemplate::parse(&pair[1], Language::Target, is_raw).map_err(Fault::new);
+            match (regex, template) {
+                (Ok(regex), Ok(template)) => compiled.push((regex, template)),
+                (Err(fault), _) => cx.sink.error(at, &path.index(2 * index), fault),
+                (_, Err(fault)) => cx.sink.error(at, &path.index(2 * index + 1), fault),
+            }
+        }
+        let is_whole = compiled.len() == pairs.len() / 2;
+        is_whole.then(|| Rewriting::ByRegex { pairs: compiled.into(), is_raw })
+    }
+}
+
+impl TargetTemplate {
+    fn parse(text: &str, language: Language, is_raw: bool) -> Result<TargetTemplate, String> {
+        let mut place = if is_raw { Place::Query } else { Place::Path };
+        let mut parts = Vec::new();
+        for part in Replacement::parse(text, language)?.0 {
+            let part = match part {
+                Part::Text(text) => {
+                    let path = match place {
+                        Place::Query => 0,
+                        Place::Path => text.iter().position(|byte| *byte == b'?').unwrap_or(text.len()),
+                    };
+                    let mut encoded = Vec::new();
+                    encode(&text[..path], Percent::Encoded, &mut encoded);
+                    encoded.extend_from_slice(&text[path..]);
+                    if path < text.len() {
+                        place = Place::Query;
+                    }
+                    Part::Text(encoded.into())
+                }
+                part => part,
+            };
+            parts.push((place, part));
+        }
+        Ok(TargetTemplate { parts: parts.into(), ends_in: place })
+    }
+
+    fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
+        for (place, part) in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
+                Part::Variable(variable) => {
+                    let value = vars.value(variable, buffer).unwrap_or_default();
+                    match (place, variable) {
+                        (Place::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
+                        (Place::Path, _) => encode(value, Percent::Encoded, out),
+                        (Place::Query, _) => write_query(value, out),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Text of the request's own target.
+    fn write(self, text: &[u8], percent: Percent, out: &mut Vec<u8>) {
+        match self {
+            Place::Path => encode(text, percent, out),
+            Place::Query => out.extend_from_slice(text),
+        }
+    }
+}
+
+impl Search {
+    pub(super) fn new(rewriting: &Rewriting) -> Search {
+        let patterns: Box<[_]> = match rewriting {
+            Rewriting::ByRegex { pairs, .. } => {
+                pairs.iter().map(|(regex, _)| (regex.clone(), regex.capture_locations())).collect()
+            }
+            _ => Box::default(),
+        };
+        Search { patterns, target: Vec::new(), buffer: Vec::new() }
+    }
+
+    /// Sets the target; gives what was captured on the way.
+    pub(super) fn rewrite<'s, 'r: 's>(
+        &'s mut self,
+        rewriting: &Rewriting,
+        request: &mut Request<'r>,
+    ) -> Result<Groups<'s>, EditError> {
+        self.target.clear();
+        match rewriting {
+            Rewriting::None => Ok(Groups::NONE),
+            Rewriting::To { target, is_raw } => {
+                target.write(&Groups::NONE, request, &mut self.target, &mut self.buffer);
+                finish(&mut self.target, *is_raw, target.ends_in, request)?;
+                Ok(Groups::NONE)
+            }
+            Rewriting::ByRegex { pairs, is_raw } => {
+                let facts = request.facts;
+                let path = match is_raw {
+                    true => facts.path_and_query(),
+                    false => facts.path.map_or(&b"/"[..], NormalPath::bytes),
+                };
+                let found = self.patterns.iter_mut().zip(pairs).find_map(|((regex, locations), (_, template))| {
+                    let found = regex.captures_read(locations, path)?;
+                    Some((found.start(), found.end(), &*locations, template))
+                });
+                let Some((start, end, locations, template)) = found else { return Ok(Groups::NONE) };
+                let groups = Groups::of(locations, path);
+                let before = if *is_raw { Place::Query } else { Place::Path };
+                before.write(&path[..start], Percent::Kept, &mut self.target);
+                template.write(&groups, request, &mut self.target, &mut self.buffer);
+                template.ends_in.write(&path[end..], Percent::Kept, &mut self.target);
+                finish(&mut self.target, *is_raw, template.ends_in, request)?;
+                Ok(groups)
+            }
+        }
+    }
+}
+
+/// Adds the query of the request, unless the target is made of that already.
+fn finish(target: &mut Vec<u8>, is_raw: bool, place: Place, request: &mut Request<'_>) -> Result<(), EditError> {
+    if let Some(query) = request.facts.query().filter(|query| !is_raw && !query.is_empty()) {
+        target.push(if place == Place::Query { b'&' } else { b'?' });
+        target.extend_from_slice(query);
+    }
+    request.edits.set_target(target)
+}
+
+/// What becomes of `%`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Percent {
+    /// The text is not encoded.
+    Encoded,
+    /// The text is encoded: `%XX` stays.
+    Kept,
+}
+
+/// Encodes what cannot stand in a path, as nginx does.
+fn encode(text: &[u8], percent: Percent, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for (at, byte) in text.iter().enumerate() {
+        let is_encoded = || {
+            let digits = text.get(at + 1..at + 3);
+            percent == Percent::Kept && digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        };
+        if !needs_encoding(*byte) || (*byte == b'%' && is_encoded()) {
+            out.push(*byte);
+        } else {
+            out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+const fn needs_encoding(byte: u8) -> bool {
+    matches!(byte, 0..=b' ' | b'"' | b'#' | b'%' | b'<' | b'>' | b'?' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f..)
+}
+
+/// A value that the request has made cannot begin a query of its own.
+fn write_query(value: &[u8], out: &mut Vec<u8>) {
+    for byte in value {
+        match byte {
+            b'?' => out.extend_from_slice(b"%3F"),
+            _ => out.push(*byte),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Texts with variables (`$name`) and groups of a regular expression (`$1`) in them.
+
+use regex::bytes::CaptureLocations;
+use stillgate_plugin::Template;
+use stillgate_plugin::template::Part as TemplatePart;
+use stillgate_route::{Lookup, Variable};
+
+/// Such a text, parsed. A group that took no part in the match is empty, and so is a variable that the request does not have.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Replacement(pub(crate) Box<[Part]>);
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Part {
+    Text(Box<[u8]>),
+    Variable(Variable),
+    Group(usize),
+}
+
+/// Which language a text is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    /// APISIX's templates: groups and variables; `\$` stands for a dollar.
+    Template,
+    /// The same in place of a match: `$$` stands for a dollar, too.
+    Target,
+    /// OpenResty's `ngx.re.sub`: groups only; `$$` stands for a dollar.
+    Substitution,
+}
+
+/// What a regular expression has captured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Groups<'a> {
+    locations: Option<&'a CaptureLocations>,
+    text: &'a [u8],
+}
+
+impl<'a> Groups<'a> {
+    /// There was no match.
+    pub(crate) const NONE: Groups<'static> = Groups { locations: None, text: &[] };
+
+    /// Of a match in a text.
+    pub(crate) fn of(locations: &'a CaptureLocations, text: &'a [u8]) -> Groups<'a> {
+        Groups { locations: Some(locations), text }
+    }
+
+    /// One of them; 0 is the match.
+    pub(crate) fn get(&self, group: usize) -> &'a [u8] {
+        let range = self.locations.and_then(|locations| locations.get(group));
+        range.map_or(&[], |(begin, end)| &self.text[begin..end])
+    }
+}
+
+impl Replacement {
+    /// Parses a text; the error says what is wrong with it.
+    pub(crate) fn parse(text: &str, language: Language) -> Result<Replacement, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        let mut plain = String::new();
+        while let Some((before, after)) = rest.split_once('$') {
+            let is_escaped = language != Language::Substitution && before.ends_with('\\');
+            plain.push_str(before);
+            match group_of(after) {
+                _ if is_escaped => {
+                    plain.push('$');
+                    rest = after;
+                }
+                Some((group, after)) => {
+                    close(&mut plain, language, &mut parts)?;
+                    parts.push(Part::Group(group));
+                    rest = after;
+                }
+                None if language != Language::Template && after.starts_with('$') => {
+                    plain.push_str(if language == Language::Target { "\\$" } else { "$" });
+                    rest = &after[1..];
+                }
+                None if language == Language::Substitution => {
+                    return Err("behind \"$\" comes the number of a group; write \"$$\" for a dollar".to_owned());
+                }
+                None => {
+                    plain.push('$');
+                    rest = after;
+                }
+            }
+        }
+        plain.push_str(rest);
+        close(&mut plain, language, &mut parts)?;
+        Ok(Replacement(parts.into()))
+    }
+
+    /// The text, where nothing is put in.
+    pub(crate) fn constant(&self) -> Option<&[u8]> {
+        match &*self.0 {
+            [] => Some(&[]),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Appends the text with what is put in. `buffer` is for values that have to be put together.
+    pub(crate) fn write(&self, groups: &Groups<'_>, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) {
+        for part in &self.0 {
+            out.extend_from_slice(match part {
+                Part::Text(text) => text,
+                Part::Group(group) => groups.get(*group),
+                Part::Variable(variable) => vars.value(variable, buffer).unwrap_or_default(),
+            });
+        }
+    }
+}
+
+/// Adds the text between two groups.
+fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>) -> Result<(), String> {
+    let plain = std::mem::take(plain);
+    if language == Language::Substitution {
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain.into_bytes().into()));
+        }
+        return Ok(());
+    }
+    let template = Template::parse(&plain).map_err(|error| error.to_string())?;
+    parts.extend(template.into_parts().into_iter().map(|part| match part {
+        TemplatePart::Text(text) => Part::Text(text),
+        TemplatePart::Variable(variable) => Part::Variable(variable),
+    }));
+    Ok(())
+}
+
+/// The number behind a dollar, bare or in braces, and what follows it.
+fn group_of(text: &str) -> Option<(usize, &str)> {
+    let (digits, after) = match text.strip_prefix('{') {
+        Some(braced) => braced.split_once('}')?,
+        None => text.split_at(text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len())),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // A number that does not fit is that of no group.
+    is_number.then(|| (digits.parse().unwrap_or(usize::MAX), after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regex::bytes::Regex;
+
+    struct Names;
+
+    impl Lookup for Names {
+        fn value<'a>(&'a self, variable: &Variable, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            buffer.clear();
+            buffer.extend_from_slice(format!("<{variable}>").as_bytes());
+            Some(buffer)
+        }
+
+        fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+    }
+
+    #[test]
+    fn groups_and_variables_are_put_in() {
+        let regex = Regex::new("(a)(b)?(c)").unwrap();
+        let mut locations = regex.capture_locations();
+        regex.captures_read(&mut locations, b"xacx").unwrap();
+        let check = |text: &str, language, expected: Result<&str, &str>| {
+            let written = Replacement::parse(text, language).map(|replacement| {
+                let (mut out, mut buffer) = (Vec::new(), Vec::new());
+                replacement.write(&Groups::of(&locations, b"xacx"), &Names, &mut out, &mut buffer);
+                String::from_utf8(out).unwrap()
+            });
+            assert_eq!(written.as_deref().map_err(|error| &error[..9]), expected, "{text}");
+        };
+        for language in [Language::Template, Language::Target, Language::Substitution] {
+            check("", language, Ok(""));
+            check("[$1$3] $2.${1}2 $0 $9 $99999999999999999999999", language, Ok("[ac] .a2 ac  "));
+        }
+        check("$1\\$1 \\$uri $uri$$ $", Language::Template, Ok("a$1 $uri <uri>$$ $"));
+        check("$$1 $uri \\$2", Language::Target, Ok("$1 <uri> $2"));
+        check("$$1 \\$1", Language::Substitution, Ok("$1 \\a"));
+        check("$uri", Language::Substitution, Err("behind \"$"));
+        check("$", Language::Substitution, Err("behind \"$"));
+        assert!(Replacement::parse("$no_such_variable", Language::Template).is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! `response-rewrite`: changes status, header fields and body of a response, whether a node gave it or we did.
+
+mod decoding;
+mod substitution;
+
+use crate::header_edits::{HeaderEdits, Headers};
+use crate::replacement::Groups;
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use decoding::Decoding;
+use std::rc::Rc;
+use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::{Compile, Define, Filter, Phase, Phases, Plugin, Response};
+use stillgate_route::vars::Expr;
+use stillgate_schema::kind::some;
+use stillgate_schema::{At, Choice, Fault, Flag, LateVars, Located, TEXT, Text, int, map, object, text};
+use stillgate_wire::{EditError, FieldName};
+use substitution::{Substitution, WholeBody};
+
+object! {
+    /// Changes a response.
+    pub(crate) struct ResponseRewriteKeys {
+        /// Status in place of the response's.
+        status_code: u16 = int(200, 598) => optional;
+        /// Body in place of the response's.
+        body: At<String> = Located(TEXT) => optional;
+        /// Whether `body` is written in Base64.
+        body_base64: bool = Flag => default(false);
+        /// Header fields: `add`, `set` (an empty value removes the field) and `remove`, in this order; or a map that is set.
+        /// Values can have variables.
+        headers: HeaderEdits = Headers::OfResponse => default(HeaderEdits::default());
+        /// Conditions as in `vars` of a route, with `status`: the plugin acts where they hold.
+        vars: At<Expr> = Located(LateVars) => optional;
+        /// Replacements in the body, one after the other. They exclude `body`.
+        filters: At<Vec<FilterKeys>> = Located(some(map())) => optional;
+        /// Bytes that a body may have for `filters`, before and after each; above it the response is a 502. APISIX's default is
+        /// 67108864.
+        max_resp_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
+    }
+}
+
+/// Most that `max_resp_body_size` can be.
+const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
+object! {
+    /// A replacement in a body.
+    pub(crate) struct FilterKeys {
+        /// Regular expression of what is replaced.
+        regex: At<String> = Located(NOT_EMPTY) => required;
+        /// `once`: the first match. `global`: every match.
+        scope: Scope = SCOPE => default(Scope::Once);
+        /// What takes its place; `$1` is a group, `$$` a dollar.
+        replace: At<String> = Located(TEXT) => required;
+        /// Letters: `i` ignores case, `m` lets `^` and `$` match at lines, `s` lets `.` match line breaks, `x` ignores blanks in
+        /// the expression, `u` takes the body for UTF-8, `a` matches at the beginning only. `j`, `o`, `d` and `U` have no effect.
+        options: At<String> = Located(TEXT.shown()) => default(stillgate_schema::kind::unplaced("jo".to_owned()));
+    }
+}
+
+/// How often a filter replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Once,
+    Global,
+}
+
+const SCOPE: Choice<Scope> = Choice { words: &[("once", Scope::Once), ("global", Scope::Global)], unbuilt: &[] };
+
+const NOT_EMPTY: Text<String> = text("a regular expression", |text| match text.is_empty() {
+    true => Err(Fault::new("an empty regular expression").hint("write what is to be replaced")),
+    false => Ok(text.to_owned()),
+});
+
+/// The plugin.
+pub(crate) struct ResponseRewrite {
+    status: Option<u16>,
+    headers: HeaderEdits,
+    condition: Option<Filter>,
+    body: NewBody,
+    instance: u64,
+}
+
+enum NewBody {
+    Kept,
+    Replaced(Box<[u8]>),
+    Filtered { substitutions: Box<[Substitution]>, bytes_max: usize },
+}
+
+impl Define for ResponseRewrite {
+    type Keys = ResponseRewriteKeys;
+    const NAME: &'static str = "response-rewrite";
+    const PRIORITY: i32 = 899;
+    const PHASES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]);
+
+    fn compile(keys: ResponseRewriteKeys, cx: &mut Compile<'_>) -> Option<ResponseRewrite> {
+        let condition = match keys.vars {
+            None => None,
+            Some(At { at, value }) => match Filter::new(value) {
+                Ok(filter) => Some(filter),
+                Err(error) => {
+                    cx.sink.error(at, &cx.path.key("vars"), Fault::new(error.to_string()));
+                    return None;
+                }
+            },
+        };
+        let body = match (keys.body, keys.filters) {
+            (Some(_), Some(filters)) => {
+                let fault = Fault::new("`filters` and `body` exclude each other").hint("remove one of them");
+                cx.sink.error(filters.at, &cx.path.key("filters"), fault);
+                return None;
+            }
+            (None, Some(filters)) => {
+                let substitutions = Substitution::compile_all(&filters, cx)?;
+                NewBody::Filtered { substitutions, bytes_max: keys.max_resp_body_size }
+            }
+            (Some(body), None) => NewBody::Replaced(decoded(&body, keys.body_base64, cx)?),
+            (None, None) if keys.body_base64 => {
+                let fault = Fault::new("invalid base64 content").hint("`body_base64` needs a `body`");
+                cx.sink.error(cx.at, &cx.path.key("body_base64"), fault);
+                return None;
+            }
+            (None, None) => NewBody::Kept,
+        };
+        Some(ResponseRewrite {
+            status: keys.status_code,
+            headers: keys.headers,
+            condition,
+            body,
+            instance: cx.instance,
+        })
+    }
+}
+
+/// The body as it will be sent.
+fn decoded(body: &At<String>, is_base64: bool, cx: &mut Compile<'_>) -> Option<Box<[u8]>> {
+    /// OpenResty takes text without padding, too.
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    );
+    if !is_base64 {
+        return Some(body.value.as_bytes().into());
+    }
+    match LENIENT.decode(&body.value) {
+        Ok(bytes) if !bytes.is_empty() => Some(bytes.into()),
+        _ => {
+            cx.sink.error(body.at, &cx.path.key("body"), Fault::new("invalid base64 content"));
+            None
+        }
+    }
+}
+
+impl Plugin for ResponseRewrite {
+    fn header_filter(&self, response: &mut Response<'_>) {
+        if self.condition.as_ref().is_some_and(|condition| !condition.holds(&response.facts, response)) {
+            return;
+        }
+        if self.edit(response).is_err() {
+            fail(response);
+        }
+    }
+}
+
+impl ResponseRewrite {
+    fn edit(&self, response: &mut Response<'_>) -> Result<(), EditError> {
+        if let Some(status) = self.status {
+            response.edits.set_status(status)?;
+        }
+        match &self.body {
+            NewBody::Kept => {}
+            NewBody::Replaced(body) => {
+                forget_old_body(response);
+                response.body.replace(body);
+            }
+            NewBody::Filtered { substitutions, bytes_max } => {
+                let decoding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
+                forget_old_body(response);
+                let own = || Rc::<[Substitution]>::from(substitutions.clone());
+                let substitutions = response.worker.own(self.instance, own, |own| own.clone());
+                response.body.filter(Box::new(WholeBody::new(substitutions, decoding, *bytes_max)));
+            }
+        }
+        self.headers.apply(response, &Groups::NONE)
+    }
+}
+
+const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
+
+/// What the head says of the body no longer holds.
+fn forget_old_body(response: &mut Response<'_>) {
+    for name in [CONTENT_ENCODING, FieldName::constant("Last-Modified"), FieldName::constant("ETag")] {
+        response.remove_header(name);
+    }
+}
+
+/// A value that was put together from variables cannot be sent. What the plugin was to hide must not be seen either.
+fn fail(response: &mut Response<'_>) {
+    forget_old_body(response);
+    response.body.replace(b"");
+    response.edits.set_status(500).expect("500 is a status");
+}

@@ -1,0 +1,218 @@
+//! Runs configured plugins over the heads of a request and a response, and prints what becomes of both.
+
+#![allow(dead_code, reason = "each test executable uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "writing to a text does not fail")]
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use stillgate_plugin::body::Change;
+use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::{
+    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Level, Origin, Phase, Request, Response, Worker,
+};
+use stillgate_plugins::TABLE;
+use stillgate_route::path::{normalise, target_path};
+use stillgate_schema::text::tree;
+use stillgate_schema::{Node, Path, Sink};
+use stillgate_wire::{
+    Edits, Fields, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+};
+
+/// Configured plugins.
+pub(crate) struct Plugins {
+    chain: Chain,
+    metadata: MetadataTable,
+    worker: Worker,
+}
+
+/// What comes back of a node.
+pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello world\n";
+
+/// Reads the `plugins` of a route; the error is what a file would be refused with.
+pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
+    let mut sink = Sink::default();
+    let origin = Origin { level: Level::Route, id: "r".into() };
+    let entries = read_yaml(yaml, &mut sink).map(|node| TABLE.compile(&node, &origin, &Path::Root, &mut sink));
+    match (sink.has_errors(), entries) {
+        (false, Some(entries)) => {
+            let chain = Chain::merge([&entries[..]]).expect("a short chain");
+            Ok(Plugins { chain, metadata: MetadataTable::default(), worker: Worker::default() })
+        }
+        _ => Err(sink.into_errors().to_string()),
+    }
+}
+
+/// What a bad configuration is refused with.
+pub(crate) fn refusal(yaml: &str) -> String {
+    plugins(yaml).err().unwrap_or_else(|| "accepted".to_owned()) + "\n"
+}
+
+fn read_yaml(yaml: &str, sink: &mut Sink) -> Option<Node> {
+    tree::parse(0, yaml, &|_| None, sink).map(|tree| tree.root)
+}
+
+/// The text of a head with the line ends of HTTP; the body behind it stays.
+pub(crate) fn head_and_body(text: &str) -> (Vec<u8>, Vec<u8>) {
+    let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
+    (format!("{}\r\n\r\n", head.replace('\n', "\r\n")).into_bytes(), body.as_bytes().to_vec())
+}
+
+impl Plugins {
+    /// With `plugin_metadata` of a plugin.
+    pub(crate) fn with_metadata(mut self, plugin: &'static str, yaml: &str) -> Result<Plugins, String> {
+        let mut sink = Sink::default();
+        let part = TABLE.find(plugin).expect("a plugin").1.metadata.expect("a plugin with metadata");
+        let metadata = read_yaml(yaml, &mut sink).and_then(|node| (part.read)(&node, &Path::Root, &mut sink));
+        match metadata.filter(|_| !sink.has_errors()) {
+            Some(metadata) => {
+                self.metadata.insert(plugin, metadata);
+                Ok(self)
+            }
+            None => Err(sink.into_errors().to_string()),
+        }
+    }
+
+    /// A request and the response of a node.
+    pub(crate) fn run(&self, request: &str, response: &str) -> String {
+        let (head, body) = head_and_body(response);
+        self.exchange(request, &head, &[&body])
+    }
+
+    /// The same, with the response's body in pieces.
+    pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
+        let (head, _) = head_and_body(request);
+        let mut parsed = RequestHead::default();
+        let progress = parsed.advance(&head, &HeadLimits::default());
+        assert_eq!(progress, Ok(Progress::Complete(head.len())), "{request}");
+        let mut scratch = Vec::new();
+        let path = normalise(target_path(parsed.path_and_query.of(&head)).0, &mut scratch).expect("a path");
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
+        let facts = Facts {
+            head: &head,
+            request: &parsed,
+            host: b"h.example",
+            path: Some(path),
+            client: Ipv4Addr::new(192, 0, 2, 7).into(),
+            peer,
+            local: peer,
+            protocol: "HTTP/1.1",
+            scheme: "http",
+            tls: None,
+            route: None,
+        };
+        let mut out = String::new();
+        let mut early = Edits::default();
+        let answer = self.request(facts, &mut early, &mut out);
+        self.response(facts, &early, answer, response, pieces, &mut out);
+        out
+    }
+
+    /// The phases before the node; the answer of a plugin, if one answers.
+    fn request(&self, facts: Facts<'_>, early: &mut Edits, out: &mut String) -> Option<(u16, Vec<u8>)> {
+        let (mut edits, mut body) = (RequestEdits::default(), BodyChanges::default());
+        let mut consumer = None;
+        let consumers = Consumers::default();
+        let mut request = Request {
+            facts,
+            edits: &mut edits,
+            body: &mut body,
+            response: early,
+            consumer: &mut consumer,
+            consumers: &consumers,
+            worker: &self.worker,
+            metadata: &self.metadata,
+        };
+        for phase in [Phase::Rewrite, Phase::Access, Phase::BeforeProxy] {
+            for (_, entry) in self.chain.of(phase) {
+                let flow = match phase {
+                    Phase::Rewrite => entry.plugin.rewrite(&mut request),
+                    Phase::Access => entry.plugin.access(&mut request),
+                    _ => entry.plugin.before_proxy(&mut request),
+                };
+                if let Flow::Answer(answer) = flow {
+                    writeln!(out, "> {} answers", entry.name).unwrap();
+                    return Some((answer.status, answer.body.bytes().to_vec()));
+                }
+            }
+        }
+        let method = edits.method().unwrap_or_else(|| facts.method());
+        let target = edits.target().unwrap_or_else(|| facts.path_and_query());
+        writeln!(out, "> {} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(target)).unwrap();
+        if let Some(host) = edits.host() {
+            writeln!(out, "> host of the node: {}", String::from_utf8_lossy(host)).unwrap();
+        }
+        print_fields("> ", &edits.fields, &facts.request.fields, facts.head, out);
+        None
+    }
+
+    fn response(
+        &self,
+        facts: Facts<'_>,
+        early: &Edits,
+        answer: Option<(u16, Vec<u8>)>,
+        head: &[u8],
+        pieces: &[&[u8]],
+        out: &mut String,
+    ) {
+        let mut parsed = ResponseHead::default();
+        parsed.advance(head, Method::Get, &HeadLimits::default()).expect("a response");
+        let none = Fields::default();
+        let (came_with, fields, pieces) = match &answer {
+            Some((status, body)) => (*status, &none, &[&body[..]][..]),
+            None => (parsed.status, &parsed.fields, pieces),
+        };
+        let (mut edits, mut body) = (ResponseEdits::default(), BodyChanges::default());
+        edits.fields.overlay(fields, head, early);
+        let consumers = Consumers::default();
+        let mut response = Response {
+            facts,
+            came_with,
+            is_of_node: answer.is_none(),
+            fields,
+            head,
+            edits: &mut edits,
+            body: &mut body,
+            consumer: None,
+            consumers: &consumers,
+            worker: &self.worker,
+            metadata: &self.metadata,
+        };
+        for (_, entry) in self.chain.of(Phase::HeaderFilter) {
+            entry.plugin.header_filter(&mut response);
+        }
+        let status = response.status();
+        match changed(&mut body, pieces) {
+            Err(error) => writeln!(out, "< 502, since {error}").unwrap(),
+            Ok(body) => {
+                writeln!(out, "< {status}").unwrap();
+                print_fields("< ", &edits.fields, fields, head, out);
+                writeln!(out, "< {:?}", String::from_utf8_lossy(&body)).unwrap();
+            }
+        }
+    }
+}
+
+fn print_fields(mark: &str, edits: &Edits, fields: &Fields, head: &[u8], out: &mut String) {
+    edits.each(fields, head, &mut |name, value| {
+        writeln!(out, "{mark}{}: {}", name.escape_ascii(), String::from_utf8_lossy(value)).unwrap();
+    });
+}
+
+/// What the changes make of a body.
+pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec<u8>, BodyError> {
+    let mut pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+    for change in changes.iter_mut() {
+        pieces = match change {
+            Change::Replace(body) => vec![body.clone()],
+            Change::Filter(filter) => {
+                let mut out = Vec::new();
+                for piece in &pieces {
+                    filter.piece(piece, &mut out)?;
+                }
+                filter.end(&mut out)?;
+                vec![out]
+            }
+        };
+    }
+    Ok(pieces.concat())
+}
