@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod key_auth;
-mod limit_count;
 mod cors;
 mod header_edits;
+mod key_auth;
+mod limit_count;
 mod patterns;
 mod proxy_rewrite;
 mod replacement;

@@ -32,7 +32,8 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello 
 pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };
-    let entries = read_yaml(yaml, &mut sink).map(|node| TABLE.compile(&node, &origin, &Path::Root, &mut sink));
+    let entries = read_yaml(yaml, &mut sink)
+        .map(|node| TABLE.compile(&node, &origin, &stillgate_plugin::NoSecrets, &Path::Root, &mut sink));
     match (sink.has_errors(), entries) {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
@@ -65,7 +66,7 @@ impl Plugins {
         let metadata = read_yaml(yaml, &mut sink).and_then(|node| (part.read)(&node, &Path::Root, &mut sink));
         match metadata.filter(|_| !sink.has_errors()) {
             Some(metadata) => {
-                self.metadata.insert(plugin, metadata);
+                self.metadata.insert(plugin, stillgate_plugin::Identity(0), metadata);
                 Ok(self)
             }
             None => Err(sink.into_errors().to_string()),
