@@ -3,7 +3,10 @@
 //! The same buffers are used again and again, as a worker does; the edits are those the proxy makes on every request.
 
 use std::hint::black_box;
-use stillgate_wire::{Edits, HeadLimits, Method, Progress, RequestHead, ResponseHead, write_request, write_response};
+use stillgate_wire::{
+    FieldName, FieldValue, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    write_request, write_response,
+};
 
 const REQUEST_SMALL: &str = "GET / HTTP/1.1\r\nHost: 127.0.0.1:9080\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n";
 
@@ -75,14 +78,16 @@ fn serialise_request(text: &str, count: u64) {
     let mut head = RequestHead::default();
     let done = head.advance(text.as_bytes(), &HeadLimits::default());
     assert_eq!(done, Ok(Progress::Complete(text.len())));
-    let mut edits = Edits::default();
+    let mut edits = RequestEdits::default();
     let mut out = Vec::with_capacity(4096);
     for _ in 0..count {
         edits.clear();
-        edits.removed = head.hop_by_hop;
-        edits.add("X-Forwarded-For", black_box(b"192.0.2.7"));
-        edits.add("X-Forwarded-Proto", b"http");
-        edits.add("X-Real-IP", black_box(b"192.0.2.7"));
+        edits.fields.removed = head.hop_by_hop;
+        edits
+            .fields
+            .add(const { FieldName::constant("X-Forwarded-For") }, FieldValue::of_head(black_box(b"192.0.2.7")));
+        edits.fields.add(const { FieldName::constant("X-Forwarded-Proto") }, FieldValue::of_head(b"http"));
+        edits.fields.add(const { FieldName::constant("X-Real-IP") }, FieldValue::of_head(black_box(b"192.0.2.7")));
         out.clear();
         write_request(&mut out, black_box(text.as_bytes()), &head, &edits);
         black_box(&out);
@@ -93,14 +98,14 @@ fn serialise_response(count: u64) {
     let mut head = ResponseHead::default();
     let done = head.advance(RESPONSE.as_bytes(), Method::Get, &HeadLimits::default());
     assert_eq!(done, Ok(Progress::Complete(RESPONSE.len())));
-    let mut edits = Edits::default();
+    let mut edits = ResponseEdits::default();
     let mut out = Vec::with_capacity(4096);
     for _ in 0..count {
         edits.clear();
-        edits.removed = head.hop_by_hop;
-        edits.add("Connection", black_box(b"keep-alive"));
+        edits.fields.removed = head.hop_by_hop;
+        edits.fields.add(const { FieldName::constant("Connection") }, FieldValue::of_head(black_box(b"keep-alive")));
         out.clear();
-        write_response(&mut out, black_box(RESPONSE.as_bytes()), &head, &edits);
+        write_response(&mut out, black_box(RESPONSE.as_bytes()), &head, &edits, stillgate_wire::reason);
         black_box(&out);
     }
 }
