@@ -61,7 +61,12 @@ pub fn schema(plugins: Table) -> serde_json::Value {
 
 /// All keys with their defaults, as Markdown.
 pub fn reference() -> String {
-    reference_of::<File>()
+    let mut reference = reference_of::<File>();
+    reference.push_str(
+        "\n## Plugins\n\nThe plugins of a resource, by name. Each has a page with its keys: [plugins](plugins/README.md).\n\
+         \n## PluginMetadata\n\nAn `id`, which is a plugin's name, and the keys that the plugin's page names.\n",
+    );
+    reference
 }
 
 /// All families that can be exposed, as Markdown.

@@ -1,5 +1,7 @@
 //! key-auth: what the node gets, or what the client is answered, request by request.
 
+#![allow(clippy::unwrap_used)]
+
 use expect_test::{Expect, expect};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

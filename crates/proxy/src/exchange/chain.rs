@@ -92,11 +92,11 @@ impl Chains {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answered {
     /// The node, whose head is in `from_node`.
-    ByNode,
+    Node,
     /// The same with a 101, behind which there is no body.
-    BySwitching,
+    Switching,
     /// We, with this status.
-    ByUs(u16),
+    Us(u16),
 }
 
 /// Whose chain it is.
@@ -263,13 +263,13 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     chains.response_head.clear();
     match answered {
-        Answered::ByNode | Answered::BySwitching => {
-            let head = if answered == Answered::ByNode { from_node.head() } else { from_node.unparsed() };
+        Answered::Node | Answered::Switching => {
+            let head = if answered == Answered::Node { from_node.head() } else { from_node.unparsed() };
             chains.came_with = response.status;
             chains.response_head.extend_from_slice(&head[..response.len]);
             response_edits.fields.overlay(&response.fields, &chains.response_head, &chains.preset);
         }
-        Answered::ByUs(status) => {
+        Answered::Us(status) => {
             chains.came_with = status;
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }

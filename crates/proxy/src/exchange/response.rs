@@ -54,7 +54,7 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     started.map_err(|_| Event::NodeFailed(Failure::BadResponse))?;
     forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, Answered::ByNode).map_err(|_| Event::PluginFailed)?;
+        chain::header_filter(&mut relay.serving, Answered::Node).map_err(|_| Event::PluginFailed)?;
     }
     let delimited = delimit(&mut relay.serving);
     write_head(relay, delimited);

@@ -64,7 +64,7 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     }
     forwarding::edit_interim(exchange, settings);
     if exchange.chains.is_on() {
-        chain::header_filter(&mut relay.serving, Answered::BySwitching).map_err(|_| Event::PluginFailed)?;
+        chain::header_filter(&mut relay.serving, Answered::Switching).map_err(|_| Event::PluginFailed)?;
         // What follows is no body, and no other status says so.
         relay.serving.exchange.response_body.clear();
         relay.serving.exchange.response_edits.keep_status();
