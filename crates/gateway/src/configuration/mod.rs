@@ -5,6 +5,7 @@ pub(crate) mod names;
 pub(crate) mod reading;
 pub(crate) mod reads;
 pub(crate) mod reload;
+pub(crate) mod secrets;
 pub(crate) mod source;
 pub(crate) mod tls_material;
 pub(crate) mod watch;

@@ -1,5 +1,6 @@
 //! A reload's first step: the text of the configuration, read and validated, and the certificates that it names.
 
+use super::secrets::file_of;
 use super::source::ConfigSource;
 use super::tls_material;
 use crate::acme;
@@ -97,7 +98,7 @@ impl Reading {
         let (bytes, read_ms) = (text.len(), millis(began));
         let text = Text::new(text);
         let digest = text.digest().to_owned();
-        if unless == Some(&digest) {
+        if unless == Some(&digest) && self.reader.has_current_secrets() {
             return self.look_at_certificates(served);
         }
         let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
@@ -158,7 +159,9 @@ impl Reading {
 
     /// The files besides the configuration's own whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
-        self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config))
+        let mut files = self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config));
+        files.extend(self.reader.secret_references().iter().filter_map(|reference| file_of(reference)));
+        files
     }
 }
 

@@ -3,15 +3,17 @@
 //! Finding and reading are kept apart from validating because they fail differently: a file that cannot be read is an
 //! argument that cannot be used, a file that is wrong is a finding.
 
+use super::secrets::{MachineSecrets, file_of, too_open};
 use rustix::fs::OFlags;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use stillgate_config::{Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Text};
-use stillgate_plugin::NoSecrets;
+use std::sync::{Arc, Mutex, PoisonError};
+use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Severity, Text};
+use stillgate_plugin::Secrets;
 
 /// Where `run` looks unless it is told, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
@@ -58,7 +60,39 @@ impl std::error::Error for ReadError {}
 
 /// What plugins are compiled with.
 pub(crate) fn plugins() -> PluginSet {
-    PluginSet { table: stillgate_plugins::TABLE, secrets: Arc::new(NoSecrets) }
+    with_secrets(Arc::new(MachineSecrets))
+}
+
+fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
+    PluginSet { table: stillgate_plugins::TABLE, secrets }
+}
+
+/// The secrets of the machine, and which of its files they are in.
+#[derive(Default)]
+struct Noted(Mutex<BTreeSet<PathBuf>>);
+
+impl Secrets for Noted {
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(file_of(reference));
+        MachineSecrets.resolve(reference)
+    }
+}
+
+impl Noted {
+    /// What their owner should know.
+    fn warnings(&self) -> Vec<Diagnostic> {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let warning = |message| Diagnostic {
+            severity: Severity::Warning,
+            path: String::new(),
+            line: 0,
+            column: 0,
+            message,
+            hint: None,
+            excerpt: None,
+        };
+        files.iter().filter_map(|file| too_open(file)).map(warning).collect()
+    }
 }
 
 impl ConfigSource {
@@ -87,7 +121,11 @@ impl ConfigSource {
 
     /// [`ConfigSource::parse`] with the environment of another process.
     pub(crate) fn parse_with(&self, text: &[u8], lookup: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Errors> {
-        stillgate_config::load_with(text, lookup, plugins()).map_err(|errors| self.named(errors))
+        let secrets = Arc::new(Noted::default());
+        let loaded = stillgate_config::load_with(text, lookup, with_secrets(secrets.clone()));
+        let mut loaded = loaded.map_err(|errors| self.named(errors))?;
+        loaded.warnings.extend(secrets.warnings());
+        Ok(loaded)
     }
 
     /// [`ConfigSource::parse`] where other texts came before, in proportion to what changed since.

@@ -20,10 +20,11 @@ use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared};
 use crate::metering::own_metrics::{Facts, ReloadTimes};
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text, Transport};
@@ -164,7 +165,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     tell_start(&source, config);
     acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
-    let watch = source.file().zip(stamp).map(|(file, stamp)| watch_files(file, stamp, config));
+    let reading = Reading::new(reader, loaded.clone());
+    let watch = source.file().zip(stamp).map(|(file, stamp)| watch_files(file, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
     let gateway = &config.gateway;
@@ -224,7 +226,6 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         following.serves();
     }
     let reloadable = Reloadable { logging, admin_access, metering };
-    let reading = Reading::new(reader, loaded.clone());
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
@@ -242,9 +243,9 @@ fn tell_start(source: &ConfigSource, config: &Config) {
     );
 }
 
-fn watch_files(file: &Path, stamp: Stamp, config: &Config) -> FileWatch {
+fn watch_files(file: &Path, stamp: Stamp, others: &BTreeSet<PathBuf>) -> FileWatch {
     let mut watch = FileWatch::start(file, stamp);
-    watch.set_others(&tls_material::files(config));
+    watch.set_others(others);
     watch
 }
 

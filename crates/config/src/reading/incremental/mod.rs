@@ -153,6 +153,16 @@ impl Reader {
         Ok(loaded)
     }
 
+    /// Whether all secrets are as they were when they were looked up last.
+    pub fn has_current_secrets(&self) -> bool {
+        self.secrets.is_unchanged()
+    }
+
+    /// References to secrets in the texts that were read, good or bad; of very many only the first.
+    pub fn secret_references(&self) -> Vec<String> {
+        self.secrets.references()
+    }
+
     /// Whether the next text can be read by what differs from the last good one.
     pub fn is_incremental(&self) -> bool {
         self.kept.is_some()

@@ -26,6 +26,11 @@ impl Remembered {
         told.iter().all(|(reference, hash)| self.hasher.hash_one(self.secrets.resolve(reference)) == *hash)
     }
 
+    /// What was asked for.
+    pub(super) fn references(&self) -> Vec<String> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
     /// Begins anew, with a text that is read as a whole.
     pub(super) fn forget(&self) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -1,0 +1,197 @@
+//! What references to secrets stand for: environment variables and files.
+//!
+//! ```text
+//!  $env://NAME             the variable            $secret://file/run/secrets/key        the file /run/secrets/key
+//!  $env://NAME/KEY         a key of the JSON       $secret://file/run/secrets/all#KEY    a key of the JSON object
+//!                          object in it                                                  in that file
+//! ```
+//!
+//! No message has anything of what was found.
+
+use super::source::read_bounded;
+use serde_json::Value as Json;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use stillgate_plugin::Secrets;
+
+/// The longest secret.
+const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+const ENVIRONMENT: &str = "$env://";
+const MANAGER: &str = "$secret://";
+const OF_FILES: &str = "file/";
+
+/// The secrets of this process and machine. Nothing is kept: a file is read whenever it is asked for.
+pub(crate) struct MachineSecrets;
+
+impl Secrets for MachineSecrets {
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        let text = match parse(reference)? {
+            Place::Variable { name, key } => {
+                let text = std::env::var(name).map_err(|error| match error {
+                    std::env::VarError::NotPresent => format!("the environment variable {name} is not set; set it"),
+                    std::env::VarError::NotUnicode(_) => format!("the environment variable {name} is not UTF-8"),
+                })?;
+                if text.len() > SECRET_BYTES_MAX {
+                    return Err(format!("the environment variable {name} is longer than {SECRET_BYTES_MAX} bytes"));
+                }
+                of_key(text, key)?
+            }
+            Place::File { file, key } => of_key(read(&file)?, key)?,
+        };
+        match text.is_empty() {
+            true => Err("it is empty; a secret cannot be".to_owned()),
+            false => Ok(text),
+        }
+    }
+}
+
+/// The file that a reference names, if it names one.
+pub(crate) fn file_of(reference: &str) -> Option<PathBuf> {
+    match parse(reference) {
+        Ok(Place::File { file, .. }) => Some(file),
+        _ => None,
+    }
+}
+
+/// What of the file's permissions its owner should know.
+pub(crate) fn too_open(file: &Path) -> Option<String> {
+    /// Read or written by everybody, or written by the group.
+    const OPEN: u32 = 0o026;
+    let mode = file.metadata().ok()?.mode() & 0o777;
+    let path = file.display();
+    (mode & OPEN != 0)
+        .then(|| format!("{path} can be read or changed by others (mode {mode:04o}); `chmod 0640 {path}`"))
+}
+
+/// Where a secret is.
+#[derive(Debug, PartialEq)]
+enum Place<'a> {
+    Variable { name: &'a str, key: Option<&'a str> },
+    File { file: PathBuf, key: Option<&'a str> },
+}
+
+fn parse(reference: &str) -> Result<Place<'_>, String> {
+    let behind = |scheme: &str| {
+        let (start, rest) = reference.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    if let Some(rest) = behind(ENVIRONMENT) {
+        let (name, key) = rest.split_once('/').map_or((rest, None), |(name, key)| (name, Some(key)));
+        let is_name = !name.is_empty() && !name.contains(['=', '\0']);
+        return match is_name && key != Some("") {
+            true => Ok(Place::Variable { name, key }),
+            false => Err("write it as $env://NAME or $env://NAME/KEY".to_owned()),
+        };
+    }
+    let rest = behind(MANAGER).unwrap_or_default();
+    let Some(path) = rest.strip_prefix(OF_FILES) else {
+        let manager = rest.split('/').next().unwrap_or_default();
+        return Err(format!(
+            "there is no secret manager {manager:?}; write it as $secret://file/PATH, $secret://file/PATH#KEY or $env://NAME"
+        ));
+    };
+    let (path, key) = path.split_once('#').map_or((path, None), |(path, key)| (path, Some(key)));
+    match path.trim_start_matches('/') {
+        "" => Err("write it as $secret://file/PATH or $secret://file/PATH#KEY".to_owned()),
+        path => Ok(Place::File { file: Path::new("/").join(path), key: key.filter(|key| !key.is_empty()) }),
+    }
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    let path = file.display();
+    let bytes = read_bounded(file, SECRET_BYTES_MAX).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!("there is no file {path}; create it, or name another"),
+        ErrorKind::PermissionDenied => format!("{path} cannot be read; give the gateway's user the right to"),
+        _ => format!("{path} cannot be read: {error}"),
+    })?;
+    if bytes.len() > SECRET_BYTES_MAX {
+        return Err(format!("{path} is larger than {SECRET_BYTES_MAX} bytes"));
+    }
+    let mut text = String::from_utf8(bytes).map_err(|_| format!("{path} is not UTF-8"))?;
+    // What editors and `echo` add.
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+/// The text, or what it has under a key as a JSON object.
+fn of_key(text: String, key: Option<&str>) -> Result<String, String> {
+    let Some(key) = key else { return Ok(text) };
+    let Ok(Json::Object(object)) = serde_json::from_str(&text) else {
+        return Err(format!("it is no JSON object, so there is no key {key:?} in it"));
+    };
+    match object.get(key) {
+        Some(Json::String(text)) => Ok(text.clone()),
+        Some(Json::Number(number)) => Ok(number.to_string()),
+        Some(_) => Err(format!("its key {key:?} is no text")),
+        None => Err(format!("there is no key {key:?} in it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn references_name_variables_and_files() {
+        let check = |reference, expected| assert_eq!(parse(reference), Ok(expected), "{reference}");
+        check("$env://A", Place::Variable { name: "A", key: None });
+        check("$ENV://A/b/c", Place::Variable { name: "A", key: Some("b/c") });
+        check("$secret://file/run/a", Place::File { file: "/run/a".into(), key: None });
+        check("$secret://file//run/a#b", Place::File { file: "/run/a".into(), key: Some("b") });
+        for wrong in ["$env://", "$env:///a", "$env://A/", "$secret://vault/1/a", "$secret://file/", "$secret://"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_with_bounds_and_without_a_last_line_break() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |content: &[u8], key: &str, expected: Result<&str, &str>| {
+            let file = folder.path().join("secret");
+            fs::write(&file, content).unwrap();
+            let found = MachineSecrets.resolve(&format!("$secret://file{}{key}", file.display()));
+            match expected {
+                Ok(text) => assert_eq!(found.as_deref(), Ok(text)),
+                Err(part) => {
+                    let error = found.unwrap_err();
+                    assert!(error.contains(part) && !error.contains("planted"), "{error}");
+                }
+            }
+        };
+        check(b"planted\n", "", Ok("planted"));
+        check(b"planted\r\n\n", "", Ok("planted\r\n"));
+        check(b" planted ", "", Ok(" planted "));
+        check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#a", Ok("planted"));
+        check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#b", Ok("7"));
+        check(br#"{"a": "planted", "b": 7, "c": ["planted"]}"#, "#c", Err("its key \"c\" is no text"));
+        check(br#"{"a": "planted"}"#, "#d", Err("there is no key \"d\" in it"));
+        check(b"planted", "#a", Err("it is no JSON object"));
+        check(b"\n", "", Err("it is empty"));
+        check(b"planted\xff", "", Err("is not UTF-8"));
+        check(&[b'a'; SECRET_BYTES_MAX + 1], "", Err("is larger than 65536 bytes"));
+        let missing = MachineSecrets.resolve("$secret://file/nowhere/at/all").unwrap_err();
+        assert_eq!(missing, "there is no file /nowhere/at/all; create it, or name another");
+        let unset = MachineSecrets.resolve("$env://NOT_SET_ANYWHERE").unwrap_err();
+        assert_eq!(unset, "the environment variable NOT_SET_ANYWHERE is not set; set it");
+    }
+
+    #[test]
+    fn what_everybody_can_read_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        fs::write(&file, "planted").unwrap();
+        for (mode, expected) in [(0o600, false), (0o640, false), (0o644, true), (0o660, true)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(too_open(&file).is_some(), expected, "{mode:o}");
+        }
+    }
+}
