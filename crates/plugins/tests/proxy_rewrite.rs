@@ -153,6 +153,7 @@ proptest! {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn bad_configurations_are_refused() {
     let mut all = String::new();
     for config in [
