@@ -4,8 +4,7 @@
 //! together; where it could split the head, nothing of it is sent and the request fails.
 
 use crate::replacement::{Groups, Language, Part, Replacement};
-use std::cell::RefCell;
-use stillgate_plugin::{Request, Response};
+use stillgate_plugin::{Request, Response, Worker};
 use stillgate_route::Lookup;
 use stillgate_schema::text::scalar::Meaning;
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value as Typed, expected};
@@ -76,45 +75,39 @@ impl Head for Response<'_> {
     }
 }
 
-/// Memory for values that are put together.
-#[derive(Default)]
-struct Scratch {
-    out: Vec<u8>,
-    buffer: Vec<u8>,
-}
-
-thread_local! {
-    /// Workers are threads: each has one, whatever the number of plugins.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
 impl HeaderEdits {
     /// Makes the edits. At the first value that cannot stand in a head it stops, with those before it made.
-    pub(crate) fn apply(&self, head: &mut impl Head, groups: &Groups<'_>) -> Result<(), EditError> {
+    pub(crate) fn apply(&self, head: &mut impl Head, worker: &Worker, groups: &Groups<'_>) -> Result<(), EditError> {
         if self.0.is_empty() {
             return Ok(());
         }
-        SCRATCH.with_borrow_mut(|scratch| self.0.iter().try_for_each(|edit| edit.apply(head, groups, scratch)))
+        worker.with_buffers(|out, buffer| self.0.iter().try_for_each(|edit| edit.apply(head, groups, out, buffer)))
     }
 }
 
 impl Edit {
-    fn apply(&self, head: &mut impl Head, groups: &Groups<'_>, scratch: &mut Scratch) -> Result<(), EditError> {
+    fn apply(
+        &self,
+        head: &mut impl Head,
+        groups: &Groups<'_>,
+        out: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), EditError> {
         match self {
             Edit::Add(name, value) => {
-                let value = value.of(head, groups, scratch)?;
+                let value = value.of(head, groups, out, buffer)?;
                 if !value.bytes().is_empty() {
                     head.add(name.name(), value);
                 }
             }
             Edit::Set(name, value) => {
-                let value = value.of(head, groups, scratch)?;
+                let value = value.of(head, groups, out, buffer)?;
                 match value.bytes().is_empty() {
                     true => head.remove(name.name()),
                     false => head.set(name.name(), value),
                 }
             }
-            Edit::SetHost(value) => head.set_host(value.of(head, groups, scratch)?),
+            Edit::SetHost(value) => head.set_host(value.of(head, groups, out, buffer)?),
             Edit::Remove(name) => head.remove(name.name()),
         }
         Ok(())
@@ -126,14 +119,15 @@ impl Value {
         &'a self,
         vars: &dyn Lookup,
         groups: &Groups<'_>,
-        scratch: &'a mut Scratch,
+        out: &'a mut Vec<u8>,
+        buffer: &mut Vec<u8>,
     ) -> Result<FieldValue<'a>, EditError> {
         match self {
             Value::Constant(value) => Ok(value.value()),
             Value::Template(template) => {
-                scratch.out.clear();
-                template.write(groups, vars, &mut scratch.out, &mut scratch.buffer);
-                FieldValue::new(&scratch.out)
+                out.clear();
+                template.write(groups, vars, out, buffer);
+                FieldValue::new(out)
             }
         }
     }

@@ -59,6 +59,14 @@ impl Definitions {
             object["properties"][key] = schema.clone();
         }
     }
+
+    /// The keys of an object met so far, as a Markdown table.
+    pub fn table(&self, name: &str) -> Option<String> {
+        let (_, schema) = self.objects.iter().find(|(known, _)| *known == name)?;
+        let mut out = String::new();
+        write_table(&mut out, schema);
+        Some(out)
+    }
 }
 
 fn object_schema<T: Object>(definitions: &mut Definitions) -> Json {

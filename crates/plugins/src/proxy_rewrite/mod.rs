@@ -95,7 +95,7 @@ impl ProxyRewrite {
         if let Some(host) = &self.host {
             request.edits.set_host(host.value());
         }
-        self.headers.apply(request, groups)?;
+        self.headers.apply(request, request.worker, groups)?;
         match self.method {
             Some(method) => request.edits.set_method(method.as_bytes()),
             None => Ok(()),

@@ -33,7 +33,7 @@ object! {
         /// Conditions as in `vars` of a route, with `status`: the plugin acts where they hold.
         vars: At<Expr> = Located(LateVars) => optional;
         /// Replacements in the body, one after the other. They exclude `body`.
-        filters: At<Vec<FilterKeys>> = Located(some(map())) => optional;
+        filters: At<Vec<ResponseFilterKeys>> = Located(some(map())) => optional;
         /// Bytes that a body may have for `filters`, before and after each; above it the response is a 502. APISIX's default is
         /// 67108864.
         max_resp_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
@@ -45,7 +45,7 @@ const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
 object! {
     /// A replacement in a body.
-    pub(crate) struct FilterKeys {
+    pub(crate) struct ResponseFilterKeys {
         /// Regular expression of what is replaced.
         regex: At<String> = Located(NOT_EMPTY) => required;
         /// `once`: the first match. `global`: every match.
@@ -181,7 +181,7 @@ impl ResponseRewrite {
                 response.body.filter(Box::new(WholeBody::new(substitutions, decoding, *bytes_max)));
             }
         }
-        self.headers.apply(response, &Groups::NONE)
+        self.headers.apply(response, response.worker, &Groups::NONE)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Replacements in a body: it is held until its end, since a match may lie across its pieces, and until then nothing is sent.
 
 use super::decoding::{Decoder, Decoding};
-use super::{FilterKeys, Scope};
+use super::{ResponseFilterKeys, Scope};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Replacement};
 use regex::bytes::{CaptureLocations, Regex};
@@ -22,7 +22,10 @@ pub(super) struct Substitution {
 
 impl Substitution {
     /// Compiles all of them; `None`: something was wrong and has been reported.
-    pub(super) fn compile_all(filters: &At<Vec<FilterKeys>>, cx: &mut Compile<'_>) -> Option<Box<[Substitution]>> {
+    pub(super) fn compile_all(
+        filters: &At<Vec<ResponseFilterKeys>>,
+        cx: &mut Compile<'_>,
+    ) -> Option<Box<[Substitution]>> {
         let path = cx.path.key("filters");
         let mut compiled = Vec::new();
         for (index, keys) in filters.value.iter().enumerate() {
@@ -32,7 +35,7 @@ impl Substitution {
         (compiled.len() == filters.value.len()).then(|| compiled.into())
     }
 
-    fn compile(keys: &FilterKeys, path: &Path<'_>, sink: &mut Sink) -> Option<Substitution> {
+    fn compile(keys: &ResponseFilterKeys, path: &Path<'_>, sink: &mut Sink) -> Option<Substitution> {
         let mut report = |key, at, fault: Fault| sink.error(at, &path.key(key), fault);
         let replacement = Replacement::parse(&keys.replace.value, Language::Substitution);
         let options = Options::parse(&keys.options.value, keys.scope);

@@ -7,8 +7,9 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use stillgate_plugin::body::Change;
 use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Level, Origin, Phase, Request, Response, Worker,
+    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request, Response, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -32,8 +33,8 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\nContent-Type: text/plain\n\nhello 
 pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     let mut sink = Sink::default();
     let origin = Origin { level: Level::Route, id: "r".into() };
-    let entries = read_yaml(yaml, &mut sink)
-        .map(|node| TABLE.compile(&node, &origin, &stillgate_plugin::NoSecrets, &Path::Root, &mut sink));
+    let entries =
+        read_yaml(yaml, &mut sink).map(|node| TABLE.compile(&node, &origin, &NoSecrets, &Path::Root, &mut sink));
     match (sink.has_errors(), entries) {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
@@ -66,7 +67,7 @@ impl Plugins {
         let metadata = read_yaml(yaml, &mut sink).and_then(|node| (part.read)(&node, &Path::Root, &mut sink));
         match metadata.filter(|_| !sink.has_errors()) {
             Some(metadata) => {
-                self.metadata.insert(plugin, stillgate_plugin::Identity(0), metadata);
+                self.metadata.insert(plugin, Identity(0), metadata);
                 Ok(self)
             }
             None => Err(sink.into_errors().to_string()),
