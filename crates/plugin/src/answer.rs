@@ -58,9 +58,10 @@ impl Answer {
         Answer::owned(status, format!("{json}\n").into_bytes())
     }
 
-    /// The error page of a status, as nginx writes it.
+    /// The page of a status, as nginx writes it; nothing where nginx has no page.
     pub fn page(status: u16) -> Answer {
-        let title = format!("{status} {}", page_title(status));
+        let Some(title) = page_title(status) else { return Answer::empty(status) };
+        let title = format!("{status} {title}");
         let page = format!(
             "<html>\r\n<head><title>{title}</title></head>\r\n<body>\r\n<center><h1>{title}</h1></center>\r\n\
              <hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
@@ -80,12 +81,23 @@ impl Answer {
     }
 }
 
-/// What nginx calls a status on its pages. It is the reason of RFC 9110 but for one.
-fn page_title(status: u16) -> &'static str {
-    match status {
+/// What nginx calls a status on its pages; `None`: it has no page of that status.
+fn page_title(status: u16) -> Option<&'static str> {
+    Some(match status {
+        302 => "Found",
+        401 => "Authorization Required",
+        405 => "Not Allowed",
+        408 => "Request Time-out",
+        413 => "Request Entity Too Large",
+        414 => "Request-URI Too Large",
+        416 => "Requested Range Not Satisfiable",
         503 => "Service Temporarily Unavailable",
-        status => stillgate_wire::reason(status),
-    }
+        504 => "Gateway Time-out",
+        301 | 303 | 307 | 308 | 400..=404 | 406 | 409..=412 | 415 | 421 | 429 | 500..=502 | 505 | 507 => {
+            stillgate_wire::reason(status)
+        }
+        _ => return None,
+    })
 }
 
 impl Body {
@@ -96,6 +108,35 @@ impl Body {
             Body::Static(bytes) => bytes,
             Body::Shared(bytes) => bytes,
             Body::Owned(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_those_of_nginx() {
+        let title = |status| {
+            let page = String::from_utf8(Answer::page(status).body.bytes().to_vec()).unwrap();
+            page.split_once("<title>").map(|(_, rest)| rest.split_once("</title>").unwrap().0.to_owned())
+        };
+        for (status, expected) in [
+            (302, "302 Found"),
+            (400, "400 Bad Request"),
+            (401, "401 Authorization Required"),
+            (403, "403 Forbidden"),
+            (408, "408 Request Time-out"),
+            (429, "429 Too Many Requests"),
+            (500, "500 Internal Server Error"),
+            (503, "503 Service Temporarily Unavailable"),
+            (507, "507 Insufficient Storage"),
+        ] {
+            assert_eq!(title(status).as_deref(), Some(expected));
+        }
+        for status in [200, 204, 304, 407, 418, 506, 599] {
+            assert_eq!(Answer::page(status), Answer::empty(status));
         }
     }
 }

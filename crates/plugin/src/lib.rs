@@ -76,4 +76,9 @@ pub trait Plugin: Send + Sync + 'static {
     fn shared(&self) -> Option<(&str, Identity)> {
         None
     }
+
+    /// Whether it counts in [`Worker::limits`], which takes memory and is made only for those that do.
+    fn needs_limits(&self) -> bool {
+        false
+    }
 }

@@ -2,7 +2,8 @@
 
 use stillgate_route::{Lookup, Variable, VariableError};
 
-/// A text with variables in it, parsed. A variable that the request does not have is empty; `\$` stands for a dollar.
+/// A text with variables in it, parsed. A variable that the request does not have is empty, or its default: `${name ?? default}`.
+/// `\$` stands for a dollar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template(Box<[Part]>);
 
@@ -13,6 +14,8 @@ pub enum Part {
     Text(Box<[u8]>),
     /// Its value is put in.
     Variable(Variable),
+    /// A variable, and what stands for it where the request does not have it.
+    WithDefault(Variable, Box<[u8]>),
 }
 
 impl Template {
@@ -34,7 +37,7 @@ impl Template {
                 continue;
             }
             plain.push_str(before);
-            let Some((name, after)) = name_of(behind) else {
+            let Some((name, default, after)) = name_of(behind) else {
                 plain.push('$');
                 rest = behind;
                 continue;
@@ -42,7 +45,11 @@ impl Template {
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into_bytes().into()));
             }
-            parts.push(Part::Variable(Variable::parse_late(name)?));
+            let variable = Variable::parse_late(name)?;
+            parts.push(match default {
+                None => Part::Variable(variable),
+                Some(default) => Part::WithDefault(variable, default.as_bytes().into()),
+            });
             rest = after;
         }
         plain.push_str(rest);
@@ -62,7 +69,7 @@ impl Template {
     }
 
     /// Appends the text with the values of a request. `buffer` is for values that have to be put together.
-    /// Returns how many of its variables the request has.
+    /// Returns how many of its variables the request has; one with a default counts as one that it has.
     pub fn write(&self, vars: &dyn Lookup, out: &mut Vec<u8>, buffer: &mut Vec<u8>) -> usize {
         let mut present = 0;
         for part in &self.0 {
@@ -73,6 +80,10 @@ impl Template {
                         out.extend_from_slice(value);
                         present += 1;
                     }
+                }
+                Part::WithDefault(variable, default) => {
+                    out.extend_from_slice(vars.value(variable, buffer).unwrap_or(default));
+                    present += 1;
                 }
             }
         }
@@ -87,20 +98,23 @@ impl Template {
     /// The variables in it.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.0.iter().filter_map(|part| match part {
-            Part::Variable(variable) => Some(variable),
+            Part::Variable(variable) | Part::WithDefault(variable, _) => Some(variable),
             Part::Text(_) => None,
         })
     }
 }
 
-/// The name behind a dollar, and what follows it.
-fn name_of(text: &str) -> Option<(&str, &str)> {
+/// The name behind a dollar, its default, and what follows.
+fn name_of(text: &str) -> Option<(&str, Option<&str>, &str)> {
     if let Some(braced) = text.strip_prefix('{') {
-        let (name, after) = braced.split_once('}')?;
-        return (!name.is_empty() && name.bytes().all(is_name)).then_some((name, after));
+        let (inner, after) = braced.split_once('}')?;
+        let mut parts = inner.split("??").map(str::trim);
+        let name = parts.next()?;
+        let default = parts.next().filter(|default| !default.is_empty());
+        return (!name.is_empty() && name.bytes().all(is_name)).then_some((name, default, after));
     }
     let end = text.bytes().position(|byte| !is_name(byte)).unwrap_or(text.len());
-    (end > 0).then(|| text.split_at(end))
+    (end > 0).then(|| (&text[..end], None, &text[end..]))
 }
 
 fn is_name(byte: u8) -> bool {
@@ -135,6 +149,7 @@ mod tests {
         check("$uri", "<uri>");
         check("a-${host}b$remote_addr.", "a-<host>b<remote_addr>.");
         check("[$args]", "[]");
+        check("${args ?? none at all}, ${ uri??x }, ${args ??}", "none at all, <uri>, ");
         check("\\$uri costs $ 5, ${}, ${a-b}", "$uri costs $ 5, ${}, ${a-b}");
         assert!(Template::parse("$nothing_like_it").is_err());
         assert_eq!(Template::parse("a\\$b").unwrap().constant(), Some(&b"a$b"[..]));

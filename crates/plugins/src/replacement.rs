@@ -12,7 +12,8 @@ pub(crate) struct Replacement(pub(crate) Box<[Part]>);
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Part {
     Text(Box<[u8]>),
-    Variable(Variable),
+    /// With what stands for it where the request does not have it.
+    Variable(Variable, Box<[u8]>),
     Group(usize),
 }
 
@@ -102,7 +103,7 @@ impl Replacement {
             out.extend_from_slice(match part {
                 Part::Text(text) => text,
                 Part::Group(group) => groups.get(*group),
-                Part::Variable(variable) => vars.value(variable, buffer).unwrap_or_default(),
+                Part::Variable(variable, default) => vars.value(variable, buffer).unwrap_or(default),
             });
         }
     }
@@ -120,7 +121,8 @@ fn close(plain: &mut String, language: Language, parts: &mut Vec<Part>) -> Resul
     let template = Template::parse(&plain).map_err(|error| error.to_string())?;
     parts.extend(template.into_parts().into_iter().map(|part| match part {
         TemplatePart::Text(text) => Part::Text(text),
-        TemplatePart::Variable(variable) => Part::Variable(variable),
+        TemplatePart::Variable(variable) => Part::Variable(variable, Box::default()),
+        TemplatePart::WithDefault(variable, default) => Part::Variable(variable, default),
     }));
     Ok(())
 }

@@ -111,8 +111,8 @@ impl TargetTemplate {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
                 Part::Group(group) => place.write(groups.get(*group), Percent::Kept, out),
-                Part::Variable(variable) => {
-                    let value = vars.value(variable, buffer).unwrap_or_default();
+                Part::Variable(variable, default) => {
+                    let value = vars.value(variable, buffer).unwrap_or(default);
                     match (place, variable) {
                         (Place::Path, Variable::Uri | Variable::PathParam(_)) => encode(value, Percent::Kept, out),
                         (Place::Path, _) => encode(value, Percent::Encoded, out),

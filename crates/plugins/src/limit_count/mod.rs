@@ -1,0 +1,255 @@
+//! `limit-count`: at most so many requests in a window of time, by a key of each request.
+//!
+//! A limit holds over all workers, and over both processes of an upgrade: counters are in the table of `stillgate-limits`. Each
+//! configuration has counters of its own, in each resource that it is written in, unless `group` names shared ones; a changed
+//! configuration begins to count anew.
+//!
+//! Different from APISIX: a variable that does not exist is refused when the configuration is loaded (there the client's address
+//! counts in its place), and so is a limit that is no number. The rest is in `docs/plugins/limit-count.md`.
+
+mod headers;
+mod keys;
+mod number;
+
+pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
+
+use keys::{KeyType, RuleKeys, WindowType};
+use number::Number;
+use serde_json::json;
+use stillgate_limits::{KeyHasher, Limit, Limits};
+use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
+use stillgate_route::{Lookup, Variable};
+use stillgate_schema::{At, Fault};
+
+/// APISIX's name.
+const NAME: &str = "limit-count";
+
+/// A limit-count, compiled.
+pub(crate) struct LimitCount {
+    rules: Box<[Rule]>,
+    /// Whether some rule's limit is known only with the request.
+    is_late: bool,
+    window_type: WindowType,
+    rejected: Answer,
+    degrades: bool,
+    shows: bool,
+    identity: Identity,
+    group: Option<Box<str>>,
+}
+
+struct Rule {
+    count: Number,
+    seconds: Number,
+    key: Key,
+    /// In the names of its headers; `None`: they have none.
+    prefix: Option<Box<str>>,
+}
+
+enum Key {
+    Variable(Variable),
+    Combination(Template),
+    Constant(Box<[u8]>),
+    /// As a combination, but the rule does not apply to a request with none of its variables.
+    Present(Template),
+}
+
+impl Define for LimitCount {
+    type Keys = LimitCountKeys;
+    const NAME: &'static str = NAME;
+    const PRIORITY: i32 = 1002;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: LimitCountKeys, cx: &mut Compile<'_>) -> Option<LimitCount> {
+        let of_group = keys.group.as_ref().map(|group| Identity::of(&[group.as_bytes(), in_group(&keys).as_bytes()]));
+        let rejected = match &keys.rejected_msg {
+            Some(message) => {
+                let body = format!("{}\n", json!({"error_msg": message}));
+                Answer::shared(keys.rejected_code, body.into_bytes().into())
+            }
+            None => Answer::page(keys.rejected_code),
+        };
+        let rules = match (keys.rules, keys.count, keys.time_window) {
+            (Some(_), None, None) if keys.group.is_some() => {
+                return refuse("`group` stands beside `rules`", "keep one of the two", cx);
+            }
+            (Some(rules), None, None) => several(rules, cx)?,
+            (None, Some(count), Some(seconds)) => {
+                let key = key(&keys.key, keys.key_type, cx)?;
+                Box::new([Rule { count, seconds, key, prefix: None }])
+            }
+            (Some(_), ..) => {
+                return refuse("`rules` stands beside `count` or `time_window`", "keep one of the two", cx);
+            }
+            (None, ..) => return refuse("there is no limit", "add `count` and `time_window`, or `rules`", cx),
+        };
+        Some(LimitCount {
+            is_late: rules.iter().any(Rule::is_late),
+            rules,
+            window_type: keys.window_type,
+            rejected,
+            degrades: keys.allow_degradation,
+            shows: keys.show_limit_quota_header,
+            identity: of_group.unwrap_or(cx.identity),
+            group: keys.group.map(Into::into),
+        })
+    }
+}
+
+impl Metadata for LimitCount {
+    type Metadata = LimitCountMetadata;
+}
+
+fn refuse(what: &str, hint: &str, cx: &mut Compile<'_>) -> Option<LimitCount> {
+    cx.sink.error(cx.at, cx.path, Fault::new(what).hint(hint));
+    None
+}
+
+/// What must be the same in all configurations of a group: all keys, wherever they stand.
+fn in_group(keys: &LimitCountKeys) -> String {
+    let LimitCountKeys { count, time_window, window_type, key, key_type, rejected_code, rejected_msg, .. } = keys;
+    let shown = (keys.allow_degradation, keys.show_limit_quota_header);
+    format!("{:?}", (count, time_window, window_type, &key.value, key_type, rejected_code, rejected_msg, shown))
+}
+
+fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
+    let mut seen: Vec<String> = Vec::with_capacity(keys.len());
+    let mut rules = Vec::with_capacity(keys.len());
+    let list = cx.path.key("rules");
+    for (index, rule) in keys.into_iter().enumerate() {
+        let path = list.index(index);
+        let text = &rule.key.value;
+        if seen.contains(text) {
+            let fault = Fault::new(format!("the key {text:?} is in two rules")).hint("keep one of them");
+            cx.sink.error(rule.key.at, &path.key("key"), fault);
+            return None;
+        }
+        let template = match Template::parse(text) {
+            Ok(template) => template,
+            Err(error) => {
+                cx.sink.error(rule.key.at, &path.key("key"), Fault::new(error.to_string()));
+                return None;
+            }
+        };
+        if template.variables().next().is_none() {
+            let fault = Fault::new(format!("the key {text:?} has no variable, so the rule applies to no request"));
+            cx.sink.warning(rule.key.at, &path.key("key"), fault.hint("write one, such as $remote_addr"));
+        }
+        seen.push(text.clone());
+        let prefix = rule.header_prefix.map_or_else(|| (index + 1).to_string(), |prefix| prefix.as_str().to_owned());
+        let (count, seconds) = (rule.count, rule.time_window);
+        rules.push(Rule { count, seconds, key: Key::Present(template), prefix: Some(prefix.into()) });
+    }
+    Some(rules.into())
+}
+
+fn key(key: &At<String>, kind: KeyType, cx: &mut Compile<'_>) -> Option<Key> {
+    let text = &key.value;
+    let parsed = match kind {
+        KeyType::Constant => Ok(Key::Constant(text.as_bytes().into())),
+        KeyType::Var => Variable::parse_late(text).map(Key::Variable),
+        KeyType::VarCombination => Template::parse(text).map(Key::Combination),
+    };
+    parsed.map_err(|error| cx.sink.error(key.at, &cx.path.key("key"), Fault::new(error.to_string()))).ok()
+}
+
+impl Plugin for LimitCount {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        // With an invalid limit nothing is counted, not even by the rules before it.
+        if self.is_late && !self.rules.iter().all(|rule| rule.is_sound(request)) {
+            return self.without(Answer::page(500));
+        }
+        let worker = request.worker;
+        match worker.limits() {
+            Some(limits) => self.take(limits, request),
+            None => self.without(uncounted()),
+        }
+    }
+
+    fn shared(&self) -> Option<(&str, Identity)> {
+        self.group.as_deref().map(|group| (group, self.identity))
+    }
+
+    fn needs_limits(&self) -> bool {
+        true
+    }
+}
+
+impl LimitCount {
+    /// All rules that apply, in order, until one turns the request away.
+    fn take(&self, limits: &Limits, request: &mut Request<'_>) -> Flow {
+        let mut applies = false;
+        for (index, rule) in self.rules.iter().enumerate() {
+            let Some((key, limit)) = self.key(limits, index, rule, request).zip(rule.limit(request)) else { continue };
+            applies = true;
+            let key = match rule.seconds {
+                Number::Plain(_) => key,
+                // Each length has windows of its own.
+                Number::Text(_) => key.part(&limit.window_ms.to_le_bytes()),
+            };
+            let now_ms = request.worker.now_ms();
+            let taken = match self.window_type {
+                WindowType::Fixed => limits.take_fixed(key.finish(), limit, 1, now_ms),
+                WindowType::Sliding => limits.take_sliding(key.finish(), limit, 1, now_ms),
+            };
+            let Ok(taken) = taken else { return self.without(uncounted()) };
+            if self.shows {
+                headers::tell(rule.prefix.as_deref(), limit, taken, request);
+            }
+            if !taken.admitted {
+                return Flow::Answer(self.rejected.clone());
+            }
+        }
+        if applies { Flow::Continue } else { self.without(Answer::page(500)) }
+    }
+
+    /// What a request is counted under; `None`: the rule does not apply to it.
+    fn key(&self, limits: &Limits, index: usize, rule: &Rule, request: &Request<'_>) -> Option<KeyHasher> {
+        let hasher = limits.hasher().part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
+        request.worker.with_buffers(|text, buffer| {
+            let present = match &rule.key {
+                Key::Constant(text) => return Some(hasher.part(text)),
+                Key::Variable(variable) => match request.value(variable, buffer) {
+                    Some(value) => return Some(hasher.part(value)),
+                    None => 0,
+                },
+                Key::Combination(template) | Key::Present(template) => template.write(request, text, buffer),
+            };
+            match &rule.key {
+                _ if present > 0 => Some(hasher.part(text)),
+                Key::Present(_) => None,
+                _ => request.value(&Variable::RemoteAddr, buffer).map(|client| hasher.part(client)),
+            }
+        })
+    }
+
+    /// How a request goes on that could not be counted.
+    fn without(&self, answer: Answer) -> Flow {
+        if self.degrades { Flow::Continue } else { Flow::Answer(answer) }
+    }
+}
+
+fn uncounted() -> Answer {
+    Answer::json(500, r#"{"error_msg":"failed to limit count"}"#)
+}
+
+impl Rule {
+    fn is_late(&self) -> bool {
+        matches!((&self.count, &self.seconds), (Number::Text(_), _) | (_, Number::Text(_)))
+    }
+
+    /// Whether it has a limit for a request, or does not apply to it.
+    fn is_sound(&self, request: &Request<'_>) -> bool {
+        let applies = match &self.key {
+            Key::Present(key) => request.worker.with_buffers(|text, buffer| key.write(request, text, buffer)) > 0,
+            _ => true,
+        };
+        !applies || self.limit(request).is_some()
+    }
+
+    /// Its limit for a request; `None`: what it comes to is no limit.
+    fn limit(&self, request: &Request<'_>) -> Option<Limit> {
+        let count = self.count.of(request)?;
+        let window_ms = self.seconds.of(request)?.saturating_mul(1000);
+        Some(Limit { count, window_ms })
+    }
+}
