@@ -32,6 +32,9 @@ pub const WORKERS_MAX: usize = 256;
 /// The largest `gateway.limits.connections_per_worker`.
 pub const CONNECTIONS_PER_WORKER_MAX: usize = 1 << 20;
 
+/// The largest `gateway.limits.counters_bytes`.
+pub(crate) const COUNTERS_BYTES_MAX: usize = 16 << 30;
+
 /// The largest `gateway.route_cache.entries`.
 pub const ROUTE_CACHE_ENTRIES_MAX: usize = 1 << 20;
 /// The largest `gateway.route_cache.bytes`.
@@ -45,6 +48,7 @@ const TUNNEL_TOTAL: Span = span(Duration::ZERO, YEAR);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const HEAD_BYTES: Size = size(1024, HEAD_BYTES_MAX);
 const ROUTE_CACHE_BYTES: Size = size(64 * 1024, ROUTE_CACHE_BYTES_MAX);
+const COUNTERS_BYTES: Size = size(64 * 1024, COUNTERS_BYTES_MAX);
 const TARGET_BYTES: Size = size(64, HEAD_BYTES_MAX);
 
 object! {
@@ -147,6 +151,8 @@ object! {
         headers: usize = int(1, HEADERS_MAX as i64) => default(100);
         /// Client connections open at once in one worker, each request of HTTP/2 counting as one more; the next is answered 503 and closed, a stream refused.
         connections_per_worker: usize = int(1, CONNECTIONS_PER_WORKER_MAX as i64) => default(10_240);
+        /// Memory for the counters of plugins such as limit-count, of the process; 16MiB hold 491,000. Taken when the first limit is configured.
+        counters_bytes: usize = COUNTERS_BYTES => default(16 * 1024 * 1024);
     }
 }
 

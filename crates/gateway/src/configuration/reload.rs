@@ -345,6 +345,7 @@ impl Reloader {
         };
         let recorded = next.as_ref().map(Next::plan);
         let garbage = std::mem::take(&mut self.garbage);
+        let plans = self.plans.clone();
         let task = spawn_blocking(move || {
             let plan = background::run(|| {
                 let began = Instant::now();
@@ -353,6 +354,9 @@ impl Reloader {
                 let Candidate { loaded, tls, .. } = &next_served;
                 let plan = Plan::build(generation, &loaded.config, &addresses, Some(&previous), recorded, Some(tls));
                 debug!(free_ms, build_ms = millis(began) - free_ms, "plan built");
+                if let Ok(plan) = &plan {
+                    provide_limits(&plans, plan, &loaded.config.gateway);
+                }
                 plan
             });
             (next_served, plan.map(Arc::new))
@@ -474,6 +478,14 @@ fn ends(tls: &Material) -> Arc<BTreeMap<String, i64>> {
 
 fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Makes the table of limits where the Plan that is published next needs one.
+pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
+    let bytes_max = gateway.limits.counters_bytes;
+    if let Err(error) = plans.provide_limits(plan, bytes_max) {
+        error!(%error, bytes_max, "no memory for the counters of limits (gateway.limits.counters_bytes): limits cannot count");
+    }
 }
 
 /// Tells whether routes are cached, and why.

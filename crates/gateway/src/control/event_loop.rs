@@ -15,6 +15,7 @@ use crate::configuration::reload::{Reloader, Step};
 use crate::configuration::watch::FileWatch;
 use crate::health::{Change, Checker};
 use crate::metering::access_log_writer::AccessLogWriter;
+use crate::metering::limits::LimitsReader;
 use crate::metering::own_metrics::Facts;
 use crate::upgrade::{self, PidFile, Predecessor};
 use std::ops::ControlFlow;
@@ -89,6 +90,7 @@ pub(crate) struct Control {
     checker: Checker,
     certificates: Renewals,
     access_log: Option<AccessLogWriter>,
+    limits: LimitsReader,
     predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
     pid_file: Option<PidFile>,
@@ -121,6 +123,7 @@ impl Control {
             questions,
             // Without metrics nobody ever tells.
             orders_ended: reloader.metering().map(|metering| metering.orders_ended()).unwrap_or_default(),
+            limits: LimitsReader::new(reloader.plans().limits.clone()),
             reloader,
             workers_count: fleet.workers(),
             tally: fleet.tally(),
@@ -356,6 +359,7 @@ impl Control {
             workers: self.tally.read(),
             acme_failures: self.certificates.failures(),
             dropped_lines: self.access_log.as_ref().map(AccessLogWriter::dropped_lines),
+            limits: self.limits.read(),
         };
         let ends = self.reloader.certificate_ends().clone();
         let Some(metering) = self.reloader.metering() else { return };

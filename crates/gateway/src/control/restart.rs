@@ -7,6 +7,7 @@ pub(crate) fn needs_restart(started: &Gateway, new: &Gateway) -> Vec<&'static st
     let admin = |gateway: &Gateway| gateway.admin.as_ref().map(|admin| admin.address);
     [
         ("gateway.workers", started.workers != new.workers),
+        ("gateway.limits.counters_bytes", started.limits.counters_bytes != new.limits.counters_bytes),
         ("gateway.admin.address", admin(started) != admin(new)),
         ("gateway.pid_file", started.pid_file != new.pid_file),
         ("gateway.access_log", started.access_log != new.access_log),
@@ -49,6 +50,7 @@ mod tests {
             "workers: 2\n  listeners: [{address: \"127.0.0.1:1\"}]\n  admin: {address: \"127.0.0.1:2\"}\n  access_log: {}\n  log: {format: json}",
             &["gateway.admin.address", "gateway.access_log", "gateway.log.format"],
         );
+        check("workers: 2\n  limits: {headers: 9, counters_bytes: 1MiB}", &["gateway.limits.counters_bytes"]);
         check("workers: 2\n  pid_file: /run/a\n  timeouts: {upgrade: 1s}", &["gateway.pid_file"]);
         check("workers: 2\n  metrics: {address: \"127.0.0.1:3\"}", &["gateway.metrics"]);
         let measured = gateway("metrics: {address: \"127.0.0.1:3\"}");

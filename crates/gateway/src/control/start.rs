@@ -11,14 +11,14 @@ use crate::admin;
 use crate::admin::access::Access;
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
-use crate::configuration::reload::{NAMES_TIMEOUT, Reloadable, Reloader, tell_route_cache};
+use crate::configuration::reload::{NAMES_TIMEOUT, Reloadable, Reloader, provide_limits, tell_route_cache};
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
 use crate::configuration::watch::{FileWatch, Stamp};
 use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
 use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared};
-use crate::metering::own_metrics::{Facts, ReloadTimes};
+use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text, Transport};
+use stillgate_limits::Limits;
 use stillgate_proxy::{
     Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
 };
@@ -183,7 +184,7 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let recorded = prepared.as_ref().map(Prepared::plan);
     let plan = Arc::new(Plan::build(1, config, &addresses, None, recorded, Some(&tls)).map_err(RunError::Plan)?);
     tell_route_cache(&plan);
-    let plans = Arc::new(PlanCell::new(plan.clone()));
+    let plans = first(&plan, former.limits.take(), gateway);
 
     let admin = gateway.admin.as_ref().map(|admin| listen_admin(admin.address, former.admin.take())).transpose()?;
     let (sinks, access_log) = start_access_log(gateway)?;
@@ -249,6 +250,16 @@ fn watch_files(file: &Path, stamp: Stamp, others: &BTreeSet<PathBuf>) -> FileWat
     watch
 }
 
+/// Where workers find the first Plan, with the former process's table of limits or, if it needs one, another.
+fn first(plan: &Arc<Plan>, limits: Option<Limits>, gateway: &Gateway) -> Arc<PlanCell> {
+    let plans = PlanCell::new(plan.clone());
+    if let Some(limits) = limits {
+        plans.inherit_limits(limits);
+    }
+    provide_limits(&plans, plan, gateway);
+    Arc::new(plans)
+}
+
 /// Answers scrapes, on a former process's socket from now on.
 async fn expose(metering: &mut Metering) {
     // Of its own, so that it goes on where it is not waited for.
@@ -268,6 +279,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         workers: Counters::default(),
         acme_failures: 0,
         dropped_lines: access_log.map(AccessLogWriter::dropped_lines),
+        limits: LimitFacts::default(),
     }
 }
 

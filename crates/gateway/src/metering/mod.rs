@@ -2,6 +2,7 @@
 
 pub(crate) mod access_log_writer;
 mod leaving;
+pub(crate) mod limits;
 pub(crate) mod logging;
 pub(crate) mod metrics;
 mod orders;

@@ -28,6 +28,18 @@ pub(crate) struct Facts {
     pub(crate) acme_failures: u64,
     /// Access log lines lost so far; `None`: there is no access log.
     pub(crate) dropped_lines: Option<u64>,
+    pub(crate) limits: LimitFacts,
+}
+
+/// What the table of limits says of itself; nothing where there is none.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct LimitFacts {
+    /// Counters whose window has not ended.
+    pub(crate) counters: usize,
+    /// Counters that had to go before their window ended, so far.
+    pub(crate) evicted: u64,
+    /// Requests that could not be counted, so far.
+    pub(crate) contended: u64,
 }
 
 /// When configurations were read, in milliseconds since 1970.
@@ -76,6 +88,8 @@ struct Counted {
     tunnels: u64,
     acme_failures: u64,
     datagrams_dropped: u64,
+    limits_evicted: u64,
+    limits_contended: u64,
     cpu_s: f64,
 }
 
@@ -184,6 +198,8 @@ impl OwnMetrics {
                         Measure::AcmeFailures => &mut counted.acme_failures,
                         Measure::Tunnels => &mut counted.tunnels,
                         Measure::StreamDatagramsDropped => &mut counted.datagrams_dropped,
+                        Measure::LimitEvicted => &mut counted.limits_evicted,
+                        Measure::LimitContended => &mut counted.limits_contended,
                         _ => &mut counted.dropped_lines,
                     };
                     writer.add(handle, total.saturating_sub(std::mem::replace(before, total)))
@@ -245,6 +261,9 @@ fn amount(measure: Measure, facts: &Facts, usage: &Usage, started_unix_s: f64, l
         Measure::Tunnels => Some(Amount::SoFar(facts.workers.tunnels_total)),
         Measure::StreamSessionsOpen => now(facts.workers.stream_sessions_open),
         Measure::StreamDatagramsDropped => Some(Amount::SoFar(facts.workers.udp_datagrams_dropped)),
+        Measure::LimitCounters => now(facts.limits.counters as u64),
+        Measure::LimitEvicted => Some(Amount::SoFar(facts.limits.evicted)),
+        Measure::LimitContended => Some(Amount::SoFar(facts.limits.contended)),
         Measure::ProcessStartTime => Some(Amount::Now(started_unix_s)),
         // Workers record requests, connections, nodes and upstreams; the collector records the size of the metrics.
         _ => None,

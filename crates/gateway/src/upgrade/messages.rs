@@ -21,7 +21,7 @@ const ROUTES_AT_ONCE: usize = 256;
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
-    /// Old to new: who hands over. `digest` is the configuration's.
+    /// Old to new: who hands over. `digest` is the configuration's. Beside it the table of limits, where there is one.
     Hello { version: u32, pid: u32, digest: String },
     /// Old to new: what listens. Beside it its descriptors; where they are too many, further messages say the same. `digest` is
     /// what it does; `as_served`: the configuration of [`Message::Hello`] says so as well. An earlier version could not change it by a

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::future::pending;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use stillgate_config::ListenPlace;
 use stillgate_proxy::handover::{OUTBOX, Parcel, Successor, digest};
-use stillgate_proxy::{Fleet, Plan};
+use stillgate_proxy::{Fleet, PlanCell};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -103,11 +103,11 @@ impl Predecessor {
 
     /// Starts one.
     /// An error: what there is to leave cannot be put together.
-    pub(crate) fn launch(&mut self, fleet: &Fleet, plan: &Plan, metering: Option<&Metering>) -> io::Result<()> {
-        let mut offer: Offer = vec![(
-            Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() },
-            Vec::new(),
-        )];
+    pub(crate) fn launch(&mut self, fleet: &Fleet, plans: &PlanCell, metering: Option<&Metering>) -> io::Result<()> {
+        let plan = plans.load();
+        let limits = plans.limits.get().map(|table| duplicate(table.as_fd())).transpose()?;
+        let hello = Message::Hello { version: VERSION, pid: std::process::id(), digest: plan.digest.clone() };
+        let mut offer: Offer = vec![(hello, limits.into_iter().collect())];
         for listening in fleet.listening() {
             let (place, bound, digest) = (listening.place(), listening.bound(), digest(&listening.listener));
             let sockets = Message::Sockets { of: Part::Listener, place, bound, digest, as_served: true };

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 use stillgate_config::ListenPlace;
+use stillgate_limits::Limits;
 use stillgate_proxy::handover::{Inbox, Parcel, RouteDigest, digest};
 use stillgate_proxy::{Fleet, Inherited, Plan};
 use tokio::sync::oneshot;
@@ -41,6 +42,8 @@ pub(crate) struct Former {
     /// The admin API's, and its address as configured.
     pub(crate) admin: Option<(SocketAddr, TcpListener)>,
     pub(crate) metrics: Handover,
+    /// `None`: it has no table of limits, or one that this process cannot use.
+    pub(crate) limits: Option<Limits>,
     routes: Vec<RouteDigest>,
 }
 
@@ -176,7 +179,10 @@ impl Former {
             };
             let mut descriptors = datagram.descriptors;
             match message {
-                Message::Hello { version: VERSION, pid, digest } => (former.pid, former.digest) = (pid, digest),
+                Message::Hello { version: VERSION, pid, digest } => {
+                    (former.pid, former.digest) = (pid, digest);
+                    former.limits = descriptors.pop().and_then(open_limits);
+                }
                 Message::Hello { version, .. } => {
                     return Err(io::Error::other(format!(
                         "the running process hands over by version {version}, this one takes over by version {VERSION}: \
@@ -232,6 +238,13 @@ impl Former {
     }
 }
 
+/// Limits begin anew where the table cannot be used.
+fn open_limits(table: OwnedFd) -> Option<Limits> {
+    Limits::open(table)
+        .inspect_err(|error| warn!(%error, "upgrade: the counters of limits cannot be taken over and begin anew"))
+        .ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,5 +267,24 @@ mod tests {
         assert_eq!(next_parcel(&theirs, &mut has_gone).expect("it is there").expect("a datagram").bytes, b"parcel");
         drop(ours);
         assert!(next_parcel(&theirs, &mut has_gone).expect("an end").is_none());
+    }
+
+    #[test]
+    fn a_table_of_limits_that_is_none_is_left() {
+        let table = Limits::create(1 << 16).expect("memory");
+        let key = table.hasher().part(b"key").finish();
+        let limit = stillgate_limits::Limit { count: 2, window_ms: 1_000 };
+        let take = |table: &Limits| table.take_fixed(key, limit, 1, 0).expect("nobody else").remaining;
+        assert_eq!(take(&table), 1);
+        let file = tempfile::tempfile().expect("a file");
+        for (beside, expected) in [(vec![table.as_fd()], Some(0)), (vec![file.as_fd()], None), (Vec::new(), None)] {
+            let (ours, theirs) = Channel::pair().expect("sockets");
+            let theirs = Channel::new(theirs).expect("one of ours");
+            let hello = Message::Hello { version: VERSION, pid: 1, digest: String::new() };
+            hello.send_with(&ours, &beside).expect("room");
+            Message::End {}.send_with(&ours, &[]).expect("room");
+            let former = Former::receive(&theirs).expect("all is said");
+            assert_eq!(former.limits.as_ref().map(take), expected);
+        }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod caching;
 pub(crate) mod challenges;
 mod changes;
 mod lease;
+mod limits;
 pub(crate) mod metrics;
 mod routes;
 pub(crate) mod snapshot;

@@ -141,6 +141,12 @@ pub enum Measure {
     StreamSessionsOpen,
     /// `stillgate_stream_datagrams_dropped_total`
     StreamDatagramsDropped,
+    /// `stillgate_limit_counters`
+    LimitCounters,
+    /// `stillgate_limit_evicted_total`
+    LimitEvicted,
+    /// `stillgate_limit_contended_total`
+    LimitContended,
 }
 
 /// One family, as its dialect has it.
@@ -305,6 +311,7 @@ mod tests {
             "stillgate_config_last_reload_successful",
             "stillgate_config_pending_restart_keys",
             "stillgate_config_last_reload_timestamp_seconds",
+            "stillgate_limit_counters",
             "stillgate_metrics_bytes",
             "stillgate_metrics_series",
             "stillgate_tls_certificate_expiry_timestamp_seconds",

@@ -493,6 +493,30 @@ pub(super) const COMMON: &[FamilySpec] = &[
         &[],
         "UDP datagrams that could not be passed on: no stream route, no node, no room.",
     ),
+    of_process(
+        Measure::LimitCounters,
+        "stillgate_limit_counters",
+        "",
+        Gauge(Last),
+        &[],
+        "Counters of limits whose window has not ended.",
+    ),
+    of_process(
+        Measure::LimitEvicted,
+        "stillgate_limit_evicted_total",
+        "",
+        Counter,
+        &[],
+        "Counters of limits dropped before their window ended, because limits.counters_bytes has no room.",
+    ),
+    of_process(
+        Measure::LimitContended,
+        "stillgate_limit_contended_total",
+        "",
+        Counter,
+        &[],
+        "Requests that could not be counted by a limit, because too many changed its counter at once.",
+    ),
 ];
 
 /// A family to which each request adds.

@@ -29,8 +29,8 @@ impl Control {
         if !self.predecessor.is_alone() {
             return warn!("SIGUSR2: an upgrade is under way already");
         }
-        let plan = self.reloader.served().plan;
-        match self.predecessor.launch(fleet, &plan, self.reloader.metering().as_deref()) {
+        let plans = self.reloader.plans().clone();
+        match self.predecessor.launch(fleet, &plans, self.reloader.metering().as_deref()) {
             Ok(()) => info!("SIGUSR2: starting the process that takes over"),
             Err(error) => self.serve_on(&error.to_string()),
         }

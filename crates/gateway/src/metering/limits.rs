@@ -1,0 +1,45 @@
+//! What the metrics say of the table of limits.
+
+use super::own_metrics::LimitFacts;
+use super::process_stats::now_unix_ms;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use stillgate_limits::{Happened, Limits};
+
+/// Counters that are looked at in a second on average: more take as many seconds.
+const COUNTERS_PER_SECOND: usize = 1 << 19;
+
+/// Reads the table now and then.
+pub(crate) struct LimitsReader {
+    table: Arc<OnceLock<Arc<Limits>>>,
+    /// What had happened before this process, which the one before has told.
+    before: Option<Happened>,
+    counters: usize,
+    /// When the counters are looked at again.
+    due: Instant,
+}
+
+impl LimitsReader {
+    /// Of a table that another process may have used before.
+    pub(crate) fn new(table: Arc<OnceLock<Arc<Limits>>>) -> LimitsReader {
+        let before = table.get().map(|table| table.happened());
+        LimitsReader { table, before, counters: 0, due: Instant::now() }
+    }
+
+    /// What it says.
+    pub(crate) fn read(&mut self) -> LimitFacts {
+        let Some(table) = self.table.get() else { return LimitFacts::default() };
+        let now = Instant::now();
+        if now >= self.due {
+            self.counters = table.counters(now_unix_ms());
+            self.due = now + Duration::from_secs((table.counters_max() / COUNTERS_PER_SECOND) as u64);
+        }
+        let (happened, before) = (table.happened(), self.before);
+        let since = |of: fn(&Happened) -> u64| of(&happened).saturating_sub(before.as_ref().map_or(0, of));
+        LimitFacts {
+            counters: self.counters,
+            evicted: since(|happened| happened.evicted),
+            contended: since(|happened| happened.contended),
+        }
+    }
+}

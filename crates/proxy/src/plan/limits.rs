@@ -1,0 +1,37 @@
+//! The table of limits: one for the process, made when the first Plan comes that has a limit, and kept from then on.
+
+use super::{Plan, PlanCell};
+use std::io;
+use std::sync::Arc;
+use stillgate_limits::Limits;
+
+impl Plan {
+    /// Whether some plugin counts in the table of limits. Looks at all of them.
+    fn needs_limits(&self) -> bool {
+        let chains = self.global.iter().chain(self.routes.iter().filter_map(|route| route.chain.as_ref()));
+        let of_consumers = self.consumers.iter().flat_map(|consumer| consumer.plugins.iter());
+        let mut entries = chains.flat_map(|chain| chain.entries()).chain(of_consumers);
+        entries.any(|entry| entry.plugin.needs_limits())
+    }
+}
+
+impl PlanCell {
+    /// Makes the table of limits where `plan`, which is to be published next, needs one and there is none. Not for a worker: it
+    /// takes memory, and looks at all plugins.
+    ///
+    /// # Errors
+    ///
+    /// Where the system does not give the memory: then there is none, and plugins do without it.
+    pub fn provide_limits(&self, plan: &Plan, bytes_max: usize) -> io::Result<()> {
+        if self.limits.get().is_none() && plan.needs_limits() {
+            self.inherit_limits(Limits::create(bytes_max)?);
+        }
+        Ok(())
+    }
+
+    /// Takes the table of the process before this one. Where there is one already, that stays.
+    pub fn inherit_limits(&self, table: Limits) {
+        // Only the control thread sets it; were there another, its counters would be in use.
+        let _stays = self.limits.set(Arc::new(table));
+    }
+}
