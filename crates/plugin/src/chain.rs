@@ -6,6 +6,7 @@ use crate::meta::Meta;
 use crate::phase::{Phase, Phases};
 use std::fmt;
 use std::sync::Arc;
+use stillgate_schema::Position;
 
 /// Most plugins of one chain, since the set of those that are skipped is a number of as many bits.
 pub const CHAIN_ENTRIES_MAX: usize = 64;
@@ -64,8 +65,6 @@ impl fmt::Display for Origin {
 pub struct Entry {
     /// The plugin's name.
     pub name: &'static str,
-    /// Its place in the table of plugins, for metrics.
-    pub plugin_index: u16,
     /// `_meta.priority`, or the plugin's own.
     pub priority: i32,
     /// The phases that are called.
@@ -74,8 +73,10 @@ pub struct Entry {
     pub authenticates: bool,
     /// What holds for every plugin.
     pub meta: Meta,
-    /// Where it is written.
+    /// The resource that it is written in.
     pub origin: Origin,
+    /// Where in the file.
+    pub at: Position,
     /// Of all that is configured, `_meta` and what secrets stand for included.
     pub identity: Identity,
     /// Unlike that of any other entry of the process; what workers keep of it is under this.
@@ -102,6 +103,8 @@ impl PartialEq for Entry {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Chain {
     entries: Box<[Arc<Entry>]>,
+    /// For whoever explains; no request comes across them.
+    left_out: Box<[Arc<Entry>]>,
     phases: Phases,
 }
 
@@ -120,14 +123,14 @@ impl Chain {
                 None => entries.push(entry.clone()),
             }
         }
-        entries.retain(|entry| !entry.meta.disable);
+        let left_out = entries.extract_if(.., |entry| entry.meta.disable).collect();
         if entries.len() > CHAIN_ENTRIES_MAX {
             return Err(TooLong(entries.len()));
         }
         // By name where priorities are the same, so that the order never depends on how a map was written.
         entries.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.name.cmp(b.name)));
         let phases = entries.iter().fold(Phases::NONE, |phases, entry| phases.or(entry.phases));
-        Ok(Chain { entries: entries.into(), phases })
+        Ok(Chain { entries: entries.into(), left_out, phases })
     }
 
     /// Whether there is no plugin.
@@ -145,6 +148,11 @@ impl Chain {
     /// All of them, in order.
     pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
+    }
+
+    /// Those that `_meta.disable` leaves out.
+    pub fn left_out(&self) -> &[Arc<Entry>] {
+        &self.left_out
     }
 
     /// Those of a phase, each with its place in the chain.

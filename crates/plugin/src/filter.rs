@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use stillgate_route::lint::{FindingKind, lint};
 use stillgate_route::vars::Expr;
 use stillgate_route::{
-    CompileError, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes, UriRoute,
+    CompileError, Known, Lookup, Matcher, MethodSet, NormalPath, PathPattern, Request, RouteSpec, Scratch, Takes,
+    UriRoute,
 };
 
 use crate::facts::Facts;
@@ -40,6 +42,17 @@ impl Filter {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
         let request = Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
         SCRATCH.with_borrow_mut(|scratch| !matches!(self.0.find(&request, scratch), Ok(None)))
+    }
+
+    /// What it comes to for a request that somebody made up, of which parts may not be known.
+    pub fn explain(&self, request: &Request<'_>) -> Known {
+        self.0.explain_vars(0, request)
+    }
+
+    /// Whether it is certain that no request satisfies it.
+    pub fn never_holds(&self) -> bool {
+        let specs: Vec<Arc<RouteSpec>> = self.0.specs().iter().cloned().collect();
+        lint(&specs).findings.iter().any(|finding| matches!(finding.kind, FindingKind::NeverMatches { .. }))
     }
 }
 

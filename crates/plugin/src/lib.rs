@@ -72,6 +72,11 @@ pub trait Plugin: Send + Sync + 'static {
     /// The response is out.
     fn log(&self, _response: &mut Response<'_>) {}
 
+    /// Whether what it does depends on who asks, so that it makes little sense where nothing finds that out.
+    fn reads_consumer(&self) -> bool {
+        false
+    }
+
     /// A name under which this configuration shares its state with others, and what must be the same in all of them.
     fn shared(&self) -> Option<(&str, Identity)> {
         None

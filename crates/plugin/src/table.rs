@@ -72,14 +72,14 @@ impl Table {
         };
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);
-            let Some((index, descriptor)) = self.find(&entry.key) else {
+            let Some((_, descriptor)) = self.find(&entry.key) else {
                 let fault = Fault::new(format!("there is no plugin {:?}", &*entry.key));
                 let fault = sink.guess(fault, &entry.key, self.names());
                 sink.error(entry.key_at, &path, fault);
                 return None;
             };
             let node = substitute(&entry.value, secrets, &path, sink);
-            compile(descriptor, index as u16, &node, origin, &path, sink)
+            compile(descriptor, &node, origin, &path, sink)
         });
         compiled.map(Arc::new).collect()
     }
@@ -87,7 +87,6 @@ impl Table {
 
 fn compile(
     descriptor: &'static Descriptor,
-    plugin_index: u16,
     node: &Node,
     origin: &Origin,
     path: &Path<'_>,
@@ -108,12 +107,12 @@ fn compile(
     let plugin = descriptor.compile(&own, &mut cx)?;
     Some(Entry {
         name: descriptor.name,
-        plugin_index,
         priority: meta.priority.unwrap_or(descriptor.priority),
         phases: descriptor.phases,
         authenticates: descriptor.credential.is_some(),
         meta,
         origin: origin.clone(),
+        at: node.at,
         identity,
         instance,
         plugin,

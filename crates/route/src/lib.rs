@@ -39,7 +39,7 @@ pub mod vars;
 pub use address::AddressSet;
 pub use cache::{CACHE_KEY_BYTES_MAX, RouteCache};
 pub use compile::{CompileError, CompileErrorKind, PLACES_MAX};
-pub use explain::{Candidate, Explanation, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, Verdict};
+pub use explain::{Candidate, Explanation, Known, MISSED_MAX, RULED_OUT_MAX, Reason, Stand, Told, Verdict};
 pub use expression::{Expression, ExpressionError, ExpressionErrorKind};
 pub use host::{HOST_BYTES_MAX, HostError, HostPattern, canonical_host};
 pub use matcher::{Match, Matcher, Request, Scratch};

@@ -140,7 +140,8 @@ fn merge<'a>(
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
     match Chain::merge(lists) {
-        Ok(chain) => (!chain.is_empty()).then(|| Arc::new(chain)),
+        // One of which all is left out is kept for whoever explains; Plans have none then.
+        Ok(chain) => (!chain.is_empty() || !chain.left_out().is_empty()).then(|| Arc::new(chain)),
         Err(too_long) => {
             let fault = Fault::new(too_long.to_string()).hint("leave some of them out");
             sink.error(Position::NOWHERE, &path.key("plugins"), fault);

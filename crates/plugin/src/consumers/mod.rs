@@ -8,6 +8,7 @@ mod index;
 
 use crate::chain::Entry as Plugin;
 use index::{Index, Slot};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -131,6 +132,11 @@ impl Consumers {
     #[inline]
     pub fn of(&self, attached: Attached) -> &Consumer {
         &self.known(attached.consumer).expect("it was found here").consumer
+    }
+
+    /// The plugins of which somebody has a credential. It looks at every consumer.
+    pub fn plugins_with_credentials(&self) -> BTreeSet<&'static str> {
+        self.all().flat_map(|known| known.credentials.iter()).map(|credential| credential.plugin).collect()
     }
 
     /// All of them.

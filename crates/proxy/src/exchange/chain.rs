@@ -239,7 +239,7 @@ fn request_phase(
         if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
             continue;
         }
-        let flow = call(&worker.plugins, entry, phase, chains.is_timed, || match phase {
+        let flow = call(worker, entry, phase, chains.is_timed, || match phase {
             Phase::Rewrite => entry.plugin.rewrite(&mut asked),
             Phase::Access => entry.plugin.access(&mut asked),
             _ => entry.plugin.before_proxy(&mut asked),
@@ -250,6 +250,8 @@ fn request_phase(
                 if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
                     answer.body = Body::Shared(body.clone());
                 }
+                worker
+                    .tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
                 return Err(OwnAnswer::of_plugin(answer));
             }
             Err(Panicked) => return Err(OwnAnswer::error(500, "a plugin failed")),
@@ -317,7 +319,7 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(),
         if judged.skips(at, entry, || holds(entry, answer.facts, &answer)) {
             continue;
         }
-        let called = call(&worker.plugins, entry, phase, chains.is_timed, || match phase {
+        let called = call(worker, entry, phase, chains.is_timed, || match phase {
             Phase::Log => entry.plugin.log(&mut answer),
             _ => entry.plugin.header_filter(&mut answer),
         });

@@ -1,9 +1,11 @@
 //! What a worker does for the metrics: what they are is `plan::metrics`.
 //!
 //! What is done for a request is in `recorder`, what is told of connections and nodes in `gauges`, of upstreams in `upstreams`,
+//! of plugins in `plugins`,
 //! of sessions in `streams`, and of the workers themselves in `workers`.
 
 mod gauges;
+mod plugins;
 mod recorder;
 mod streams;
 mod table;

@@ -5,6 +5,5 @@ pub(crate) mod metrics;
 pub(crate) mod node_tries;
 pub(crate) mod outcome;
 pub(crate) mod overview;
-pub(crate) mod plugins;
 pub(crate) mod session;
 pub(crate) mod troubles;

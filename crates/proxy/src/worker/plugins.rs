@@ -3,7 +3,7 @@
 //! A plugin that panics is a bug of the plugin: its call has no result, and what it says is not repeated, since it may hold
 //! what is secret.
 
-use crate::telemetry::plugins::PluginTally;
+use super::Worker;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,6 @@ pub(crate) struct Plugins {
     pub(crate) own: stillgate_plugin::Worker,
     /// What filters of bodies hold.
     pub(crate) held: HeldBytes,
-    pub(crate) tally: PluginTally,
     /// Chains of routes joined by plugins of consumers, by the memory of both.
     merged: RefCell<HashMap<(usize, usize), Merged>>,
     requests: Cell<u32>,
@@ -82,7 +81,7 @@ pub(crate) struct Panicked;
 
 /// Calls a plugin, timed or not, whatever becomes of it.
 pub(crate) fn call<R>(
-    plugins: &Plugins,
+    worker: &Worker,
     entry: &Entry,
     phase: Phase,
     is_timed: bool,
@@ -91,10 +90,11 @@ pub(crate) fn call<R>(
     let began = is_timed.then(Instant::now);
     let result = guarded(then);
     if let Some(began) = began {
-        plugins.tally.timed(entry.plugin_index, phase, began.elapsed());
+        let took = began.elapsed();
+        worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
     }
     result.inspect_err(|Panicked| {
-        plugins.tally.panicked(entry.plugin_index);
+        worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
         tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
     })
 }

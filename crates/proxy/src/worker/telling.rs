@@ -1,9 +1,10 @@
 //! What a worker tells the metrics and the access log of what happens to it, its upstreams and its sessions.
 
 use super::Worker;
+use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::sockets::listener::{ConnectionEvent, Listener};
-use crate::telemetry::metrics::UpstreamEvent;
+use crate::telemetry::metrics::{Recorder, UpstreamEvent};
 use crate::telemetry::session::{Ends, Session, StreamVars};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
@@ -97,6 +98,15 @@ impl Worker {
         self.turns.note_news();
         let snapshot = self.snapshot.borrow();
         recorder.borrow_mut().tell_upstream(snapshot.plan.metrics(), measure, upstream, tell);
+    }
+
+    /// Tells something of a plugin.
+    pub(crate) fn tell_plugin(&self, tell: impl FnOnce(&mut Recorder, &MetricsPlan)) {
+        let Some(recorder) = &self.recorder else { return };
+        self.turns.note_news();
+        if let Some(metrics) = self.snapshot.borrow().plan.metrics() {
+            tell(&mut recorder.borrow_mut(), metrics);
+        }
     }
 
     /// Counts a session of `stream_proxy` that has ended, and writes its line of the access log. Bytes are the client's: from it, and to it.

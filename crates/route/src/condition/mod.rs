@@ -50,6 +50,19 @@ impl Condition {
         }
     }
 
+    /// What it comes to where `predicate` says what each of its predicates comes to, as far as that is known; `None`: it
+    /// depends on what is not.
+    pub fn known(&self, predicate: &mut dyn FnMut(&Predicate) -> Option<bool>) -> Option<bool> {
+        match self {
+            Condition::True => Some(true),
+            Condition::False => Some(false),
+            Condition::All(all) => one_decides(all, false, predicate),
+            Condition::Any(any) => one_decides(any, true, predicate),
+            Condition::Not(condition) => condition.known(predicate).map(|holds| !holds),
+            Condition::Is(is) => predicate(is),
+        }
+    }
+
     /// Calls `visit` with every predicate, as often as it stands in the condition.
     pub fn each_predicate<'a>(&'a self, visit: &mut dyn FnMut(&'a Arc<Predicate>)) {
         match self {
@@ -61,4 +74,21 @@ impl Condition {
             Condition::Is(predicate) => visit(predicate),
         }
     }
+}
+
+/// What parts come to of which one that is `deciding` is enough.
+fn one_decides(
+    parts: &[Condition],
+    deciding: bool,
+    predicate: &mut dyn FnMut(&Predicate) -> Option<bool>,
+) -> Option<bool> {
+    let mut result = Some(!deciding);
+    for part in parts {
+        match part.known(predicate) {
+            Some(value) if value == deciding => return Some(deciding),
+            Some(_) => {}
+            None => result = None,
+        }
+    }
+    result
 }

@@ -4,10 +4,12 @@
 //! puts into words what it finds (`reason`). It is slow and allocates. That it comes to the same as the search is asserted.
 
 mod candidate;
+mod known;
 mod missed;
 mod reason;
 
 pub use candidate::{Candidate, Stand};
+pub use known::Known;
 pub use missed::MISSED_MAX;
 pub use reason::{Reason, Told};
 

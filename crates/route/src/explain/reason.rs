@@ -11,7 +11,7 @@ use crate::{AddressSet, PathPattern, Request, RouteSpec, Takes, UriRoute};
 use std::fmt;
 
 /// Most predicates told of in one reason.
-const PREDICATES_TOLD_MAX: usize = 8;
+pub(super) const PREDICATES_TOLD_MAX: usize = 8;
 /// Most values told of one field.
 const VALUES_TOLD_MAX: usize = 4;
 /// Longest value and longest predicate, as told.
@@ -53,11 +53,11 @@ pub(super) type Distance = u32;
 pub(super) struct Why<'a, 'p, 'r> {
     plain: &'a mut Plain<'p, 'r>,
     request: &'p Request<'r>,
-    told: Vec<Told>,
+    pub(super) told: Vec<Told>,
 }
 
 /// What is told of one condition: `what: fact`. Neighbours that share the fact are told together.
-struct Line {
+pub(super) struct Line {
     what: String,
     fact: String,
 }
@@ -193,7 +193,7 @@ impl<'a, 'p, 'r> Why<'a, 'p, 'r> {
     }
 
     /// `holds` is about what was written, which may hold the negation itself.
-    fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
+    pub(super) fn tell_predicate(&mut self, predicate: &Predicate, holds: bool, pattern: Option<&PathPattern>) -> Line {
         let text = |value: &Vec<u8>| shortened(&String::from_utf8_lossy(value), VALUE_CHARS_MAX);
         let all = self.plain.values(predicate, pattern);
         let values: Vec<String> = all.iter().take(VALUES_TOLD_MAX).map(text).collect();

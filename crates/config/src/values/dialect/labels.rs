@@ -29,6 +29,10 @@ pub enum Label {
     Node,
     /// `part`
     Part,
+    /// `phase`
+    Phase,
+    /// `plugin`
+    Plugin,
     /// `port`
     Port,
     /// `protocol`
@@ -102,6 +106,8 @@ impl Label {
                 "`log`: the series as they are recorded; `index`: how they are found; `reader`: the merged values; \
                  `cache`: encoded and compressed text.",
             ),
+            Label::Phase => ("phase", "`rewrite`, `access`, `before_proxy`, `header_filter` or `log`."),
+            Label::Plugin => ("plugin", "The plugin's name."),
             Label::Port => ("port", "The node's port."),
             Label::Protocol => ("protocol", "`tcp` or `udp`."),
             Label::Reason => (

@@ -87,6 +87,12 @@ pub enum Measure {
     MetricsBytes,
     /// `stillgate_metrics_series`
     MetricsSeries,
+    /// `stillgate_plugin_seconds`
+    PluginDuration,
+    /// `stillgate_plugin_answers_total`
+    PluginAnswers,
+    /// `stillgate_plugin_panics_total`
+    PluginPanics,
     /// `process_cpu_seconds_total`
     ProcessCpu,
     /// `process_resident_memory_bytes`
@@ -248,6 +254,9 @@ impl Measure {
                 | Measure::RequestsShed
                 | Measure::RequestsQueued
                 | Measure::RequestsWaiting
+                | Measure::PluginDuration
+                | Measure::PluginAnswers
+                | Measure::PluginPanics
                 | Measure::StreamSessions
                 | Measure::StreamBytes
         )

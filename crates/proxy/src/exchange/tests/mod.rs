@@ -77,12 +77,12 @@ impl Scripted {
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         Arc::new(Entry {
             name,
-            plugin_index: 0,
             priority: meta.priority.unwrap_or(0),
             phases: self.phases(),
             authenticates: false,
             meta,
             origin: Origin { level: Level::Route, id: "r".into() },
+            at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             plugin: Box::new(self),

@@ -1,0 +1,107 @@
+//! What the `vars` of a route come to for a request of which parts are not known, such as its response or its consumer.
+//!
+//! The search takes what is not known for absent. Here it is kept apart: `vars` hold, or do not, or it cannot be said yet.
+
+use super::reason::{Told, Why};
+use crate::condition::Predicate;
+use crate::fields::variable_of;
+use crate::plain::Plain;
+use crate::{Matcher, Request};
+
+/// What `vars` come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// `None`: it depends on what is not known.
+    pub holds: Option<bool>,
+    /// Predicates that it is about, no more than a few: those that do not hold, or those that read what is not known.
+    pub told: Vec<Told>,
+}
+
+impl Matcher {
+    /// What the `vars` of the route at this position come to; a route without any holds.
+    pub fn explain_vars(&self, route: usize, request: &Request<'_>) -> Known {
+        let spec = &self.specs[route];
+        let Some(uri) = spec.uri() else { return Known { holds: Some(true), told: Vec::new() } };
+        let Some(vars) = &uri.vars else { return Known { holds: Some(true), told: Vec::new() } };
+        let pattern = uri.paths.first();
+        let mut plain = Plain::new(request);
+        let is_known = |predicate: &Predicate| {
+            variable_of(&predicate.field).is_none_or(|variable| request.vars.is_known(variable))
+        };
+        let holds =
+            vars.condition().known(&mut |predicate| is_known(predicate).then(|| plain.holds(predicate, pattern)));
+        let told = match holds {
+            Some(true) => Vec::new(),
+            Some(false) => {
+                let reason = Why::new(&mut plain, request).why_not(spec, 0);
+                let told = reason.map_or_else(Vec::new, |reason| reason.predicates);
+                told.into_iter().filter(|told| told.is_known).collect()
+            }
+            None => {
+                let mut why = Why::new(&mut plain, request);
+                vars.condition().each_predicate(&mut |predicate| {
+                    if !is_known(predicate) && why.told.len() < super::reason::PREDICATES_TOLD_MAX {
+                        why.tell_predicate(predicate, false, pattern);
+                    }
+                });
+                why.told
+            }
+        };
+        Known { holds, told }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vars::Expr;
+    use crate::{Lookup, Method, MethodSet, NormalPath, PathPattern, RouteSpec, Takes, UriRoute, Variable};
+    use std::sync::Arc;
+
+    /// `http_a` is `1`, the status is not known, and all else is absent.
+    struct Vars;
+
+    impl Lookup for Vars {
+        fn value<'a>(&'a self, variable: &Variable, _: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+            (*variable == Variable::parse("http_a").unwrap()).then_some(b"1")
+        }
+
+        fn is_known(&self, variable: &Variable) -> bool {
+            *variable != Variable::Status
+        }
+
+        fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+            visit(b"a", b"1");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_decides_only_where_nothing_else_does() {
+        let check = |vars: &str, expected: Option<bool>, told: &[&str]| {
+            let vars = Some(Expr::parse_late(&serde_json::from_str(vars).unwrap()).unwrap());
+            let uri = UriRoute {
+                hosts: Vec::new(),
+                paths: vec![PathPattern::parse("/*").unwrap()],
+                methods: MethodSet::default(),
+                remote_addrs: Vec::new(),
+                vars,
+            };
+            let spec = RouteSpec { id: "r".into(), priority: 0, takes: Takes::Uri(uri) };
+            let matcher = Matcher::compile(vec![Arc::new(spec)]).unwrap();
+            let path = NormalPath::ROOT;
+            let client = [127, 0, 0, 1].into();
+            let request = Request { method: Method::Get, host: b"", path, client, vars: &Vars };
+            let known = matcher.explain_vars(0, &request);
+            let fields: Vec<&str> = known.told.iter().map(|told| told.field.as_str()).collect();
+            assert_eq!((known.holds, &fields[..]), (expected, told));
+        };
+        check(r#"[["http_a", "==", "1"]]"#, Some(true), &[]);
+        check(r#"[["http_a", "==", "2"]]"#, Some(false), &["http_a"]);
+        check(r#"[["status", "==", "200"]]"#, None, &["status"]);
+        check(r#"[["status", "~=", "200"]]"#, None, &["status"]);
+        check(r#"[["http_a", "==", "1"], ["status", "==", "200"]]"#, None, &["status"]);
+        check(r#"[["status", "==", "200"], ["http_a", "==", "2"]]"#, Some(false), &[]);
+        check(r#"["OR", ["status", "==", "200"], ["http_a", "==", "1"]]"#, Some(true), &[]);
+        check(r#"["OR", ["status", "==", "200"], ["http_a", "==", "2"]]"#, None, &["status"]);
+    }
+}
