@@ -10,6 +10,7 @@ use super::refusal::{Refusal, error, json, refuse, text};
 use super::status::Status;
 use super::upstreams::{Upstreams, UpstreamsSnapshot};
 use crate::commands::explain_query::ExplainQuery;
+use crate::commands::explained_chain::consumer;
 use crate::commands::explanation::Answer;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -159,9 +160,15 @@ async fn explain(query: &str, api: &Api) -> Response<Full<Bytes>> {
     };
     // The place is kept until it is done, even where whoever asked has gone.
     let explained = spawn_blocking(move || {
-        let mut answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref()).json();
-        answer["generation"] = json!(plan.generation);
-        let answer = json(StatusCode::OK, &answer);
+        let answer = match consumer(&loaded.config, asked.consumer.as_deref()) {
+            Ok(consumer) => {
+                let answer = Answer::new(&plan, &loaded.config, &asked.head, asked.route.as_deref(), consumer);
+                let mut answer = answer.json();
+                answer["generation"] = json!(plan.generation);
+                json(StatusCode::OK, &answer)
+            }
+            Err(wrong) => error(StatusCode::BAD_REQUEST, Cow::Owned(format!("consumer: {wrong}"))),
+        };
         drop(place);
         answer
     });

@@ -4,6 +4,7 @@
 //! Whether its addresses are free and its names resolve is seen when it runs. With `--against` and `--requests` it also tells
 //! which requests of a log would change route (`replay`).
 
+use super::chain_lint::{ChainFinding, chain_lint};
 use super::cli::{Check, EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Format};
 use super::deep_hosts::{DeepHosts, deep_hosts};
 use super::replay;
@@ -149,8 +150,10 @@ fn look_at(file: &Path, depth: Depth) -> Result<(Report, Option<Compiled>), Read
         let linted = lint::lint(&specs);
         diagnostics.extend(linted.findings.iter().map(|finding| lint_found(finding, config)));
         diagnostics.extend(deep_hosts(config).into_iter().map(|deep| deep_found(deep, config)));
+        let of_chains = chain_lint(config);
+        diagnostics.extend(of_chains.findings.into_iter().map(|finding| chain_found(finding, config)));
         diagnostics.sort_by_key(|found| found.diagnostic.line);
-        omitted += linted.omitted;
+        omitted += linted.omitted + of_chains.omitted;
     }
     let count = |severity| diagnostics.iter().filter(|found| found.diagnostic.severity == severity).count();
     let report = Report {
@@ -237,6 +240,21 @@ fn deep_found(deep: DeepHosts, config: &Config) -> Found {
         excerpt: None,
     };
     Found { diagnostic, routes }
+}
+
+/// A finding about plugins, told where they are written.
+fn chain_found(finding: ChainFinding, config: &Config) -> Found {
+    let at = |route: usize| RouteAt { id: config.routes[route].spec.id.clone(), line: config.route_lines[route] };
+    let diagnostic = Diagnostic {
+        severity: Severity::Warning,
+        path: String::new(),
+        line: finding.line,
+        column: 0,
+        message: finding.message,
+        hint: Some(finding.hint.to_owned()),
+        excerpt: None,
+    };
+    Found { diagnostic, routes: finding.route.map(at).into_iter().collect() }
 }
 
 fn see(routes: &[RouteAt]) -> String {

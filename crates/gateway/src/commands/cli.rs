@@ -110,6 +110,9 @@ pub(crate) struct Explain {
     /// A route to explain in any case
     #[arg(long, value_name = "ID")]
     pub(crate) route: Option<String>,
+    /// The consumer that makes the request, whose plugins join the route's
+    #[arg(long, value_name = "USERNAME")]
+    pub(crate) consumer: Option<String>,
     /// How the answer is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,

@@ -1,9 +1,11 @@
-//! `stillgate explain`: which route of a file takes a request, and why not each better-placed one.
+//! `stillgate explain`: which route of a file takes a request, and why not each better-placed one, and
+//! which plugins run.
 //!
 //! The search itself is told by the `route` crate; here the request is made from what was typed. How an answer looks is in
 //! `explanation`. Nothing is sent anywhere.
 
 use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format, RequestLine};
+use super::explained_chain::consumer;
 use super::explanation::Answer;
 use super::request_head::RequestHead;
 use super::stdout::show;
@@ -44,7 +46,14 @@ pub(crate) fn run(arguments: &Explain) -> u8 {
         eprintln!("stillgate: no such request is routed: {flaw}");
         return EXIT_UNUSABLE;
     }
-    let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref());
+    let consumer = match consumer(&config, arguments.consumer.as_deref()) {
+        Ok(consumer) => consumer,
+        Err(wrong) => {
+            eprintln!("stillgate: --consumer: {wrong}");
+            return EXIT_UNUSABLE;
+        }
+    };
+    let answer = Answer::new(&plan, &config, &head, arguments.route.as_deref(), consumer);
     match arguments.format {
         Format::Text => show(answer.text()),
         Format::Json => show(format_args!("{:#}\n", answer.json())),

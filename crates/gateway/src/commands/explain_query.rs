@@ -13,16 +13,18 @@ pub(crate) struct ExplainQuery {
     pub(crate) head: RequestHead,
     /// The id of a route to tell about in any case.
     pub(crate) route: Option<String>,
+    /// The name of the consumer that makes the request.
+    pub(crate) consumer: Option<String>,
 }
 
 /// What a query may hold. Each once, but for `header`.
-const PARAMETERS: &str = "url, host, method, header, client, server, sni and route";
+const PARAMETERS: &str = "url, host, method, header, client, server, sni, route and consumer";
 
 impl ExplainQuery {
     /// Of a query as it came; an error is a sentence for whoever asked.
     pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
         let (mut url, mut host, mut method) = (None, None, None);
-        let (mut client, mut server, mut sni, mut route) = (None, None, None, None);
+        let (mut client, mut server, mut sni, mut route, mut consumer) = (None, None, None, None, None);
         let mut headers = Vec::new();
         // Bytes that are no UTF-8 are read as U+FFFD, which nobody may ask about then but by its own bytes.
         let is_written = query.contains('\u{fffd}') || query.to_ascii_lowercase().contains("%ef%bf%bd");
@@ -36,6 +38,7 @@ impl ExplainQuery {
                 "server" => &mut server,
                 "sni" => &mut sni,
                 "route" => &mut route,
+                "consumer" => &mut consumer,
                 "header" => {
                     if is_lossy(&value) {
                         return Err("header: bytes that are no UTF-8 cannot be asked about".to_owned());
@@ -83,7 +86,7 @@ impl ExplainQuery {
         if let Some(flaw) = head.flaw() {
             return Err(format!("no such request is routed: {flaw}"));
         }
-        Ok(ExplainQuery { head, route })
+        Ok(ExplainQuery { head, route, consumer })
     }
 }
 
@@ -94,10 +97,10 @@ mod tests {
     #[test]
     fn queries() {
         let head = |query: &str| ExplainQuery::parse(query).unwrap().head;
-        let all = "url=http%3A%2F%2Fa.example%3A81%2Fp%3Fq%3D1%26r%3D%252F&method=PUT&client=::1&route=r%201\
+        let all = "url=http%3A%2F%2Fa.example%3A81%2Fp%3Fq%3D1%26r%3D%252F&method=PUT&client=::1&route=r%201&consumer=c\
                    &header=X-A:+1&header=x-a:2&header=host:ignored";
-        let ExplainQuery { head: found, route } = ExplainQuery::parse(all).unwrap();
-        assert_eq!(route.as_deref(), Some("r 1"));
+        let ExplainQuery { head: found, route, consumer } = ExplainQuery::parse(all).unwrap();
+        assert_eq!((route.as_deref(), consumer.as_deref()), (Some("r 1"), Some("c")));
         assert_eq!((found.method.as_str(), found.scheme.as_str()), ("PUT", "http"));
         assert_eq!((found.authority.as_str(), found.target.as_str()), ("a.example:81", "/p?q=1&r=%2F"));
         assert_eq!(found.client.to_string(), "::1");

@@ -1,14 +1,17 @@
-//! Which route takes a request, tied to the lines of its file and to the upstream it leads to; as text and as JSON.
+//! Which route takes a request, tied to the lines of its file, to its plugins and to the upstream it leads to; as text and as
+//! JSON.
 //!
 //! The only owner of both shapes, whoever asks: the command, or the admin API of what it serves.
 
 use super::check::counted;
+use super::explained_chain::ExplainedChain;
 use super::request_head::{Buffers, RequestHead};
 use crate::configuration::reads::{each_field, variable_of};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
 use stillgate_config::{Config, Host, Route, Upstream};
+use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
 use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Variable, Verdict};
@@ -17,7 +20,7 @@ use stillgate_route::{Candidate, Explanation, Reason, Stand, Told, Variable, Ver
 pub(crate) struct Answer<'a> {
     config: &'a Config,
     /// An error: a path that no route may be chosen by. The gateway answers such a request 400.
-    explained: Result<Explanation, PathError>,
+    explained: Result<(Explanation, ExplainedChain), PathError>,
     /// Why it may not be the whole truth.
     notes: Vec<String>,
 }
@@ -27,10 +30,26 @@ const EXPRESSION_CHARS_MAX: usize = 2000;
 
 impl<'a> Answer<'a> {
     /// Asks the plan, which was built from `config`; `route`: the id of a route to tell about in any case.
-    pub(crate) fn new(plan: &Plan, config: &'a Config, head: &RequestHead, route: Option<&str>) -> Answer<'a> {
-        let explain = |request: &stillgate_route::Request<'_>| plan.matcher().explain(request, route);
-        let explained = head.with_request(&mut Buffers::default(), explain).and_then(|explained| explained);
-        Answer { config, explained, notes: notes(config, head) }
+    /// `consumer`: who makes the request.
+    pub(crate) fn new(
+        plan: &Plan,
+        config: &'a Config,
+        head: &RequestHead,
+        route: Option<&str>,
+        consumer: Option<&Consumer>,
+    ) -> Answer<'a> {
+        let explain = |request: &stillgate_route::Request<'_>| {
+            let explanation = plan.matcher().explain(request, route)?;
+            let chosen = explanation.chosen.as_ref().map(|chosen| &*config.routes[chosen.route]);
+            let chain = ExplainedChain::new(config, chosen, consumer, request);
+            Ok((explanation, chain))
+        };
+        let mut notes = notes(config, head);
+        let mut explained = head.with_request(&mut Buffers::default(), explain).and_then(|explained| explained);
+        if let Ok((_, chain)) = &mut explained {
+            notes.append(&mut chain.notes);
+        }
+        Answer { config, explained, notes }
     }
 
     fn line_of(&self, candidate: &Candidate) -> u32 {
@@ -43,8 +62,8 @@ impl<'a> Answer<'a> {
 
     /// For people.
     pub(crate) fn text(&self) -> String {
-        let explanation = match &self.explained {
-            Ok(explanation) => explanation,
+        let (explanation, chain) = match &self.explained {
+            Ok(explained) => explained,
             Err(error) => return format!("no route is sought; the request is answered 400: {error}\n"),
         };
         let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
@@ -63,6 +82,7 @@ impl<'a> Answer<'a> {
             }
             None => out.push_str("no route takes the request; it is answered 404\n"),
         }
+        out.push_str(&chain.text());
         if !explanation.ruled_out.is_empty() {
             out.push_str("better placed, but ruled out:\n");
         }
@@ -91,12 +111,13 @@ impl<'a> Answer<'a> {
 
     /// For programs.
     pub(crate) fn json(&self) -> Value {
-        let explanation = match &self.explained {
-            Ok(explanation) => explanation,
+        let (explanation, chain) = match &self.explained {
+            Ok(explained) => explained,
             Err(error) => return json!({"status": 400, "reason": error.to_string()}),
         };
         let params: Map<String, Value> =
             explanation.params.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        let (plugins, left_out) = chain.json();
         json!({
             "status": explanation.chosen.is_none().then_some(404),
             "route": explanation.chosen.as_ref().map(|chosen| self.route_json(chosen)),
@@ -105,6 +126,8 @@ impl<'a> Answer<'a> {
                 let upstream = self.upstream_of(chosen);
                 json!({"id": upstream.key, "nodes": nodes(upstream)})
             }),
+            "plugins": plugins,
+            "plugins_left_out": left_out,
             "ruled_out": self.reasons_json(&explanation.ruled_out),
             "omitted": explanation.omitted,
             "missed": self.reasons_json(&explanation.missed),

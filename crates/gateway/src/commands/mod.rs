@@ -2,6 +2,7 @@
 //!
 //! A running gateway is not here: `run` and `demo` start what `control` wires up.
 
+mod chain_lint;
 pub(crate) mod check;
 pub(crate) mod cli;
 mod deep_hosts;
@@ -9,6 +10,7 @@ pub(crate) mod demo;
 mod demo_upstream;
 pub(crate) mod explain;
 pub(crate) mod explain_query;
+pub(crate) mod explained_chain;
 pub(crate) mod explanation;
 pub(crate) mod exporter;
 mod replay;

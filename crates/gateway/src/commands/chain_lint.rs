@@ -1,0 +1,146 @@
+//! What of the plugins of a configuration is probably not meant: authentication that lets nobody in or is never asked for, and
+//! plugins that cannot do what they are there for.
+//!
+//! Chains that routes share are looked at once, and an entry is told of once, at the place where it is written.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use stillgate_config::Config;
+use stillgate_plugin::{Chain, Entry};
+
+/// Most findings that are told; the others are counted.
+const FINDINGS_MAX: usize = 1000;
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChainLint {
+    pub(crate) findings: Vec<ChainFinding>,
+    /// How many more there are.
+    pub(crate) omitted: usize,
+}
+
+/// One finding.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ChainFinding {
+    /// 0: of the file as a whole.
+    pub(crate) line: u32,
+    pub(crate) message: String,
+    pub(crate) hint: &'static str,
+    /// The first route that it is about, by its index.
+    pub(crate) route: Option<usize>,
+}
+
+/// What is wrong with an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    LetsNobodyIn,
+    SecondToAuthenticate,
+    NeedsConsumer,
+    NeverRuns,
+}
+
+impl Kind {
+    fn hint(self) -> &'static str {
+        match self {
+            Kind::LetsNobodyIn => "add credentials to consumers, or remove the plugin",
+            Kind::SecondToAuthenticate => "keep one of them, or disable one with `_meta: {disable: true}`",
+            Kind::NeedsConsumer => "add a plugin that authenticates, or count by something else",
+            Kind::NeverRuns => "correct the filter, or remove the plugin",
+        }
+    }
+}
+
+/// Looks at all chains.
+pub(crate) fn chain_lint(config: &Config) -> ChainLint {
+    let mut looker = Looker { credentials: config.plugins.consumers.plugins_with_credentials(), ..Looker::default() };
+    let global = &config.plugins.global;
+    looker.look_at(&[], global, None);
+    let mut seen: HashSet<*const Chain> = HashSet::new();
+    for (index, route) in config.routes.iter().enumerate() {
+        if let Some(chain) = route.chain.as_ref().filter(|chain| seen.insert(Arc::as_ptr(chain))) {
+            looker.look_at(global.entries(), chain, Some(index));
+        }
+    }
+    for consumer in config.plugins.consumers.iter() {
+        consumer.plugins.iter().for_each(|entry| looker.look_at_filter(entry, None));
+    }
+    looker.look_for_unasked();
+    looker.lint
+}
+
+#[derive(Default)]
+struct Looker {
+    lint: ChainLint,
+    /// The plugins of which somebody has a credential.
+    credentials: BTreeSet<&'static str>,
+    /// Those that some chain has.
+    asked: HashSet<&'static str>,
+    /// Entries by their instance, and what was told of them.
+    told: HashSet<(u64, Kind)>,
+}
+
+impl Looker {
+    /// One chain, behind the global rules.
+    fn look_at(&mut self, global: &[Arc<Entry>], chain: &Chain, route: Option<usize>) {
+        let mut first: Option<&Entry> = global.iter().map(|entry| &**entry).find(|entry| entry.authenticates);
+        for entry in chain.entries() {
+            self.look_at_filter(entry, route);
+            if !entry.authenticates {
+                continue;
+            }
+            self.asked.insert(entry.name);
+            if !self.credentials.contains(entry.name) {
+                let message = "lets in nobody but an anonymous consumer, since no consumer has a credential of it";
+                self.tell(entry, Kind::LetsNobodyIn, message, route);
+            }
+            match first {
+                None => first = Some(entry),
+                Some(first) => {
+                    let message = format!(
+                        "authenticates a second time, after {} of {} (line {}): a request must satisfy both",
+                        first.name, first.origin, first.at.line
+                    );
+                    self.tell(entry, Kind::SecondToAuthenticate, &message, route);
+                }
+            }
+        }
+        // What a global rule needs, routes may find out; but its own phases come before theirs.
+        if first.is_none() {
+            for entry in chain.entries().iter().filter(|entry| entry.plugin.reads_consumer()) {
+                let message = "depends on the consumer, and no plugin before it authenticates";
+                self.tell(entry, Kind::NeedsConsumer, message, route);
+            }
+        }
+    }
+
+    fn look_at_filter(&mut self, entry: &Entry, route: Option<usize>) {
+        if entry.meta.filter.as_ref().is_some_and(|filter| filter.never_holds()) {
+            // Why it cannot hold is not told: its values may stand for secrets.
+            self.tell(entry, Kind::NeverRuns, "never runs, since no request can satisfy its _meta.filter", route);
+        }
+    }
+
+    fn look_for_unasked(&mut self) {
+        for plugin in self.credentials.clone() {
+            if !self.asked.contains(plugin) {
+                let message = format!("consumers have credentials of {plugin}, which no route and no global rule uses");
+                let hint = "add the plugin to what the consumers may use";
+                self.add(ChainFinding { line: 0, message, hint, route: None });
+            }
+        }
+    }
+
+    fn tell(&mut self, entry: &Entry, kind: Kind, message: &str, route: Option<usize>) {
+        if self.told.insert((entry.instance, kind)) {
+            let message = format!("{} of {}: {message}", entry.name, entry.origin);
+            self.add(ChainFinding { line: entry.at.line, message, hint: kind.hint(), route });
+        }
+    }
+
+    fn add(&mut self, finding: ChainFinding) {
+        match self.lint.findings.len() < FINDINGS_MAX {
+            true => self.lint.findings.push(finding),
+            false => self.lint.omitted += 1,
+        }
+    }
+}

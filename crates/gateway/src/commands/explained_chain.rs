@@ -1,0 +1,218 @@
+//! The plugins that an explained request comes across, in the order they run, as text and as JSON.
+//!
+//! Which entries are there and what `_meta.filter` comes to is what the gateway itself decides by; what the filter reads and is
+//! not known of the request stays open. Nothing of a configuration is shown but names and places: its values may be secrets.
+
+use serde_json::{Value, json};
+use std::sync::Arc;
+use stillgate_config::{Config, Route};
+use stillgate_plugin::{Attached, Chain, Consumer, Entry, Phase};
+use stillgate_route::{Known, Lookup, Request, Told, Variable};
+
+/// The plugins of one request.
+#[derive(Debug, Default)]
+pub(crate) struct ExplainedChain {
+    runs: Vec<Run>,
+    /// By `_meta.disable`.
+    left_out: Vec<Arc<Entry>>,
+    /// Why it may not be the whole truth.
+    pub(crate) notes: Vec<String>,
+}
+
+/// An entry, and whether it runs.
+#[derive(Debug)]
+struct Run {
+    entry: Arc<Entry>,
+    is_global: bool,
+    /// What `_meta.filter` comes to.
+    filter: Known,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+enum Asker<'a> {
+    /// This consumer.
+    Is(&'a Consumer),
+    /// No plugin finds it out.
+    Nobody,
+    /// That is found out, and nothing was said of it.
+    NotKnown,
+}
+
+/// The consumer of a name, if one was given. An error is a sentence for whoever asked.
+pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
+    let Some(name) = name else { return Ok(None) };
+    let consumers = &config.plugins.consumers;
+    let found: Option<Attached> = consumers.named(name);
+    found.map(|found| Some(consumers.of(found))).ok_or_else(|| format!("there is no consumer {name:?}"))
+}
+
+impl ExplainedChain {
+    /// Those of a request that `route` takes, and `consumer` makes.
+    pub(crate) fn new(
+        config: &Config,
+        route: Option<&Route>,
+        consumer: Option<&Consumer>,
+        request: &Request<'_>,
+    ) -> ExplainedChain {
+        let mut explained = ExplainedChain::default();
+        let global = &*config.plugins.global;
+        let of_route = route.and_then(|route| route.chain.as_deref());
+        let entries = global.entries().iter().chain(of_route.iter().flat_map(|chain| chain.entries()));
+        let authenticates = entries.clone().any(|entry| entry.authenticates);
+        let asker = match consumer {
+            _ if !authenticates => Asker::Nobody,
+            Some(consumer) => Asker::Is(consumer),
+            None => Asker::NotKnown,
+        };
+        explained.note(config, asker, consumer);
+        let merged = explained.merged(of_route, asker);
+        explained.left_out.extend(global.left_out().iter().chain(merged.left_out()).cloned());
+        // Entries before the one that authenticates look when nobody is known yet.
+        let mut is_found = !authenticates;
+        for (chain, is_global) in [(global, true), (&merged, false)] {
+            for entry in chain.entries() {
+                let is_early = is_global || entry.phases.contains(Phase::Rewrite);
+                let asker = if is_early && !is_found { Asker::NotKnown } else { asker };
+                let vars = Vars { of_request: request.vars, route, asker };
+                let request = Request { vars: &vars, ..*request };
+                let none = || Known { holds: Some(true), told: Vec::new() };
+                let filter = entry.meta.filter.as_ref().map_or_else(none, |filter| filter.explain(&request));
+                explained.runs.push(Run { entry: entry.clone(), is_global, filter });
+                is_found |= entry.authenticates;
+            }
+        }
+        explained
+    }
+
+    fn note(&mut self, config: &Config, asker: Asker<'_>, consumer: Option<&Consumer>) {
+        match (asker, consumer) {
+            (Asker::Nobody, Some(consumer)) => self.notes.push(format!(
+                "no plugin here authenticates, so the request is not that of consumer {:?}, whose plugins do not run",
+                consumer.name
+            )),
+            (Asker::NotKnown, _) if config.plugins.consumers.iter().any(|consumer| !consumer.plugins.is_empty()) => {
+                self.notes.push(
+                    "a consumer's own plugins join these; name the consumer (--consumer, consumer=) to see them"
+                        .to_owned(),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// The route's chain with the consumer's plugins in it, as a worker merges them.
+    fn merged(&mut self, of_route: Option<&Chain>, asker: Asker<'_>) -> Chain {
+        let alone = of_route.cloned().unwrap_or_default();
+        let Asker::Is(consumer) = asker else { return alone };
+        self.left_out.extend(alone.left_out().iter().filter(|entry| !is_in(entry, &consumer.plugins)).cloned());
+        Chain::merge([alone.entries(), &consumer.plugins]).unwrap_or_else(|too_long| {
+            self.notes.push(format!("the request is answered 500: {too_long}"));
+            alone
+        })
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        if !self.runs.is_empty() {
+            out.push_str("plugins, in each phase in this order:\n");
+        }
+        for Run { entry, filter, .. } in &self.runs {
+            let phases: Vec<&str> = entry.phases.iter().map(Phase::name).collect();
+            let about = format!("priority {}; {}", entry.priority, phases.join(", "));
+            out.push_str(&format!("  {} of {} (line {}; {about})", entry.name, entry.origin, entry.at.line));
+            out.push_str(&match filter.holds {
+                Some(true) => String::new(),
+                Some(false) => format!(": skipped, since _meta.filter does not hold{}", facts(&filter.told)),
+                None => format!(": not known whether _meta.filter holds{}", facts(&filter.told)),
+            });
+            out.push('\n');
+        }
+        for entry in &self.left_out {
+            let line = entry.at.line;
+            out.push_str(&format!("left out: {}, which {} disables (line {line})\n", entry.name, entry.origin));
+        }
+        out
+    }
+
+    /// For programs: what runs, and what is left out.
+    pub(crate) fn json(&self) -> (Value, Value) {
+        let run = |run: &Run| {
+            let entry = &run.entry;
+            json!({
+                "name": entry.name,
+                "chain": if run.is_global { "global" } else { "route" },
+                "priority": entry.priority,
+                "phases": entry.phases.iter().map(Phase::name).collect::<Vec<_>>(),
+                "origin": origin(entry),
+                "runs": run.filter.holds,
+                "filter": run.filter.told.iter().map(told).collect::<Vec<_>>(),
+            })
+        };
+        let left_out = |entry: &Arc<Entry>| json!({"name": entry.name, "origin": origin(entry)});
+        let runs: Vec<Value> = self.runs.iter().map(run).collect();
+        (json!(runs), json!(self.left_out.iter().map(left_out).collect::<Vec<_>>()))
+    }
+}
+
+fn is_in(entry: &Entry, list: &[Arc<Entry>]) -> bool {
+    list.iter().any(|other| other.name == entry.name)
+}
+
+fn origin(entry: &Entry) -> Value {
+    let kind = entry.origin.level.name().replace(' ', "_");
+    json!({"kind": kind, "id": entry.origin.id, "line": entry.at.line})
+}
+
+fn told(told: &Told) -> Value {
+    json!({"field": told.field, "values": told.values, "known": told.is_known})
+}
+
+/// What the request has where a filter looks. What the filter compares it with may be a secret.
+fn facts(told: &[Told]) -> String {
+    let fact = |told: &Told| match (told.is_known, &told.values[..]) {
+        (false, _) => told.field.clone(),
+        (true, []) => format!("{} is absent", told.field),
+        (true, values) => format!("{} is {}", told.field, quoted(values)),
+    };
+    let facts: Vec<String> = told.iter().map(fact).collect();
+    if facts.is_empty() { String::new() } else { format!(": {}", facts.join("; ")) }
+}
+
+fn quoted(values: &[String]) -> String {
+    values.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The variables of a request that has its route.
+struct Vars<'a> {
+    of_request: &'a dyn Lookup,
+    route: Option<&'a Route>,
+    asker: Asker<'a>,
+}
+
+impl Lookup for Vars<'_> {
+    fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let text = match (variable, self.asker) {
+            (Variable::RouteId, _) => self.route.map(|route| route.spec.id.as_str()),
+            (Variable::ServiceId, _) => self.route.and_then(|route| route.service_id.as_deref()),
+            (Variable::ConsumerName, Asker::Is(consumer)) => Some(&*consumer.name),
+            (Variable::ConsumerGroupId, Asker::Is(consumer)) => consumer.group.as_deref(),
+            (Variable::ConsumerName | Variable::ConsumerGroupId | Variable::Status, _) => None,
+            _ => return self.of_request.value(variable, buffer),
+        };
+        text.map(str::as_bytes)
+    }
+
+    fn is_known(&self, variable: &Variable) -> bool {
+        match variable {
+            Variable::Status => false,
+            Variable::ConsumerName | Variable::ConsumerGroupId => !matches!(self.asker, Asker::NotKnown),
+            _ => self.of_request.is_known(variable),
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.of_request.each_header(visit);
+    }
+}
