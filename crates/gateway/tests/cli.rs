@@ -2,7 +2,7 @@
 
 mod folder;
 
-use expect_test::expect;
+use expect_test::{Expect, expect};
 use folder::{Folder, KINDS, SHOP, WRONG};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -176,6 +176,125 @@ fn check_warns_of_what_is_probably_not_meant() {
           "omitted": 0
         }
     "#]]);
+}
+
+#[test]
+fn check_warns_of_plugins_that_cannot_do_what_they_are_there_for() {
+    let upstream = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\n";
+    let check = |yaml: &str, more: &[&str], expected: Expect| {
+        let folder = Folder::with(&[("plugins.yaml", format!("{upstream}{yaml}"))]);
+        folder.check(&[&["check", "plugins.yaml"], more].concat(), expected);
+    };
+    let shared = "routes:
+  - {id: a, uri: /a, service_id: s}
+  - {id: b, uri: /b, service_id: s}
+  - id: c
+    uri: /c
+    upstream_id: u
+    plugins: {limit-count: {count: 1, time_window: 1, key: consumer_name}}
+services:
+  - id: s
+    upstream_id: u
+    plugins:
+      key-auth: {}
+      limit-count: {count: 1, time_window: 1, key: consumer_name}
+";
+    check(
+        shared,
+        &[],
+        expect![[r#"
+        exit 0
+        plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or count by something else
+        plugins.yaml:13: warning: key-auth of service "s": lets in nobody but an anonymous consumer, since no consumer has a credential of it; add credentials to consumers, or remove the plugin
+        plugins.yaml: good (3 routes, 1 upstream; 2 warnings)
+    "#]],
+    );
+    check(
+        &format!("{shared}consumers: [{{username: jack, plugins: {{key-auth: {{key: secret}}}}}}]\n"),
+        &[],
+        expect![[r#"
+            exit 0
+            plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or count by something else
+            plugins.yaml: good (3 routes, 1 upstream; 1 warning)
+        "#]],
+    );
+    let twice = "global_rules: [{id: g, plugins: {key-auth: {}}}]
+routes:
+  - id: r
+    uri: /r
+    upstream_id: u
+    plugins:
+      key-auth: {_meta: {filter: [[\"http_x\", \"==\", \"secret\"], [\"http_x\", \"==\", \"other\"]]}}
+consumers: [{username: jack, plugins: {key-auth: {key: secret}}}]
+";
+    check(
+        twice,
+        &[],
+        expect![[r#"
+        exit 0
+        plugins.yaml:8: warning: key-auth of route "r": never runs, since no request can satisfy its _meta.filter; correct the filter, or remove the plugin
+        plugins.yaml:8: warning: key-auth of route "r": authenticates a second time, after key-auth of global rule "g" (line 2): a request must satisfy both; keep one of them, or disable one with `_meta: {disable: true}`
+        plugins.yaml: good (1 route, 1 upstream; 2 warnings)
+    "#]],
+    );
+    check(
+        twice,
+        &["--format", "json"],
+        expect![[r#"
+        exit 0
+        {
+          "valid": true,
+          "file": "plugins.yaml",
+          "routes": 1,
+          "upstreams": 1,
+          "errors": 0,
+          "warnings": 2,
+          "diagnostics": [
+            {
+              "severity": "warning",
+              "path": "",
+              "line": 8,
+              "column": 0,
+              "message": "key-auth of route \"r\": never runs, since no request can satisfy its _meta.filter",
+              "hint": "correct the filter, or remove the plugin",
+              "routes": [
+                {
+                  "id": "r",
+                  "line": 4
+                }
+              ]
+            },
+            {
+              "severity": "warning",
+              "path": "",
+              "line": 8,
+              "column": 0,
+              "message": "key-auth of route \"r\": authenticates a second time, after key-auth of global rule \"g\" (line 2): a request must satisfy both",
+              "hint": "keep one of them, or disable one with `_meta: {disable: true}`",
+              "routes": [
+                {
+                  "id": "r",
+                  "line": 4
+                }
+              ]
+            }
+          ],
+          "omitted": 0
+        }
+    "#]],
+    );
+    let unasked = "routes: [{id: r, uri: /r, upstream_id: u, plugins: {key-auth: {_meta: {disable: true}}}}]
+consumers: [{username: jack, plugins: {key-auth: {key: secret}}}]
+";
+    check(
+        unasked,
+        &[],
+        expect![[r#"
+        exit 0
+        plugins.yaml: warning: consumers have credentials of key-auth, which no route and no global rule uses; add the plugin to what the consumers may use
+        plugins.yaml: good (1 route, 1 upstream; 1 warning)
+    "#]],
+    );
 }
 
 #[test]

@@ -65,6 +65,8 @@ fn what_is_served_is_explained() {
               "127.0.0.1:1"
             ]
           },
+          "plugins": [],
+          "plugins_left_out": [],
           "ruled_out": [
             {
               "route": {
@@ -222,7 +224,10 @@ fn wrong_questions_are_answered_400_with_what_to_write() {
     let gateway = Gateway::start(STILLGATE, &Setup::resources(RESOURCES));
     for (query, told) in [
         ("", "url is missing; write url=http://host/path, or url=/path&host=HOST"),
-        ("?uri=/", "unknown parameter \"uri\"; there are url, host, method, header, client, server, sni and route"),
+        (
+            "?uri=/",
+            "unknown parameter \"uri\"; there are url, host, method, header, client, server, sni, route and consumer",
+        ),
         (
             "?url=/&client=%ff",
             "client: bytes that are no UTF-8 cannot be asked about; write %25ff for a \"%ff\" of the url",
@@ -233,6 +238,36 @@ fn wrong_questions_are_answered_400_with_what_to_write() {
     }
     let response = Client::connect(gateway.admin_addr()).request("POST", "/v1/explain?url=/", b"");
     assert_eq!(response.head.status(), 405);
+}
+
+#[test]
+fn the_chain_is_that_of_the_consumer_who_is_named() {
+    let gateway = Gateway::start(
+        STILLGATE,
+        &Setup::resources(
+            "upstreams: [{id: u, nodes: {\"127.0.0.1:1\": 1}}]
+routes:
+  - {id: r, uri: /r, upstream_id: u, plugins: {key-auth: {}}}
+consumers:
+  - username: jack
+    plugins:
+      key-auth: {key: never-to-be-shown}
+      limit-count: {count: 1, time_window: 60}
+",
+        ),
+    );
+    let names = |query: &str| {
+        let (status, answer) = explain(&gateway, query);
+        assert_eq!(status, 200);
+        assert!(!answer.to_string().contains("never-to-be-shown"), "{answer}");
+        let plugins = answer["plugins"].as_array().expect("a list").iter();
+        plugins.map(|plugin| format!("{} {}", plugin["name"], plugin["origin"]["kind"])).collect::<Vec<_>>()
+    };
+    assert_eq!(names("?url=/r"), [r#""key-auth" "route""#]);
+    assert_eq!(names("?url=/r&consumer=jack"), [r#""key-auth" "route""#, r#""limit-count" "consumer""#]);
+    assert_eq!(names("?url=/none&consumer=jack"), [""; 0]);
+    let (status, answer) = explain(&gateway, "?url=/r&consumer=jill");
+    assert_eq!((status, answer), (400, json!({"error_msg": "consumer: there is no consumer \"jill\""})));
 }
 
 #[test]

@@ -216,3 +216,34 @@ fn the_method_is_told_on_demand() {
     eventually("one without it", || measured.scrape().sum("stillgate_http_requests_total", &[("node", &node)]) == 1.0);
     eventually("the others to go", || !measured.scrape().has("method="));
 }
+
+#[test]
+fn calls_and_answers_of_plugins_are_counted() {
+    let upstream = Upstream::echo();
+    let setup = Setup::resources(format!(
+        "upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}\n\
+         routes:\n  - {{id: plain, uri: /plain, upstream_id: main}}\n  \
+         - {{id: limited, uri: /limited, upstream_id: main, plugins: {{limit-count: {{count: 2005, time_window: 600, \
+         rejected_code: 429}}}}}}\n",
+        upstream.addr()
+    ));
+    let measured = Measured::start(setup, "");
+    let mut client = measured.gateway.client();
+    (0..5).for_each(|_| assert_eq!(client.get("/plain").head.status(), 200));
+    assert!(!measured.scrape_with(5.0).has("stillgate_plugin_seconds_count"), "no request had a plugin");
+    // One of 1000 is timed, of those that have plugins.
+    let statuses: Vec<u16> = (0..2010).map(|_| client.get("/limited").head.status()).collect();
+    let refused: Vec<u16> = statuses.into_iter().filter(|status| *status != 200).collect();
+    assert!(!refused.is_empty(), "more than the limit");
+    let found = measured.scrape_with(2015.0);
+    let labels = [("plugin", "limit-count"), ("phase", "access")];
+    assert_eq!(found.one("stillgate_plugin_seconds_count", &labels), 2.0);
+    assert_eq!(found.one("stillgate_plugin_seconds_bucket", &[labels[0], labels[1], ("le", "+Inf")]), 2.0);
+    let seconds = found.one("stillgate_plugin_seconds_sum", &labels);
+    assert!(seconds > 0.0 && seconds < 1.0, "{seconds}");
+    let code = refused[0].to_string();
+    let answers = [("plugin", "limit-count"), ("code", code.as_str())];
+    assert_eq!(found.one("stillgate_plugin_answers_total", &answers), refused.len() as f64);
+    assert_eq!(found.sum("stillgate_plugin_answers_total", &[]), refused.len() as f64);
+    promtool_check_metrics(&found.0).expect("promtool is content");
+}

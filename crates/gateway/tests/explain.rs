@@ -153,6 +153,8 @@ fn explain_points_into_expressions() {
                   "10.0.0.1:8080"
                 ]
               },
+              "plugins": [],
+              "plugins_left_out": [],
               "ruled_out": [
                 {
                   "route": {
@@ -274,6 +276,8 @@ fn explain_for_programs() {
                   "backend.internal:8080"
                 ]
               },
+              "plugins": [],
+              "plugins_left_out": [],
               "ruled_out": [
                 {
                   "route": {
@@ -345,6 +349,200 @@ fn requests_that_cannot_be_are_not_explained() {
         expect![[r#"
         exit 2
         stillgate: no such request is routed: "a,b" is not a host
+    "#]],
+    );
+}
+
+/// Plugins at every level.
+const PLUGINS: &str = r#"upstreams: [{id: u, nodes: {"10.0.0.1:80": 1}}]
+global_rules:
+  - id: everywhere
+    plugins:
+      limit-count: {count: 1000, time_window: 1, _meta: {filter: [["http_x_token", "~=", "never-to-be-shown"]]}}
+services:
+  - id: s
+    upstream_id: u
+    plugins:
+      limit-count: {count: 7, time_window: 60, key: consumer_name, _meta: {filter: [["consumer_name", "==", "jack"]]}}
+routes:
+  - id: r
+    uri: /r
+    service_id: s
+    plugins:
+      key-auth: {header: never-to-be-shown}
+  - id: open
+    uri: /open
+    service_id: s
+    plugins:
+      key-auth: {_meta: {disable: true}}
+consumers:
+  - username: jack
+    plugins: {key-auth: {key: never-to-be-shown-1}}
+  - username: jill
+    group_id: g
+    plugins: {key-auth: {key: never-to-be-shown-2}}
+consumer_groups:
+  - id: g
+    plugins:
+      limit-count: {_meta: {disable: true}, count: 1, time_window: 1}
+"#;
+
+#[test]
+fn explain_tells_the_chain_and_where_each_plugin_is_written() {
+    let folder = Folder::with(&[("plugins.yaml", PLUGINS)]);
+    let explain = |request: &str, more: &[&str], expected: Expect| {
+        let arguments = [&["explain", "plugins.yaml", "--request", request], more].concat();
+        let told = folder.run(&arguments);
+        assert!(!String::from_utf8_lossy(&told.stdout).contains("never"), "a configured value is shown");
+        folder.check(&arguments, expected);
+    };
+    explain(
+        "GET http://h/r",
+        &[],
+        expect![[r#"
+        exit 0
+        route "r" (line 12; any host, /r) takes the request
+        it goes to upstream "u": 10.0.0.1:80
+        plugins, in each phase in this order:
+          limit-count of global rule "everywhere" (line 5; priority 1002; access)
+          key-auth of route "r" (line 16; priority 2500; rewrite)
+          limit-count of service "s" (line 10; priority 1002; access): not known whether _meta.filter holds: consumer_name
+        note: a consumer's own plugins join these; name the consumer (--consumer, consumer=) to see them
+    "#]],
+    );
+    explain(
+        "GET http://h/r",
+        &["--consumer", "jack"],
+        expect![[r#"
+        exit 0
+        route "r" (line 12; any host, /r) takes the request
+        it goes to upstream "u": 10.0.0.1:80
+        plugins, in each phase in this order:
+          limit-count of global rule "everywhere" (line 5; priority 1002; access)
+          key-auth of route "r" (line 16; priority 2500; rewrite)
+          limit-count of service "s" (line 10; priority 1002; access)
+    "#]],
+    );
+    explain(
+        "GET http://h/r",
+        &["--consumer", "jill"],
+        expect![[r#"
+        exit 0
+        route "r" (line 12; any host, /r) takes the request
+        it goes to upstream "u": 10.0.0.1:80
+        plugins, in each phase in this order:
+          limit-count of global rule "everywhere" (line 5; priority 1002; access)
+          key-auth of route "r" (line 16; priority 2500; rewrite)
+        left out: limit-count, which consumer group "g" disables (line 31)
+    "#]],
+    );
+    explain(
+        "GET http://h/open",
+        &["--consumer", "jack"],
+        expect![[r#"
+        exit 0
+        route "open" (line 17; any host, /open) takes the request
+        it goes to upstream "u": 10.0.0.1:80
+        plugins, in each phase in this order:
+          limit-count of global rule "everywhere" (line 5; priority 1002; access)
+          limit-count of service "s" (line 10; priority 1002; access): skipped, since _meta.filter does not hold: consumer_name is absent
+        left out: key-auth, which route "open" disables (line 21)
+        note: no plugin here authenticates, so the request is not that of consumer "jack", whose plugins do not run
+    "#]],
+    );
+    explain(
+        "GET http://h/none",
+        &[],
+        expect![[r#"
+        exit 0
+        no route takes the request; it is answered 404
+        plugins, in each phase in this order:
+          limit-count of global rule "everywhere" (line 5; priority 1002; access)
+    "#]],
+    );
+    explain(
+        "GET http://h/r",
+        &["--consumer", "joe"],
+        expect![[r#"
+        exit 2
+        stillgate: --consumer: there is no consumer "joe"
+    "#]],
+    );
+    explain(
+        "GET http://h/r",
+        &["--consumer", "jack", "--format", "json"],
+        expect![[r#"
+        exit 0
+        {
+          "status": null,
+          "route": {
+            "id": "r",
+            "line": 12,
+            "host": null,
+            "path": "/r"
+          },
+          "params": {},
+          "upstream": {
+            "id": "u",
+            "nodes": [
+              "10.0.0.1:80"
+            ]
+          },
+          "plugins": [
+            {
+              "name": "limit-count",
+              "chain": "global",
+              "priority": 1002,
+              "phases": [
+                "access"
+              ],
+              "origin": {
+                "kind": "global_rule",
+                "id": "everywhere",
+                "line": 5
+              },
+              "runs": true,
+              "filter": []
+            },
+            {
+              "name": "key-auth",
+              "chain": "route",
+              "priority": 2500,
+              "phases": [
+                "rewrite"
+              ],
+              "origin": {
+                "kind": "route",
+                "id": "r",
+                "line": 16
+              },
+              "runs": true,
+              "filter": []
+            },
+            {
+              "name": "limit-count",
+              "chain": "route",
+              "priority": 1002,
+              "phases": [
+                "access"
+              ],
+              "origin": {
+                "kind": "service",
+                "id": "s",
+                "line": 10
+              },
+              "runs": true,
+              "filter": []
+            }
+          ],
+          "plugins_left_out": [],
+          "ruled_out": [],
+          "omitted": 0,
+          "missed": [],
+          "missed_omitted": 0,
+          "notes": [],
+          "asked": null
+        }
     "#]],
     );
 }

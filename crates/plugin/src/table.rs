@@ -8,7 +8,7 @@ use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillgate_schema::{Definitions, Fault, Json, Node, Path, Sink, Value, expected, json_of, map, read};
+use stillgate_schema::{Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
 
 /// The key under which each plugin has what all plugins have.
 const META: &str = "_meta";
@@ -79,7 +79,7 @@ impl Table {
                 return None;
             };
             let node = substitute(&entry.value, secrets, &path, sink);
-            compile(descriptor, &node, origin, &path, sink)
+            compile(descriptor, entry.key_at, &node, origin, &path, sink)
         });
         compiled.map(Arc::new).collect()
     }
@@ -87,6 +87,7 @@ impl Table {
 
 fn compile(
     descriptor: &'static Descriptor,
+    at: Position,
     node: &Node,
     origin: &Origin,
     path: &Path<'_>,
@@ -112,7 +113,7 @@ fn compile(
         authenticates: descriptor.credential.is_some(),
         meta,
         origin: origin.clone(),
-        at: node.at,
+        at,
         identity,
         instance,
         plugin,

@@ -310,7 +310,7 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "",
         Counter,
         &[Plugin],
-        "Calls of a plugin that panicked, which is a bug of the plugin. The request is answered 500.",
+        "Calls of a plugin that panicked, a bug of the plugin. The request is answered 500 if its response has not begun.",
     ),
     of_process(
         Measure::ProcessCpu,

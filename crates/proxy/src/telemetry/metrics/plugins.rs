@@ -41,3 +41,45 @@ impl Recorder {
         let _ = self.writer.add(handle, 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use stillgate_metrics::encode::Format;
+    use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
+
+    #[test]
+    fn plugins_are_told_of_by_name() {
+        let text = "gateway: {metrics: {address: \"127.0.0.1:1\"}}";
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let options = Options::new(Process { pid: 1, start: 1 }, 1_000, 7);
+        let registry = Arc::new(Registry::start(options).unwrap());
+        let metrics = MetricsPlan::new(config.gateway.metrics.as_ref().unwrap(), &registry).unwrap();
+        let mut recorder = Recorder::new(registry.writer().unwrap(), 0);
+        recorder.count_plugin_panic(&metrics, "cors");
+        recorder.count_plugin_panic(&metrics, "cors");
+        recorder.count_plugin_answer(&metrics, "cors", 65_535);
+        recorder.count_plugin_answer(&metrics, "key-auth", 401);
+        recorder.observe_plugin(&metrics, "cors", Phase::HeaderFilter, Duration::from_micros(3));
+        recorder.tick(2_000, None, &[], &Default::default(), false);
+        let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+        collector.refresh(2_000).unwrap();
+        let mut cursor = collector.cursor(Format::Text, false, None);
+        let mut text = Vec::new();
+        while let Some(piece) = collector.next(&mut cursor) {
+            text.extend_from_slice(piece.as_ref());
+        }
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "stillgate_plugin_panics_total{plugin=\"cors\"} 2",
+            "stillgate_plugin_answers_total{plugin=\"cors\",code=\"65535\"} 1",
+            "stillgate_plugin_answers_total{plugin=\"key-auth\",code=\"401\"} 1",
+            "stillgate_plugin_seconds_bucket{plugin=\"cors\",phase=\"header_filter\",le=\"2.5e-06\"} 0",
+            "stillgate_plugin_seconds_bucket{plugin=\"cors\",phase=\"header_filter\",le=\"5e-06\"} 1",
+            "stillgate_plugin_seconds_count{plugin=\"cors\",phase=\"header_filter\"} 1",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+    }
+}
