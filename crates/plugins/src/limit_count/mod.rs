@@ -45,6 +45,21 @@ struct Rule {
     prefix: Option<Box<str>>,
 }
 
+impl Rule {
+    /// Whether the consumer makes a difference.
+    fn reads_consumer(&self) -> bool {
+        let is_it = |variable: &Variable| matches!(variable, Variable::ConsumerName | Variable::ConsumerGroupId);
+        let is_in = |template: &Template| template.variables().any(is_it);
+        let of_number = |number: &Number| matches!(number, Number::Text(template) if is_in(template));
+        let of_key = match &self.key {
+            Key::Variable(variable) => is_it(variable),
+            Key::Combination(template) | Key::Present(template) => is_in(template),
+            Key::Constant(_) => false,
+        };
+        of_key || of_number(&self.count) || of_number(&self.seconds)
+    }
+}
+
 enum Key {
     Variable(Variable),
     Combination(Template),
@@ -171,6 +186,10 @@ impl Plugin for LimitCount {
 
     fn needs_limits(&self) -> bool {
         true
+    }
+
+    fn reads_consumer(&self) -> bool {
+        self.rules.iter().any(Rule::reads_consumer)
     }
 }
 
