@@ -110,7 +110,9 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
     let comes = response.framing != Framing::None;
     let status = response_edits.status().unwrap_or(response.status);
     let may_have_body = request.method != Method::Head && !matches!(status, 204 | 304);
-    if response_body.is_empty() && comes == may_have_body {
+    // A node's head may name a length that its status, and not the one of a plugin, goes with (RFC 9110 section 8.6).
+    let length_is_wrong = status == 204 && response.status != 204;
+    if response_body.is_empty() && comes == may_have_body && !length_is_wrong {
         return None;
     }
     let edits = &mut response_edits.fields;
@@ -122,7 +124,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
     let mut length = response_body.changes.length();
     if !may_have_body {
         // What a GET would have had may be said of a HEAD (RFC 9110 section 8.6).
-        length = length.filter(|_| request.method == Method::Head);
+        length = length.filter(|_| request.method == Method::Head && status != 204);
         response_body.clear();
         if comes {
             response_body.changes.replace(&[]);
