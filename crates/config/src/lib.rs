@@ -18,6 +18,7 @@ mod keys;
 mod model;
 mod reading;
 mod resolve;
+mod resources;
 mod values;
 
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
@@ -33,6 +34,7 @@ pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAM
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use keys::resources::{
     ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX,
+    TimeoutKeys as RouteTimeouts,
 };
 pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
@@ -40,6 +42,7 @@ pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
 pub use reading::{FILE_BYTES_MAX, Loaded, Reader, Text, load, load_with};
 pub use resolve::PluginSet;
+pub use resources::{Change, Rejected, RejectedGlobalRule, Serving, Store};
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;

@@ -76,9 +76,9 @@ fn show_route(route: &Route, line: u32) -> String {
     };
     if let Takes::Expression(expression) = &spec.takes {
         return format!(
-            "route {:?} of line {line} to upstream {}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n{tunnels}",
+            "route {:?} of line {line} to upstream {:?}, service {:?}\n  expression {:?} priority {}\n  timeout {:?}\n{tunnels}",
             spec.id,
-            route.upstream,
+            route.target.key().unwrap(),
             route.service_id,
             expression.text(),
             spec.priority,
@@ -90,9 +90,16 @@ fn show_route(route: &Route, line: u32) -> String {
     let hosts: Vec<String> = uri.hosts.iter().map(ToString::to_string).collect();
     let vars = uri.vars.as_ref().map(ToString::to_string);
     format!(
-        "route {:?} of line {} to upstream {}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
+        "route {:?} of line {} to upstream {:?}, service {:?}\n  paths {paths:?} hosts {hosts:?} methods {}\n  \
          remote_addrs {:?} priority {} vars {vars:?}\n  timeout {:?}\n{tunnels}",
-        spec.id, line, route.upstream, route.service_id, uri.methods, uri.remote_addrs, spec.priority, route.timeout,
+        spec.id,
+        line,
+        route.target.key().unwrap(),
+        route.service_id,
+        uri.methods,
+        uri.remote_addrs,
+        spec.priority,
+        route.timeout,
     )
 }
 

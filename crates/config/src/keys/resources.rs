@@ -239,7 +239,7 @@ object! {
 
 object! {
     /// Bounds on one try. Each that is absent is the upstream's in a route, and otherwise 60 s where nothing else is said.
-    pub(crate) struct TimeoutKeys: Copy {
+    pub struct TimeoutKeys: Copy, Eq, Serialize {
         /// TCP connect.
         connect: Duration = UPSTREAM_TIMEOUT => optional;
         /// While part of a request waits for the node, the node must read at least 1,024 bytes, or all of it, within this

@@ -1,12 +1,13 @@
 //! What a configuration means once it is known to be right: the plain values everything else is built from.
 //!
-//! Nothing here can be invalid: references are resolved to indices, defaults are filled in, services are folded into
+//! Nothing here can be invalid: references are resolved to what they name, defaults are filled in, services are folded into
 //! their routes. An object whose keys mean what they say (such as `gateway`) is what its table in the room `keys` makes of
 //! it. How text is read and where a value stood in it is not known here.
 //!
 //! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
 mod listeners;
+mod origin;
 pub mod plugins;
 mod routes;
 mod ssls;
@@ -14,7 +15,8 @@ mod upstream;
 
 pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
 pub(crate) use listeners::{listed, listeners_of};
-pub use routes::{Route, StreamRoute};
+pub use origin::{Kind, Origin};
+pub use routes::{Route, StreamRoute, Target};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 

@@ -1,24 +1,37 @@
 //! Routes of requests and of streams.
 
-use super::upstream::UpstreamTimeouts;
+use super::upstream::Upstream;
+use crate::keys::resources::TimeoutKeys as RouteTimeouts;
 use crate::keys::stream_routes::StreamTimeouts;
 use crate::values::OnChange;
 use ipnet::IpNet;
+use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::{Chain, Entry, Level};
 use stillgate_route::{HostPattern, RouteSpec};
+
+/// Where a route leads. A shared upstream is referred to by its key: when it changes, its routes are the same as before.
+#[derive(Clone, PartialEq)]
+pub enum Target {
+    /// One of `upstreams`, or a service's, by [`Upstream::key`].
+    Shared(Arc<str>),
+    /// An upstream that is written inline in the route.
+    Own(Arc<Upstream>),
+    /// The route cannot be served as it was meant, and why: everything it takes is answered 503.
+    Unavailable(Arc<str>),
+}
 
 /// One enabled route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     /// What requests it takes. `spec.id` is the route's id.
     pub spec: Arc<RouteSpec>,
-    /// Index in [`Config::upstreams`](super::Config::upstreams).
-    pub upstream: usize,
+    /// Where its requests go.
+    pub target: Target,
     /// The service it belongs to.
     pub service_id: Option<String>,
     /// Overrides the upstream's, where given.
-    pub timeout: Option<UpstreamTimeouts>,
+    pub timeout: Option<RouteTimeouts>,
     /// Whether clients may ask for another protocol.
     pub upgrades: bool,
     /// What becomes of its tunnels when it is changed or removed.
@@ -28,6 +41,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// Whether this is the same route: what it has of services and plugin configs is not itself.
+    pub fn is_same_itself(&self, other: &Route) -> bool {
+        let itself = |route: &Route| Route { chain: None, ..route.clone() };
+        itself(self) == itself(other) && self.own_plugins().eq(other.own_plugins())
+    }
+
     /// The plugins that are written in the route itself.
     pub fn own_plugins(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.chain.iter().flat_map(|chain| chain.entries());
@@ -48,12 +67,42 @@ pub struct StreamRoute {
     pub server_addr: Option<IpNet>,
     /// The same of the port.
     pub server_port: Option<u16>,
-    /// Index in [`Config::upstreams`](super::Config::upstreams).
-    pub upstream: usize,
+    /// Where its connections go.
+    pub target: Target,
     /// The service it belongs to.
     pub service_id: Option<String>,
     /// Overrides what the upstream and the gateway say.
     pub timeout: StreamTimeouts,
     /// What becomes of its connections when it is changed or removed.
     pub on_change: OnChange,
+}
+
+impl Target {
+    /// The upstream that is written in the route.
+    pub fn own(&self) -> Option<Arc<Upstream>> {
+        match self {
+            Target::Own(upstream) => Some(upstream.clone()),
+            Target::Shared(_) | Target::Unavailable(_) => None,
+        }
+    }
+
+    /// The key of its upstream; `None`: it has none.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Target::Shared(key) => Some(key),
+            Target::Own(upstream) => Some(&upstream.key),
+            Target::Unavailable(_) => None,
+        }
+    }
+}
+
+/// Of an upstream only the key: all of it stands in the list of upstreams.
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Shared(key) => f.debug_tuple("Shared").field(key).finish(),
+            Target::Own(upstream) => f.debug_tuple("Own").field(&upstream.key).finish(),
+            Target::Unavailable(reason) => f.debug_tuple("Unavailable").field(reason).finish(),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::ssls::UpstreamTls;
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
-use crate::keys::resources::KeepalivePool;
+use crate::keys::resources::{KeepalivePool, TimeoutKeys};
 use crate::values::{Host, ProxyProtocol};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
@@ -107,6 +107,18 @@ pub enum PassHost {
     Node,
     /// `upstream_host`.
     Rewrite(String),
+}
+
+impl UpstreamTimeouts {
+    /// These, but for what a route says otherwise.
+    pub fn overridden_by(self, route: &TimeoutKeys) -> UpstreamTimeouts {
+        UpstreamTimeouts {
+            connect: route.connect.unwrap_or(self.connect),
+            send: route.send.unwrap_or(self.send),
+            read: route.read.unwrap_or(self.read),
+            per_try: route.per_try.or(self.per_try),
+        }
+    }
 }
 
 fn checks<S: Serializer>(checks: &Option<Arc<Checks>>, to: S) -> Result<S::Ok, S::Error> {

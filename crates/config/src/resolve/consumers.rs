@@ -1,9 +1,10 @@
 //! Consumers, from what was written to a table that they are found in.
 
 use super::plugins::{List, SharedPlugins};
-use super::shared::{Identified, dangling, insert};
+use super::shared::{Identified, find, insert};
 use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, CredentialKeys};
 use crate::keys::resources::Resource;
+use crate::model::Kind;
 use std::collections::HashMap;
 use stillgate_plugin::secrets::{each_text, substitute};
 use stillgate_plugin::{Consumer, Consumers, Credential, Level};
@@ -67,13 +68,8 @@ pub(crate) fn consumer(
     sink: &mut Sink,
 ) -> (Consumer, Vec<Credential>) {
     let name = keys.username.value;
-    let group = keys.group_id.as_ref().and_then(|id| {
-        let group = groups.0.get(&id.value);
-        if group.is_none() {
-            dangling(id, "consumer_group", &groups.0, &path.key("group_id"), sink);
-        }
-        group
-    });
+    let group = keys.group_id.as_ref();
+    let group = group.and_then(|id| find(id, Kind::ConsumerGroups, &groups.0, &path.key("group_id"), sink));
     let custom_id = keys.labels.get("custom_id");
     if custom_id.is_some_and(|id| id.contains(|c: char| c.is_ascii_control())) {
         let fault = Fault::new("nodes get this in a header field, which cannot hold control characters");

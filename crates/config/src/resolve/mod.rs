@@ -1,4 +1,4 @@
-//! What was written, to what it means: references to indices, services folded into routes, dependent defaults filled
+//! What was written, to what it means: references to what they name, services folded into routes, dependent defaults filled
 //! in.
 //!
 //! Checks that need more than one value are here and nowhere else. An error in one resource does not hide those of
@@ -7,13 +7,13 @@
 mod addresses;
 mod checks;
 mod consumers;
-mod plugins;
+pub(crate) mod plugins;
 mod shared;
 mod ssls;
 mod stream_routes;
 mod stream_upstreams;
 mod takes;
-mod upstream;
+pub(crate) mod upstream;
 
 use crate::keys::resources::{File, Resource, RouteKeys};
 use crate::model::{Config, listeners_of};
@@ -21,9 +21,9 @@ pub(crate) use addresses::check_nodes;
 use addresses::check_own_addresses;
 pub use plugins::PluginSet;
 use plugins::SharedPlugins;
-use shared::{Identified, insert};
-pub(crate) use shared::{Placed, Shared};
-use ssls::Ssls;
+use shared::insert;
+pub(crate) use shared::{Identified, Placed, Resolved, Service, Shared};
+pub(crate) use ssls::Ssls;
 use std::collections::HashMap;
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Path, Position, Sink};

@@ -1,9 +1,10 @@
 //! Plugins, from what was written to chains: compiled where they are written, merged where they meet.
 
 use super::consumers::{Groups, consumers};
-use super::shared::{Identified, dangling, insert};
+use super::shared::{Identified, find, insert};
 use crate::keys::plugins::{ConsumerKeys, GlobalRuleKeys, PluginConfigKeys};
 use crate::keys::resources::Resource;
+use crate::model::Kind;
 use crate::model::plugins::Shared;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -48,14 +49,24 @@ pub(crate) type List = Arc<[Arc<Entry>]>;
 #[derive(Debug, Default)]
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
-    configs: HashMap<String, Identified<List>>,
+    pub(crate) configs: HashMap<String, Identified<List>>,
     /// What configurations share by a name of theirs: what must be the same in all of them, and where it was first.
     groups: RefCell<HashMap<Group, (Identity, Origin)>>,
 }
 
 impl SharedPlugins {
+    /// Forgets what configurations that were read before share by names of theirs: they may be there no more.
+    pub(crate) fn forget_groups(&mut self) {
+        self.groups.get_mut().clear();
+    }
+
+    /// With nothing to refer to.
+    pub(crate) fn of(set: PluginSet) -> SharedPlugins {
+        SharedPlugins { set, ..SharedPlugins::default() }
+    }
+
     pub(super) fn new(set: PluginSet, configs: Vec<Resource<PluginConfigKeys>>, sink: &mut Sink) -> SharedPlugins {
-        let mut shared = SharedPlugins { set, ..SharedPlugins::default() };
+        let mut shared = SharedPlugins::of(set);
         let list = Path::Root.key("plugin_configs");
         for Resource { index, at, keys } in configs {
             let path = list.index(index);
@@ -67,7 +78,7 @@ impl SharedPlugins {
     }
 
     /// The `plugins` of a resource.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         &self,
         plugins: Option<&Node>,
         level: Level,
@@ -105,12 +116,9 @@ impl SharedPlugins {
         path: &Path<'_>,
         sink: &mut Sink,
     ) -> Option<Arc<Chain>> {
-        let config = config.and_then(|id| match self.configs.get(&id.value) {
-            Some(config) => Some(&config.value),
-            None => {
-                dangling(id, "plugin_config", &self.configs, &path.key("plugin_config_id"), sink);
-                None
-            }
+        let config = config.and_then(|id| {
+            find(id, Kind::PluginConfigs, &self.configs, &path.key("plugin_config_id"), sink)
+                .map(|config| &config.value)
         });
         if own.is_empty() && config.is_none() {
             return service.and_then(|service| service.chain.clone());
@@ -121,7 +129,7 @@ impl SharedPlugins {
 }
 
 /// The plugins of a service, and their chain for routes that have none of their own.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct ServicePlugins {
     list: List,
     chain: Option<Arc<Chain>>,
@@ -169,25 +177,43 @@ pub(super) fn shared(written: Written, groups: &Groups, plugins: &SharedPlugins,
 /// Of two rules with the same plugin the first keeps it: APISIX would leave it out of both, so that a second rule could
 /// switch off what the first guards.
 fn global(rules: Vec<Resource<GlobalRuleKeys>>, plugins: &SharedPlugins, sink: &mut Sink) -> Arc<Chain> {
-    let mut ids = HashMap::new();
-    let mut kept: Vec<Arc<Entry>> = Vec::new();
+    let (mut ids, mut lists) = (HashMap::new(), Vec::with_capacity(rules.len()));
     let list = Path::Root.key("global_rules");
     for Resource { index, at, keys } in rules {
         let path = list.index(index);
         let Some(id) = keys.id else { continue };
-        let compiled = plugins.compile(Some(&keys.plugins), Level::GlobalRule, &id.value, &path, sink);
+        lists.push((at, plugins.compile(Some(&keys.plugins), Level::GlobalRule, &id.value, &path, sink)));
         insert(&mut ids, id, Identified { line: at.line, value: () }, &path, sink);
-        for entry in compiled.iter() {
+    }
+    let (kept, left_out) = first_of_each(lists.iter().map(|(_, list)| list));
+    for LeftOut { rule, entry, earlier } in left_out {
+        let fault = Fault::new(format!("{} has {} already, which stays", earlier.origin, entry.name));
+        let path = list.index(rule);
+        sink.warning(lists[rule].0, &path.key("plugins").key(entry.name), fault.hint("keep one of them"));
+    }
+    merge([&kept[..]], &list, sink).unwrap_or_default()
+}
+
+/// A plugin that an earlier global rule has already.
+pub(crate) struct LeftOut {
+    /// Which of the rules.
+    pub(crate) rule: usize,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) earlier: Arc<Entry>,
+}
+
+/// The plugins of rules, and those that are left out of them.
+pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<Entry>>, Vec<LeftOut>) {
+    let (mut kept, mut left_out): (Vec<Arc<Entry>>, Vec<LeftOut>) = Default::default();
+    for (rule, list) in rules.enumerate() {
+        for entry in list.iter() {
             match kept.iter().find(|earlier| earlier.name == entry.name) {
                 None => kept.push(entry.clone()),
-                Some(earlier) => {
-                    let fault = Fault::new(format!("{} has {} already, which stays", earlier.origin, entry.name));
-                    sink.warning(at, &path.key("plugins").key(entry.name), fault.hint("keep one of them"));
-                }
+                Some(earlier) => left_out.push(LeftOut { rule, entry: entry.clone(), earlier: earlier.clone() }),
             }
         }
     }
-    merge([&kept[..]], &list, sink).unwrap_or_default()
+    (kept, left_out)
 }
 
 fn metadata(written: Vec<Node>, plugins: &SharedPlugins, sink: &mut Sink) -> MetadataTable {

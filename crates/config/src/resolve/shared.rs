@@ -4,10 +4,10 @@ use super::consumers::{self, Groups};
 use super::plugins::{ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
-use super::upstream::{timeouts, upstream};
+use super::upstream::upstream;
 use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resources::{Resource, RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::model::{Protocol, Route, Upstream};
+use crate::model::{Kind, Protocol, Route, Target, Upstream};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stillgate_plugin::{Consumer, Credential, Level};
@@ -15,17 +15,21 @@ use stillgate_route::{HostPattern, RouteSpec};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
+/// Why a route has no upstream that has nothing wrong itself.
+pub(crate) const UNUSABLE: &str = "its service or upstream cannot be used";
+
 /// What routes may refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// All upstreams that are not a route's own.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
-    upstream_ids: HashMap<String, Identified<usize>>,
+    /// Their keys, and what their nodes speak.
+    pub(crate) upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
     pub(crate) services: HashMap<String, Identified<Service>>,
-    pub(super) ssls: Ssls,
-    pub(super) plugins: SharedPlugins,
+    pub(crate) ssls: Ssls,
+    pub(crate) plugins: SharedPlugins,
     /// What consumers may refer to.
-    pub(super) groups: Groups,
+    pub(crate) groups: Groups,
 }
 
 /// A resource that can be referred to.
@@ -36,32 +40,31 @@ pub(crate) struct Identified<T> {
 }
 
 /// What routes take from a service.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     hosts: Vec<HostPattern>,
-    pub(crate) upstream: UpstreamPlace,
+    pub(crate) upstream: Found,
     upgrades: bool,
     plugins: ServicePlugins,
 }
 
 /// What became of a resource's upstream.
-#[derive(Debug, Clone)]
-pub(crate) enum UpstreamPlace {
-    /// Index in [`Shared::upstreams`].
-    Index(usize),
-    /// It is written inline.
-    Own(Arc<Upstream>),
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Found {
+    /// It is named, or written inline; its nodes speak this.
+    Target(Target, Protocol),
     /// Nothing names one.
     Absent,
     /// What names one is wrong, which has been reported.
     Wrong,
 }
 
-/// A route before it is known where an upstream of its own will stand.
-pub(crate) struct Unplaced {
-    /// `None`: it is wrong, which has been reported. Its `upstream` counts only where it has none of its own.
-    route: Option<Route>,
-    own: Option<Arc<Upstream>>,
+/// What a route comes to.
+pub(crate) struct Resolved {
+    /// Unavailable where something is wrong with where it leads, which has been reported.
+    pub(crate) route: Route,
+    /// Its own upstream, which may be right where the route is wrong.
+    pub(crate) own: Option<Arc<Upstream>>,
 }
 
 /// Routes and upstreams, filled in the order of the file.
@@ -73,15 +76,10 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    pub(crate) fn push(&mut self, Unplaced { route, own }: Unplaced, line: u32) {
-        let own = own.map(|own| {
-            self.upstreams.push(own);
-            self.upstreams.len() - 1
-        });
-        if let Some(route) = route {
-            self.routes.push(Arc::new(Route { upstream: own.unwrap_or(route.upstream), ..route }));
-            self.route_lines.push(line);
-        }
+    pub(crate) fn push(&mut self, Resolved { route, own }: Resolved, line: u32) {
+        self.upstreams.extend(own);
+        self.routes.push(Arc::new(route));
+        self.route_lines.push(line);
     }
 }
 
@@ -100,24 +98,19 @@ impl Shared {
             // Without an id it cannot be referred to, which has been reported; the rest of it is checked all the same.
             let id = keys.id.clone();
             let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &shared.ssls, &path, sink);
-            let place = shared.add(upstream.into());
+            let value = (upstream.key.as_str().into(), upstream.protocol);
+            shared.upstreams.push(Arc::new(upstream));
             if let Some(id) = id {
-                let identified = Identified { line: at.line, value: place };
+                let identified = Identified { line: at.line, value };
                 insert(&mut shared.upstream_ids, id, identified, &path, sink);
             }
         }
         let list = Path::Root.key("services");
         for Resource { index, at, keys } in services {
-            let path = list.index(index);
-            let key = keys.id.as_ref().map_or(String::new(), |id| format!("services/{}", id.value));
-            let upstream = match shared.upstream_of(keys.upstream, keys.upstream_id, key, &path, sink) {
-                UpstreamPlace::Own(own) => UpstreamPlace::Index(shared.add(own)),
-                place => place,
-            };
-            if let Some(id) = keys.id {
-                let list = shared.plugins.compile(keys.plugins.as_ref(), Level::Service, &id.value, &path, sink);
-                let plugins = ServicePlugins::new(list, &path, sink);
-                let service = Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins };
+            let (path, id) = (list.index(index), keys.id.clone());
+            let (service, own) = shared.service(keys, id.as_ref().map_or("", |id| &id.value), &path, sink);
+            shared.upstreams.extend(own);
+            if let Some(id) = id {
                 let identified = Identified { line: at.line, value: service };
                 insert(&mut shared.services, id, identified, &path, sink);
             }
@@ -125,9 +118,24 @@ impl Shared {
         shared
     }
 
-    pub(crate) fn add(&mut self, upstream: Arc<Upstream>) -> usize {
-        self.upstreams.push(upstream);
-        self.upstreams.len() - 1
+    /// What a service means, and the upstream that is written in it.
+    pub(crate) fn service(
+        &self,
+        keys: ServiceKeys,
+        id: &str,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> (Service, Option<Arc<Upstream>>) {
+        let key = format!("services/{id}");
+        let (upstream, own) = match self.upstream_of(keys.upstream, keys.upstream_id, key, path, sink) {
+            Found::Target(Target::Own(own), protocol) => {
+                (Found::Target(Target::Shared(own.key.as_str().into()), protocol), Some(own))
+            }
+            found => (found, None),
+        };
+        let list = self.plugins.compile(keys.plugins.as_ref(), Level::Service, id, path, sink);
+        let plugins = ServicePlugins::new(list, path, sink);
+        (Service { hosts: keys.hosts, upstream, upgrades: keys.enable_websocket, plugins }, own)
     }
 
     /// What a route means. Whether its id is taken is not looked at.
@@ -138,48 +146,40 @@ impl Shared {
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Unplaced {
+    ) -> Resolved {
         let key = format!("routes/{id}");
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
             (Some(inline), ..) => inline.at,
             (None, Some(id), _) | (None, None, Some(id)) => id.at,
             (None, None, None) => at,
         };
-        let place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
-        let own = match &place {
-            UpstreamPlace::Own(own) => Some(own.clone()),
+        let found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
+        let own = match &found {
+            Found::Target(Target::Own(own), _) => Some(own.clone()),
             _ => None,
         };
-        let route = self.route_to(place, keys, id, at, path, sink);
-        let protocol = match (&own, &route) {
-            (Some(own), _) => own.protocol,
-            (None, Some(route)) => self.upstreams[route.upstream].protocol,
-            (None, None) => Protocol::Http,
-        };
-        if protocol != Protocol::Http {
+        let (route, protocol) = self.route_to(found, keys, id, at, path, sink);
+        if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
             let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
             sink.error(place_at, path, fault.hint("name it in `stream_routes`, or write `scheme: http` in it"));
         }
-        Unplaced { route, own }
+        Resolved { route, own }
     }
 
     fn route_to(
         &self,
-        place: UpstreamPlace,
+        found: Found,
         keys: RouteKeys,
         id: String,
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Option<Route> {
+    ) -> (Route, Option<Protocol>) {
         let (service_id, timeout, priority) = (keys.service_id.clone(), keys.timeout, keys.priority);
         let (own_upgrades, on_change) = (keys.enable_websocket, keys.on_change);
         // Inner `None`: there is no such service, which is reported here.
         let service = service_id.as_ref().map(|id| {
-            let service = self.services.get(&id.value);
-            if service.is_none() {
-                dangling(id, "service", &self.services, &path.key("service_id"), sink);
-            }
+            let service = find(id, Kind::Services, &self.services, &path.key("service_id"), sink);
             service.map(|service| &service.value)
         });
         let own = self.plugins.compile(keys.plugins.as_ref(), Level::Route, &id, path, sink);
@@ -187,29 +187,33 @@ impl Shared {
         let chain = self.plugins.chain(&own, keys.plugin_config_id.as_ref(), of_service, path, sink);
         let services_upgrades = service.flatten().is_some_and(|service| service.upgrades);
         let takes = takes(keys, service.flatten().map_or(&[], |service| &service.hosts), path, sink);
-        let services_place = service.map(|service| service.map_or(&UpstreamPlace::Wrong, |service| &service.upstream));
-        let (upstream, otherwise) = match (&place, services_place) {
-            (UpstreamPlace::Own(own), _) => (usize::MAX, own.timeout),
-            (UpstreamPlace::Index(index), _) | (UpstreamPlace::Absent, Some(UpstreamPlace::Index(index))) => {
-                (*index, self.upstreams[*index].timeout)
+        let of_service = service.map(|service| service.map_or(&Found::Wrong, |service| &service.upstream));
+        let (target, protocol) = match (found, of_service) {
+            (Found::Target(target, protocol), None | Some(Found::Target(..) | Found::Absent)) => {
+                (target, Some(protocol))
             }
-            (UpstreamPlace::Absent, Some(UpstreamPlace::Absent)) => {
+            (Found::Absent, Some(Found::Target(target, protocol))) => (target.clone(), Some(*protocol)),
+            (Found::Absent, Some(Found::Absent)) => {
                 let fault = Fault::new("neither the route nor its service has an upstream");
                 sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
-                return None;
+                (Target::Unavailable(UNUSABLE.into()), None)
             }
-            // Without a service: a key that is missing or cannot be read, which has been reported.
-            _ => return None,
+            // Also without a service: a key that is missing or cannot be read, which has been reported.
+            (found, _) => {
+                let protocol = if let Found::Target(_, protocol) = found { Some(protocol) } else { None };
+                (Target::Unavailable(UNUSABLE.into()), protocol)
+            }
         };
-        Some(Route {
+        let route = Route {
             spec: Arc::new(RouteSpec { id, priority, takes }),
-            upstream,
+            timeout,
+            target,
             service_id: service_id.map(|id| id.value),
-            timeout: timeout.map(|t| timeouts(t, otherwise)),
             upgrades: own_upgrades.unwrap_or(services_upgrades),
             on_change,
             chain,
-        })
+        };
+        (route, protocol)
     }
 
     /// What a consumer means, and what it is found by. Whether its name or a credential is taken is not looked at.
@@ -225,13 +229,13 @@ impl Shared {
         key: String,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> UpstreamPlace {
+    ) -> Found {
         match (inline, id) {
-            (None, None) => UpstreamPlace::Absent,
+            (None, None) => Found::Absent,
             (Some(_), Some(id)) => {
                 let fault = Fault::new("both upstream and upstream_id are here").hint("remove one of them");
                 sink.error(id.at, &path.key("upstream_id"), fault);
-                UpstreamPlace::Wrong
+                Found::Wrong
             }
             (Some(inline), None) => {
                 let path = path.key("upstream");
@@ -239,14 +243,15 @@ impl Shared {
                     let fault = Fault::new("the id of an inline upstream has no effect").hint("remove it");
                     sink.warning(id.at, &path.key("id"), fault);
                 }
-                UpstreamPlace::Own(upstream(inline.value, &key, &self.ssls, &path, sink).into())
+                let own = upstream(inline.value, &key, &self.ssls, &path, sink);
+                let protocol = own.protocol;
+                Found::Target(Target::Own(own.into()), protocol)
             }
-            (None, Some(id)) => match self.upstream_ids.get(&id.value) {
-                Some(upstream) => UpstreamPlace::Index(upstream.value),
-                None => {
-                    dangling(&id, "upstream", &self.upstream_ids, &path.key("upstream_id"), sink);
-                    UpstreamPlace::Wrong
+            (None, Some(id)) => match find(&id, Kind::Upstreams, &self.upstream_ids, &path.key("upstream_id"), sink) {
+                Some(Identified { value: (key, protocol), .. }) => {
+                    Found::Target(Target::Shared(key.clone()), *protocol)
                 }
+                None => Found::Wrong,
             },
         }
     }
@@ -268,15 +273,27 @@ pub(crate) fn insert<T>(
     ids.insert(id.value, identified);
 }
 
-/// Reports a reference to what is not there.
-pub(crate) fn dangling<T>(id: &At<String>, what: &str, known: &HashMap<String, T>, path: &Path<'_>, sink: &mut Sink) {
+/// The resource that is referred to; reports one that is not there.
+pub(crate) fn find<'a, T>(
+    id: &At<String>,
+    kind: Kind,
+    known: &'a HashMap<String, T>,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<&'a T> {
     // With more than these a guess would cost much and be worth little.
     const COMPARED_MAX: usize = 1000;
-    let fault = Fault::new(format!("there is no {what} with the id {:?}", id.value));
-    let fault = fault.hint(format!("add it to `{what}s`"));
+    sink.refers(kind.name(), &id.value);
+    let found = known.get(&id.value);
+    if found.is_some() || sink.is_alone() {
+        return found;
+    }
+    let fault = Fault::new(format!("there is no {} with the id {:?}", kind.singular(), id.value));
+    let fault = fault.hint(format!("add it to `{}`", kind.name()));
     let fault = match known.len() <= COMPARED_MAX {
         true => sink.guess(fault, &id.value, known.keys().map(String::as_str)),
         false => fault,
     };
     sink.error(id.at, path, fault);
+    None
 }

@@ -6,7 +6,7 @@ use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::resources::Resource;
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
-    ClientAuth, ClientPair, KeyPair, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
+    ClientAuth, ClientPair, KeyPair, Kind, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
 };
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::HashMap;
@@ -43,6 +43,29 @@ impl Ssls {
             ssls.ids.insert(id.value, Identified { line: at.line, value: ssl });
         }
         ssls
+    }
+
+    /// One entry by itself; `None`: it is switched off, or wrong, which has been reported.
+    pub(crate) fn one(
+        mut keys: SslKeys,
+        id: &str,
+        acme: Option<&Acme>,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<Ssl> {
+        keys.id = Some(At { at: Position::NOWHERE, value: id.to_owned() });
+        let status = keys.status;
+        Taken { acme, ..Taken::default() }.ssl(keys, Position::NOWHERE, path, sink).filter(|_| status)
+    }
+
+    /// Puts an entry where upstreams find it; `None`: takes it away.
+    /// Whether it is another one than before.
+    pub(crate) fn set(&mut self, id: &str, ssl: Option<Arc<Ssl>>) -> bool {
+        let before = match &ssl {
+            Some(_) => self.ids.insert(id.to_owned(), Identified { line: 0, value: ssl.clone() }),
+            None => self.ids.remove(id),
+        };
+        before.and_then(|before| before.value) != ssl
     }
 
     /// Listeners with TLS need a certificate, and the other way round.
@@ -129,6 +152,7 @@ impl Ssls {
     fn client(&self, id: &At<String>, path: &Path<'_>, sink: &mut Sink) -> Option<Arc<Ssl>> {
         // With more than these a guess would cost much and be worth little.
         const COMPARED_MAX: usize = 1000;
+        sink.refers(Kind::Ssls.name(), &id.value);
         match self.ids.get(&id.value) {
             Some(Identified { value: Some(ssl), .. }) if ssl.usage == SslUse::Client => return Some(ssl.clone()),
             Some(Identified { value: Some(_), line }) => {
@@ -139,6 +163,7 @@ impl Ssls {
                 let fault = Fault::new(format!("the entry {:?} in line {line} cannot be used", id.value));
                 sink.error(id.at, path, fault.hint("see whether it has errors or `status: 0`"));
             }
+            None if sink.is_alone() => {}
             None => {
                 let fault =
                     Fault::new(format!("there is no entry with the id {:?}", id.value)).hint("add it to `ssls`");

@@ -1,9 +1,9 @@
 //! What stream routes mean: which connections go where, and whether any listener brings such.
 
-use super::shared::{Identified, Shared, UpstreamPlace, dangling, insert};
+use super::shared::{Found, Identified, Shared, UNUSABLE, find, insert};
 use crate::keys::resources::{Resource, Scheme};
 use crate::keys::stream_routes::StreamRouteKeys;
-use crate::model::{Listener, ListenerKind, Protocol, StreamRoute};
+use crate::model::{Kind, Listener, ListenerKind, Protocol, StreamRoute, Target};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,19 +22,16 @@ impl Shared {
         let (mut ids, mut routes) = (HashMap::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
         for Resource { index, at, keys } in entries {
             let path = list.index(index);
-            let id = keys.id.clone().unwrap_or_else(|| At { at, value: (index + 1).to_string() });
+            let (id, is_enabled) = (keys.id.clone(), keys.status);
+            let id = id.unwrap_or_else(|| At { at, value: (index + 1).to_string() });
             insert(&mut ids, id.clone(), Identified { line: at.line, value: () }, &path, sink);
-            let (is_enabled, sni_at) = (keys.status, keys.sni.as_ref().map(|sni| sni.at));
-            let Some(route) = self.stream_route(keys, id.value, at, &path, sink) else { continue };
-            let protocol = self.upstreams[route.upstream].protocol;
-            match sni_at {
-                Some(sni_at) if protocol == Protocol::Udp => {
-                    let fault =
-                        Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
-                    sink.error(sni_at, &path.key("sni"), fault);
-                }
-                _ if is_enabled => check_reach(&route, protocol, listeners, at, &path, sink),
-                _ => {}
+            let (route, protocol) = self.stream_route(keys, id.value, at, &path, sink);
+            if let Some(protocol) = protocol.filter(|_| is_enabled) {
+                check_reach(&route, protocol, listeners, at, &path, sink);
+            }
+            if let Target::Own(own) = &route.target {
+                // A switched-off route's too: it is in nobody's way.
+                self.upstreams.push(own.clone());
             }
             if is_enabled {
                 routes.push(Arc::new(route));
@@ -43,14 +40,15 @@ impl Shared {
         routes
     }
 
-    fn stream_route(
-        &mut self,
+    /// What a stream route means, and what is spoken where it leads to.
+    pub(crate) fn stream_route(
+        &self,
         mut keys: StreamRouteKeys,
         id: String,
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Option<StreamRoute> {
+    ) -> (StreamRoute, Option<Protocol>) {
         if let Some(inline) = &mut keys.upstream
             && inline.value.scheme.at == Position::NOWHERE
         {
@@ -63,36 +61,39 @@ impl Shared {
             (None, None, None) => (at, "upstream"),
         };
         let key = format!("stream_routes/{id}");
-        let mut place = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
+        let mut found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
         if let Some(id) = &keys.service_id {
-            match self.services.get(&id.value) {
-                None => {
-                    dangling(id, "service", &self.services, &path.key("service_id"), sink);
-                    return None;
-                }
-                Some(service) if matches!(place, UpstreamPlace::Absent) => place = service.value.upstream.clone(),
+            match find(id, Kind::Services, &self.services, &path.key("service_id"), sink) {
+                None => found = Found::Wrong,
+                Some(service) if found == Found::Absent => found = service.value.upstream.clone(),
                 Some(_) => {}
             }
-            if matches!(place, UpstreamPlace::Absent) {
+            if found == Found::Absent {
                 let fault = Fault::new("neither the stream route nor its service has an upstream");
                 sink.error(at, path, fault.hint("add upstream or upstream_id to one of them"));
             }
         }
-        let upstream = match place {
-            // A switched-off route's too: it is in nobody's way.
-            UpstreamPlace::Own(own) => self.add(own),
-            UpstreamPlace::Index(index) => index,
-            UpstreamPlace::Absent | UpstreamPlace::Wrong => return None,
+        let (target, protocol) = match found {
+            Found::Target(target, protocol) => (target, Some(protocol)),
+            Found::Absent | Found::Wrong => (Target::Unavailable(UNUSABLE.into()), None),
         };
-        if self.upstreams[upstream].protocol == Protocol::Http {
-            let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
-            let fault = fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream");
-            sink.error(place_at.0, &path.key(place_at.1), fault);
-            return None;
+        match (protocol, &keys.sni) {
+            (Some(Protocol::Http), _) => {
+                let fault = Fault::new("the nodes of this upstream are spoken to in HTTP, which is for `routes`");
+                let fault = fault.hint("write `scheme: tcp`, `tls` or `udp` in the upstream");
+                sink.error(place_at.0, &path.key(place_at.1), fault);
+            }
+            (Some(Protocol::Udp), Some(sni)) => {
+                let fault = Fault::new("UDP has no server name").hint("remove the key, or use `scheme: tcp` or `tls`");
+                sink.error(sni.at, &path.key("sni"), fault);
+            }
+            _ => {}
         }
         let StreamRouteKeys { remote_addr, server_addr, server_port, sni, timeout, on_change, service_id, .. } = keys;
         let (sni, service_id) = (sni.map(|sni| sni.value), service_id.map(|id| id.value));
-        Some(StreamRoute { id, sni, remote_addr, server_addr, server_port, upstream, service_id, timeout, on_change })
+        let route =
+            StreamRoute { id, sni, remote_addr, server_addr, server_port, target, service_id, timeout, on_change };
+        (route, protocol.filter(|protocol| *protocol != Protocol::Http))
     }
 }
 

@@ -4,7 +4,7 @@ use super::checks::{checks, limits};
 use super::ssls::{Ssls, refuse_without_https};
 use super::stream_upstreams::check_stream_keys;
 use crate::keys::nodes::NodeEntry;
-use crate::keys::resources::{HashOn, HostChoice, Scheme, TimeoutKeys, Type, UpstreamKeys};
+use crate::keys::resources::{HashOn, HostChoice, Scheme, Type, UpstreamKeys};
 use crate::model::{Balance, Node, PassHost, Upstream, UpstreamTimeouts};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const HTTP_PORT: u16 = 80;
 /// And with `scheme: https`.
 const HTTPS_PORT: u16 = 443;
 
-pub(super) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
+pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Path<'_>, sink: &mut Sink) -> Upstream {
     let bound = UPSTREAM_TIMEOUT;
     let defaults = UpstreamTimeouts { connect: bound, send: bound, read: bound, per_try: None };
     let balance = match keys.r#type {
@@ -59,7 +59,7 @@ pub(super) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
         retry_budget: keys.retry_budget,
         limits: limits(keys.limits, path, sink),
         checks: checks(keys.checks, &balance, tls.as_ref(), http2, path, sink),
-        timeout: timeouts(keys.timeout, defaults),
+        timeout: defaults.overridden_by(&keys.timeout),
         pass_host: pass_host(keys.pass_host, keys.upstream_host, path, sink),
         keepalive: keys.keepalive_pool,
         balance,
@@ -68,15 +68,6 @@ pub(super) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
         http2,
         grpc,
         tls,
-    }
-}
-
-pub(super) fn timeouts(keys: TimeoutKeys, otherwise: UpstreamTimeouts) -> UpstreamTimeouts {
-    UpstreamTimeouts {
-        connect: keys.connect.unwrap_or(otherwise.connect),
-        send: keys.send.unwrap_or(otherwise.send),
-        read: keys.read.unwrap_or(otherwise.read),
-        per_try: keys.per_try.or(otherwise.per_try),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::configuration::reads::{each_field, variable_of};
 use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
-use stillgate_config::{Config, Host, Route, Upstream};
+use stillgate_config::{Config, Host, Route, Target, Upstream};
 use stillgate_plugin::Consumer;
 use stillgate_proxy::Plan;
 use stillgate_route::path::PathError;
@@ -56,8 +56,16 @@ impl<'a> Answer<'a> {
         self.config.route_lines[candidate.route]
     }
 
-    fn upstream_of(&self, candidate: &Candidate) -> &Upstream {
-        &self.config.upstreams[self.config.routes[candidate.route].upstream]
+    /// Where its requests go, or why they go nowhere.
+    fn upstream_of(&self, candidate: &Candidate) -> Result<&Upstream, &str> {
+        match &self.config.routes[candidate.route].target {
+            Target::Own(upstream) => Ok(upstream),
+            Target::Unavailable(reason) => Err(reason),
+            Target::Shared(key) => {
+                let found = self.config.upstreams.iter().find(|upstream| *upstream.key == **key);
+                found.map(|upstream| &**upstream).ok_or("its upstream is gone")
+            }
+        }
     }
 
     /// For people.
@@ -78,7 +86,10 @@ impl<'a> Answer<'a> {
                 for (name, value) in &explanation.params {
                     out.push_str(&format!("  {name} = {value:?}\n"));
                 }
-                out.push_str(&format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")));
+                out.push_str(&match upstream {
+                    Ok(upstream) => format!("it goes to upstream {:?}: {}\n", upstream.key, nodes(upstream).join(", ")),
+                    Err(reason) => format!("it is answered 503: {reason}\n"),
+                });
             }
             None => out.push_str("no route takes the request; it is answered 404\n"),
         }
@@ -124,7 +135,10 @@ impl<'a> Answer<'a> {
             "params": params,
             "upstream": explanation.chosen.as_ref().map(|chosen| {
                 let upstream = self.upstream_of(chosen);
-                json!({"id": upstream.key, "nodes": nodes(upstream)})
+                match upstream {
+                    Ok(upstream) => json!({"id": upstream.key, "nodes": nodes(upstream)}),
+                    Err(reason) => json!({"unavailable": reason}),
+                }
             }),
             "plugins": plugins,
             "plugins_left_out": left_out,

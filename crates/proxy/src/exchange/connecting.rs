@@ -23,7 +23,7 @@ pub(super) struct Connection {
 /// The name that the node must show a certificate of, where its upstream speaks TLS.
 fn server_name(exchange: &Exchange, tries: &Tries<'_>, index: usize) -> Option<ServerName<'static>> {
     let upstream = tries.target.upstream;
-    let tls = upstream.planned.tls.as_ref()?;
+    let tls = upstream.planned.tls()?;
     let state = upstream.state.borrow();
     let node = &state.endpoint(index).host;
     Some(tls.server_name(host_seen(exchange, tries, node), node))
@@ -41,7 +41,7 @@ pub(super) fn pooled(worker: &Worker, exchange: &Exchange, tries: &Tries<'_>, in
         return None;
     }
     let upstream = tries.target.upstream;
-    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (&upstream.planned.tls, shown) {
+    let is_name = |shown: Option<&ServerName<'static>>, node: &str| match (upstream.planned.tls(), shown) {
         (Some(tls), Some(shown)) => tls.is_server_name(shown, host_seen(exchange, tries, node), node),
         (tls, shown) => tls.is_none() && shown.is_none(),
     };
@@ -60,7 +60,7 @@ pub(super) async fn connect(
     let (upstream, bounds) = (tries.target.upstream, tries.target.bounds);
     let state = &upstream.state;
     let name = server_name(exchange, tries, index);
-    let (http2, grpc) = (upstream.planned.definition.http2, upstream.planned.definition.grpc);
+    let (http2, grpc) = (upstream.planned.link.http2, upstream.planned.link.grpc);
     let address = state.borrow().endpoint(index).address;
     let timeout_ms = bounds.node.connect.min(bounds.node.per_try);
     let deadline_ms = (worker.clock.now_ms() + timeout_ms).min(bounds.deadline_ms);

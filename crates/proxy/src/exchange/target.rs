@@ -50,10 +50,11 @@ impl<'a> Target<'a> {
     pub(super) fn new(serving: &Serving<'a>) -> Result<Target<'a>, OwnAnswer> {
         let snapshot = serving.snapshot;
         let route = serving.route.ok_or_else(|| OwnAnswer::error(404, "Route Not Found"))?;
-        let upstream = &snapshot.upstreams[route.upstream()];
+        let unavailable = || OwnAnswer::error(503, "Route Unavailable");
+        let upstream = snapshot.upstreams.get(route.upstream()).ok_or_else(unavailable)?;
         let mut bounds = Bounds::new(snapshot.plan.timeouts(route), serving.settings());
         // Without HTTP/2 there is no gRPC but for gRPC-Web.
-        let is_grpc = serving.client.stream.is_http2() || upstream.planned.definition.grpc;
+        let is_grpc = serving.client.stream.is_http2() || upstream.planned.link.grpc;
         let exchange = &*serving.exchange;
         if is_grpc && let Some(timeout_ms) = grpc::timeout_ms(&exchange.request, exchange.from_client.head()) {
             bounds.deadline_ms = serving.worker.clock.now_ms().saturating_add(timeout_ms);

@@ -8,7 +8,7 @@
 use crate::plan::Plan;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
-use stillgate_config::{Route, StreamRoute};
+use stillgate_config::{Route, StreamRoute, Target, Upstream};
 use stillgate_route::{RouteSpec, Takes, UriRoute};
 
 /// A route that may have tunnels.
@@ -38,16 +38,11 @@ pub fn digest(thing: &impl Serialize) -> u64 {
 impl Plan {
     /// The routes that may have tunnels.
     pub fn tunnel_routes(&self) -> Vec<RouteDigest> {
-        // One that is written in the route is part of it.
-        let own = |key: &str, upstream: usize| {
-            let upstream = &*self.upstreams[upstream].definition;
-            (upstream.key.clone(), (upstream.key == key).then_some(upstream))
-        };
         let routes = self.routes.iter().filter(|route| route.route.upgrades);
         let routes = routes.map(|route| {
-            let Route { spec, upstream: _, service_id, timeout, upgrades, on_change, chain: _ } = &*route.route;
+            let Route { spec, target, service_id, timeout, upgrades, on_change, chain: _ } = &*route.route;
             let key = format!("{ROUTES}{}", spec.id);
-            let upstream = own(&key, route.upstream());
+            let upstream = named(target);
             let plugins: Vec<u128> = route.route.own_plugins().map(|entry| entry.identity.0).collect();
             let said = (Spec::of(spec), service_id, timeout, upgrades, on_change, upstream);
             // Of a route without plugins it is what versions before them made of it.
@@ -55,20 +50,10 @@ impl Plan {
             RouteDigest { key, digest }
         });
         let streams = self.stream_routes.iter().map(|route| {
-            // Its place in the list means nothing.
-            let StreamRoute {
-                id,
-                sni,
-                remote_addr,
-                server_addr,
-                server_port,
-                upstream,
-                service_id,
-                timeout,
-                on_change,
-            } = &*route.route;
+            let StreamRoute { id, sni, remote_addr, server_addr, server_port, target, service_id, timeout, on_change } =
+                &*route.route;
             let key = format!("{STREAM_ROUTES}{id}");
-            let upstream = own(&key, *upstream);
+            let upstream = named(target);
             let (sni, addresses) = (texts(sni), (texts(remote_addr), texts(server_addr)));
             let digest = digest(&(sni, addresses, server_port, service_id, timeout, on_change, upstream));
             RouteDigest { key, digest }
@@ -105,6 +90,14 @@ impl Spec<'_> {
             Takes::Expression(expression) => Taken::Expression(expression.text().to_owned()),
         };
         Spec { id, priority: *priority, takes }
+    }
+}
+
+/// The key of its upstream, which is part of the route where it is written in it.
+fn named(target: &Target) -> (Option<&str>, Option<&Upstream>) {
+    match target {
+        Target::Own(upstream) => (target.key(), Some(upstream)),
+        Target::Shared(_) | Target::Unavailable(_) => (target.key(), None),
     }
 }
 

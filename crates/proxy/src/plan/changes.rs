@@ -5,7 +5,7 @@
 
 use super::metrics::{MetricsPlan, node_label, upstream_path};
 use super::routes::Difference;
-use super::{Plan, PlanUpstream};
+use super::{Plan, PlanUpstream, PlanUpstreams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillgate_config::{Label, Route};
@@ -63,16 +63,20 @@ fn all(plan: &Plan, metrics: &MetricsPlan) -> BTreeSet<(Label, String)> {
 
 /// The values of what is only in the one and only in the other; some may be elsewhere in the other all the same.
 fn of_difference(plan: &Plan, previous: &Plan, metrics: &MetricsPlan, difference: &Difference) -> Changes {
-    let side = |routes: &[Arc<Route>], upstreams: &[Arc<PlanUpstream>], others: &[Arc<PlanUpstream>]| {
+    let side = |routes: &[Arc<Route>], upstreams: &PlanUpstreams, others: &PlanUpstreams| {
         let mut values = BTreeSet::new();
         let mut add = |label, value: &str| {
             values.insert((label, value.to_owned()));
         };
         routes.iter().for_each(|route| of_route(route, &mut add));
         if !std::ptr::eq(upstreams, others) {
-            let is_there = |at: usize| others.get(at).is_some_and(|other| Arc::ptr_eq(other, &upstreams[at]));
-            let moved = (0..upstreams.len()).filter(|at| !is_there(*at));
-            moved.for_each(|at| of_upstream(&upstreams[at], metrics, &mut add));
+            for (slot, upstream) in upstreams.slots().iter().enumerate() {
+                let is_there =
+                    |upstream: &Arc<PlanUpstream>| others.get(slot).is_some_and(|other| Arc::ptr_eq(other, upstream));
+                if let Some(upstream) = upstream.as_ref().filter(|upstream| !is_there(upstream)) {
+                    of_upstream(upstream, metrics, &mut add);
+                }
+            }
         }
         values
     };

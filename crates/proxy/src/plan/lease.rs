@@ -8,24 +8,18 @@ use super::routes::PlanRoute;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stillgate_config::{OnChange, Route, Upstream};
+use stillgate_config::OnChange;
 
 /// Holds until its route is changed or removed. Routes with `on_change: keep` have none.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) policy: OnChange,
-    /// The route's; `None` where there is none in a test.
-    upstream: Option<Arc<Upstream>>,
     is_revoked: AtomicBool,
 }
 
 impl Lease {
-    pub(crate) fn new(policy: OnChange, upstream: Option<Arc<Upstream>>) -> Lease {
-        Lease { policy, upstream, is_revoked: AtomicBool::new(false) }
-    }
-
-    pub(super) fn upstream(&self) -> Option<&Arc<Upstream>> {
-        self.upstream.as_ref()
+    pub(crate) fn new(policy: OnChange) -> Lease {
+        Lease { policy, is_revoked: AtomicBool::new(false) }
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
@@ -38,21 +32,15 @@ impl Lease {
 
     /// The lease of a route: that of `before`, which has the same id, where the route is the same.
     pub(super) fn of(
-        route: &Route,
-        upstream: Option<&Arc<Upstream>>,
-        before: Option<&PlanRoute>,
+        policy: OnChange,
+        before: Option<&Arc<Lease>>,
+        is_same: impl FnOnce() -> bool,
     ) -> Option<Arc<Lease>> {
-        if route.on_change == OnChange::Keep {
+        if policy == OnChange::Keep {
             return None;
         }
-        let same = before.and_then(|before| {
-            let lease = before.lease.as_ref()?;
-            let is_own =
-                upstream.is_some_and(|of| of.key.strip_prefix("routes/").is_some_and(|id| id == route.spec.id));
-            let is_same = is_same(&before.route, route) && is_same_place(lease.upstream(), upstream, is_own);
-            is_same.then(|| lease.clone())
-        });
-        Some(same.unwrap_or_else(|| Arc::new(Lease::new(route.on_change, upstream.cloned()))))
+        let same = before.filter(|_| is_same()).cloned();
+        Some(same.unwrap_or_else(|| Arc::new(Lease::new(policy))))
     }
 
     /// The leases that `old` has and `new` has not.
@@ -67,24 +55,6 @@ impl Lease {
         let kept: HashSet<*const Lease> = new.filter_map(|route| route.lease.as_ref()).map(Arc::as_ptr).collect();
         old.filter(|lease| !kept.contains(&Arc::as_ptr(lease))).cloned().collect()
     }
-}
-
-/// Whether two routes of the same id are the same, but for their upstreams, whose places mean nothing, and for what they
-/// have of services and plugin configs.
-fn is_same(old: &Route, new: &Route) -> bool {
-    let Route { spec, upstream: _, service_id, timeout, upgrades, on_change, chain: _ } = old;
-    *spec == new.spec
-        && *service_id == new.service_id
-        && *timeout == new.timeout
-        && *upgrades == new.upgrades
-        && *on_change == new.on_change
-        && old.own_plugins().eq(new.own_plugins())
-}
-
-/// Whether a route names the same upstream, or has the same one written in it, which is then its own.
-pub(super) fn is_same_place(old: Option<&Arc<Upstream>>, new: Option<&Arc<Upstream>>, is_own: bool) -> bool {
-    let (Some(old), Some(new)) = (old, new) else { return false };
-    old.key == new.key && (!is_own || old == new)
 }
 
 #[cfg(test)]

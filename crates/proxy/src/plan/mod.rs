@@ -21,7 +21,7 @@ pub(crate) use lease::Lease;
 pub(crate) use routes::PlanRoute;
 pub(crate) use stream_routes::{Asked, PlanStreamRoute, StreamRoutes};
 pub(crate) use tunnel_bounds::TunnelBounds;
-pub(crate) use upstreams::{PlanUpstream, Positions};
+pub(crate) use upstreams::{PlanUpstream, PlanUpstreams};
 
 use arc_swap::ArcSwap;
 use caching::Caching;
@@ -36,7 +36,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, StreamRoute, Upstream, UpstreamTimeouts};
+use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::{Chain, Consumers};
@@ -62,8 +62,8 @@ pub struct Plan {
     pub(crate) routes: Routes,
     /// The same ones as in the Plan before where the configuration's are.
     pub(crate) stream_routes: Arc<StreamRoutes>,
-    /// The same list as in the Plan before where nothing in it changed.
-    pub(crate) upstreams: Arc<[Arc<PlanUpstream>]>,
+    /// The same as in the Plan before where nothing in it changed.
+    pub(crate) upstreams: Arc<PlanUpstreams>,
     /// Those of them that have active checks.
     checked: Arc<[Arc<PlanUpstream>]>,
     /// Whether some upstream chooses nodes by their latency.
@@ -155,9 +155,9 @@ impl Plan {
         let began = Instant::now();
         let matcher = matcher(config, previous)?;
         let matcher_ms = millis_since(began);
+        let upstreams = PlanUpstreams::new(config, addresses, tls, previous.map(|previous| &previous.upstreams));
         let (routes, mut difference) =
-            Routes::new(&config.routes, &config.upstreams, previous.map(|previous| &previous.routes));
-        let upstreams = upstreams::upstreams(config, addresses, tls, previous);
+            Routes::new(&config.routes, &upstreams, previous.map(|previous| &previous.routes));
         let is_same = |previous: &&Plan| {
             let same_metrics = match (&previous.metrics, &metrics) {
                 (Some(old), Some(new)) => Arc::ptr_eq(old, new),
@@ -176,7 +176,8 @@ impl Plan {
         let matching = previous.map_or(1, |previous| previous.matching + u64::from(!is_same_matcher(previous)));
         let (caching, match_cost) = caching(&config.gateway, &matcher, matching, previous);
         let mut revoked = std::mem::take(&mut difference.revoked);
-        let (stream_routes, revoked_too) = StreamRoutes::new(config, previous.map(|previous| &previous.stream_routes));
+        let (stream_routes, revoked_too) =
+            StreamRoutes::new(&config.stream_routes, &upstreams, previous.map(|previous| &previous.stream_routes));
         revoked.extend(revoked_too);
         let revocations = previous.map_or(0, |previous| previous.revocations) + u64::from(!revoked.is_empty());
         let mut plan = Plan {
@@ -221,7 +222,7 @@ impl Plan {
 
     /// Those of them that have active checks, with what TLS towards their nodes takes.
     pub fn checked_upstreams(&self) -> impl Iterator<Item = (&Arc<Upstream>, &[Endpoint], Option<&Arc<ClientTls>>)> {
-        self.checked.iter().map(|of| (&of.definition, of.endpoints.as_slice(), of.tls.as_ref()))
+        self.checked.iter().map(|of| (&of.definition, of.endpoints.as_slice(), of.tls()))
     }
 
     /// What is recorded of requests; `None`: nothing.
@@ -244,16 +245,17 @@ impl Plan {
         &self.changes
     }
 
-    /// A route's own timeouts, or else those of its upstream.
+    /// The timeouts of a route's upstream, but for what the route says otherwise.
     #[inline]
     pub(crate) fn timeouts(&self, route: &PlanRoute) -> TimeoutsMs {
+        let upstream = &self.upstreams[route.upstream()];
         let own = if route.has_timeout { route.route.timeout } else { None };
-        own.map_or(self.upstreams[route.upstream()].timeouts, TimeoutsMs::from)
+        own.map_or(upstream.timeouts, |own| upstream.definition.timeout.overridden_by(&own).into())
     }
 
     /// A stream route's own timeouts, or else those of its upstream.
-    pub(crate) fn stream_timeouts(&self, route: &StreamRoute) -> TimeoutsMs {
-        let of_upstream = self.upstreams[route.upstream].timeouts;
+    pub(crate) fn stream_timeouts(&self, of: &PlanStreamRoute) -> TimeoutsMs {
+        let (route, of_upstream) = (&of.route, self.upstreams[of.upstream()].timeouts);
         TimeoutsMs {
             connect: route.timeout.connect.map_or(of_upstream.connect, millis),
             send: route.timeout.send.map_or(of_upstream.send, millis),

@@ -7,20 +7,19 @@
 //! Each route has numbers for its series, from [`PlanRoute::first_match`] on. It keeps them from Plan to Plan while what
 //! its labels say is the same, so that what a worker knows by them outlives a change of other routes.
 
+use super::PlanUpstreams;
 use super::lease::Lease;
 use std::collections::HashMap;
 use std::ops::Index;
 use std::sync::Arc;
-use stillgate_config::{FILE_BYTES_MAX, Route, Upstream};
+use stillgate_config::Route;
 use stillgate_plugin::Chain;
+use stillgate_route::{HostPattern, PathPattern};
 
 /// Routes of a piece.
 const PIECE: usize = 256;
 /// Numbers of series that are given before they begin anew.
 const MATCHES_MAX: u64 = 1 << 32;
-
-// An upstream takes more than a byte.
-const _: () = assert!(FILE_BYTES_MAX <= u32::MAX as usize);
 
 /// All routes, in the order of the configuration, which is that of the matcher.
 #[derive(Debug)]
@@ -34,6 +33,7 @@ pub(crate) struct Routes {
 #[derive(Debug, Clone)]
 pub(crate) struct PlanRoute {
     pub(crate) route: Arc<Route>,
+    /// The slot of its upstream.
     upstream: u32,
     /// Whether it has timeouts of its own.
     pub(crate) has_timeout: bool,
@@ -59,10 +59,10 @@ pub(super) struct Difference {
 }
 
 impl Routes {
-    /// Shares with `previous` what is the same. `upstreams` are those that the routes point into.
+    /// Shares with `previous` what is the same. `upstreams` are those of the same Plan.
     pub(super) fn new(
         routes: &[Arc<Route>],
-        upstreams: &[Arc<Upstream>],
+        upstreams: &PlanUpstreams,
         previous: Option<&Routes>,
     ) -> (Routes, Difference) {
         let old = previous.map_or(&[][..], |previous| &previous.pieces);
@@ -96,8 +96,9 @@ impl Routes {
             }
             let numbered = routes.iter().map(|route| {
                 let before = known.get(route.spec.id.as_str()).copied();
-                let lease = Lease::of(route, upstreams.get(route.upstream), before);
-                let before = before.filter(|before| says_the_same(&before.route, route));
+                let is_same = || before.is_some_and(|before| before.route.is_same_itself(route));
+                let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
+                let before = before.filter(|before| Shown::of(&before.route) == Shown::of(route));
                 let before = before.map(|before| before.first_match);
                 match before {
                     Some(_) => drop(known.remove(route.spec.id.as_str())),
@@ -108,7 +109,7 @@ impl Routes {
                     next_match += combinations(route);
                     first
                 });
-                let upstream = u32::try_from(route.upstream).expect("a file of this size has fewer upstreams");
+                let upstream = upstreams.slot_of(&route.target);
                 PlanRoute {
                     route: route.clone(),
                     upstream,
@@ -151,7 +152,7 @@ impl Index<usize> for Routes {
 }
 
 impl PlanRoute {
-    /// Index of its upstream.
+    /// The slot of its upstream; of a route that is unavailable, one that no Plan has.
     #[inline]
     pub(crate) fn upstream(&self) -> usize {
         self.upstream as usize
@@ -170,16 +171,24 @@ fn combinations(route: &Route) -> u64 {
     route.spec.uri().map_or(1, |uri| uri.paths.len() * uri.hosts.len().max(1)) as u64
 }
 
-/// Whether two routes of the same id say the same in every label, and in what their numbers stand for.
-fn says_the_same(a: &Arc<Route>, b: &Arc<Route>) -> bool {
-    let are_alike = || match (a.spec.uri(), b.spec.uri()) {
-        (Some(a), Some(b)) => a.paths == b.paths && a.hosts == b.hosts,
-        (None, None) => true,
-        _ => false,
-    };
-    Arc::ptr_eq(a, b)
-        // Another upstream has other nodes in its slots.
-        || a.upstream == b.upstream && a.service_id == b.service_id && (Arc::ptr_eq(&a.spec, &b.spec) || are_alike())
+/// What labels show of a route besides its id, and what its numbers stand for.
+#[derive(PartialEq)]
+struct Shown<'a> {
+    /// Another upstream has other nodes in its slots.
+    upstream: Option<&'a str>,
+    service_id: Option<&'a str>,
+    /// Of a route without an expression.
+    places: Option<(&'a [PathPattern], &'a [HostPattern])>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(route: &'a Route) -> Shown<'a> {
+        Shown {
+            upstream: route.target.key(),
+            service_id: route.service_id.as_deref(),
+            places: route.spec.uri().map(|uri| (&*uri.paths, &*uri.hosts)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +206,9 @@ mod tests {
     }
 
     fn new(routes: &[Arc<Route>], previous: Option<&Routes>) -> (Routes, Difference) {
-        Routes::new(routes, &[], previous)
+        let upstreams = "upstreams: [{id: u, type: roundrobin, nodes: {}}]\nroutes: []\n";
+        let config = stillgate_config::load(upstreams, &|_| None).unwrap().config;
+        Routes::new(routes, &PlanUpstreams::new(&config, &HashMap::new(), None, None), previous)
     }
 
     fn ids(routes: &[Arc<Route>]) -> Vec<&str> {

@@ -1,6 +1,6 @@
 //! One worker's view of a Plan: the Plan, and the worker's own mutable state of each of its upstreams.
 
-use super::{Plan, PlanUpstream, Positions};
+use super::{Plan, PlanUpstream};
 use crate::connection::stream::Stream;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ pub(crate) struct Snapshot {
     /// The [`crate::PlanCell`] version it was taken at.
     pub(crate) version: u64,
     pub(crate) plan: Arc<Plan>,
-    /// In the order of the Plan's upstreams.
+    /// In the slots of the Plan's upstreams.
     pub(crate) upstreams: Upstreams,
     /// The states of upstreams that stream routes lead to, put together for the first who asks.
     of_streams: OnceCell<HashSet<*const RefCell<UpstreamState<Stream>>>>,
@@ -25,10 +25,10 @@ pub(crate) struct Snapshot {
 /// requests.
 #[derive(Clone, Default)]
 pub(crate) struct Upstreams {
-    pieces: Rc<[Rc<[Rc<WorkerUpstream>]>]>,
+    pieces: Rc<[Rc<[Option<Rc<WorkerUpstream>>]>]>,
 }
 
-/// Upstreams of a piece.
+/// Slots of a piece.
 const PIECE: usize = 256;
 
 /// One upstream in one worker.
@@ -46,44 +46,28 @@ impl Snapshot {
         if let Some(previous) = previous.filter(|previous| Arc::ptr_eq(&previous.plan.upstreams, &plan.upstreams)) {
             return Snapshot { version, plan, upstreams: previous.upstreams.clone(), of_streams: OnceCell::new() };
         }
-        let before = previous.map_or(&[][..], |previous| &previous.plan.upstreams);
+        let before = previous.map_or(&[][..], |previous| previous.plan.upstreams.slots());
         let nothing = Upstreams::default();
         let old = previous.map_or(&nothing, |previous| &previous.upstreams);
-        let mut positions = Positions::new(before);
-        let mut of = |at: usize, planned: &Arc<PlanUpstream>| {
-            let found = positions.find(at, &planned.definition.key).and_then(|at| old.get(at));
-            match found {
-                Some(same) if Arc::ptr_eq(&same.planned, planned) => Rc::clone(same),
-                Some(changed) => {
-                    let mut state = changed.state.borrow_mut();
-                    state.migrate(&planned.definition, &planned.endpoints);
-                    if !changed.planned.speaks_as(planned) {
-                        state.renew_connections();
-                    }
-                    drop(state);
-                    let tls = changed.tls_of(planned);
-                    Rc::new(WorkerUpstream { planned: planned.clone(), state: changed.state.clone(), tls })
-                }
-                None => Rc::new(WorkerUpstream {
-                    planned: planned.clone(),
-                    state: Rc::new(RefCell::new(UpstreamState::new(&planned.definition, &planned.endpoints))),
-                    tls: planned.tls.as_ref().map(|tls| tls.for_worker()),
-                }),
-            }
-        };
-        let piece = |(piece, planned): (usize, &[Arc<PlanUpstream>])| {
+        let piece = |(piece, slots): (usize, &[Option<Arc<PlanUpstream>>])| {
             let start = piece * PIECE;
             // Only pointers are compared: what they point to is looked at where they differ.
-            let is_same = |old: &Rc<[Rc<WorkerUpstream>]>| {
+            let is_same = |old: &Rc<[Option<Rc<WorkerUpstream>>]>| {
                 let before = before.get(start..start + old.len()).unwrap_or_default();
-                before.len() == planned.len() && before.iter().zip(planned).all(|(a, b)| Arc::ptr_eq(a, b))
+                before.len() == slots.len() && before.iter().map(as_ptr).eq(slots.iter().map(as_ptr))
             };
             match old.pieces.get(piece).filter(|old| is_same(old)) {
                 Some(same) => Rc::clone(same),
-                None => (start..).zip(planned).map(|(at, planned)| of(at, planned)).collect(),
+                None => {
+                    let next = |(slot, planned): (usize, &Option<Arc<PlanUpstream>>)| {
+                        planned.as_ref().map(|planned| WorkerUpstream::next(planned, old.get(slot)))
+                    };
+                    (start..).zip(slots).map(next).collect()
+                }
             }
         };
-        let upstreams = Upstreams { pieces: plan.upstreams.chunks(PIECE).enumerate().map(piece).collect() };
+        let pieces = plan.upstreams.slots().chunks(PIECE).enumerate().map(piece).collect();
+        let upstreams = Upstreams { pieces };
         Snapshot { version, plan, upstreams, of_streams: OnceCell::new() }
     }
 
@@ -91,28 +75,51 @@ impl Snapshot {
     pub(crate) fn has_streams_to(&self, upstream: &WorkerUpstream) -> bool {
         let of_streams = self.of_streams.get_or_init(|| {
             let routes = self.plan.stream_routes.iter();
-            routes.map(|of| Rc::as_ptr(&self.upstreams[of.route.upstream].state)).collect()
+            routes.filter_map(|of| self.upstreams.get(of.upstream())).map(|of| Rc::as_ptr(&of.state)).collect()
         });
         of_streams.contains(&Rc::as_ptr(&upstream.state))
     }
 }
 
 impl WorkerUpstream {
-    /// That of an upstream planned anew: the same where the files and settings are.
-    fn tls_of(&self, planned: &PlanUpstream) -> Option<Arc<ClientConfig>> {
-        let new = planned.tls.as_ref()?;
-        let is_same = self.planned.tls.as_ref().is_some_and(|old| Arc::ptr_eq(old, new));
-        self.tls.clone().filter(|_| is_same).or_else(|| Some(new.for_worker()))
+    /// The one that takes the place of what was in its slot, which is another upstream's where the keys differ.
+    fn next(planned: &Arc<PlanUpstream>, before: Option<&Rc<WorkerUpstream>>) -> Rc<WorkerUpstream> {
+        let Some(before) = before.filter(|before| before.planned.definition.key == planned.definition.key) else {
+            return Rc::new(WorkerUpstream {
+                planned: planned.clone(),
+                state: Rc::new(RefCell::new(UpstreamState::new(&planned.definition, &planned.endpoints))),
+                tls: planned.tls().map(|tls| tls.for_worker()),
+            });
+        };
+        if Arc::ptr_eq(&before.planned, planned) {
+            return Rc::clone(before);
+        }
+        let mut state = before.state.borrow_mut();
+        state.migrate(&planned.definition, &planned.endpoints);
+        if before.planned.link != planned.link {
+            state.renew_connections();
+        }
+        drop(state);
+        let tls = match before.planned.link.tls == planned.link.tls {
+            true => before.tls.clone(),
+            false => planned.tls().map(|tls| tls.for_worker()),
+        };
+        Rc::new(WorkerUpstream { planned: planned.clone(), state: before.state.clone(), tls })
     }
 }
 
+/// For comparing pointers.
+fn as_ptr(slot: &Option<Arc<PlanUpstream>>) -> Option<*const PlanUpstream> {
+    slot.as_ref().map(Arc::as_ptr)
+}
+
 impl Upstreams {
-    pub(crate) fn get(&self, at: usize) -> Option<&Rc<WorkerUpstream>> {
-        self.pieces.get(at / PIECE)?.get(at % PIECE)
+    pub(crate) fn get(&self, slot: usize) -> Option<&Rc<WorkerUpstream>> {
+        self.pieces.get(slot / PIECE)?.get(slot % PIECE)?.as_ref()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rc<WorkerUpstream>> {
-        self.pieces.iter().flat_map(|piece| piece.iter())
+        self.pieces.iter().flat_map(|piece| piece.iter().flatten())
     }
 }
 
@@ -120,8 +127,8 @@ impl Index<usize> for Upstreams {
     type Output = WorkerUpstream;
 
     #[inline]
-    fn index(&self, at: usize) -> &WorkerUpstream {
-        &self.pieces[at / PIECE][at % PIECE]
+    fn index(&self, slot: usize) -> &WorkerUpstream {
+        self.pieces[slot / PIECE][slot % PIECE].as_ref().expect("who has a slot has it from the same Plan")
     }
 }
 
@@ -153,15 +160,23 @@ mod tests {
         assert_eq!(shared(&first, &second), 2);
         assert_eq!(state(&first, PIECE), state(&second, PIECE));
         assert!(!std::ptr::eq(&first.upstreams[PIECE], &second.upstreams[PIECE]));
-        // And so do those that move.
+        // One that comes takes the slot of one that goes, and no other moves.
         config.upstreams.remove(PIECE + 1);
-        config.upstreams.push(named(&config, "new".to_owned()));
+        config.upstreams.insert(0, named(&config, "new".to_owned()));
         let third = next(Some(&second), &config, 3);
-        assert_eq!(shared(&second, &third), 1);
-        let moved = (0..3 * PIECE - 1).all(|at| state(&third, at) == state(&second, at + usize::from(at > PIECE)));
-        assert!(moved && third.upstreams.iter().count() == 3 * PIECE);
-        // All but the last piece, which had become shorter.
+        assert_eq!(shared(&second, &third), 2);
+        let stays = (0..3 * PIECE).all(|at| (state(&third, at) == state(&second, at)) == (at != PIECE + 1));
+        assert!(stays && third.upstreams.iter().count() == 3 * PIECE);
+        // All but the last piece, which has become shorter.
         config.upstreams.truncate(3 * PIECE - 1);
-        assert_eq!(shared(&third, &next(Some(&third), &config, 4)), 2);
+        let fourth = next(Some(&third), &config, 4);
+        assert_eq!(shared(&third, &fourth), 2);
+        assert_eq!(fourth.upstreams.iter().count(), 3 * PIECE - 1);
+        // A slot that is free in between stays so until one comes.
+        let first = config.upstreams.remove(5);
+        let fifth = next(Some(&fourth), &config, 5);
+        assert!((shared(&fourth, &fifth), fifth.upstreams.get(4).is_none()) == (2, true));
+        config.upstreams.push(first);
+        assert!(next(Some(&fifth), &config, 6).upstreams.get(4).is_some());
     }
 }

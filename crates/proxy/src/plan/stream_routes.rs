@@ -2,11 +2,12 @@
 //!
 //! They are looked through one after the other, in the order in which they come first: a connection asks once, and there are few.
 
-use super::lease::{Lease, is_same_place};
+use super::PlanUpstreams;
+use super::lease::Lease;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use stillgate_config::{Config, OnChange, Protocol, StreamRoute, Upstream};
+use stillgate_config::{Protocol, StreamRoute};
 
 /// All stream routes.
 #[derive(Debug, Default)]
@@ -19,9 +20,11 @@ pub(crate) struct StreamRoutes {
 }
 
 /// A stream route.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PlanStreamRoute {
     pub(crate) route: Arc<StreamRoute>,
+    /// The slot of its upstream.
+    upstream: u32,
     /// What its connections hold of it; `None`: they do not mind what becomes of it.
     pub(crate) lease: Option<Arc<Lease>>,
 }
@@ -38,26 +41,35 @@ pub(crate) struct Asked<'a> {
 
 impl StreamRoutes {
     /// Those of a configuration, and the leases of those that are there no more, or not as they were.
-    pub(super) fn new(config: &Config, previous: Option<&Arc<StreamRoutes>>) -> (Arc<StreamRoutes>, Vec<Arc<Lease>>) {
-        let configured = &config.stream_routes;
+    /// `upstreams` are those of the same Plan.
+    pub(super) fn new(
+        configured: &[Arc<StreamRoute>],
+        upstreams: &PlanUpstreams,
+        previous: Option<&Arc<StreamRoutes>>,
+    ) -> (Arc<StreamRoutes>, Vec<Arc<Lease>>) {
         let nothing = Arc::<StreamRoutes>::default();
         let previous = previous.unwrap_or(&nothing);
-        // What is read anew is other memory, and an upstream can only have changed with it.
         let is_same = |(a, b): (&Arc<StreamRoute>, &Arc<StreamRoute>)| Arc::ptr_eq(a, b);
         if previous.configured.len() == configured.len() && previous.configured.iter().zip(configured).all(is_same) {
             return (previous.clone(), Vec::new());
         }
         let before: HashMap<&str, &PlanStreamRoute> =
             previous.iter().map(|before| (before.route.id.as_str(), before)).collect();
-        let mut routes = StreamRoutes { configured: configured.clone(), ..StreamRoutes::default() };
+        let mut routes = StreamRoutes { configured: configured.to_vec(), ..StreamRoutes::default() };
         for route in configured {
-            let upstream = &config.upstreams[route.upstream];
-            let lease = lease_of(route, upstream, before.get(route.id.as_str()).copied());
-            let of_protocol = match upstream.protocol {
-                Protocol::Udp => &mut routes.udp,
-                Protocol::Http | Protocol::Tcp => &mut routes.tcp,
-            };
-            of_protocol.push(PlanStreamRoute { route: route.clone(), lease });
+            let before = before.get(route.id.as_str());
+            let is_same = || before.is_some_and(|before| before.route == *route);
+            let lease = Lease::of(route.on_change, before.and_then(|before| before.lease.as_ref()), is_same);
+            let planned = PlanStreamRoute { route: route.clone(), upstream: upstreams.slot_of(&route.target), lease };
+            match upstreams.get(planned.upstream()).map(|upstream| upstream.definition.protocol) {
+                Some(Protocol::Udp) => routes.udp.push(planned),
+                Some(Protocol::Http | Protocol::Tcp) => routes.tcp.push(planned),
+                // Whichever it takes must not go to the next route.
+                None => {
+                    routes.udp.push(planned.clone());
+                    routes.tcp.push(planned);
+                }
+            }
         }
         // Stable: equals stay in the order of the file.
         routes.tcp.sort_by_key(|of| std::cmp::Reverse(of.route.sni.as_ref().map(|sni| sni.precedence())));
@@ -78,6 +90,13 @@ impl StreamRoutes {
     }
 }
 
+impl PlanStreamRoute {
+    /// The slot of its upstream; of a route that is unavailable, one that no Plan has.
+    pub(crate) fn upstream(&self) -> usize {
+        self.upstream as usize
+    }
+}
+
 fn takes(route: &StreamRoute, asked: &Asked<'_>) -> bool {
     let local = asked.local.ip().to_canonical();
     route.server_port.is_none_or(|port| port == asked.local.port())
@@ -86,24 +105,10 @@ fn takes(route: &StreamRoute, asked: &Asked<'_>) -> bool {
         && route.sni.as_ref().is_none_or(|sni| asked.server_name.is_some_and(|name| sni.matches(name.as_bytes())))
 }
 
-/// The lease of a route: that of `before`, which has the same id, where the route is the same.
-fn lease_of(route: &StreamRoute, upstream: &Arc<Upstream>, before: Option<&PlanStreamRoute>) -> Option<Arc<Lease>> {
-    if route.on_change == OnChange::Keep {
-        return None;
-    }
-    let is_own = upstream.key.strip_prefix("stream_routes/").is_some_and(|id| id == route.id);
-    let same = before.and_then(|before| {
-        let lease = before.lease.as_ref()?;
-        // The place in the list of upstreams means nothing.
-        let is_same = StreamRoute { upstream: route.upstream, ..(*before.route).clone() } == *route;
-        (is_same && is_same_place(lease.upstream(), Some(upstream), is_own)).then(|| lease.clone())
-    });
-    Some(same.unwrap_or_else(|| Arc::new(Lease::new(route.on_change, Some(upstream.clone())))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_config::Config;
 
     fn config(routes: &str) -> Config {
         let text = format!(
@@ -116,7 +121,12 @@ mod tests {
     }
 
     fn routes(text: &str) -> Arc<StreamRoutes> {
-        StreamRoutes::new(&config(text), None).0
+        build(&config(text), None).0
+    }
+
+    fn build(config: &Config, previous: Option<&Arc<StreamRoutes>>) -> (Arc<StreamRoutes>, Vec<Arc<Lease>>) {
+        let upstreams = PlanUpstreams::new(config, &HashMap::new(), None, None);
+        StreamRoutes::new(&config.stream_routes, &upstreams, previous)
     }
 
     #[test]
@@ -170,8 +180,8 @@ mod tests {
         const OWN: &str = "{id: r, on_change: drain, upstream: {nodes: {'10.0.0.1:81': 1}}}";
         const OTHER: &str = "{id: o, upstream: {nodes: {'10.0.0.1:90': 1}}}, ";
         let check = |old: &str, new: &str, expected: bool| {
-            let (first, _) = StreamRoutes::new(&config(old), None);
-            let (_, revoked) = StreamRoutes::new(&config(new), Some(&first));
+            let (first, _) = build(&config(old), None);
+            let (_, revoked) = build(&config(new), Some(&first));
             assert_eq!(revoked.len(), usize::from(expected), "{old}\n{new}");
         };
         check(R, R, false);
@@ -186,7 +196,7 @@ mod tests {
         check(OWN, &OWN.replace("81", "83"), true);
         check(&R.replace("close", "keep"), "", false);
         let same = config(R);
-        let (first, _) = StreamRoutes::new(&same, None);
-        assert!(Arc::ptr_eq(&first, &StreamRoutes::new(&same, Some(&first)).0));
+        let (first, _) = build(&same, None);
+        assert!(Arc::ptr_eq(&first, &build(&same, Some(&first)).0));
     }
 }

@@ -1,10 +1,15 @@
-//! The upstreams of a Plan, shared with the Plan before where they are the same, and found in it again.
+//! The upstreams of a Plan, each in a slot of its own.
+//!
+//! A slot belongs to a key as long as there is an upstream with it: no other upstream that comes, goes or changes moves it. So
+//! what holds a slot (routes, workers, numbers of series) need not be looked at when another upstream changes. What is the same as
+//! in the Plan before is shared with it.
 
 use super::{Plan, TimeoutsMs};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::Index;
 use std::sync::Arc;
-use stillgate_config::{Config, Host, Upstream};
+use stillgate_config::{Config, Host, Target, Upstream};
 use stillgate_tls::{ClientTls, Material};
 use stillgate_upstream::{Endpoint, expand, share_verdicts};
 
@@ -14,68 +19,146 @@ pub(crate) struct PlanUpstream {
     pub(crate) definition: Arc<Upstream>,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(super) timeouts: TimeoutsMs,
-    /// For connections to its nodes; `None`: they are plain ones.
-    pub(crate) tls: Option<Arc<ClientTls>>,
+    /// How its nodes are spoken to.
+    pub(crate) link: Link,
+}
+
+/// What a connection to a node is made with. A connection made with one is good for whatever has an equal one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) http2: bool,
+    pub(crate) grpc: bool,
+    /// `None`: without TLS.
+    pub(crate) tls: Option<SharedTls>,
+}
+
+/// Equal only where it is the same one: a reload keeps what did not change.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedTls(pub(crate) Arc<ClientTls>);
+
+impl PartialEq for SharedTls {
+    fn eq(&self, other: &SharedTls) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The slot of what has no upstream.
+const NO_SLOT: u32 = u32::MAX;
+
+/// All upstreams of a Plan.
+#[derive(Debug, Default)]
+pub(crate) struct PlanUpstreams {
+    slots: Box<[Option<Arc<PlanUpstream>>]>,
+    /// The slots in the order of the configuration.
+    listed: Box<[u32]>,
+    /// The same one as in the Plan before where no upstream came or went.
+    by_key: Arc<HashMap<String, u32>>,
+}
+
+impl PlanUpstreams {
+    /// Those of a configuration with their addresses. Where all is the same as before, so is the whole.
+    pub(super) fn new(
+        config: &Config,
+        addresses: &HashMap<String, Vec<IpAddr>>,
+        tls: Option<&Material>,
+        previous: Option<&Arc<PlanUpstreams>>,
+    ) -> Arc<PlanUpstreams> {
+        let nothing = Arc::<PlanUpstreams>::default();
+        let old = previous.unwrap_or(&nothing);
+        let (listed, by_key) = old.allot(&config.upstreams);
+        let count = listed.iter().map(|slot| *slot as usize + 1).max().unwrap_or_default();
+        let mut slots = vec![None; count];
+        for (slot, definition) in listed.iter().map(|slot| *slot as usize).zip(&config.upstreams) {
+            let before = old.get(slot).filter(|before| before.definition.key == definition.key);
+            let tls = tls.and_then(|tls| tls.clients.get(&definition.key));
+            slots[slot] = Some(PlanUpstream::new(definition, addresses, tls, before));
+        }
+        let is_same = |(old, new): (&Option<Arc<PlanUpstream>>, &Option<Arc<PlanUpstream>>)| match (old, new) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        let is_unchanged =
+            old.listed == listed && old.slots.len() == slots.len() && old.slots.iter().zip(&slots).all(is_same);
+        match is_unchanged {
+            true => old.clone(),
+            false => Arc::new(PlanUpstreams { slots: slots.into(), listed, by_key }),
+        }
+    }
+
+    /// A slot for each upstream: the one it had, or one that is free.
+    fn allot(&self, upstreams: &[Arc<Upstream>]) -> (Box<[u32]>, Arc<HashMap<String, u32>>) {
+        // Most stand behind the one they stood behind before, so that few need to be looked up.
+        let mut next = 0;
+        let mut known = |upstream: &Arc<Upstream>| {
+            let is_here = |slot: &&u32| self[**slot as usize].definition.key == upstream.key;
+            let slot = match self.listed.get(next).filter(is_here) {
+                Some(slot) => Some(*slot),
+                None => self.by_key.get(&upstream.key).copied(),
+            };
+            next += usize::from(slot.is_some());
+            slot
+        };
+        let slots: Vec<Option<u32>> = upstreams.iter().map(&mut known).collect();
+        if slots.len() == self.listed.len() && slots.iter().all(Option::is_some) {
+            return (slots.into_iter().flatten().collect(), self.by_key.clone());
+        }
+        let mut is_taken = vec![false; self.slots.len()];
+        slots.iter().flatten().for_each(|slot| is_taken[*slot as usize] = true);
+        let freed = (0..self.slots.len()).filter(|slot| !is_taken[*slot]);
+        let mut free = freed.chain(self.slots.len()..).map(|slot| slot as u32);
+        let listed: Box<[u32]> =
+            slots.into_iter().map(|slot| slot.or_else(|| free.next()).unwrap_or(NO_SLOT)).collect();
+        let by_key = upstreams.iter().zip(&listed).map(|(upstream, slot)| (upstream.key.clone(), *slot)).collect();
+        (listed, Arc::new(by_key))
+    }
+
+    pub(crate) fn get(&self, slot: usize) -> Option<&Arc<PlanUpstream>> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    /// The slot of a target; one that no Plan has where it is unavailable.
+    pub(super) fn slot_of(&self, target: &Target) -> u32 {
+        let slot = |key| self.by_key.get(key).copied().expect("the upstream of each route is in its configuration");
+        target.key().map_or(NO_SLOT, slot)
+    }
+
+    /// All slots; some may be free.
+    pub(crate) fn slots(&self) -> &[Option<Arc<PlanUpstream>>] {
+        &self.slots
+    }
+
+    /// In the order of the configuration.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PlanUpstream>> {
+        self.listed.iter().filter_map(|slot| self.get(*slot as usize))
+    }
+}
+
+impl Index<usize> for PlanUpstreams {
+    type Output = Arc<PlanUpstream>;
+
+    #[inline]
+    fn index(&self, slot: usize) -> &Arc<PlanUpstream> {
+        self.slots[slot].as_ref().expect("who has a slot has it from this Plan, where it is taken")
+    }
 }
 
 impl PlanUpstream {
-    /// Whether a connection made for one is good for the other: the same protocol, the same demands on the node.
-    pub(crate) fn speaks_as(&self, other: &PlanUpstream) -> bool {
-        let (old, new) = (&self.definition, &other.definition);
-        (old.http2, old.grpc) == (new.http2, new.grpc) && is_same_tls(self.tls.as_ref(), other.tls.as_ref())
-    }
-}
-
-/// Where the upstreams of a Plan stand, by their keys. Most are asked for where they are; only for the others there is a map.
-pub(crate) struct Positions<'a> {
-    upstreams: &'a [Arc<PlanUpstream>],
-    by_key: Option<HashMap<&'a str, usize>>,
-}
-
-impl<'a> Positions<'a> {
-    pub(crate) fn new(upstreams: &'a [Arc<PlanUpstream>]) -> Positions<'a> {
-        Positions { upstreams, by_key: None }
-    }
-
-    /// Where the upstream of a key is; it is looked for at `at` first.
-    pub(crate) fn find(&mut self, at: usize, key: &str) -> Option<usize> {
-        let upstreams = self.upstreams;
-        if upstreams.get(at).is_some_and(|upstream| upstream.definition.key == key) {
-            return Some(at);
-        }
-        let map =
-            || upstreams.iter().enumerate().map(|(at, upstream)| (upstream.definition.key.as_str(), at)).collect();
-        self.by_key.get_or_insert_with(map).get(key).copied()
-    }
-}
-
-fn is_same_tls(old: Option<&Arc<ClientTls>>, new: Option<&Arc<ClientTls>>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-        (old, new) => old.is_none() && new.is_none(),
-    }
-}
-
-/// The upstreams with their addresses; what is the same as before is shared, and where all is, the list.
-pub(super) fn upstreams(
-    config: &Config,
-    addresses: &HashMap<String, Vec<IpAddr>>,
-    tls: Option<&Material>,
-    previous: Option<&Plan>,
-) -> Arc<[Arc<PlanUpstream>]> {
-    let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
-    let old = previous.map_or(&[][..], |plan| &plan.upstreams);
-    let mut positions = Positions::new(old);
-    let upstream = |(at, definition): (usize, &Arc<Upstream>)| {
-        let tls = tls.and_then(|tls| tls.clients.get(&definition.key));
-        let before = positions.find(at, &definition.key).map(|before| &old[before]);
+    /// That of a definition: `before`, which has the same key, where it is the same.
+    fn new(
+        definition: &Arc<Upstream>,
+        addresses: &HashMap<String, Vec<IpAddr>>,
+        tls: Option<&Arc<ClientTls>>,
+        before: Option<&Arc<PlanUpstream>>,
+    ) -> Arc<PlanUpstream> {
+        let link = Link { http2: definition.http2, grpc: definition.grpc, tls: tls.cloned().map(SharedTls) };
         let same = before
             .filter(|old| Arc::ptr_eq(&old.definition, definition) || old.definition == *definition)
-            .filter(|old| is_same_tls(old.tls.as_ref(), tls));
+            .filter(|old| old.link == link);
         let has_names = definition.nodes.iter().any(|node| matches!(node.host, Host::Name(_)));
         if let Some(same) = same.filter(|_| !has_names) {
             return Arc::clone(same);
         }
+        let resolve = |name: &str| addresses.get(name).map_or(&[][..], Vec::as_slice);
         let mut endpoints = expand(definition, resolve);
         if has_active_checks(definition) {
             share_verdicts(&mut endpoints, before.map_or(&[][..], |before| &before.endpoints));
@@ -84,22 +167,19 @@ pub(super) fn upstreams(
             Some(same) => Arc::clone(same),
             None => {
                 let (definition, timeouts) = (definition.clone(), definition.timeout.into());
-                Arc::new(PlanUpstream { definition, endpoints, timeouts, tls: tls.cloned() })
+                Arc::new(PlanUpstream { definition, endpoints, timeouts, link })
             }
         }
-    };
-    let new: Vec<Arc<PlanUpstream>> = config.upstreams.iter().enumerate().map(upstream).collect();
-    let is_same = |old: &&Plan| {
-        old.upstreams.len() == new.len() && old.upstreams.iter().zip(&new).all(|(old, new)| Arc::ptr_eq(old, new))
-    };
-    match previous.filter(is_same) {
-        Some(old) => old.upstreams.clone(),
-        None => new.into(),
+    }
+
+    /// What connections to its nodes are made with; `None`: they are plain ones.
+    pub(crate) fn tls(&self) -> Option<&Arc<ClientTls>> {
+        self.link.tls.as_ref().map(|tls| &tls.0)
     }
 }
 
 /// Those that have active checks; the same list as before where all are the same.
-pub(super) fn checked(upstreams: &Arc<[Arc<PlanUpstream>]>, previous: Option<&Plan>) -> Arc<[Arc<PlanUpstream>]> {
+pub(super) fn checked(upstreams: &Arc<PlanUpstreams>, previous: Option<&Plan>) -> Arc<[Arc<PlanUpstream>]> {
     match previous.filter(|old| Arc::ptr_eq(&old.upstreams, upstreams)) {
         Some(old) => old.checked.clone(),
         None => upstreams.iter().filter(|upstream| has_active_checks(&upstream.definition)).cloned().collect(),

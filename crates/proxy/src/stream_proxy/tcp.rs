@@ -2,7 +2,7 @@
 
 use super::client_hello::{CLIENT_HELLO_BYTES_MAX, HelloReader, NoHello, Parsed};
 use super::nodes::Choice;
-use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE};
+use super::{STATUS_MISDIRECTED, STATUS_NO_ROUTE, STATUS_UNAVAILABLE};
 use crate::basics::buffer::Buffer;
 use crate::basics::clock::Timer;
 use crate::connection::client::Client;
@@ -162,8 +162,10 @@ async fn to_node<'a>(
         return Err(STATUS_NO_ROUTE);
     };
     session.route = Some(route.route.clone());
-    let upstream = snapshot.upstreams.get(route.route.upstream).expect("a route's upstream is in its Plan").clone();
-    let timeouts = plan.stream_timeouts(&route.route);
+    let Some(upstream) = snapshot.upstreams.get(route.upstream()).cloned() else {
+        return Err(STATUS_UNAVAILABLE);
+    };
+    let timeouts = plan.stream_timeouts(route);
     let began = Instant::now();
     let (node, slot) = connect(worker, client, session, &upstream, timeouts).await?;
     session.connect_us = Some(began.elapsed().as_micros() as u64);
@@ -184,7 +186,7 @@ async fn connect(
         let (address, tls) = {
             let state = upstream.state.borrow();
             let endpoint = state.endpoint(trying.slot);
-            let tls = upstream.planned.tls.as_ref().map(|tls| tls.server_name("", &endpoint.host));
+            let tls = upstream.planned.tls().map(|tls| tls.server_name("", &endpoint.host));
             (endpoint.address, upstream.tls.as_ref().zip(tls))
         };
         let destination = Destination { upstream, address, tls, http2: false, grpc: false, preface: &preface };

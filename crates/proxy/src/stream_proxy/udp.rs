@@ -142,7 +142,10 @@ impl Listening {
             worker.troubles.note_datagram(client, message);
             return None;
         }
-        let upstream = snapshot.upstreams.get(found.route.upstream).expect("a route's upstream is in its Plan").clone();
+        let Some(upstream) = snapshot.upstreams.get(found.upstream()).cloned() else {
+            worker.troubles.note_datagram(client, format!("the stream route {:?} is unavailable", found.route.id));
+            return None;
+        };
         let mut session = Session::new(Protocol::Udp);
         session.route = Some(found.route.clone());
         let ends = Ends { peer: client, local: self.local, tls: None };

@@ -94,7 +94,9 @@ impl Tunnel {
         let Some(route) = Found::of(&worker, &snapshot, &state.route) else {
             return Err(cut(client, &node, format!("its route {:?} is gone", state.route)));
         };
-        let upstream = snapshot.upstreams.get(route.upstream()).expect("a route's upstream is in its Plan").clone();
+        let Some(upstream) = snapshot.upstreams.get(route.upstream()).cloned() else {
+            return Err(cut(client, &node, format!("its route {:?} is unavailable", state.route)));
+        };
         let slot = upstream.state.borrow_mut().adopt(state.node, &state.node_host);
         client.address = state.address;
         let (held_up, held_down) = (state.up.held, state.down.held);
@@ -148,7 +150,7 @@ fn lease(policy: Option<PolicyState>, is_revoked: bool, present: Option<&Arc<Lea
     if !is_revoked {
         return present.cloned();
     }
-    let lease = Lease::new(policy, None);
+    let lease = Lease::new(policy);
     lease.revoke();
     Some(Arc::new(lease))
 }
@@ -171,7 +173,7 @@ impl<'a> Found<'a> {
     fn upstream(&self) -> usize {
         match self {
             Found::Http(_, route) => route.upstream(),
-            Found::Stream(route) => route.route.upstream,
+            Found::Stream(route) => route.upstream(),
         }
     }
 

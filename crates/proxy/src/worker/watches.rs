@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn those_are_woken_whose_lease_was_revoked() {
         let watches = Watches::default();
-        let leases: Vec<Arc<Lease>> = (0..5).map(|_| Arc::new(Lease::new(OnChange::Close, None))).collect();
+        let leases: Vec<Arc<Lease>> = (0..5).map(|_| Arc::new(Lease::new(OnChange::Close))).collect();
         let woken: Vec<Arc<Woken>> = leases.iter().map(|_| Arc::default()).collect();
         let places: Vec<Rc<Watch>> = leases.iter().map(|lease| watches.add(lease.clone())).collect();
         for (place, woken) in places.iter().zip(&woken) {

@@ -195,12 +195,42 @@ pub struct Sink {
     guesses: usize,
     /// Texts that no finding may show.
     hidden: Vec<Box<str>>,
+    /// Kinds and ids of what is referred to; `None`: they are not asked for.
+    references: Option<Vec<(&'static str, String)>>,
+    is_alone: bool,
 }
 
 /// What stands in a finding for what nobody may see.
 const HIDDEN: &str = "(hidden)";
 
 impl Sink {
+    /// For one resource among others; what it refers to is noted.
+    pub fn of_one() -> Sink {
+        Sink { references: Some(Vec::new()), ..Sink::default() }
+    }
+
+    /// For one resource by itself: that what it refers to is missing is no error.
+    pub fn alone() -> Sink {
+        Sink { is_alone: true, ..Sink::default() }
+    }
+
+    /// Whether what is referred to may be missing.
+    pub fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Notes that a resource is referred to, whether it is there or not.
+    pub fn refers(&mut self, kind: &'static str, id: &str) {
+        if let Some(references) = &mut self.references {
+            references.push((kind, id.to_owned()));
+        }
+    }
+
+    /// What was referred to.
+    pub fn take_references(&mut self) -> Vec<(&'static str, String)> {
+        self.references.take().unwrap_or_default()
+    }
+
     /// No finding from here on shows this text.
     pub fn hide(&mut self, text: &str) {
         if !text.is_empty() {

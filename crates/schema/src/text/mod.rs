@@ -6,6 +6,7 @@
 pub mod cuts;
 pub mod diagnostic;
 pub mod environment;
+pub mod json;
 pub mod layout;
 pub mod locate;
 pub mod nearest;

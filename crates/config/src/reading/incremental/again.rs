@@ -4,11 +4,10 @@ use super::difference::{Difference, Known};
 use super::items::{Item, Keeps, only_item};
 use super::{Kept, Text, outline};
 use crate::keys::resources::{Resource, RouteKeys};
-use crate::model::{Config, Route};
+use crate::model::{Config, Target};
 use crate::reading::Loaded;
 use crate::resolve::check_nodes;
 use crate::resolve::{Placed, route_id};
-use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
 use stillgate_schema::text::cuts::Cut;
@@ -53,8 +52,8 @@ struct Assembly<'a> {
     line: u32,
     items: Vec<Item>,
     placed: Placed,
-    /// Before each old item: how many of the old routes, and of the old upstreams.
-    before: Vec<(u32, u32)>,
+    /// Before each old item: how many of the old routes.
+    before: Vec<u32>,
     /// Hashes of the ids of the items that were read.
     ids: Vec<u64>,
     sink: Sink,
@@ -63,11 +62,10 @@ struct Assembly<'a> {
 impl<'a> Assembly<'a> {
     fn new(kept: &'a Kept, text: &'a [u8], environment: Lookup<'a>) -> Assembly<'a> {
         let config = &kept.loaded.config;
-        let (mut routes, mut upstreams) = (0, kept.shared.upstreams.len() as u32);
+        let mut routes = 0;
         let count = |item: &Item| {
-            let before = (routes, upstreams);
+            let before = routes;
             routes += u32::from(item.is_enabled);
-            upstreams += u32::from(item.has_upstream);
             before
         };
         let before = kept.items.iter().map(count).collect();
@@ -105,17 +103,11 @@ impl<'a> Assembly<'a> {
         if !item.is_enabled {
             return;
         }
-        let (route, upstream) = (self.before[old].0 as usize, self.before[old].1 as usize);
-        let route = &config.routes[route];
-        let place = self.placed.upstreams.len();
-        let route = match item.has_upstream && place != upstream {
-            true => Arc::new(Route { upstream: place, ..(**route).clone() }),
-            false => route.clone(),
-        };
-        if item.has_upstream {
-            self.placed.upstreams.push(config.upstreams[upstream].clone());
+        let route = &config.routes[self.before[old] as usize];
+        if let Target::Own(own) = &route.target {
+            self.placed.upstreams.push(own.clone());
         }
-        self.placed.routes.push(route);
+        self.placed.routes.push(route.clone());
         self.placed.route_lines.push(self.line + item.at);
     }
 

@@ -121,8 +121,7 @@ impl Reader {
     }
 
     /// Gives what [`load`](crate::load) gives for the text. Routes whose text did not change are the same as before, by
-    /// [`Arc::ptr_eq`], unless their upstream moved in the list; then their `spec` is. After an error the next text is
-    /// compared with the last good one.
+    /// [`Arc::ptr_eq`]. After an error the next text is compared with the last good one.
     pub fn load(&mut self, text: Text, environment: Lookup<'_>) -> Result<Arc<Loaded>, Errors> {
         let recorder = Recorder { environment, told: RefCell::default() };
         let environment = |name: &str| recorder.ask(name);

@@ -287,21 +287,23 @@ async fn a_change_of_another_route_makes_nothing_be_looked_up_again() {
 async fn new_nodes_are_told_in_proportion_to_change() {
     const UPSTREAMS: usize = 20_000;
     let mut bench = Bench::new("").await;
+    // They lead to an upstream that is not among these.
+    bench.config.routes.clear();
     bench.config.upstreams = (0..UPSTREAMS)
         .map(|at| Arc::new(Upstream { key: format!("u{at}"), ..(*bench.config.upstreams[0]).clone() }))
         .collect();
     let metrics = MetricsPlan::new(bench.config.gateway.metrics.as_ref().unwrap(), &bench.registry).unwrap();
     let metrics = Arc::new(metrics);
-    let build = |config: &stillgate_config::Config| {
-        Plan::build(1, config, &HashMap::new(), bench.previous.as_deref(), Some(metrics.clone()), None).unwrap()
+    let build = |config: &stillgate_config::Config, previous: Option<&Plan>| {
+        Plan::build(1, config, &HashMap::new(), previous, Some(metrics.clone()), None).unwrap()
     };
-    let before = build(&bench.config);
-    // All but the first move in the list, and one is new.
+    let before = build(&bench.config, bench.previous.as_deref());
+    // All but the first come later in the list, and one is new.
     bench
         .config
         .upstreams
         .insert(1, Arc::new(Upstream { key: "new".to_owned(), ..(*bench.config.upstreams[0]).clone() }));
-    let after = build(&bench.config);
+    let after = build(&bench.config, Some(&before));
     // What this thread computes, whoever else wants its core.
     let cpu_seconds = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

@@ -6,9 +6,9 @@
 
 use super::Recorder;
 use crate::basics::counters::WorkerCounters;
+use crate::plan::Plan;
 use crate::plan::metrics::{MetricsPlan, PlanFamily, node_label, upstream_path};
 use crate::plan::snapshot::WorkerUpstream;
-use crate::plan::{Plan, Positions};
 use crate::sockets::listener::Listener;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -94,14 +94,10 @@ impl MetricsPlan {
         if previous.is_some_and(|old| Arc::ptr_eq(&old.upstreams, &plan.upstreams)) {
             return;
         }
-        let before = previous.map_or(&[][..], |old| &old.upstreams);
-        let mut positions = Positions::new(before);
-        for (at, upstream) in plan.upstreams.iter().enumerate() {
-            if before.get(at).is_some_and(|old| Arc::ptr_eq(old, upstream)) {
-                continue;
-            }
+        for (slot, upstream) in plan.upstreams.slots().iter().enumerate() {
+            let Some(upstream) = upstream else { continue };
             let key = upstream.definition.key.as_str();
-            let old = positions.find(at, key).map(|at| &before[at]);
+            let old = previous.and_then(|old| old.upstreams.get(slot)).filter(|old| old.definition.key == key);
             if old.is_some_and(|old| Arc::ptr_eq(old, upstream)) {
                 continue;
             }

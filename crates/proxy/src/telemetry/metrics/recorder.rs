@@ -162,7 +162,10 @@ impl Recorder {
         let (found, kept) = (finished.outcome().route, finished.outcome().kept.clone());
         let upstream = match &kept {
             Some(kept) => Some(&*kept.upstream),
-            None => found.map(|found| &snapshot.upstreams[snapshot.plan.routes[found.route].upstream()]),
+            None => {
+                let slot = found.map(|found| snapshot.plan.routes[found.route].upstream());
+                slot.and_then(|slot| snapshot.upstreams.get(slot)).map(|upstream| &**upstream)
+            }
         };
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = finished.outcome().asked.and_then(|(slot, address)| {

@@ -1,0 +1,78 @@
+//! JSON as the tree that keys are read from: a document of a store is read by the same tables as a file.
+//!
+//! Nothing stands for an environment variable here: whoever may write to a store must not read the gateway's environment.
+
+use crate::text::diagnostic::{Path, Position, Sink};
+use crate::text::scalar::{Layout, Scalar, Style};
+use crate::text::tree::{DEPTH_MAX, Entry, Node, SCALAR_BYTES_MAX, Value};
+use serde_json::Value as Json;
+
+/// Where all of a document stands: a path says more than a line of JSON.
+pub const DOCUMENT: Position = Position { line: 1, column: 1 };
+
+/// The tree of a document; what is out of bounds is reported.
+pub fn node(json: &Json, path: &Path<'_>, sink: &mut Sink) -> Node {
+    below(json, DEPTH_MAX, path, sink)
+}
+
+fn below(json: &Json, depth: usize, path: &Path<'_>, sink: &mut Sink) -> Node {
+    let scalar = |text: &str, style| Value::Scalar(Scalar { text: text.into(), style, layout: Layout::Unknown });
+    let value = match json {
+        Json::Array(_) | Json::Object(_) if depth == 0 => {
+            sink.error(DOCUMENT, path, format!("more than {DEPTH_MAX} lists and maps inside one another"));
+            Value::Refused
+        }
+        Json::Array(items) => {
+            let item = |(index, item)| below(item, depth - 1, &path.index(index), sink);
+            Value::List(items.iter().enumerate().map(item).collect())
+        }
+        Json::Object(entries) => {
+            let entry = |(key, value): (&String, &Json)| {
+                let value = below(value, depth - 1, &path.key(key), sink);
+                Entry { key: key.as_str().into(), key_at: DOCUMENT, value }
+            };
+            Value::Map(entries.iter().map(entry).collect())
+        }
+        Json::String(text) if text.len() > SCALAR_BYTES_MAX => {
+            sink.error(DOCUMENT, path, format!("the text is longer than {SCALAR_BYTES_MAX} bytes"));
+            Value::Refused
+        }
+        Json::String(text) => scalar(text, Style::Quoted),
+        Json::Null => scalar("null", Style::Plain),
+        Json::Bool(value) => scalar(if *value { "true" } else { "false" }, Style::Plain),
+        Json::Number(number) => scalar(&number.to_string(), Style::Plain),
+    };
+    Node { at: DOCUMENT, value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_document_is_what_its_text_is() {
+        let text = r#"{"a": [1, 1.5, true, null, "x", "1", ""], "b": {"c": "\u00e9\t\"${PATH}"}}"#;
+        let mut sink = Sink::default();
+        let seen = format!("{:?}", node(&serde_json::from_str(text).unwrap(), &Path::Root, &mut sink));
+        assert!(!sink.has_errors());
+        for part in ["\"1.5\"", "\"é\\t\\\"${PATH}\"", "Quoted", "\"null\", style: Plain"] {
+            assert!(seen.contains(part), "{part} in {seen}");
+        }
+    }
+
+    #[test]
+    fn a_document_has_bounds() {
+        let deep = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+        for (json, is_refused) in [
+            (deep(DEPTH_MAX), false),
+            (deep(DEPTH_MAX + 1), true),
+            (json!("x".repeat(SCALAR_BYTES_MAX)), false),
+            (json!("x".repeat(SCALAR_BYTES_MAX + 1)), true),
+        ] {
+            let mut sink = Sink::default();
+            node(&json, &Path::Root, &mut sink);
+            assert_eq!(sink.has_errors(), is_refused);
+        }
+    }
+}
