@@ -179,6 +179,7 @@ fn check_warns_of_what_is_probably_not_meant() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn check_warns_of_plugins_that_cannot_do_what_they_are_there_for() {
     let upstream = "upstreams: [{id: u, nodes: {\"10.0.0.1:80\": 1}}]\n";
     let check = |yaml: &str, more: &[&str], expected: Expect| {

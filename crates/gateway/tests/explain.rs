@@ -388,6 +388,7 @@ consumer_groups:
 "#;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn explain_tells_the_chain_and_where_each_plugin_is_written() {
     let folder = Folder::with(&[("plugins.yaml", PLUGINS)]);
     let explain = |request: &str, more: &[&str], expected: Expect| {
