@@ -168,7 +168,7 @@ impl Lookup for Facts<'_> {
             Variable::Arg(name) => self.argument(name),
             Variable::Header(name) => self.header(name, buffer),
             Variable::Cookie(name) => self.cookie(name),
-            Variable::PathParam(name) => self.path_param(name, buffer),
+            Variable::PathParam(name) | Variable::RouteParam(name) => self.path_param(name, buffer),
             Variable::RouteId => Some(self.route?.id.as_bytes()),
             Variable::ServiceId => self.route?.service.map(str::as_bytes),
             // Known to `Request` and `Response` only.

@@ -48,6 +48,8 @@ pub enum Variable {
     Ssl(SslVariable),
     /// `uri_param_NAME`: what `:NAME` or `*NAME` of the route's path stands for.
     PathParam(Box<str>),
+    /// `uri_param_NAME` of plugins: that of the route that was found, where `PathParam` is that of the route at hand.
+    RouteParam(Box<str>),
     /// `route_id`; known from the route on.
     RouteId,
     /// `service_id`: that of the route's service; known from the route on.
@@ -216,7 +218,13 @@ impl Variable {
     pub fn parse_late(name: &str) -> Result<Variable, VariableError> {
         let plain = name.strip_prefix('$').unwrap_or(name);
         let late = LATE.iter().find(|(known, _)| *known == plain);
-        late.map_or_else(|| Variable::parse(name), |(_, variable)| Ok(variable.clone()))
+        match late {
+            Some((_, variable)) => Ok(variable.clone()),
+            None => Variable::parse(name).map(|variable| match variable {
+                Variable::PathParam(name) => Variable::RouteParam(name),
+                variable => variable,
+            }),
+        }
     }
 
     /// Parses a variable's name; a leading `$` is accepted.
@@ -280,7 +288,7 @@ impl fmt::Display for Variable {
             Variable::Arg(name) => write!(f, "arg_{name}"),
             Variable::Header(name) => write!(f, "http_{}", name.0.replace('-', "_")),
             Variable::Cookie(name) => write!(f, "cookie_{name}"),
-            Variable::PathParam(name) => write!(f, "uri_param_{name}"),
+            Variable::PathParam(name) | Variable::RouteParam(name) => write!(f, "uri_param_{name}"),
             plain => {
                 let known = PLAIN.iter().chain(&LATE).find(|(_, variable)| variable == plain);
                 f.write_str(known.map_or("", |(name, _)| name))

@@ -206,7 +206,8 @@ impl Lookup for Vars<'_> {
 
     fn is_known(&self, variable: &Variable) -> bool {
         match variable {
-            Variable::Status => false,
+            // What a path captures is asked of the matcher, not of the request.
+            Variable::Status | Variable::RouteParam(_) => false,
             Variable::ConsumerName | Variable::ConsumerGroupId => !matches!(self.asker, Asker::NotKnown),
             _ => self.of_request.is_known(variable),
         }

@@ -233,7 +233,8 @@ impl Lookup for Vars<'_> {
             // The matcher knows these itself.
             Variable::PathParam(_) => None,
             // Routes cannot ask for what is known after them.
-            Variable::RouteId
+            Variable::RouteParam(_)
+            | Variable::RouteId
             | Variable::ServiceId
             | Variable::ConsumerName
             | Variable::ConsumerGroupId
