@@ -25,8 +25,11 @@ pub(crate) struct Snapshot {
 /// requests.
 #[derive(Clone, Default)]
 pub(crate) struct Upstreams {
-    pieces: Rc<[Rc<[Option<Rc<WorkerUpstream>>]>]>,
+    pieces: Rc<[Piece]>,
 }
+
+/// Some slots, and what is in them.
+type Piece = Rc<[Option<Rc<WorkerUpstream>>]>;
 
 /// Slots of a piece.
 const PIECE: usize = 256;
@@ -52,7 +55,7 @@ impl Snapshot {
         let piece = |(piece, slots): (usize, &[Option<Arc<PlanUpstream>>])| {
             let start = piece * PIECE;
             // Only pointers are compared: what they point to is looked at where they differ.
-            let is_same = |old: &Rc<[Option<Rc<WorkerUpstream>>]>| {
+            let is_same = |old: &Piece| {
                 let before = before.get(start..start + old.len()).unwrap_or_default();
                 before.len() == slots.len() && before.iter().map(as_ptr).eq(slots.iter().map(as_ptr))
             };
