@@ -1,0 +1,173 @@
+//! Which of several configurations of one plugin holds, and in what order plugins run: [`Chain::merge`] beside a plain model of
+//! APISIX's rules.
+//!
+//! The model knows names and numbers only. Of each name the configuration of the strongest resource holds, whole; one that says
+//! `_meta.disable` takes the place of the weaker, and does not run. Higher priorities run first.
+
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use stillgate_plugin::{CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin};
+use stillgate_schema::Position;
+
+/// From the weakest to the strongest.
+const LEVELS: [Level; 5] = [Level::Service, Level::PluginConfig, Level::Route, Level::ConsumerGroup, Level::Consumer];
+
+/// Names, each with a priority and a phase of its own; two have the same priority.
+const NAMES: [(&str, i32, Phase); 6] = [
+    ("cors", 4000, Phase::HeaderFilter),
+    ("key-auth", 2500, Phase::Rewrite),
+    ("limit-count", 1002, Phase::Access),
+    ("proxy-rewrite", 1008, Phase::Rewrite),
+    ("twin", 1008, Phase::BeforeProxy),
+    ("last", -3000, Phase::Log),
+];
+
+/// One configuration of a plugin.
+#[derive(Debug, Clone)]
+struct Configured {
+    name: usize,
+    disable: bool,
+    priority: Option<i32>,
+}
+
+struct Nothing;
+
+impl Plugin for Nothing {}
+
+fn entry(level: Level, of: &Configured) -> Arc<Entry> {
+    let (name, priority, phase) = NAMES[of.name];
+    let text = format!("{name} {level:?} {of:?}");
+    Arc::new(Entry {
+        name,
+        priority: of.priority.unwrap_or(priority),
+        phases: Phases::of(&[phase]),
+        authenticates: name == "key-auth",
+        meta: Meta { disable: of.disable, priority: of.priority, ..Meta::default() },
+        origin: Origin { level, id: "1".into() },
+        at: Position { line: 1, column: 1 },
+        identity: Identity::of(&[text.as_bytes()]),
+        instance: 0,
+        plugin: Box::new(Nothing),
+    })
+}
+
+/// What one resource says: no name twice, in any order.
+fn resource() -> impl Strategy<Value = Vec<Configured>> {
+    let one = (
+        0..NAMES.len(),
+        any::<bool>(),
+        prop_oneof![Just(None), (-2i32..5000).prop_map(Some), any::<i32>().prop_map(Some)],
+    );
+    prop::collection::vec(one, 0..8).prop_map(|all| {
+        let mut seen = BTreeSet::new();
+        let configured = all.into_iter().map(|(name, disable, priority)| Configured { name, disable, priority });
+        configured.filter(|of| seen.insert(of.name)).collect()
+    })
+}
+
+/// By name: level and effective priority of what runs.
+fn model(resources: &[Vec<Configured>]) -> BTreeMap<&'static str, (Level, i32)> {
+    let mut holds = BTreeMap::new();
+    for (name, (text, own, _)) in NAMES.iter().enumerate() {
+        let strongest = LEVELS
+            .iter()
+            .zip(resources)
+            .rev()
+            .find_map(|(level, all)| all.iter().find(|of| of.name == name).map(|of| (*level, of)));
+        if let Some((level, of)) = strongest
+            && !of.disable
+        {
+            holds.insert(*text, (level, of.priority.unwrap_or(*own)));
+        }
+    }
+    holds
+}
+
+fn merged(resources: &[Vec<Configured>]) -> Chain {
+    let lists = lists(resources);
+    Chain::merge(lists.iter().map(|list| &list[..])).unwrap()
+}
+
+fn lists(resources: &[Vec<Configured>]) -> Vec<Vec<Arc<Entry>>> {
+    let of_level = |(level, all): (&Level, &Vec<Configured>)| all.iter().map(|of| entry(*level, of)).collect();
+    LEVELS.iter().zip(resources).map(of_level).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_strongest_resource_holds(resources in prop::collection::vec(resource(), 5)) {
+        let chain = merged(&resources);
+        let got: BTreeMap<_, _> =
+            chain.entries().iter().map(|entry| (entry.name, (entry.origin.level, entry.priority))).collect();
+        prop_assert_eq!(got.len(), chain.entries().len(), "a name is there twice");
+        prop_assert_eq!(got, model(&resources));
+    }
+
+    #[test]
+    fn higher_priorities_run_first_in_every_phase(resources in prop::collection::vec(resource(), 5)) {
+        let chain = merged(&resources);
+        let sorted = |list: &[i32]| list.windows(2).all(|pair| pair[0] >= pair[1]);
+        prop_assert!(sorted(&chain.entries().iter().map(|entry| entry.priority).collect::<Vec<_>>()));
+        for phase in Phase::ALL {
+            let of_phase: Vec<_> = chain.of(phase).collect();
+            prop_assert_eq!(chain.has(phase), !of_phase.is_empty());
+            prop_assert!(sorted(&of_phase.iter().map(|(_, entry)| entry.priority).collect::<Vec<_>>()));
+            for (at, entry) in &of_phase {
+                prop_assert!(std::ptr::eq(&*chain.entries()[*at], *entry), "an index that points at another entry");
+                prop_assert!(entry.phases.contains(phase));
+            }
+        }
+        let all: usize = Phase::ALL.iter().map(|phase| chain.of(*phase).count()).sum();
+        prop_assert_eq!(all, chain.entries().len(), "each has one phase here");
+    }
+
+    /// Maps have no order: however a resource is written, the same plugins run in the same order.
+    #[test]
+    fn the_order_of_writing_means_nothing(
+        (resources, shuffled) in prop::collection::vec(resource(), 5).prop_flat_map(|resources| {
+            let shuffled: Vec<_> = resources.iter().map(|all| Just(all.clone()).prop_shuffle()).collect();
+            (Just(resources), shuffled)
+        })
+    ) {
+        prop_assert_eq!(merged(&resources), merged(&shuffled));
+    }
+
+    /// A consumer joins a chain that is merged already: nothing else comes of it than of all five at once.
+    #[test]
+    fn a_consumer_joins_later(resources in prop::collection::vec(resource(), 5)) {
+        let lists = lists(&resources);
+        let of_route = Chain::merge(lists[..3].iter().map(|list| &list[..])).unwrap();
+        let of_consumer = Chain::merge(lists[3..].iter().map(|list| &list[..])).unwrap();
+        let joined = Chain::merge([of_route.entries(), &lists[3], &lists[4]]).unwrap();
+        prop_assert_eq!(&joined, &merged(&resources));
+        // Where the consumer disables nothing, its two lists may be merged before.
+        if resources[3..].iter().flatten().all(|of| !of.disable) {
+            prop_assert_eq!(Chain::merge([of_route.entries(), of_consumer.entries()]).unwrap(), joined);
+        }
+    }
+
+    #[test]
+    fn a_merged_chain_stays_as_it_is(resources in prop::collection::vec(resource(), 5)) {
+        let chain = merged(&resources);
+        prop_assert_eq!(Chain::merge([chain.entries()]).unwrap(), chain);
+    }
+}
+
+/// The bound counts what runs: neither what was replaced nor what is disabled.
+#[test]
+fn a_chain_is_bounded() {
+    let names: Vec<&'static str> = (0..=CHAIN_ENTRIES_MAX).map(|at| &*format!("plugin-{at}").leak()).collect();
+    let list = |disabled: usize| -> Vec<Arc<Entry>> {
+        let entries = names.iter().enumerate().map(|(at, name)| {
+            let of = Configured { name: 0, disable: at < disabled, priority: None };
+            Arc::new(Entry { name, ..Arc::into_inner(entry(Level::Route, &of)).unwrap() })
+        });
+        entries.collect()
+    };
+    assert_eq!(Chain::merge([&list(0)[..]]).unwrap_err().0, CHAIN_ENTRIES_MAX + 1);
+    assert_eq!(Chain::merge([&list(1)[..]]).unwrap().entries().len(), CHAIN_ENTRIES_MAX);
+    assert_eq!(Chain::merge([&list(1)[..], &list(1)]).unwrap().entries().len(), CHAIN_ENTRIES_MAX);
+}
