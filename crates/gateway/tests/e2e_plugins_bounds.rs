@@ -1,0 +1,223 @@
+//! What bodies that plugins change may cost: memory is bounded, whatever comes, and given back.
+
+mod reflect;
+mod scripted;
+
+use reflect::{STILLGATE, ask, gateway, setup, try_ask};
+use scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, send, with_length};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use stillgate_testkit::{Client, Gateway, Upstream, eventually, payload};
+
+const MIB: usize = 1024 * 1024;
+
+/// The bound counts what comes out.
+#[test]
+fn a_small_body_that_becomes_large_is_refused() {
+    let node = Node::new();
+    let mut gateway = node.gateway(&[("/f", FILTERED)]);
+    let bomb = gzip(&vec![0; 200 * MIB]);
+    assert!(bomb.len() < MIB, "{}", bomb.len());
+    let before = gateway.rss();
+    for response in
+        [with_length("Content-Encoding: gzip\r\n", &bomb), chunked("Content-Encoding: gzip\r\n", &bomb, 9999, "")]
+    {
+        node.sends_whole(&response, false);
+        for _ in 0..3 {
+            let got = try_ask(&mut gateway.client(), "GET /f", &[]);
+            assert!(got.as_ref().is_ok_and(|got| got.head.status() == 502), "{got:?}");
+        }
+    }
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 24 * MIB, "{grown} bytes more");
+    node.sends_whole(&with_length("", BEFORE.as_bytes()), false);
+    check(&ask(&mut gateway.client(), "GET /f", &[]), 200, AFTER.as_bytes(), "after it");
+    gateway.assert_healthy();
+}
+
+/// 1 MiB without another key.
+#[test]
+fn what_a_filter_holds_is_bounded() {
+    let node = Node::new();
+    let bound = |bytes: usize| {
+        format!(
+            r#"{{"response-rewrite": {{"filters": [{{"regex": "nothing like it", "replace": ""}}], "max_resp_body_size": {bytes}}}}}"#
+        )
+    };
+    let mut gateway = node.gateway(&[("/f", FILTERED), ("/ten", &bound(10)), ("/more", &bound(4 * MIB))]);
+    let mut status = |path: &str, response: Vec<u8>, size: usize| {
+        node.sends_whole(&response, false);
+        match try_ask(&mut gateway.client(), &format!("GET {path}"), &[]) {
+            Ok(got) if got.head.status() == 200 => {
+                assert_eq!(got.body.len(), size, "{path}");
+                200
+            }
+            Ok(got) => got.head.status(),
+            Err(_) => 0,
+        }
+    };
+    for framed in [|body: &[u8]| with_length("", body), |body: &[u8]| chunked("", body, 70_000, "")] {
+        assert_eq!(status("/ten", framed(b"0123456789"), 10), 200);
+        assert_eq!(status("/ten", framed(b"0123456789a"), 0), 502);
+        assert_eq!(status("/f", framed(&payload(1, MIB - 3)), MIB), 200, "three more by the filter");
+        assert_eq!(status("/f", framed(&payload(1, MIB + 1)), 0), 502);
+        assert_eq!(status("/more", framed(&payload(1, 4 * MIB)), 4 * MIB), 200);
+        assert_eq!(status("/more", framed(&payload(1, 4 * MIB + 1)), 0), 502);
+    }
+    gateway.assert_healthy();
+}
+
+/// Sends a body of so many MiB, as fast as it is taken.
+fn large(mib: usize) -> Upstream {
+    Upstream::serve(move |connection| {
+        let piece = vec![b'x'; MIB];
+        while connection.read_request().is_ok() {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", mib * MIB);
+            if !send(connection, head.as_bytes()) || !(0..mib).all(|_| send(connection, &piece)) {
+                return;
+            }
+        }
+    })
+}
+
+/// Memory does not follow the size of what comes.
+#[test]
+fn a_large_response_takes_little_memory() {
+    const RESPONSE_MIB: usize = 256;
+    let node = large(RESPONSE_MIB);
+    let mut gateway = gateway(
+        node.addr(),
+        &resources(&[
+            ("/f", FILTERED),
+            ("/r", REPLACED),
+            ("/plain", r#"{"response-rewrite": {"headers": {"set": {"X-A": "1"}}}}"#),
+        ]),
+    );
+    let before = gateway.rss();
+    check(&ask(&mut gateway.client(), "GET /r", &[]), 200, b"in place of it", "replaced");
+    let got = try_ask(&mut gateway.client(), "GET /f", &[]);
+    assert!(got.as_ref().is_ok_and(|got| got.head.status() == 502), "{:?}", got.map(|got| got.head));
+    let mut client = gateway.client();
+    client.send("GET /plain HTTP/1.1\r\nHost: h\r\n\r\n");
+    let head = client.read_head().expect("a head");
+    assert_eq!(head.get("x-a"), Some("1"));
+    let mut peak = 0;
+    for _ in 0..RESPONSE_MIB {
+        client.read_exactly(MIB).expect("a mebibyte");
+        peak = peak.max(gateway.rss());
+    }
+    let grown = peak.saturating_sub(before);
+    assert!(grown < 32 * MIB, "{grown} bytes more");
+    gateway.assert_healthy();
+}
+
+/// The node is not read on for a client that does not read.
+#[test]
+fn a_client_that_stops_reading_costs_little() {
+    let node = large(256);
+    let mut gateway = Gateway::start(
+        STILLGATE,
+        &setup(node.addr(), &resources(&[("/plain", r#"{"response-rewrite": {"headers": {"set": {"X-A": "1"}}}}"#)]))
+            .gateway("timeouts: {send: 300ms}"),
+    );
+    let (before, files) = (gateway.rss(), gateway.fd_count());
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = gateway.client();
+            client.send("GET /plain HTTP/1.1\r\nHost: h\r\n\r\n");
+            client
+        })
+        .collect();
+    eventually("all to be served", || gateway.fd_count() >= files + 2 * clients.len());
+    assert!(gateway.rss().saturating_sub(before) < 32 * MIB);
+    eventually("the gateway to give up", || gateway.fd_count() <= files);
+    assert!(gateway.rss().saturating_sub(before) < 32 * MIB);
+    gateway.assert_healthy();
+}
+
+/// A node that sends most of a body that a filter holds, then cuts (`/cut`) or waits for the other side's end.
+fn stalling(stalled: &Arc<AtomicUsize>) -> Upstream {
+    let stalled = Arc::clone(stalled);
+    Upstream::serve(move |connection| {
+        let Ok(request) = connection.read_request() else { return };
+        let body = payload(1, 900 * 1024);
+        if request.head.start.contains("/whole") {
+            send(connection, &with_length("", &body));
+            return;
+        }
+        let sent = send(connection, &with_length("", &[&body[..], b"rest"].concat())[..body.len()]);
+        if sent && request.head.start.contains("/stall") {
+            stalled.fetch_add(1, Ordering::SeqCst);
+            // The end of the connection.
+            let _ = connection.read_exactly(1);
+        }
+    })
+}
+
+const HOLDS: &str = r#"{"response-rewrite": {"filters": [{"regex": "nothing like it", "replace": ""}]}}"#;
+
+/// 64 MiB for each worker, and none of it is lost with exchanges that end early: each way would use it up three times here.
+#[test]
+fn what_filters_hold_is_given_back() {
+    let stalled = Arc::new(AtomicUsize::new(0));
+    let node = stalling(&stalled);
+    let mut gateway = gateway(node.addr(), &resources(&[("/cut", HOLDS), ("/stall", HOLDS), ("/whole", HOLDS)]));
+    let whole = || ask(&mut gateway.client(), "GET /whole", &[]);
+    check(&whole(), 200, &payload(1, 900 * 1024), "before");
+    for _ in 0..220 {
+        let cut = ask(&mut gateway.client(), "GET /cut", &[]);
+        assert_eq!(cut.head.status(), 502, "{:?}", cut.head);
+    }
+    check(&whole(), 200, &payload(1, 900 * 1024), "after nodes that cut");
+    for _ in 0..3 {
+        let before = stalled.load(Ordering::SeqCst);
+        let stall = |count: usize| -> Vec<_> {
+            let clients = (0..count).map(|_| {
+                let mut client = gateway.client();
+                client.send("GET /stall HTTP/1.1\r\nHost: h\r\n\r\n");
+                client
+            });
+            clients.collect()
+        };
+        let mut clients = stall(100);
+        let refused = |clients: &mut Vec<Client>| {
+            clients.iter_mut().filter(|client| client.stream().peek(&mut [0]).is_ok()).count()
+        };
+        for client in &clients {
+            client.stream().set_nonblocking(true).expect("a socket");
+        }
+        eventually("all to be held or refused", || {
+            stalled.load(Ordering::SeqCst) - before + refused(&mut clients) >= 100 && refused(&mut clients) >= 20
+        });
+        assert!(gateway.rss() < 200 * MIB, "{} bytes", gateway.rss());
+        for client in clients {
+            client.into_connection().reset();
+        }
+        eventually("memory for another", || whole().head.status() == 200);
+    }
+    gateway.assert_healthy();
+}
+
+/// The bound holds after each replacement, too: one byte can become many.
+#[test]
+fn what_replacements_make_is_bounded() {
+    let node = Node::new();
+    let grow = format!(
+        r#"{{"response-rewrite": {{"filters": [{{"regex": "x*", "replace": "{}", "scope": "global"}}]}}}}"#,
+        "y".repeat(4000)
+    );
+    let double = r#"{"regex": "(?s)^(.*)$", "replace": "$1$1"}"#;
+    let doubles = format!(r#"{{"response-rewrite": {{"filters": [{}]}}}}"#, vec![double; 40].join(", "));
+    let mut gateway = node.gateway(&[("/grow", &grow), ("/double", &doubles)]);
+    let before = gateway.rss();
+    node.sends_whole(&with_length("", &b"ab".repeat(500 * 1024)), false);
+    for path in ["/grow", "/double"] {
+        let got = try_ask(&mut gateway.client(), &format!("GET {path}"), &[]);
+        assert!(got.as_ref().is_ok_and(|got| got.head.status() == 502), "{path}: {:?}", got.map(|got| got.head));
+    }
+    node.sends_whole(&with_length("", b"tiny"), false);
+    let got = try_ask(&mut gateway.client(), "GET /double", &[]);
+    assert!(got.as_ref().is_ok_and(|got| got.head.status() == 502), "{:?}", got.map(|got| got.head));
+    assert!(gateway.rss().saturating_sub(before) < 24 * MIB);
+    gateway.assert_healthy();
+}
