@@ -45,7 +45,7 @@ fn what_a_filter_holds_is_bounded() {
         )
     };
     let mut gateway = node.gateway(&[("/f", FILTERED), ("/ten", &bound(10)), ("/more", &bound(4 * MIB))]);
-    let mut status = |path: &str, response: Vec<u8>, size: usize| {
+    let status = |path: &str, response: Vec<u8>, size: usize| {
         node.sends_whole(&response, false);
         match try_ask(&mut gateway.client(), &format!("GET {path}"), &[]) {
             Ok(got) if got.head.status() == 200 => {
