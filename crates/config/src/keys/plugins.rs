@@ -134,7 +134,7 @@ object! {
         group_id: At<String> = Located(ID) => optional;
         /// For the reader.
         desc: String = TEXT => optional;
-        /// Names and texts. `custom_id` is told to the upstream as `X-Consumer-Custom-ID`.
+        /// Names and texts. The upstream gets `custom_id` as `X-Consumer-Custom-ID`.
         labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
         /// For the reader: seconds since 1970.
         create_time: i64 = UNIX_TIME => optional;

@@ -1,6 +1,6 @@
 //! Addresses that the file gives to more than one of its parts.
 //!
-//! Each part has been read by then. Whether an address can be bound at all is for whoever binds it to find out.
+//! Each part has been read by then. Whether an address can be bound is found out when it is.
 
 use crate::keys::gateway::Gateway;
 use crate::model::{ListenPlace, Listener, Protocol, Transport, Upstream, listed};

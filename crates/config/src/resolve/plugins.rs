@@ -148,7 +148,7 @@ fn merge<'a>(
     sink: &mut Sink,
 ) -> Option<Arc<Chain>> {
     match Chain::merge(lists) {
-        // One of which all is left out is kept for whoever explains; Plans have none then.
+        // A chain of disabled plugins only is kept for `explain`; Plans have none then.
         Ok(chain) => (!chain.is_empty() || !chain.left_out().is_empty()).then(|| Arc::new(chain)),
         Err(too_long) => {
             let fault = Fault::new(too_long.to_string()).hint("leave some of them out");

@@ -1,7 +1,6 @@
 //! The head of a node's response on its way to the client: interim ones, and the one that counts, with the framing of its body
 //! chosen when all plugins have seen it.
 
-use super::answer::reason;
 use super::chain::{self, Answered};
 use super::forwarding;
 use super::relay::{Event, Relay};
@@ -9,7 +8,7 @@ use super::sender::Coding;
 use super::{Exchange, Serving, upgraded};
 use std::io::Write;
 use stillgate_upstream::Failure;
-use stillgate_wire::{Framing, Method, Name, ResponseHead, Version, write_response};
+use stillgate_wire::{Framing, Method, Name, ResponseHead, Version, reason, write_response};
 
 /// Interim responses passed on for one request.
 const INTERIMS_MAX: u32 = 100;

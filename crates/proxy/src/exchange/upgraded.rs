@@ -1,6 +1,5 @@
 //! From an exchange to a tunnel: whether a 101 is one that was asked for, and what of the exchange is kept.
 
-use super::answer::reason;
 use super::chain::{self, Answered, Chains};
 use super::relay::{Event, Relay};
 use super::{Serving, forwarding};
@@ -15,7 +14,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_upstream::Failure;
-use stillgate_wire::{switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
+use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
 
 /// What an exchange leaves behind when both sides speak another protocol.
 pub(crate) struct Upgraded {
