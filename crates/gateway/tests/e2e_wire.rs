@@ -1,4 +1,5 @@
-//! Golden wire transcripts: what goes upstream and what the client gets, rule by rule, in `data/wire`.
+//! Golden wire transcripts: what goes upstream and what the client gets, rule by rule in `data/wire`, and plugin by plugin in
+//! `data/wire/plugins`, where a file has the name of its plugin.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -12,9 +13,11 @@ fn transcripts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/wire");
     // One alone: WIRE=get cargo test -p stillgate-gateway --test e2e_wire
     let only = std::env::var("WIRE").ok();
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .expect("data/wire is part of the repository")
+    let mut files: Vec<_> = [folder.clone(), folder.join("plugins")]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).expect("a folder of the repository"))
         .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.is_file())
         .filter(|path| only.as_deref().is_none_or(|name| path.file_stem().is_some_and(|stem| stem == name)))
         .collect();
     files.sort();
