@@ -7,7 +7,9 @@ use proptest::sample::Index;
 use std::sync::{Arc, Mutex};
 use stillgate_config::{Loaded, PluginSet, Reader, Text, load_with};
 use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{Authenticate, Compile, Define, Descriptor, Phases, Plugin, Secret, Secrets, Table};
+use stillgate_plugin::{
+    Authenticate, Compile, CompileCredential, Define, Descriptor, Phases, Plugin, Secret, Secrets, Table,
+};
 use stillgate_schema::object;
 
 object! {
@@ -42,9 +44,14 @@ impl Define for Auth {
 
 impl Authenticate for Auth {
     type Credential = KeyOf;
+    type Proof = Secret;
 
     fn lookup(credential: &KeyOf) -> &[u8] {
         credential.key.reveal().as_bytes()
+    }
+
+    fn proof(credential: KeyOf, _: &mut CompileCredential<'_>) -> Option<Secret> {
+        Some(credential.key)
     }
 }
 

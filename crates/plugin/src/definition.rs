@@ -2,10 +2,12 @@
 
 use crate::Plugin;
 use crate::chain::Origin;
+use crate::consumers::Proof;
 use crate::phase::Phases;
+use crate::table::of_node;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -32,8 +34,26 @@ pub trait Authenticate: Define {
     /// What a consumer, or one of its credentials, has under the plugin's name.
     type Credential: Object;
 
+    /// What requests are checked against once the credential is found, such as a key for signatures. `()`: finding it is
+    /// enough, and nothing is kept.
+    type Proof: Send + Sync + 'static;
+
     /// What requests are looked up by, such as the key of key-auth. Two consumers cannot have the same.
     fn lookup(credential: &Self::Credential) -> &[u8];
+
+    /// Makes the proof: parses keys, decodes secrets. Off the workers, once for each credential. Problems go to `cx.sink`;
+    /// `None` where it cannot be made.
+    fn proof(credential: Self::Credential, cx: &mut CompileCredential<'_>) -> Option<Self::Proof>;
+}
+
+/// What a credential is compiled with.
+pub struct CompileCredential<'a> {
+    /// Where problems go. It hides every text of the credential.
+    pub sink: &'a mut Sink,
+    /// The way to the credential in its document.
+    pub path: &'a Path<'a>,
+    /// Where it stands.
+    pub at: Position,
 }
 
 /// What `plugin_metadata` has under the plugin's name.
@@ -78,7 +98,7 @@ impl Identity {
 }
 
 type CompileFn = fn(&Node, &mut Compile<'_>) -> Option<Box<dyn Plugin>>;
-type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Box<[u8]>>;
+type CredentialFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<(Box<[u8]>, Option<Arc<Proof>>)>;
 type MetadataFn = fn(&Node, &Path<'_>, &mut Sink) -> Option<Arc<dyn Any + Send + Sync>>;
 type SchemaFn = fn(&mut Definitions) -> Json;
 
@@ -105,7 +125,7 @@ pub struct Descriptor {
 pub struct CredentialPart {
     /// Schema of the keys.
     pub schema: SchemaFn,
-    /// Reads them, and gives what requests are looked up by.
+    /// Reads them, and gives what requests are looked up by, and what they are checked against.
     pub read: CredentialFn,
 }
 
@@ -141,7 +161,12 @@ impl Descriptor {
             schema: |definitions| map::<P::Credential>().schema(definitions),
             read: |node, path, sink| {
                 let credential = read(&map::<P::Credential>(), node, path, sink)?;
-                Some(P::lookup(&credential).into())
+                let lookup = P::lookup(&credential).into();
+                let value = P::proof(credential, &mut CompileCredential { sink, path, at: node.at })?;
+                // A hundred thousand keys of key-auth need nothing here.
+                let is_nothing = TypeId::of::<P::Proof>() == TypeId::of::<()>();
+                let proof = || Arc::new(Proof::new(of_node(&[P::NAME.as_bytes()], node, path, sink), value));
+                Some((lookup, (!is_nothing).then(proof)))
             },
         };
         Descriptor { credential: Some(part), ..self }

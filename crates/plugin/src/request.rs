@@ -9,6 +9,7 @@ use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
 
 const USERNAME: FieldName<'static> = FieldName::constant("X-Consumer-Username");
 const CREDENTIAL: FieldName<'static> = FieldName::constant("X-Credential-Identifier");
+const CUSTOM_ID_LABEL: &str = "custom_id";
 const CUSTOM_ID: FieldName<'static> = FieldName::constant("X-Consumer-Custom-ID");
 
 /// A request on its way to the node. What was changed is what later plugins read.
@@ -68,7 +69,7 @@ impl<'a> Request<'a> {
     /// has sent under these names is taken out.
     pub fn attach(&mut self, found: Attached) {
         let consumer = self.consumers.of(found);
-        self.introduce(found, consumer.custom_id.as_deref());
+        self.introduce(found, consumer.label(CUSTOM_ID_LABEL));
     }
 
     /// [`Request::attach`] for a consumer that stands for those who are not known. As in APISIX, its `custom_id` is not told.

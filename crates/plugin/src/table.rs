@@ -135,11 +135,16 @@ fn next_instance() -> u64 {
 
 /// The same for the same configuration in the same resource, in whatever order its keys are written.
 pub fn identity(plugin: &str, origin: &Origin, own: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
+    of_node(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes()], own, path, sink)
+}
+
+/// Of parts and what is written in a node.
+pub(crate) fn of_node(parts: &[&[u8]], node: &Node, path: &Path<'_>, sink: &mut Sink) -> Identity {
     let mut text = String::new();
-    if let Some(json) = json_of(own, path, sink) {
+    if let Some(json) = json_of(node, path, sink) {
         write_sorted(&json, &mut text);
     }
-    Identity::of(&[plugin.as_bytes(), origin.level.name().as_bytes(), origin.id.as_bytes(), text.as_bytes()])
+    Identity::of(&[parts, &[text.as_bytes()]].concat())
 }
 
 fn write_sorted(json: &Json, out: &mut String) {

@@ -7,7 +7,9 @@
 
 use stillgate_plugin::query::{Argument, argument, decoded, write_without};
 use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{Answer, Attached, Authenticate, Compile, Define, Flow, Phase, Phases, Plugin, Request, Secret};
+use stillgate_plugin::{
+    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+};
 use stillgate_route::path::target_path;
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Fault, Flag, TEXT, object, text};
@@ -85,9 +87,14 @@ impl Define for KeyAuth {
 
 impl Authenticate for KeyAuth {
     type Credential = KeyAuthCredential;
+    type Proof = ();
 
     fn lookup(credential: &KeyAuthCredential) -> &[u8] {
         credential.key.reveal().as_bytes()
+    }
+
+    fn proof(_: KeyAuthCredential, _: &mut CompileCredential<'_>) -> Option<()> {
+        Some(())
     }
 }
 

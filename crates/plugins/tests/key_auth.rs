@@ -31,7 +31,7 @@ fn consumers() -> Consumers {
         let consumer = Consumer {
             name: name.into(),
             group: None,
-            custom_id: custom_id.map(Into::into),
+            labels: custom_id.map(|id| ("custom_id".into(), id.into())).into_iter().collect(),
             plugins: Arc::default(),
             credentials: ids.iter().map(|id| (*id).into()).collect(),
         };
@@ -39,6 +39,7 @@ fn consumers() -> Consumers {
             plugin: "key-auth",
             lookup: key.as_bytes().into(),
             place: *place,
+            proof: None,
         };
         all.insert(consumer, keys.iter().map(credential).collect()).unwrap();
     };

@@ -82,7 +82,7 @@ pub(crate) fn consumer(
     let ids = further(keys.credentials, plugins, path, &mut credentials, sink);
     let consumer = Consumer {
         name: name.into(),
-        custom_id: custom_id.map(|id| id.as_str().into()),
+        labels: keys.labels.iter().map(|(name, text)| (name.as_str().into(), text.as_str().into())).collect(),
         plugins: merged(own, group.map(|group| &group.value)),
         group: keys.group_id.map(|id| id.value.into()),
         credentials: ids.into(),
@@ -156,8 +156,8 @@ fn read_credentials(
         sink.hiding(|sink| {
             each_text(&entry.value, &mut |text| sink.hide(text));
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
-            if let Some(lookup) = (credential.read)(&resolved, &path, sink) {
-                out.push(Credential { plugin, lookup, place });
+            if let Some((lookup, proof)) = (credential.read)(&resolved, &path, sink) {
+                out.push(Credential { plugin, lookup, place, proof });
             }
         });
     }

@@ -7,7 +7,9 @@
 mod index;
 
 use crate::chain::Entry as Plugin;
+use crate::definition::Identity;
 use index::{Index, Slot};
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -28,13 +30,21 @@ pub struct Consumer {
     pub name: Box<str>,
     /// `group_id`
     pub group: Option<Box<str>>,
-    /// The label `custom_id`.
-    pub custom_id: Option<Box<str>>,
+    /// Names and texts, sorted by name.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
     /// Its plugins that do not authenticate, merged with those of its group. Consumers that have the same by pointer have the
     /// same list by pointer.
     pub plugins: Arc<[Arc<Plugin>]>,
     /// Ids of its credentials.
     pub credentials: Box<[Box<str>]>,
+}
+
+impl Consumer {
+    /// A label, by its name.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        let found = self.labels.binary_search_by(|(label, _)| (**label).cmp(name));
+        found.ok().map(|at| &*self.labels[at].1)
+    }
 }
 
 /// A credential, to be found by.
@@ -46,6 +56,45 @@ pub struct Credential {
     pub lookup: Box<[u8]>,
     /// Place among the consumer's credentials; `None`: it stands in the consumer itself.
     pub place: Option<u16>,
+    /// What requests are checked against; `None`: finding the credential is enough.
+    pub proof: Option<Arc<Proof>>,
+}
+
+/// What requests are checked against that were looked up by a credential: [`crate::Authenticate::proof`].
+pub struct Proof {
+    /// Of the plugin and all that the credential says, what secrets stand for included: what was found out by this proof holds
+    /// for others with the same identity, and no longer than such a one is there.
+    pub identity: Identity,
+    value: Box<dyn Any + Send + Sync>,
+}
+
+impl Proof {
+    /// Of what a plugin has made.
+    pub fn new(identity: Identity, value: impl Any + Send + Sync) -> Proof {
+        Proof { identity, value: Box::new(value) }
+    }
+
+    /// What the plugin has made, which knows its type.
+    #[inline]
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        self.value.downcast_ref()
+    }
+}
+
+/// The same credential, compiled once or twice.
+impl PartialEq for Proof {
+    fn eq(&self, other: &Proof) -> bool {
+        self.identity == other.identity
+    }
+}
+
+impl Eq for Proof {}
+
+/// Without what it is made of, which are secrets.
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Proof")
+    }
 }
 
 /// Without what it is looked up by, which is a secret.
@@ -118,9 +167,14 @@ impl Consumers {
     /// The one that has a credential: what an auth plugin's [`crate::Authenticate::lookup`] gives.
     #[inline]
     pub fn find(&self, plugin: &str, lookup: &[u8]) -> Option<Attached> {
-        let slot = self.slot(plugin, lookup)?;
-        let credential = self.known(slot.place)?.credentials.get(slot.which as usize)?.place;
-        Some(Attached { consumer: slot.place, credential })
+        self.credential(plugin, lookup).map(|(attached, _)| attached)
+    }
+
+    /// [`Consumers::find`], with what the request is checked against.
+    #[inline]
+    pub fn find_with_proof(&self, plugin: &str, lookup: &[u8]) -> Option<(Attached, &Arc<Proof>)> {
+        let (attached, credential) = self.credential(plugin, lookup)?;
+        Some((attached, credential.proof.as_ref()?))
     }
 
     /// The one of a name.
@@ -208,6 +262,13 @@ impl Consumers {
     }
 
     #[inline]
+    fn credential(&self, plugin: &str, lookup: &[u8]) -> Option<(Attached, &Credential)> {
+        let slot = self.slot(plugin, lookup)?;
+        let credential = self.known(slot.place)?.credentials.get(slot.which as usize)?;
+        Some((Attached { consumer: slot.place, credential: credential.place }, credential))
+    }
+
+    #[inline]
     fn known(&self, place: u32) -> Option<&Known> {
         let (page, place) = (place as usize / PAGE_PLACES, place as usize % PAGE_PLACES);
         self.pages.get(page)?.get(place)?.as_deref()
@@ -264,14 +325,14 @@ mod tests {
         Consumer {
             name: name.into(),
             group: None,
-            custom_id: None,
+            labels: Box::default(),
             plugins: Arc::default(),
             credentials: Box::default(),
         }
     }
 
     fn credential(key: u8) -> Credential {
-        Credential { plugin: "key-auth", lookup: [key].into(), place: None }
+        Credential { plugin: "key-auth", lookup: [key].into(), place: None, proof: None }
     }
 
     #[test]
@@ -290,6 +351,32 @@ mod tests {
         assert!(all.remove("b"));
         assert_eq!(all.find("key-auth", &[1]), Some(by));
         assert_eq!(all.find("key-auth", &[2]), None);
+    }
+
+    #[test]
+    fn a_credential_leads_to_its_proof() {
+        let proof = |identity, text: &str| Some(Arc::new(Proof::new(Identity(identity), text.to_owned())));
+        let table = |proof| {
+            let mut all = Consumers::default();
+            all.insert(consumer("a"), vec![Credential { proof, ..credential(1) }, credential(2)]).unwrap();
+            all
+        };
+        let all = table(proof(1, "of a"));
+        let (by, found) = all.find_with_proof("key-auth", &[1]).unwrap();
+        assert_eq!((Some(by), found.get::<String>().unwrap().as_str()), (all.named("a"), "of a"));
+        assert_eq!(found.get::<u8>(), None, "of another type");
+        assert!(all.find_with_proof("key-auth", &[2]).is_none());
+        assert_eq!(format!("{found:?}"), "Proof");
+        assert_eq!(all, table(proof(1, "of a")));
+        assert_ne!(all, table(proof(2, "of a")), "another credential, found by the same");
+    }
+
+    #[test]
+    fn labels_are_found_by_their_names() {
+        let labels = ["a", "b", "d"].map(|name| (name.into(), format!("of {name}").into()));
+        let consumer = Consumer { labels: labels.into(), ..consumer("a") };
+        assert_eq!(consumer.label("b"), Some("of b"));
+        assert_eq!(consumer.label("c"), None);
     }
 
     #[derive(Debug, Clone)]

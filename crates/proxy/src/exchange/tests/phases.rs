@@ -241,7 +241,7 @@ fn a_consumer_brings_its_plugins() {
     let jack = Consumer {
         name: "jack".into(),
         group: None,
-        custom_id: None,
+        labels: Box::default(),
         plugins: plugins.into(),
         credentials: Box::default(),
     };
