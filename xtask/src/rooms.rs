@@ -23,13 +23,18 @@ struct Rooms {
 const CRATES: &[Rooms] = &[
     Rooms {
         folder: "gateway",
-        order: &["commands", "control", "admin", "health", "acme", "configuration", "upgrade", "metering"],
-        upward: &[
-            ("admin/server.rs", &["commands"]),
-            ("configuration/reading.rs", &["acme"]),
-            ("configuration/reload.rs", &["admin", "control"]),
-            ("metering/own_metrics.rs", &["admin"]),
+        order: &[
+            "commands",
+            "control",
+            "admin",
+            "explaining",
+            "health",
+            "acme",
+            "configuration",
+            "upgrade",
+            "metering",
         ],
+        upward: &[],
     },
     Rooms {
         folder: "proxy",

@@ -7,6 +7,7 @@ mod admin;
 mod commands;
 mod configuration;
 mod control;
+mod explaining;
 mod health;
 mod metering;
 mod upgrade;

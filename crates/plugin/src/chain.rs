@@ -123,14 +123,15 @@ impl Chain {
                 None => entries.push(entry.clone()),
             }
         }
-        let left_out = entries.extract_if(.., |entry| entry.meta.disable).collect();
+        let mut left_out: Vec<Arc<Entry>> = entries.extract_if(.., |entry| entry.meta.disable).collect();
+        left_out.sort_by_key(|entry| entry.name);
         if entries.len() > CHAIN_ENTRIES_MAX {
             return Err(TooLong(entries.len()));
         }
         // By name where priorities are the same, so that the order never depends on how a map was written.
         entries.sort_by(|a, b| b.priority.cmp(&a.priority).then(a.name.cmp(b.name)));
         let phases = entries.iter().fold(Phases::NONE, |phases, entry| phases.or(entry.phases));
-        Ok(Chain { entries: entries.into(), left_out, phases })
+        Ok(Chain { entries: entries.into(), left_out: left_out.into(), phases })
     }
 
     /// Whether there is no plugin.

@@ -51,8 +51,8 @@ impl Table {
         (plugins, json!({"anyOf": metadata}))
     }
 
-    /// Compiles the `plugins` of a resource, in the order they are written. What is wrong goes to the sink, of every plugin;
-    /// then the list is incomplete.
+    /// Compiles the `plugins` of a resource: by name, since the order in which a map is written means nothing. What is wrong
+    /// goes to the sink, of every plugin; then the list is incomplete.
     pub fn compile(
         &self,
         node: &Node,
@@ -81,7 +81,9 @@ impl Table {
             let node = substitute(&entry.value, secrets, &path, sink);
             compile(descriptor, entry.key_at, &node, origin, &path, sink)
         });
-        compiled.map(Arc::new).collect()
+        let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
+        compiled.sort_unstable_by_key(|entry| entry.name);
+        compiled
     }
 }
 

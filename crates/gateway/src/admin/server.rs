@@ -9,9 +9,10 @@ use super::endpoint::{self, Endpoint, NotFound};
 use super::refusal::{Refusal, error, json, refuse, text};
 use super::status::Status;
 use super::upstreams::{Upstreams, UpstreamsSnapshot};
-use crate::commands::explain_query::ExplainQuery;
-use crate::commands::explained_chain::consumer;
-use crate::commands::explanation::Answer;
+use crate::configuration::reload::Served;
+use crate::explaining::chain::consumer;
+use crate::explaining::explanation::Answer;
+use crate::explaining::query::ExplainQuery;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -26,9 +27,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::Loaded;
 use stillgate_exporter::{CONNECTIONS_MAX, Places, accept};
-use stillgate_proxy::{Plan, UpstreamOverview};
+use stillgate_proxy::UpstreamOverview;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
@@ -62,12 +62,6 @@ pub(crate) enum Question {
     Upstreams(oneshot::Sender<(UpstreamsSnapshot, Vec<Option<Vec<UpstreamOverview>>>)>),
     /// What it serves.
     Served(oneshot::Sender<Served>),
-}
-
-/// A Plan and what it was built from.
-pub(crate) struct Served {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) loaded: Arc<Loaded>,
 }
 
 /// What every connection needs.

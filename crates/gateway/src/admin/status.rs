@@ -4,10 +4,10 @@
 
 use crate::acme::State;
 use crate::configuration::reading::Candidate;
+use crate::configuration::status::ConfigStatus;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use stillgate_config::Ssl;
 use stillgate_proxy::Counters;
 use stillgate_proxy::access_log::rfc3339;
@@ -53,28 +53,6 @@ pub(crate) struct CertificateStatus {
     /// How ordering it goes; absent where it is not ordered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) acme: Option<State>,
-}
-
-/// The configuration that is served, and what became of the last attempt to replace it.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ConfigStatus {
-    /// Counts the configurations that were published, from 1. Changed DNS answers do not count.
-    pub(crate) generation: u64,
-    /// SHA-256 of the file as loaded.
-    pub(crate) digest: String,
-    /// When it was published, RFC 3339.
-    pub(crate) loaded_at: String,
-    /// Why a later file is not served; null where the last attempt went well.
-    pub(crate) last_error: Option<LastError>,
-}
-
-/// A configuration that was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct LastError {
-    /// When, RFC 3339.
-    pub(crate) at: String,
-    /// One line per finding.
-    pub(crate) errors: Vec<String>,
 }
 
 /// Client connections.
@@ -146,9 +124,6 @@ pub(crate) struct Health {
 }
 
 impl Status {
-    /// The version this binary was built as.
-    pub(crate) const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-
     /// Whether a balancer in front should send requests here.
     pub(crate) fn health(&self) -> Health {
         Health { status: if self.draining { "draining" } else { "ok" } }
@@ -195,16 +170,10 @@ pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>)
     served.loaded.config.ssls.iter().map(status).collect()
 }
 
-/// This moment as the status shows it.
-pub(crate) fn now_rfc3339() -> String {
-    // A clock set before 1970 is shown as 1970.
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    rfc3339(since_epoch.as_millis() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::status::LastError;
     use expect_test::expect;
 
     #[test]

@@ -13,6 +13,7 @@ use crate::acme;
 use crate::configuration::environment;
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::tls_material;
+use crate::explaining::explanation::counted;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::Path;
@@ -309,12 +310,4 @@ fn text(report: &Report) -> String {
         _ => out.push_str(&format!("{}: refused ({found})\n", report.file)),
     }
     out
-}
-
-pub(crate) fn counted(count: usize, what: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        many => Some(format!("{many} {what}s")),
-    }
 }

@@ -4,12 +4,13 @@
 //! The search itself is told by the `route` crate; here the request is made from what was typed. How an answer looks is in
 //! `explanation`. Nothing is sent anywhere.
 
-use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format, RequestLine};
-use super::explained_chain::consumer;
-use super::explanation::Answer;
-use super::request_head::RequestHead;
+use super::cli::{EXIT_ERRORS, EXIT_GOOD, EXIT_UNUSABLE, Explain, Format};
 use super::stdout::show;
 use crate::configuration::source::ConfigSource;
+use crate::explaining::chain::consumer;
+use crate::explaining::explanation::Answer;
+use crate::explaining::request_head::RequestHead;
+use crate::explaining::request_line::RequestLine;
 use std::collections::HashMap;
 use stillgate_proxy::Plan;
 

@@ -1,11 +1,16 @@
 //! From where the configuration comes to what is served: finding, reading and watching its files, and reloading it.
 
+pub(crate) mod background;
 pub(crate) mod environment;
 pub(crate) mod names;
 pub(crate) mod reading;
 pub(crate) mod reads;
 pub(crate) mod reload;
+mod restart;
+mod retired;
 pub(crate) mod secrets;
 pub(crate) mod source;
+pub(crate) mod sources;
+pub(crate) mod status;
 pub(crate) mod tls_material;
 pub(crate) mod watch;

@@ -1,14 +1,12 @@
-//! A reload's first step: the text of the configuration, read and validated, and the certificates that it names.
+//! A reload's first step: a configuration from its source, and the certificates that it names.
 
-use super::secrets::file_of;
-use super::source::ConfigSource;
+use super::sources::{Given, Refused, Source, millis};
 use super::tls_material;
-use crate::acme;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stillgate_config::{Errors, Loaded, Reader, Text};
+use stillgate_config::{Config, Errors, Loaded};
 use stillgate_tls::Material;
 use tracing::{debug, warn};
 
@@ -45,9 +43,10 @@ pub(crate) struct Candidate {
 }
 
 /// Reads one configuration after the other.
-#[derive(Default)]
 pub(crate) struct Reading {
-    reader: Reader,
+    source: Box<dyn Source>,
+    /// Makes what must be there before the files of a configuration are watched.
+    prepare: fn(&Config),
     /// What became of the last text that was valid.
     last: Option<Last>,
     /// Why certificates that are served were not read anew when they were looked at last, which has been told.
@@ -61,15 +60,16 @@ struct Last {
 }
 
 impl Reading {
-    /// Goes on from what was read at the start.
-    pub(crate) fn new(reader: Reader, loaded: Arc<Loaded>) -> Reading {
-        Reading { reader, last: Some(Last { loaded, errors: Vec::new() }), stays: Vec::new() }
+    /// Begins with a source that has given `loaded` already, if anything.
+    pub(crate) fn new(source: Box<dyn Source>, loaded: Option<Arc<Loaded>>, prepare: fn(&Config)) -> Reading {
+        let last = loaded.map(|loaded| Last { loaded, errors: Vec::new() });
+        Reading { source, prepare, last, stays: Vec::new() }
     }
 
-    /// Reads and validates what `source` holds now, unless its digest is `unless` and its certificates are the `served` ones.
+    /// Reads and validates what the source has now, unless its digest is `unless` and its certificates are the `served` ones.
     /// It takes long.
-    pub(crate) fn look(&mut self, source: &ConfigSource, unless: Option<&str>, served: &Candidate) -> Look {
-        let read = self.read(source, unless, &served.tls);
+    pub(crate) fn look(&mut self, unless: Option<&str>, served: &Candidate) -> Look {
+        let read = self.read(unless, &served.tls);
         let digest = &served.loaded.config.digest;
         let is_whole =
             self.last.as_ref().is_some_and(|last| last.loaded.config.digest == *digest && last.errors.is_empty());
@@ -87,27 +87,12 @@ impl Reading {
         Look { read: Read::Unchanged, renewed: self.renewed(served) }
     }
 
-    fn read(&mut self, source: &ConfigSource, unless: Option<&str>, served: &Material) -> Read {
-        let began = Instant::now();
-        let text = match source.read() {
-            Ok(text) => text,
-            Err(error) => {
-                return Read::Refused { digest: None, errors: vec![error.to_string()] };
-            }
-        };
-        let (bytes, read_ms) = (text.len(), millis(began));
-        let text = Text::new(text);
-        let digest = text.digest().to_owned();
-        if unless == Some(&digest) && self.reader.has_current_secrets() {
-            return self.look_at_certificates(served);
-        }
-        let (digest_ms, was_incremental) = (millis(began) - read_ms, self.reader.is_incremental());
-        let parsed = source.parse_next(&mut self.reader, text);
-        let parse_ms = millis(began) - read_ms - digest_ms;
-        debug!(bytes, read_ms, digest_ms, parse_ms, was_incremental, "configuration read");
-        match parsed {
-            Ok(loaded) => self.with_certificates(loaded, served),
-            Err(errors) => {
+    fn read(&mut self, unless: Option<&str>, served: &Material) -> Read {
+        match self.source.read(unless) {
+            Ok(Given::Same) => self.look_at_certificates(served),
+            Ok(Given::Loaded(loaded)) => self.with_certificates(loaded, served),
+            Err(Refused::Unreadable(error)) => Read::Refused { digest: None, errors: vec![error.to_string()] },
+            Err(Refused::Wrong { digest, errors }) => {
                 self.last = None;
                 Read::Refused { digest: Some(digest), errors: lines(&errors) }
             }
@@ -132,7 +117,7 @@ impl Reading {
         let (read, errors) = match material {
             Ok((tls, warnings)) => {
                 // Before it is watched.
-                acme::prepare(&loaded.config);
+                (self.prepare)(&loaded.config);
                 let tls_warnings = warnings.iter().map(ToString::to_string).collect();
                 (Read::Good(Candidate { loaded: loaded.clone(), tls, tls_warnings }), Vec::new())
             }
@@ -160,7 +145,7 @@ impl Reading {
     /// The files besides the configuration's own whose change may change what is read.
     pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
         let mut files = self.last.as_ref().map_or(BTreeSet::new(), |last| tls_material::files(&last.loaded.config));
-        files.extend(self.reader.secret_references().iter().filter_map(|reference| file_of(reference)));
+        files.append(&mut self.source.files());
         files
     }
 }
@@ -173,8 +158,4 @@ pub(crate) fn lines(errors: &Errors) -> Vec<String> {
         lines.push(format!("and {} more", errors.omitted));
     }
     lines
-}
-
-fn millis(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }

@@ -13,16 +13,15 @@
 //!  certificates changed beside what is refused ──┘
 //! ```
 
+use super::background;
 use super::names;
 use super::reading::{Candidate, Look, Read, Reading};
+use super::restart::needs_restart;
+use super::retired::{Garbage, Retired};
 use super::source::ConfigSource;
+use super::sources::millis;
+use super::status::{ConfigStatus, LastError, now_rfc3339};
 use super::tls_material;
-use crate::admin::access::Access;
-use crate::admin::server::Served;
-use crate::admin::status::{ConfigStatus, LastError, now_rfc3339};
-use crate::control::background;
-use crate::control::restart::needs_restart;
-use crate::control::retired::{Garbage, Retired};
 use crate::metering::logging::Logging;
 use crate::metering::metrics::{Metering, Next};
 use crate::metering::own_metrics::ReloadTimes;
@@ -31,11 +30,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Gateway, Loaded};
+use stillgate_config::{Config, Gateway, Loaded};
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -47,10 +45,18 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Reloadable {
     /// Takes over `gateway.log.level`.
     pub(crate) logging: Logging,
-    /// Takes over the keys of `gateway.admin` that say who is admitted.
-    pub(crate) admin_access: watch::Sender<Access>,
+    /// Called with the `gateway:` section that is published: others follow it.
+    pub(crate) published: Box<dyn Fn(&Gateway)>,
+    /// Makes what must be there before the files of a configuration are watched.
+    pub(crate) prepare: fn(&Config),
     /// Takes over what of `gateway.metrics` needs no restart; `None`: the process was started without.
     pub(crate) metering: Option<Metering>,
+}
+
+/// A Plan and what it was built from.
+pub(crate) struct Served {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) loaded: Arc<Loaded>,
 }
 
 /// Owns the configuration that is served, and all that leads to the next one.
@@ -288,14 +294,15 @@ impl Reloader {
         }
         let reload = self.wanted.reload.take();
         if std::mem::take(&mut self.wanted.certificates) || reload.is_some() {
-            let (source, looked_at) = (self.source.clone(), self.looked_at.clone());
+            let looked_at = self.looked_at.clone();
             // One that was lost to a bug leaves the next one to begin anew.
-            let mut reading = self.reading.take().unwrap_or_default();
+            let begin_anew = || Box::new(Reading::new(self.source.open(), None, self.reloadable.prepare));
+            let mut reading = self.reading.take().unwrap_or_else(begin_anew);
             let served = self.candidate();
             self.work = Work::Reading(spawn_blocking(move || {
                 let look = background::run(|| match reload {
-                    Some(true) => reading.look(&source, None, &served),
-                    Some(false) => reading.look(&source, looked_at.as_deref(), &served),
+                    Some(true) => reading.look(None, &served),
+                    Some(false) => reading.look(looked_at.as_deref(), &served),
                     None => reading.look_at_served(&served),
                 });
                 (reading, look)
@@ -348,7 +355,7 @@ impl Reloader {
         let plans = self.plans.clone();
         let task = spawn_blocking(move || {
             let plan = background::run(|| {
-                let began = Instant::now();
+                let began = std::time::Instant::now();
                 drop(garbage);
                 let free_ms = millis(began);
                 let Candidate { loaded, tls, .. } = &next_served;
@@ -434,7 +441,7 @@ impl Reloader {
         {
             warn!("{error}");
         }
-        self.reloadable.admin_access.send_replace(Access::of(new));
+        (self.reloadable.published)(new);
         self.pending_restart = needs_restart(&self.started, new);
         for key in &self.pending_restart {
             warn!("{key} differs from what the gateway was started with; takes effect at the next start");
@@ -474,10 +481,6 @@ impl Reloader {
 
 fn ends(tls: &Material) -> Arc<BTreeMap<String, i64>> {
     Arc::new(tls.expiries().map(|(id, end)| (id.to_owned(), end)).collect())
-}
-
-fn millis(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
 }
 
 /// Makes the table of limits where the Plan that is published next needs one.

@@ -4,6 +4,7 @@
 //! symbolic link (`..data`) beside it. Where a file is itself a link, the folder of what it points to is watched too.
 //! Whether the content differs is for the reader to find out: here a burst of events becomes one notice.
 
+use super::source::ConfigSource;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -18,7 +19,7 @@ use tracing::warn;
 
 /// How long after the first event the notice comes: what writes a file does so in several steps. Not after the last,
 /// or a file that is written all the time would never be read.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// Watches the configuration file, and others beside it.
 pub(crate) struct FileWatch {
@@ -61,6 +62,18 @@ enum Names {
 }
 
 impl FileWatch {
+    /// The stamp of what a source reads, before it is read; `None`: it never changes.
+    pub(crate) fn stamp(source: &ConfigSource) -> Option<Stamp> {
+        source.file().map(Stamp::of)
+    }
+
+    /// Watches what a source reads, which had that stamp when it was read, and other files.
+    pub(crate) fn of(source: &ConfigSource, read: Stamp, others: &BTreeSet<PathBuf>) -> Option<FileWatch> {
+        let mut watch = FileWatch::start(source.file()?, read);
+        watch.set_others(others);
+        Some(watch)
+    }
+
     /// Begins to watch a file that was read when it had that stamp. Where watching fails the log says so, and no notice ever
     /// comes.
     pub(crate) fn start(file: &Path, read: Stamp) -> FileWatch {

@@ -382,7 +382,7 @@ impl Control {
     fn status(&self) -> Status {
         let (connections, requests, tunnels, streams) = counted(&self.tally.read());
         Status {
-            version: Status::VERSION,
+            version: env!("CARGO_PKG_VERSION"),
             config: self.reloader.status(),
             pending_restart: self.reloader.pending_restart().to_vec(),
             workers: self.workers_count,

@@ -1,9 +1,6 @@
 //! The control thread: how a gateway is brought up, what can wake it, and what keeps its work from disturbing the workers.
 
 mod allocator;
-pub(crate) mod background;
 mod event_loop;
-pub(crate) mod restart;
-pub(crate) mod retired;
 pub(crate) mod signals;
 pub(crate) mod start;

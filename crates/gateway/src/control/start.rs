@@ -9,10 +9,12 @@ use super::signals::Signals;
 use crate::acme;
 use crate::admin;
 use crate::admin::access::Access;
+use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
 use crate::configuration::reload::{NAMES_TIMEOUT, Reloadable, Reloader, provide_limits, tell_route_cache};
 use crate::configuration::source::{ConfigSource, ReadError};
+use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
 use crate::configuration::watch::{FileWatch, Stamp};
 use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
@@ -20,26 +22,20 @@ use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Errors, Gateway, Loaded, Reader, Text, Transport};
+use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
 use stillgate_proxy::{
     Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
 };
-use stillgate_tls::Refused;
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
-
-/// The control thread's niceness: a reload must not take a core from a worker.
-pub(crate) const CONTROL_NICE: i32 = 10;
 
 /// Reloading is one step at a time, and so is ordering certificates; another is for the workers' end, the rest for explaining.
 const BLOCKING_THREADS_MAX: usize = 3 + admin::server::EXPLAINED_MAX;
@@ -67,7 +63,7 @@ pub(crate) enum RunError {
     /// The configuration is wrong.
     Config(Errors),
     /// Certificates or keys that it names cannot be used.
-    Certificates(Refused),
+    Certificates(stillgate_tls::Refused),
     /// The system refuses something that nothing works without.
     System(&'static str, io::Error),
     /// The log cannot be had as asked for.
@@ -124,16 +120,21 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     };
     // Soon: later there may be another file at its path.
     let program = Program::own().map_err(|error| RunError::System("cannot find the file of this program", error))?;
-    let stamp = source.file().map(Stamp::of);
-    let text = Text::new(source.read().map_err(RunError::Read)?);
-    let mut reader = Reader::new(crate::configuration::source::plugins());
-    let loaded = source.parse_next(&mut reader, text).map_err(RunError::Config)?;
+    let stamp = FileWatch::stamp(&source);
+    let mut opened = source.open();
+    let loaded = match opened.read(None) {
+        Ok(Given::Loaded(loaded)) => loaded,
+        // What was given before: nothing yet.
+        Ok(Given::Same) => return Err(RunError::Read(ReadError::NotFound)),
+        Err(Refused::Unreadable(error)) => return Err(RunError::Read(error)),
+        Err(Refused::Wrong { errors, .. }) => return Err(RunError::Config(errors)),
+    };
     let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
-    let beginning = Beginning { signals, source, stamp, reader, loaded, logging, program, takeover };
+    let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
     let result = runtime.block_on(async {
         match start(beginning, announce).await? {
             Some(control) => control.run().await.map_err(RunError::Ended),
@@ -149,9 +150,9 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
 struct Beginning {
     signals: Signals,
     source: ConfigSource,
+    opened: Box<dyn Source>,
     /// Of the file, before it was read.
     stamp: Option<Stamp>,
-    reader: Reader,
     loaded: Arc<Loaded>,
     logging: Logging,
     program: Program,
@@ -160,14 +161,14 @@ struct Beginning {
 
 /// `None`: the process was asked to end before it served.
 async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<Option<Control>, RunError> {
-    let Beginning { mut signals, source, stamp, reader, loaded, logging, program, takeover } = beginning;
+    let Beginning { mut signals, source, opened, stamp, loaded, logging, program, takeover } = beginning;
     let (takeover, mut former) = takeover.map_or_else(Default::default, |(way, former)| (Some(way), former));
     let config = &loaded.config;
     tell_start(&source, config);
     acme::prepare(config);
     // Before the certificates are read, and with an eye on the file as it was: a change during the start is seen after it.
-    let reading = Reading::new(reader, loaded.clone());
-    let watch = source.file().zip(stamp).map(|(file, stamp)| watch_files(file, stamp, &reading.files()));
+    let reading = Reading::new(opened, Some(loaded.clone()), acme::prepare);
+    let watch = stamp.and_then(|stamp| FileWatch::of(&source, stamp, &reading.files()));
     let (tls, warnings) = tls_material::load(config, None).map_err(RunError::Certificates)?;
     warnings.iter().for_each(|warning| warn!("{warning}"));
     let gateway = &config.gateway;
@@ -226,7 +227,8 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
         fleet.read_all();
         following.serves();
     }
-    let reloadable = Reloadable { logging, admin_access, metering };
+    let published = Box::new(move |gateway: &Gateway| drop(admin_access.send_replace(Access::of(gateway))));
+    let reloadable = Reloadable { logging, published, prepare: acme::prepare, metering };
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
@@ -242,12 +244,6 @@ fn tell_start(source: &ConfigSource, config: &Config) {
         file = source.name(),
         "starting"
     );
-}
-
-fn watch_files(file: &Path, stamp: Stamp, others: &BTreeSet<PathBuf>) -> FileWatch {
-    let mut watch = FileWatch::start(file, stamp);
-    watch.set_others(others);
-    watch
 }
 
 /// Where workers find the first Plan, with the former process's table of limits or, if it needs one, another.

@@ -3,7 +3,6 @@
 //! The control thread sets all of it once a second, changed or not, so that no series of it is ever taken for idle.
 
 use super::process_stats::{self, Usage, now_unix_ms};
-use crate::admin::status::Status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stillgate_config::{Label, Measure, Metrics, Source};
@@ -169,7 +168,7 @@ impl OwnMetrics {
             let values: Vec<&[u8]> = labels
                 .iter()
                 .map(|label| match label {
-                    Label::Version => Status::VERSION.as_bytes(),
+                    Label::Version => env!("CARGO_PKG_VERSION").as_bytes(),
                     Label::Hostname => hostname.as_bytes(),
                     _ => b"",
                 })

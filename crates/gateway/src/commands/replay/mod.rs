@@ -17,7 +17,7 @@ mod tally;
 pub(crate) use report::Report;
 
 use crate::commands::check::Compiled;
-use crate::commands::request_head::{Buffers, RequestHead};
+use crate::explaining::request_head::{Buffers, RequestHead};
 use lines::{Line, Lines};
 use needs::Needs;
 use recorded::{Reader, Taken};

@@ -2,7 +2,7 @@
 
 use super::needs::Missing;
 use super::tally::{self, Group, Outcome, Tally};
-use crate::commands::check::counted;
+use crate::explaining::explanation::counted;
 use serde::Serialize;
 use std::path::Path;
 use stillgate_config::Config;

@@ -2,7 +2,7 @@
 //!
 //! Routes are the same where their ids are.
 
-use crate::commands::request_head::RequestHead;
+use crate::explaining::request_head::RequestHead;
 use std::collections::HashMap;
 use stillgate_config::Config;
 

@@ -6,7 +6,6 @@
 //! idle policy again (it takes `CAP_SYS_NICE` or a limit on niceness that allows it); where it may not, all work is niced: a
 //! worker may wait for a time slice then, but however busy the cores are, a reload comes to an end.
 
-use super::start::CONTROL_NICE;
 use std::sync::LazyLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -15,6 +14,9 @@ use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadId, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
 };
 use thread_priority::{ThreadPriority, ThreadPriorityValue};
+
+/// The control thread's niceness: a reload must not take a core from a worker.
+pub(crate) const CONTROL_NICE: i32 = 10;
 
 /// What idle work gets before it is taken for starved.
 const PATIENCE: Duration = Duration::from_millis(200);

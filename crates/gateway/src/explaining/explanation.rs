@@ -3,8 +3,7 @@
 //!
 //! The only owner of both shapes, whoever asks: the command, or the admin API of what it serves.
 
-use super::check::counted;
-use super::explained_chain::ExplainedChain;
+use super::chain::ExplainedChain;
 use super::request_head::{Buffers, RequestHead};
 use crate::configuration::reads::{each_field, variable_of};
 use serde_json::{Map, Value, json};
@@ -256,5 +255,14 @@ fn nodes(upstream: &Upstream) -> Vec<String> {
     match named.is_empty() {
         true => vec!["no node; it is answered 503".to_owned()],
         false => named,
+    }
+}
+
+/// A number of things in words; `None`: there are none.
+pub(crate) fn counted(count: usize, what: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        many => Some(format!("{many} {what}s")),
     }
 }

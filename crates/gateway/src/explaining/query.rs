@@ -2,8 +2,8 @@
 //!
 //! Everything that is wrong with a parameter is told to whoever asked; nothing is guessed.
 
-use super::cli::{Client, Header, RequestLine};
 use super::request_head::RequestHead;
+use super::request_line::{Client, Header, RequestLine};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// A request to be explained.

@@ -3,7 +3,7 @@
 //! It answers for its variables as a request in flight does, as far as they are known; what is not known of it is absent.
 //! Nothing is sent anywhere.
 
-use super::cli::is_token_byte;
+use super::request_line::is_token_byte;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_proxy::{argument_of, cookie_of};
