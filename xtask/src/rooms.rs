@@ -33,6 +33,7 @@ const CRATES: &[Rooms] = &[
             "configuration",
             "upgrade",
             "metering",
+            "http_client",
         ],
         upward: &[],
     },

@@ -9,6 +9,7 @@ mod configuration;
 mod control;
 mod explaining;
 mod health;
+mod http_client;
 mod metering;
 mod upgrade;
 

@@ -21,6 +21,8 @@ pub enum Peer {
     Client,
     /// The server of `gateway.acme`.
     AcmeServer,
+    /// A server that is no node and that a URL of the configuration leads to: of secrets, logs, authentication.
+    Service,
 }
 
 /// Why a handshake with this peer failed and what to do about it, on one line.
@@ -46,12 +48,12 @@ fn certificate_failure(error: &CertificateError, with: Peer) -> (String, &'stati
     let renew = match with {
         Peer::Node => "renew the node's certificate, if this machine's clock is right",
         Peer::Client => "the client has to renew it, if this machine's clock is right",
-        Peer::AcmeServer => "its operator has to renew it, if this machine's clock is right",
+        Peer::AcmeServer | Peer::Service => "its operator has to renew it, if this machine's clock is right",
     };
     let reissue = match with {
         Peer::Node => "have another issued for the node, or set `tls.verify: false`",
         Peer::Client => "the client needs another one",
-        Peer::AcmeServer => "its operator needs another one",
+        Peer::AcmeServer | Peer::Service => "its operator needs another one",
     };
     match error {
         E::Expired => ("its certificate has expired".to_owned(), renew),
@@ -126,7 +128,9 @@ fn alert_received(alert: AlertDescription, with: Peer) -> (String, &'static str)
     let ours = match with {
         Peer::Node => "look at `tls.client_cert`, and at what the node says in its log",
         Peer::Client => "it trusts other roots, or has another name for the gateway",
-        Peer::AcmeServer => "look at what stands between: a proxy that ends TLS wants something of its own",
+        Peer::AcmeServer | Peer::Service => {
+            "look at what stands between: a proxy that ends TLS wants something of its own"
+        }
     };
     let (what, remedy) = match alert {
         A::UnknownCA => ("it does not know the issuer of the certificate it was shown", ours),
@@ -183,6 +187,7 @@ fn roots(with: Peer) -> &'static str {
             "it needs one that the entry's `client.ca` has issued, over at most `client.depth` others, and must send those"
         }
         Peer::AcmeServer => "name its roots in `gateway.acme.ca`; where something in between ends TLS, that one's",
+        Peer::Service => "add its roots to the certificates that the system trusts, or switch the verification off",
     }
 }
 
@@ -191,6 +196,7 @@ fn name(with: Peer) -> &'static str {
         Peer::Node => "name the one it has a certificate of in `tls.sni`",
         Peer::Client => "",
         Peer::AcmeServer => "write the name that it has a certificate of in `gateway.acme.directory`",
+        Peer::Service => "write the name that it has a certificate of in its URL",
     }
 }
 
@@ -199,6 +205,7 @@ fn not_tls(with: Peer) -> &'static str {
         Peer::Node => "if it does not speak TLS write `scheme: http`",
         Peer::Client => "does it speak TLS?",
         Peer::AcmeServer => "is the port in `gateway.acme.directory` right?",
+        Peer::Service => "is the port in its URL right?",
     }
 }
 
@@ -206,7 +213,7 @@ fn versions(with: Peer) -> &'static str {
     match with {
         Peer::Node => "have the node offer TLS 1.2 or 1.3",
         Peer::Client => "it is too old, or the entry's `ssl_protocols` are too narrow",
-        Peer::AcmeServer => "",
+        Peer::AcmeServer | Peer::Service => "",
     }
 }
 

@@ -31,6 +31,7 @@ mod provider;
 mod self_signed;
 mod server;
 mod server_names;
+mod service;
 #[cfg(test)]
 mod tests;
 mod towards;
@@ -47,3 +48,4 @@ pub use problem::{Problem, Refused};
 pub use rustls;
 pub use self_signed::{ACME_TLS_ALPN, acme_challenge, request};
 pub use server::{Chosen, Offer, ServerTls, UNRECOGNIZED_NAME};
+pub use service::{ServiceRoots, towards_service};

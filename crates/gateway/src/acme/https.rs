@@ -1,34 +1,26 @@
-//! Requests to the ACME server: over our own TLS, each on a connection of its own, bounded in time and size.
+//! Requests to the ACME server, over our own TLS.
 //!
 //! `instant-acme` would bring another TLS connector along; a dozen requests in two months need no pool.
 
+use crate::http_client::HttpClient;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Limited};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
-use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
-use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use hyper::{Request, Response};
+use instant_acme::{BodyWrapper, BytesResponse, Error};
 use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use stillgate_tls::Peer;
 use stillgate_tls::rustls::ClientConfig;
-use stillgate_tls::rustls::pki_types::ServerName;
-use stillgate_tls::{Peer, handshake_failure};
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// For one request, from connecting to the last byte of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// For connecting to one address, so that one that nobody answers at leaves time for the next.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// However long the server wants to be left alone.
 pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The largest response. A chain of ten certificates is a tenth of it.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
-const UNREACHED: &str = "can the gateway reach it?";
 const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (ACME)");
 
 /// How long the server wants to be left alone; what it said last, if anything.
@@ -41,7 +33,7 @@ pub(crate) fn take(retry_after: &RetryAfter) -> Option<Duration> {
 
 /// What `instant-acme` makes its requests with.
 pub(crate) struct Https {
-    connector: TlsConnector,
+    client: Arc<HttpClient>,
     retry_after: RetryAfter,
     /// What an answer says of it that says nothing.
     or_after: Option<Duration>,
@@ -62,7 +54,15 @@ impl std::error::Error for Unusable {}
 impl Https {
     /// With these roots, and telling `retry_after` what the server says beside a refusal.
     pub(crate) fn new(tls: Arc<ClientConfig>, retry_after: RetryAfter) -> Https {
-        Https { connector: TlsConnector::from(tls), retry_after, or_after: None }
+        let client = HttpClient {
+            tls: Some(TlsConnector::from(tls)),
+            allows_plain: false,
+            peer: Peer::AcmeServer,
+            agent: AGENT,
+            timeout: REQUEST_TIMEOUT,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+        };
+        Https { client: Arc::new(client), retry_after, or_after: None }
     }
 
     /// Where the server does not say when to ask again, it is as if it had said this.
@@ -71,19 +71,15 @@ impl Https {
     }
 }
 
-impl HttpClient for Https {
+impl instant_acme::HttpClient for Https {
     fn request(
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (connector, retry_after, or_after) = (self.connector.clone(), self.retry_after.clone(), self.or_after);
+        let (client, retry_after, or_after) = (self.client.clone(), self.retry_after.clone(), self.or_after);
         Box::pin(async move {
             let at = request.uri().clone();
-            let answered = match timeout(REQUEST_TIMEOUT, exchange(&connector, request)).await {
-                Ok(answered) => answered,
-                Err(_) => Err(format!("no answer within {} s; {UNREACHED}", REQUEST_TIMEOUT.as_secs())),
-            };
-            let response = answered.and_then(|response| usable(response, &retry_after));
+            let response = client.send(request).await.and_then(|response| usable(response, &retry_after));
             let response = response.map_err(|error| Error::Other(Unusable(format!("{at}: {error}")).into()))?;
             let (mut parts, body) = response.into_parts();
             if let Some(after) = or_after {
@@ -92,58 +88,6 @@ impl HttpClient for Https {
             Ok(BytesResponse { parts, body: Box::new(body) })
         })
     }
-}
-
-async fn exchange(connector: &TlsConnector, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Bytes>, String> {
-    let (host, port) = authority(request.uri())?;
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is no server's name"))?;
-    let stream = connect(host, port).await.map_err(|error| format!("cannot connect: {error}; {UNREACHED}"))?;
-    let stream = connector.connect(name, stream).await;
-    let stream = stream.map_err(|error| format!("TLS: {}", handshake_failure(&error, Peer::AcmeServer)))?;
-    let opened = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
-    // It ends when the response has been read, or is given up. What went wrong with it the response tells.
-    tokio::spawn(async move { drop(connection.await) });
-    let response = sender.send_request(in_origin_form(request)?).await.map_err(|error| error.to_string())?;
-    let (parts, body) = response.into_parts();
-    let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
-    Ok(Response::from_parts(parts, body.to_bytes()))
-}
-
-/// Asks the system for addresses, as other programs on the machine that talk to the server do; the gateway's own resolver is
-/// for names that it keeps up to date.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in lookup_host((host, port)).await? {
-        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failed = error,
-            Err(_) => failed = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    Err(failed)
-}
-
-/// Where a URL leads. An address has no brackets.
-fn authority(uri: &Uri) -> Result<(&str, u16), String> {
-    match (uri.scheme_str(), uri.host()) {
-        (Some("https"), Some(host)) => {
-            Ok((host.trim_start_matches('[').trim_end_matches(']'), uri.port_u16().unwrap_or(443)))
-        }
-        // The server names these URLs.
-        _ => Err("not an https URL".to_owned()),
-    }
-}
-
-fn in_origin_form(mut request: Request<BodyWrapper<Bytes>>) -> Result<Request<BodyWrapper<Bytes>>, String> {
-    let uri = request.uri().clone();
-    let host = uri.authority().map_or("", |authority| authority.as_str());
-    let host = HeaderValue::from_str(host).map_err(|error| error.to_string())?;
-    let target = uri.path_and_query().map_or("/", |target| target.as_str());
-    *request.uri_mut() = target.parse().map_err(|_| "not a URL".to_owned())?;
-    request.headers_mut().insert(HOST, host);
-    request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-    Ok(request)
 }
 
 /// What `instant-acme` can read. It takes any answer for JSON, a redirection for success, and adds any time to the present.
@@ -181,6 +125,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instant_acme::HttpClient as _;
     use rcgen::{CertificateParams, KeyPair};
     use std::time::UNIX_EPOCH;
     use stillgate_tls::rustls::crypto::aws_lc_rs::default_provider;
@@ -267,27 +212,6 @@ mod tests {
         check(answered(ok(10)[..45].to_vec(), true).await, "");
         let html = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/html\r\nContent-Length: 0\r\n\r\n";
         check(answered(html.to_vec(), true).await, "503 Service Unavailable");
-    }
-
-    #[test]
-    fn only_https_is_asked() {
-        let check = |url: &str, expected: Result<(&str, u16), &str>| {
-            let uri: Uri = url.parse().unwrap();
-            assert_eq!(authority(&uri), expected.map_err(str::to_owned), "{url}");
-        };
-        check("https://acme.example/dir", Ok(("acme.example", 443)));
-        check("https://127.0.0.1:14000/dir", Ok(("127.0.0.1", 14000)));
-        check("https://[::1]:14000/dir", Ok(("::1", 14000)));
-        check("http://acme.example/dir", Err("not an https URL"));
-        check("/dir", Err("not an https URL"));
-    }
-
-    #[test]
-    fn requests_are_as_a_server_wants_them() {
-        let request = Request::post("https://a.example:14000/order?x=1").body(BodyWrapper::default()).unwrap();
-        let request = in_origin_form(request).unwrap();
-        assert_eq!(request.uri(), "/order?x=1");
-        assert_eq!(request.headers()[HOST], "a.example:14000");
     }
 
     #[test]
