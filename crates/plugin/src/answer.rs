@@ -58,6 +58,17 @@ impl Answer {
         Answer::owned(status, format!("{json}\n").into_bytes())
     }
 
+    /// With a JSON object of one text, `{"KEY":"TEXT"}`, and a line end.
+    pub fn object(status: u16, key: &str, text: &str) -> Answer {
+        let body = format!("{}\n", serde_json::json!({ key: text }));
+        Answer::shared(status, body.into_bytes().into())
+    }
+
+    /// With `{"error_msg":"TEXT"}`, or without a text the page of the status: APISIX's `rejected_code` and `rejected_msg`.
+    pub fn rejection(status: u16, text: Option<&str>) -> Answer {
+        text.map_or_else(|| Answer::page(status), |text| Answer::object(status, "error_msg", text))
+    }
+
     /// The page of a status, as nginx writes it; nothing where nginx has no page.
     pub fn page(status: u16) -> Answer {
         let Some(title) = page_title(status) else { return Answer::empty(status) };

@@ -13,6 +13,8 @@ pub struct Worker {
     /// that has a limit, since it takes memory.
     limits: Arc<OnceLock<Arc<Limits>>>,
     now_ms: Cell<u64>,
+    /// The state of [`Worker::random`].
+    random: Cell<u64>,
     /// For values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     /// By [`crate::Entry::instance`]: caches of regexes and the like. Bounded by the number of plugins in the Plan, since what
@@ -50,6 +52,23 @@ impl Worker {
     #[inline]
     pub fn set_now_ms(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
+    }
+
+    /// A random number (xorshift64*): numbers that differ, nothing secret.
+    #[inline]
+    pub fn random(&self) -> u64 {
+        // The generator never leaves 0, so it is another number there.
+        let mut x = self.random.get().max(1);
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Says where the random numbers begin: elsewhere for each worker.
+    pub fn seed(&self, seed: u64) {
+        self.random.set(seed);
     }
 
     /// Calls `then` with the memory of one configured plugin, made with `make` when it is first asked for. The plugin must not

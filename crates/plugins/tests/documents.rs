@@ -11,7 +11,9 @@ const END: &str = "<!-- end -->";
 #[test]
 fn the_tables_of_keys_are_those_of_the_plugins() {
     check("cors", expect_file!["../../../docs/plugins/cors.md"]);
+    check("ip-restriction", expect_file!["../../../docs/plugins/ip-restriction.md"]);
     check("proxy-rewrite", expect_file!["../../../docs/plugins/proxy-rewrite.md"]);
+    check("referer-restriction", expect_file!["../../../docs/plugins/referer-restriction.md"]);
     check("response-rewrite", expect_file!["../../../docs/plugins/response-rewrite.md"]);
 }
 

@@ -3,15 +3,14 @@
 //! Networks are merged and sorted when compiled, so that asking costs a binary search however many were listed. An
 //! IPv4-mapped IPv6 address is the IPv4 address it holds, on both sides.
 
-use ipnet::IpNet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::IpAddr;
 
 /// An immutable set of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressSet {
-    /// Disjoint, by first address; both ends included.
-    v4: Box<[(Ipv4Addr, Ipv4Addr)]>,
-    v6: Box<[(Ipv6Addr, Ipv6Addr)]>,
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
 }
 
 impl AddressSet {
@@ -21,66 +20,94 @@ impl AddressSet {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for network in IpNet::aggregate(&canonical) {
             match network {
-                IpNet::V4(net) => v4.push((net.network(), net.broadcast())),
-                IpNet::V6(net) => v6.push((net.network(), net.broadcast())),
+                IpNet::V4(net) => v4.push(v4_range(net)),
+                IpNet::V6(net) => v6.push(v6_range(net)),
             }
         }
-        v4.sort_unstable();
-        v6.sort_unstable();
-        AddressSet { v4: v4.into(), v6: v6.into() }
+        AddressSet { v4: Ranges::new(v4), v6: Ranges::new(v6) }
     }
 
     /// Whether an address is in it.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
-            IpAddr::V4(address) => in_ranges(&self.v4, address),
-            IpAddr::V6(address) => in_ranges(&self.v6, address),
+            IpAddr::V4(address) => self.v4.includes((address.into(), address.into())),
+            IpAddr::V6(address) => self.v6.includes((address.into(), address.into())),
         }
     }
 
     /// Whether every address of a network is in it.
     pub(crate) fn includes(&self, network: &IpNet) -> bool {
         match canonical_net(network) {
-            IpNet::V4(net) => range_in_ranges(&self.v4, (net.network(), net.broadcast())),
-            IpNet::V6(net) => range_in_ranges(&self.v6, (net.network(), net.broadcast())),
+            IpNet::V4(net) => self.v4.includes(v4_range(net)),
+            IpNet::V6(net) => self.v6.includes(v6_range(net)),
         }
     }
 
     /// Whether it is in a network altogether.
     pub(crate) fn is_within(&self, network: &IpNet) -> bool {
-        let v4 = |(first, last): &(Ipv4Addr, Ipv4Addr)| {
-            network.contains(&IpAddr::V4(*first)) && network.contains(&IpAddr::V4(*last))
-        };
-        let v6 = |(first, last): &(Ipv6Addr, Ipv6Addr)| {
-            network.contains(&IpAddr::V6(*first)) && network.contains(&IpAddr::V6(*last))
-        };
-        self.v4.iter().all(v4) && self.v6.iter().all(v6)
+        let v4 = |address: u32| network.contains(&IpAddr::V4(address.into()));
+        let v6 = |address: u128| network.contains(&IpAddr::V6(address.into()));
+        self.v4.all.iter().all(|(first, last)| v4(*first) && v4(*last))
+            && self.v6.all.iter().all(|(first, last)| v6(*first) && v6(*last))
     }
 
     /// Whether no address of a network is in it.
     pub(crate) fn is_outside(&self, network: &IpNet) -> bool {
         match network {
-            IpNet::V4(net) => self.v4.iter().all(|(first, last)| *last < net.network() || net.broadcast() < *first),
-            IpNet::V6(net) => self.v6.iter().all(|(first, last)| *last < net.network() || net.broadcast() < *first),
+            IpNet::V4(net) => self.v4.is_outside(v4_range(*net)),
+            IpNet::V6(net) => self.v6.is_outside(v6_range(*net)),
         }
     }
 
     /// Whether all its addresses are in another.
     pub(crate) fn is_subset(&self, other: &AddressSet) -> bool {
-        self.v4.iter().all(|range| range_in_ranges(&other.v4, *range))
-            && self.v6.iter().all(|range| range_in_ranges(&other.v6, *range))
+        self.v4.all.iter().all(|range| other.v4.includes(*range))
+            && self.v6.all.iter().all(|range| other.v6.includes(*range))
     }
 }
 
-fn in_ranges<T: Ord + Copy>(ranges: &[(T, T)], value: T) -> bool {
-    let after = ranges.partition_point(|(first, _)| *first <= value);
-    after > 0 && value <= ranges[after - 1].1
+fn v4_range(net: Ipv4Net) -> (u32, u32) {
+    (net.network().into(), net.broadcast().into())
 }
 
-/// Whether one of the ranges holds this one. Neighbours are not put together.
-fn range_in_ranges<T: Ord + Copy>(ranges: &[(T, T)], (first, last): (T, T)) -> bool {
-    let after = ranges.partition_point(|(start, _)| *start <= first);
-    after > 0 && last <= ranges[after - 1].1
+fn v6_range(net: Ipv6Net) -> (u128, u128) {
+    (net.network().into(), net.broadcast().into())
+}
+
+/// Ranges between two samples: a few lines of the CPU's cache.
+const STRIDE: usize = 16;
+
+/// Disjoint ranges by their first values; both ends included.
+///
+/// A search over all of them would touch another line of memory at each step, which is what takes time with 100,000 ranges.
+/// The samples are small enough to stay in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ranges<T> {
+    all: Box<[(T, T)]>,
+    /// The first value of every [`STRIDE`]th range.
+    samples: Box<[T]>,
+}
+
+impl<T: Ord + Copy> Ranges<T> {
+    fn new(mut all: Vec<(T, T)>) -> Ranges<T> {
+        all.sort_unstable();
+        let samples = all.iter().step_by(STRIDE).map(|(first, _)| *first).collect();
+        Ranges { all: all.into(), samples }
+    }
+
+    /// Whether one of the ranges holds this one. Neighbours are not put together.
+    fn includes(&self, (first, last): (T, T)) -> bool {
+        let Some(sample) = self.samples.partition_point(|sample| *sample <= first).checked_sub(1) else { return false };
+        let begin = sample * STRIDE;
+        let near = &self.all[begin..self.all.len().min(begin + STRIDE)];
+        // The range of the sample begins at or before `first`, so there is one.
+        let after = near.partition_point(|(start, _)| *start <= first);
+        last <= near[after - 1].1
+    }
+
+    fn is_outside(&self, (first, last): (T, T)) -> bool {
+        self.all.iter().all(|range| range.1 < first || last < range.0)
+    }
 }
 
 /// `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
@@ -100,6 +127,7 @@ fn canonical_net(network: &IpNet) -> IpNet {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn membership() {
@@ -115,6 +143,18 @@ mod tests {
         check(&["fd00::/8", "1.2.3.4/32"], "fe12::1", false);
         check(&["0.0.0.0/0"], "::1", false);
         check(&[], "1.2.3.4", false);
+    }
+
+    #[test]
+    fn membership_among_more_ranges_than_a_stride() {
+        for count in [1, STRIDE - 1, STRIDE, STRIDE + 1, 5 * STRIDE + 3] {
+            let network = |number: usize| IpNet::new(Ipv4Addr::from(number as u32 * 1024).into(), 24).unwrap();
+            let set = AddressSet::new(&(0..count).map(network).collect::<Vec<_>>());
+            for address in 0..(count + 1) as u32 * 1024 {
+                let expected = address % 1024 < 256 && address / 1024 < count as u32;
+                assert_eq!(set.contains(Ipv4Addr::from(address).into()), expected, "{count} {address}");
+            }
+        }
     }
 
     proptest! {

@@ -15,7 +15,6 @@ pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
 
 use keys::{KeyType, RuleKeys, WindowType};
 use number::Number;
-use serde_json::json;
 use stillgate_limits::{KeyHasher, Limit, Limits};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
@@ -76,13 +75,7 @@ impl Define for LimitCount {
 
     fn compile(keys: LimitCountKeys, cx: &mut Compile<'_>) -> Option<LimitCount> {
         let of_group = keys.group.as_ref().map(|group| Identity::of(&[group.as_bytes(), in_group(&keys).as_bytes()]));
-        let rejected = match &keys.rejected_msg {
-            Some(message) => {
-                let body = format!("{}\n", json!({"error_msg": message}));
-                Answer::shared(keys.rejected_code, body.into_bytes().into())
-            }
-            None => Answer::page(keys.rejected_code),
-        };
+        let rejected = Answer::rejection(keys.rejected_code, keys.rejected_msg.as_deref());
         let rules = match (keys.rules, keys.count, keys.time_window) {
             (Some(_), None, None) if keys.group.is_some() => {
                 return refuse("`group` stands beside `rules`", "keep one of the two", cx);

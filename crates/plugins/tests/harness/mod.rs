@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "writing to a text does not fail")]
 
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use stillgate_plugin::body::Change;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::secrets::NoSecrets;
@@ -23,7 +23,9 @@ use stillgate_wire::{
 pub(crate) struct Plugins {
     chain: Chain,
     metadata: MetadataTable,
-    worker: Worker,
+    client: IpAddr,
+    /// For its time and its table of limits.
+    pub(crate) worker: Worker,
 }
 
 /// What comes back of a node.
@@ -38,7 +40,8 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
     match (sink.has_errors(), entries) {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
-            Ok(Plugins { chain, metadata: MetadataTable::default(), worker: Worker::default() })
+            let client = Ipv4Addr::new(192, 0, 2, 7).into();
+            Ok(Plugins { chain, metadata: MetadataTable::default(), client, worker: Worker::default() })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -74,6 +77,12 @@ impl Plugins {
         }
     }
 
+    /// With requests of another client.
+    pub(crate) fn asked_by(mut self, client: &str) -> Plugins {
+        self.client = client.parse().expect("an address");
+        self
+    }
+
     /// A request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
@@ -94,7 +103,7 @@ impl Plugins {
             request: &parsed,
             host: b"h.example",
             path: Some(path),
-            client: Ipv4Addr::new(192, 0, 2, 7).into(),
+            client: self.client,
             peer,
             local: peer,
             protocol: "HTTP/1.1",

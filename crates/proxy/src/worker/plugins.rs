@@ -4,6 +4,7 @@
 //! what is secret.
 
 use super::Worker;
+use crate::random;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,7 +45,9 @@ struct Merged {
 impl Plugins {
     /// With a place for the table of limits.
     pub(crate) fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Plugins {
-        Plugins { own: stillgate_plugin::Worker::new(limits), ..Plugins::default() }
+        let own = stillgate_plugin::Worker::new(limits);
+        own.seed(random::number());
+        Plugins { own, ..Plugins::default() }
     }
 
     /// The route's chain with a consumer's plugins in it.

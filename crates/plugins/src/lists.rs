@@ -1,0 +1,57 @@
+//! Plugins with a list of what may pass, or one of what may not, and a message for what is turned away.
+
+use stillgate_plugin::Compile;
+use stillgate_schema::{Fault, Text, text};
+
+/// Longest message, in characters.
+const MESSAGE_CHARS_MAX: usize = 1024;
+
+/// `message` of the answer.
+pub(crate) const MESSAGE: Text<String> = text("a text", |text| match text.chars().count() {
+    1..=MESSAGE_CHARS_MAX => Ok(text.to_owned()),
+    _ => Err(Fault::new(format!("a message has from 1 to {MESSAGE_CHARS_MAX} characters"))),
+})
+.shown();
+
+/// Either list.
+#[derive(Debug)]
+pub(crate) enum Listed<T> {
+    /// What is in it passes, and nothing else.
+    Allowed(T),
+    /// What is in it does not pass.
+    Denied(T),
+}
+
+impl<T> Listed<T> {
+    /// Of two keys, of which exactly one must be there. That one is there says `any_of` of the table of keys; where none is
+    /// here, that has been reported.
+    pub(crate) fn of(allowed: (&str, Option<T>), denied: (&str, Option<T>), cx: &mut Compile<'_>) -> Option<Listed<T>> {
+        match (allowed, denied) {
+            ((_, Some(allowed)), (_, None)) => Some(Listed::Allowed(allowed)),
+            ((_, None), (_, Some(denied))) => Some(Listed::Denied(denied)),
+            ((_, None), (_, None)) => None,
+            ((one, Some(_)), (other, Some(_))) => {
+                let fault = Fault::new(format!("`{one}` stands beside `{other}`")).hint("keep one of the two");
+                cx.sink.error(cx.at, cx.path, fault);
+                None
+            }
+        }
+    }
+
+    /// The list as something else.
+    pub(crate) fn try_map<U>(self, make: impl FnOnce(T) -> Option<U>) -> Option<Listed<U>> {
+        match self {
+            Listed::Allowed(list) => make(list).map(Listed::Allowed),
+            Listed::Denied(list) => make(list).map(Listed::Denied),
+        }
+    }
+
+    /// Whether what is in the list, or is not, passes.
+    #[inline]
+    pub(crate) fn admits(&self, is_in: impl FnOnce(&T) -> bool) -> bool {
+        match self {
+            Listed::Allowed(list) => is_in(list),
+            Listed::Denied(list) => !is_in(list),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Plugins that decide whether a request may go on: what the node gets, or what the client is answered.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod ip_restriction;
+mod referer_restriction;
+
+use harness::{OK, plugins};
+
+/// Whether a request goes on, or what it is answered with: status and body.
+fn outcome(yaml: &str, request: &str) -> String {
+    verdict(&plugins(yaml).expect("a good configuration"), request)
+}
+
+/// The same, of plugins that are there.
+fn verdict(plugins: &harness::Plugins, request: &str) -> String {
+    let text = plugins.run(request, OK);
+    match text.contains(" answers\n") {
+        true => text.lines().filter_map(|line| line.strip_prefix("< ")).collect::<Vec<_>>().join(" "),
+        false => "passes".to_owned(),
+    }
+}
