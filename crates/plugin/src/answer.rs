@@ -3,16 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// How a request goes on after a plugin's phase.
-#[derive(Debug)]
-#[must_use]
-pub enum Flow {
-    /// The next plugin, then the next phase.
-    Continue,
-    /// The request is answered here. `header_filter`, `body_filter` and `log` of the chain still run.
-    Answer(Answer),
-}
-
 /// A status and a body. Header fields of the answer are set with [`crate::Request::response`], which holds for the response
 /// from wherever it comes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -78,6 +78,20 @@ impl BodyChanges {
         self.list.push(Change::Replace(bytes));
     }
 
+    /// [`BodyChanges::replace`] with memory of the caller's.
+    pub fn replace_with(&mut self, body: Vec<u8>) {
+        self.clear();
+        self.list.push(Change::Replace(body));
+    }
+
+    /// What was put in place of the body, where nothing changes that.
+    pub fn replaced(&self) -> Option<&[u8]> {
+        match &self.list[..] {
+            [Change::Replace(body)] => Some(body),
+            _ => None,
+        }
+    }
+
     /// Adds a filter behind those that are there.
     pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
         self.list.push(Change::Filter(filter));
@@ -85,10 +99,7 @@ impl BodyChanges {
 
     /// The length of the body to come, where that is known before it comes.
     pub fn length(&self) -> Option<u64> {
-        match &self.list[..] {
-            [Change::Replace(body)] => Some(body.len() as u64),
-            _ => None,
-        }
+        self.replaced().map(|body| body.len() as u64)
     }
 
     /// Whether what comes is dropped, since something else takes its place.

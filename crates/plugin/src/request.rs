@@ -3,7 +3,9 @@
 use crate::body::{BodyChanges, Direction};
 use crate::consumers::{Attached, Consumers};
 use crate::facts::{Facts, join};
+use crate::settled::Settled;
 use crate::worker::Worker;
+use std::any::Any;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
 
@@ -20,6 +22,10 @@ pub struct Request<'a> {
     pub edits: &'a mut RequestEdits,
     /// Changes of the body on its way to the node.
     pub body: &'a mut BodyChanges,
+    /// The body as it came, where all of it is here; `None`: [`crate::Flow::body`] waits for it.
+    pub received: Option<&'a [u8]>,
+    /// What is settled of the request besides its head and its body.
+    pub settled: &'a mut Settled,
     /// Fields that the response will have, whether a node answers or we do. A field that is set here takes the place of the
     /// node's own of that name.
     pub response: &'a mut Edits,
@@ -63,6 +69,19 @@ impl<'a> Request<'a> {
     /// Path and query that the node will get.
     pub fn target(&self) -> &[u8] {
         self.edits.target().unwrap_or_else(|| self.facts.path_and_query())
+    }
+
+    /// The whole body that the node will get; `None`: it is not here yet, or a filter will change it.
+    pub fn whole_body(&self) -> Option<&[u8]> {
+        match self.body.is_empty() {
+            true => self.received,
+            false => self.body.replaced(),
+        }
+    }
+
+    /// Keeps `guard` until the request has ended, whatever becomes of it; then it is dropped.
+    pub fn hold(&mut self, guard: impl Any) {
+        self.settled.held.push(Box::new(guard));
     }
 
     /// Says who asks, to the node too: its name, the id of its credential and its label `custom_id`. What the client

@@ -1,13 +1,14 @@
 //! What a worker keeps for plugins: the present time, and memory of each plugin's own.
 
+use crate::io::{Io, NoIo};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 
 /// What plugins have of the worker that runs them. It never leaves the worker's thread.
-#[derive(Default)]
 pub struct Worker {
     /// Counters of limits, shared by all workers and with the process that takes over. Made before the first Plan is published
     /// that has a limit, since it takes memory.
@@ -20,12 +21,37 @@ pub struct Worker {
     /// By [`crate::Entry::instance`]: caches of regexes and the like. Bounded by the number of plugins in the Plan, since what
     /// is of no entry any more is dropped with [`Worker::keep`].
     own: RefCell<HashMap<u64, Box<dyn Any>>>,
+    io: Rc<dyn Io>,
+}
+
+/// Without limits, and without an event loop.
+impl Default for Worker {
+    fn default() -> Worker {
+        Worker::new(Arc::default())
+    }
 }
 
 impl Worker {
     /// With a place for the table of limits that all workers share.
     pub fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Worker {
-        Worker { limits, ..Worker::default() }
+        Worker {
+            limits,
+            now_ms: Cell::default(),
+            random: Cell::default(),
+            buffers: RefCell::default(),
+            own: RefCell::default(),
+            io: Rc::new(NoIo),
+        }
+    }
+
+    /// With an event loop.
+    pub fn with_io(self, io: Rc<dyn Io>) -> Worker {
+        Worker { io, ..self }
+    }
+
+    /// The worker's event loop, for futures of [`crate::Flow::wait`].
+    pub fn io(&self) -> &Rc<dyn Io> {
+        &self.io
     }
 
     /// The table of limits; `None`: it could not be made.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use stillgate_plugin::{
     BodyChanges, Consumer, Consumers, Credential, Entry, Facts, Flow, Level, MetadataTable, NoSecrets, Origin, Request,
-    Worker,
+    Settled, Worker,
 };
 use stillgate_schema::text::tree::parse;
 use stillgate_schema::{Path, Sink};
@@ -58,6 +58,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
     let (mut edits, mut response, mut body) = (RequestEdits::default(), Edits::default(), BodyChanges::default());
     let (worker, metadata, mut consumer) = (Worker::default(), MetadataTable::default(), None);
+    let mut settled = Settled::default();
     let facts = Facts {
         head: bytes.as_bytes(),
         request: &request,
@@ -75,6 +76,8 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         facts,
         edits: &mut edits,
         body: &mut body,
+        received: None,
+        settled: &mut settled,
         response: &mut response,
         consumer: &mut consumer,
         consumers,
@@ -96,6 +99,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
                 writeln!(out, "{name}: {value}").unwrap();
             });
         }
+        waits => panic!("{waits:?}"),
     }
     out.replace('\r', "")
 }

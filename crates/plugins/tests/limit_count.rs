@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::{
-    BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, Origin, Phase, Request, Worker,
+    BodyChanges, Chain, Consumers, Facts, Flow, Identity, Level, NoSecrets, Origin, Phase, Request, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -81,6 +81,8 @@ impl Gateway {
             facts,
             edits: &mut edits,
             body: &mut body,
+            received: None,
+            settled: &mut Settled::default(),
             response,
             consumer: &mut consumer,
             consumers: &Consumers::default(),
@@ -120,6 +122,7 @@ fn show(flow: &Flow, response: &Edits) -> String {
     let (status, body) = match flow {
         Flow::Continue => (200, &b""[..]),
         Flow::Answer(answer) => (answer.status, answer.body.bytes()),
+        waits => panic!("{waits:?}"),
     };
     let mut out = format!("{status}\n");
     response.each(&Fields::default(), &[], &mut |name, value| {

@@ -5,11 +5,14 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::task::{Context, Poll, Waker};
 use stillgate_plugin::body::Change;
 use stillgate_plugin::definition::MetadataTable;
+use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request, Response, Worker,
+    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request, Response, Settled,
+    Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -91,7 +94,7 @@ impl Plugins {
 
     /// The same, with the response's body in pieces.
     pub(crate) fn exchange(&self, request: &str, response: &[u8], pieces: &[&[u8]]) -> String {
-        let (head, _) = head_and_body(request);
+        let (head, body) = head_and_body(request);
         let mut parsed = RequestHead::default();
         let progress = parsed.advance(&head, &HeadLimits::default());
         assert_eq!(progress, Ok(Progress::Complete(head.len())), "{request}");
@@ -113,20 +116,28 @@ impl Plugins {
         };
         let mut out = String::new();
         let mut early = Edits::default();
-        let answer = self.request(facts, &mut early, &mut out);
+        let answer = self.request(facts, &body, &mut early, &mut out);
         self.response(facts, &early, answer, response, pieces, &mut out);
         out
     }
 
     /// The phases before the node; the answer of a plugin, if one answers.
-    fn request(&self, facts: Facts<'_>, early: &mut Edits, out: &mut String) -> Option<(u16, Vec<u8>)> {
+    fn request(
+        &self,
+        facts: Facts<'_>,
+        received: &[u8],
+        early: &mut Edits,
+        out: &mut String,
+    ) -> Option<(u16, Vec<u8>)> {
         let (mut edits, mut body) = (RequestEdits::default(), BodyChanges::default());
-        let mut consumer = None;
+        let (mut consumer, mut settled) = (None, Settled::default());
         let consumers = Consumers::default();
         let mut request = Request {
             facts,
             edits: &mut edits,
             body: &mut body,
+            received: Some(received),
+            settled: &mut settled,
             response: early,
             consumer: &mut consumer,
             consumers: &consumers,
@@ -140,7 +151,7 @@ impl Plugins {
                     Phase::Access => entry.plugin.access(&mut request),
                     _ => entry.plugin.before_proxy(&mut request),
                 };
-                if let Flow::Answer(answer) = flow {
+                if let Flow::Answer(answer) = settled_flow(flow, &mut request) {
                     writeln!(out, "> {} answers", entry.name).unwrap();
                     return Some((answer.status, answer.body.bytes().to_vec()));
                 }
@@ -200,6 +211,25 @@ impl Plugins {
                 writeln!(out, "< {:?}", String::from_utf8_lossy(&body)).unwrap();
             }
         }
+    }
+}
+
+/// Does at once what a plugin waits for; time passes at once.
+pub(crate) fn settled_flow(mut flow: Flow, request: &mut Request<'_>) -> Flow {
+    loop {
+        flow = match flow {
+            Flow::Wait(mut future) => {
+                let mut cx = Context::from_waker(Waker::noop());
+                loop {
+                    if let Poll::Ready(then) = future.as_mut().poll(&mut cx) {
+                        break then(request);
+                    }
+                }
+            }
+            Flow::Offload(Offload { work, then }) => then(Ok(work()), request),
+            Flow::Body(body) => (body.then)(request),
+            done => return done,
+        };
     }
 }
 

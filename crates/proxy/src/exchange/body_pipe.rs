@@ -51,6 +51,8 @@ pub(crate) struct Filtered {
     has_begun: bool,
     dropped: u64,
     held: Option<Held>,
+    /// The same of a body that was waited for as a whole.
+    kept: Option<Held>,
 }
 
 /// Why a body goes no further.
@@ -118,10 +120,16 @@ impl Filtered {
         self.held = Some(Held { bytes: 0, of_worker: of_worker.clone() });
     }
 
+    /// Counts a body that takes the place of what came.
+    pub(crate) fn hold(&mut self, bytes: usize, of_worker: &HeldBytes) -> Result<(), BrokenBody> {
+        let kept = self.kept.get_or_insert_with(|| Held { bytes: 0, of_worker: of_worker.clone() });
+        kept.set(bytes)
+    }
+
     /// No changes, keeping some memory.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        if self.held.is_some() || !self.changes.is_empty() {
+        if self.held.is_some() || self.kept.is_some() || !self.changes.is_empty() {
             self.forget();
         }
     }

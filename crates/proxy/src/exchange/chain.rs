@@ -6,18 +6,21 @@
 //! ```
 //!
 //! A request without plugins pays one branch a phase. A plugin that panics costs its request an answer of 500, and nothing
-//! else.
+//! else. What a plugin waits for in `rewrite` and `access` is the business of `waiting`: the phases stop where it is, and go on
+//! behind it.
 
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
 use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
+use crate::worker::Worker;
 use crate::worker::plugins::{Panicked, call};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::{Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Request, Response};
+use stillgate_plugin::flow::Resume;
+use stillgate_plugin::{Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Request, Response, Settled};
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields};
 
@@ -31,6 +34,7 @@ pub(crate) struct Chains {
     /// In place of the route's, since a consumer has plugins.
     merged: Option<Rc<Chain>>,
     consumer: Option<Attached>,
+    settled: Settled,
     /// Fields that the response will have, from whichever side it comes.
     preset: Edits,
     /// The head of the node's response, for the phase `log`; empty: we have answered.
@@ -76,9 +80,11 @@ impl Chains {
     pub(super) fn forget(&mut self) {
         let (mut preset, mut response_head) =
             (std::mem::take(&mut self.preset), std::mem::take(&mut self.response_head));
+        let mut settled = std::mem::take(&mut self.settled);
         preset.clear();
         response_head.clear();
-        *self = Chains { preset, response_head, ..Chains::default() };
+        settled.clear();
+        *self = Chains { preset, response_head, settled, ..Chains::default() };
     }
 
     /// Whether there is a plugin.
@@ -141,32 +147,94 @@ fn start(serving: &mut Serving<'_>) {
     serving.exchange.chains.is_timed = plugins.is_timed();
 }
 
-/// `rewrite`, and before it all that global rules do before the consumer is known.
-#[inline]
-pub(crate) fn rewrite(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
-    if !serving.exchange.chains.is_on {
-        return Ok(());
-    }
-    request_phase(serving, Of::Global, Phase::Rewrite, |_| true)?;
-    request_phase(serving, Of::Global, Phase::Access, |_| true)?;
-    request_phase(serving, Of::Route, Phase::Rewrite, |_| true)
+/// One of the phases before the upstream is known.
+struct Step {
+    of: Of,
+    phase: Phase,
+    /// A consumer that was found brings its plugins: they join the route's, and those that are new are run.
+    joins: bool,
 }
 
-/// A consumer that was found brings its plugins: they join the route's, and `rewrite` of those that are new is run.
+/// All that global rules do before the consumer is known goes first.
+const STEPS: [Step; 5] = [
+    Step { of: Of::Global, phase: Phase::Rewrite, joins: false },
+    Step { of: Of::Global, phase: Phase::Access, joins: false },
+    Step { of: Of::Route, phase: Phase::Rewrite, joins: false },
+    Step { of: Of::Route, phase: Phase::Rewrite, joins: true },
+    Step { of: Of::Route, phase: Phase::Access, joins: false },
+];
+
+/// A place among the calls of the phases before the upstream is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    step: usize,
+    /// In the chain.
+    entry: usize,
+}
+
+/// A plugin lets its request wait.
+pub(super) struct Paused {
+    /// Who does.
+    pub(super) at: Place,
+    /// What for.
+    pub(super) flow: Flow,
+}
+
+/// All phases before the upstream is known, until a plugin answers or waits.
 #[inline]
-pub(crate) fn consumer(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
-    match serving.exchange.chains.consumer {
-        Some(attached) => join_consumer(serving, attached),
-        None => Ok(()),
+pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>, OwnAnswer> {
+    match serving.exchange.chains.is_on {
+        true => go_on(serving, Place { step: 0, entry: 0 }),
+        false => Ok(None),
     }
 }
 
+/// The same from a place on.
 #[cold]
-fn join_consumer(serving: &mut Serving<'_>, attached: Attached) -> Result<(), OwnAnswer> {
-    let snapshot = serving.snapshot;
-    let consumer = snapshot.plan.consumers.of(attached);
+fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAnswer> {
+    let mut entry = from.entry;
+    for (step, Step { of, phase, joins }) in STEPS.iter().enumerate().skip(from.step) {
+        // Without a route only global rules are run.
+        if *of == Of::Route && serving.route.is_none() {
+            break;
+        }
+        if *joins && entry == 0 && !join_consumer(serving)? {
+            continue;
+        }
+        if let Some((entry, flow)) = request_phase(serving, *of, *phase, *joins, entry)? {
+            return Ok(Some(Paused { at: Place { step, entry }, flow }));
+        }
+        entry = 0;
+    }
+    Ok(None)
+}
+
+/// What the plugin that paused waits for is here: it goes on, and so do the phases behind it.
+pub(super) fn resume(serving: &mut Serving<'_>, at: Place, then: Resume) -> Result<Option<Paused>, OwnAnswer> {
+    let Step { of, phase, .. } = STEPS[at.step];
+    let chain = chosen(serving, of).expect("the chain that has paused");
+    let entry = &chain.entries()[at.entry];
+    let Opened { worker, mut asked, is_timed, .. } = open(serving);
+    let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
+    match settle(worker, entry, flow)? {
+        Some(flow) => Ok(Some(Paused { at, flow })),
+        None => go_on(serving, Place { entry: at.entry + 1, ..at }),
+    }
+}
+
+/// The entry of the plugin that has paused.
+pub(super) fn with_paused<R>(serving: &Serving<'_>, at: Place, then: impl FnOnce(&Entry, Phase) -> R) -> R {
+    let Step { of, phase, .. } = STEPS[at.step];
+    let chain = chosen(serving, of).expect("the chain that has paused");
+    then(&chain.entries()[at.entry], phase)
+}
+
+/// The plugins of a consumer that was found join the route's; false: there are none.
+fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
+    let Some(attached) = serving.exchange.chains.consumer else { return Ok(false) };
+    let consumer = serving.snapshot.plan.consumers.of(attached);
     if consumer.plugins.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let of_route = serving.route.and_then(|route| route.chain.as_ref());
     let merged = serving.worker.plugins.merged(of_route, &consumer.plugins).map_err(|error| {
@@ -175,17 +243,7 @@ fn join_consumer(serving: &mut Serving<'_>, attached: Attached) -> Result<(), Ow
     })?;
     serving.exchange.chains.merged = Some(merged);
     serving.exchange.chains.route = Judged::default();
-    let is_known = |entry: &Entry| of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name));
-    request_phase(serving, Of::Route, Phase::Rewrite, |entry| !entry.authenticates && !is_known(entry))
-}
-
-/// `access`: whether the request may go on.
-#[inline]
-pub(crate) fn access(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
-    match serving.exchange.chains.is_on {
-        true => request_phase(serving, Of::Route, Phase::Access, |_| true),
-        false => Ok(()),
-    }
+    Ok(true)
 }
 
 /// `before_proxy`: the node is about to be asked.
@@ -194,8 +252,15 @@ pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     if !serving.exchange.chains.is_on {
         return Ok(());
     }
-    request_phase(serving, Of::Global, Phase::BeforeProxy, |_| true)?;
-    request_phase(serving, Of::Route, Phase::BeforeProxy, |_| true)
+    for of in [Of::Global, Of::Route] {
+        if let Some((entry, _)) = request_phase(serving, of, Phase::BeforeProxy, false, 0)? {
+            // The upstream has a place for the request now, and not later.
+            let chain = chosen(serving, of).expect("the chain that was run");
+            tracing::error!(plugin = chain.entries()[entry].name, "a plugin cannot wait in before_proxy");
+            return Err(OwnAnswer::error(500, "a plugin failed"));
+        }
+    }
+    Ok(())
 }
 
 /// A request has become a tunnel: what its plugins will need at its end.
@@ -213,51 +278,82 @@ pub(super) fn keep(serving: &mut Serving<'_>) -> Option<Box<Chains>> {
     })
 }
 
-/// Runs a phase of one chain, until a plugin answers.
-#[cold]
-fn request_phase(
-    serving: &mut Serving<'_>,
-    of: Of,
-    phase: Phase,
-    is_asked: impl Fn(&Entry) -> bool,
-) -> Result<(), OwnAnswer> {
-    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
+/// What plugins are called with.
+struct Opened<'a> {
+    worker: &'a Worker,
+    asked: Request<'a>,
+    global: &'a mut Judged,
+    route: &'a mut Judged,
+    is_timed: bool,
+}
+
+fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
-    let mut asked = Request {
+    let is_here = from_client.is_done() && from_client.replayable;
+    let asked = Request {
         facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
         edits: request_edits,
         body: &mut request_body.changes,
+        received: is_here.then(|| from_client.content()),
+        settled: &mut chains.settled,
         response: &mut chains.preset,
         consumer: &mut chains.consumer,
         consumers: &snapshot.plan.consumers,
         worker: &worker.plugins.own,
         metadata: &snapshot.plan.plugin_metadata,
     };
-    let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
-    for (at, entry) in chain.of(phase).filter(|(_, entry)| is_asked(entry)) {
+    let (global, route, is_timed) = (&mut chains.global, &mut chains.route, chains.is_timed);
+    Opened { worker, asked, global, route, is_timed }
+}
+
+/// Runs a phase of one chain from an entry on, until a plugin answers or waits: then it is the entry, and what it waits for. With
+/// `is_joined` only those are called that a consumer has added.
+#[cold]
+fn request_phase(
+    serving: &mut Serving<'_>,
+    of: Of,
+    phase: Phase,
+    is_joined: bool,
+    from: usize,
+) -> Result<Option<(usize, Flow)>, OwnAnswer> {
+    let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(None) };
+    let of_route = serving.route.and_then(|route| route.chain.as_ref()).filter(|_| is_joined);
+    let is_known = |entry: &Entry| of_route.is_some_and(|chain| chain.entries().iter().any(|of| of.name == entry.name));
+    let is_asked = |entry: &Entry| !is_joined || (!entry.authenticates && !is_known(entry));
+    let Opened { worker, mut asked, global, route, is_timed } = open(serving);
+    let judged = if of == Of::Global { global } else { route };
+    for (at, entry) in chain.of(phase).filter(|(at, entry)| *at >= from && is_asked(entry)) {
         if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
             continue;
         }
-        let flow = call(worker, entry, phase, chains.is_timed, || match phase {
+        let flow = call(worker, entry, phase, is_timed, || match phase {
             Phase::Rewrite => entry.plugin.rewrite(&mut asked),
             Phase::Access => entry.plugin.access(&mut asked),
             _ => entry.plugin.before_proxy(&mut asked),
         });
-        match flow {
-            Ok(Flow::Continue) => {}
-            Ok(Flow::Answer(mut answer)) => {
-                if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
-                    answer.body = Body::Shared(body.clone());
-                }
-                worker
-                    .tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
-                return Err(OwnAnswer::of_plugin(answer));
-            }
-            Err(Panicked) => return Err(OwnAnswer::error(500, "a plugin failed")),
+        if let Some(flow) = settle(worker, entry, flow)? {
+            return Ok(Some((at, flow)));
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// What a call of a plugin means for its request; `Some`: it waits.
+#[inline]
+fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
+    match flow {
+        Ok(Flow::Continue) => Ok(None),
+        Ok(Flow::Answer(mut answer)) => {
+            if let Some(body) = entry.meta.error_response.as_ref().filter(|_| answer.status >= 400) {
+                answer.body = Body::Shared(body.clone());
+            }
+            worker.tell_plugin(|recorder, metrics| recorder.count_plugin_answer(metrics, entry.name, answer.status));
+            Err(OwnAnswer::of_plugin(answer))
+        }
+        Ok(waits) => Ok(Some(waits)),
+        Err(Panicked) => Err(OwnAnswer::error(500, "a plugin failed")),
+    }
 }
 
 /// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
@@ -289,6 +385,7 @@ pub(crate) fn log(serving: &mut Serving<'_>) {
         let _ = response_phase(serving, Of::Route, Phase::Log);
         // In this phase they have no effect.
         serving.exchange.response_body.clear();
+        serving.exchange.chains.settled.clear();
     }
 }
 

@@ -8,7 +8,7 @@ use stillgate_route::Match;
 use stillgate_route::path::{normalise, target_path};
 use stillgate_wire::Form;
 
-/// Finds the route. Where there is none, global rules are run all the same.
+/// Finds the route. Where there is none, global rules are run before that is answered.
 pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     match serving.exchange.request.form {
         Form::Authority => return Err(OwnAnswer::closing(405, "CONNECT is not served here")),
@@ -20,10 +20,6 @@ pub(super) fn select(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     serving.exchange.outcome.route = found;
     serving.route = found.map(|found| &serving.snapshot.plan.routes[found.route]);
     chain::begin(serving);
-    if found.is_none() {
-        chain::rewrite(serving)?;
-        return Err(OwnAnswer::error(404, "Route Not Found"));
-    }
     Ok(())
 }
 

@@ -4,8 +4,8 @@
 //!  receive      facts made once: host, path, who asks
 //!  match        the route                                    matching
 //!  rewrite      plugins, first those of global rules         chain
-//!  consumer     who asks brings plugins
-//!  access       whether the request may go on
+//!  consumer     who asks brings plugins                       | waiting, whole_body
+//!  access       whether the request may go on                 | where a plugin waits
 //!  target       upstream, bounds                             target
 //!  admit        a place at the upstream                      queue
 //!  before_proxy the last plugins, then the head of the node  forwarding
@@ -41,6 +41,8 @@ mod target;
 mod tests;
 mod tries;
 mod upgraded;
+mod waiting;
+mod whole_body;
 
 pub(crate) use request::{end_upgraded, refuse, run};
 pub(crate) use serving::Serving;

@@ -25,8 +25,29 @@ enum Denied {
     TimeUp,
     /// The time that the client gave the call has passed.
     Deadline,
+    Lost(Lost),
+}
+
+/// A request that waits is over, since nothing comes of it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The client closed or reset its connection.
     ClientGone,
+    /// The request's body is malformed.
     BadBody(ChunkError),
+}
+
+impl Lost {
+    /// What is answered, where there is somebody to answer.
+    pub(super) fn end(self, exchange: &mut Exchange) -> Result<Option<After>, OwnAnswer> {
+        match self {
+            Lost::BadBody(malformed) => Err(malformed.into()),
+            Lost::ClientGone => {
+                exchange.outcome.status = STATUS_CLIENT_GONE;
+                Ok(Some(After::Close))
+            }
+        }
+    }
 }
 
 /// Lets the request begin; `Some`: its client is gone. From then on until its try begins nothing may be waited for: the place is
@@ -46,11 +67,7 @@ async fn wait_or_answer(serving: &mut Serving<'_>, target: &Target<'_>) -> Resul
         Denied::Full => OwnAnswer::overload("the upstream has as many requests as it may have"),
         Denied::TimeUp => OwnAnswer::overload("the upstream had no place for the request in time"),
         Denied::Deadline => OwnAnswer::deadline(),
-        Denied::BadBody(malformed) => malformed.into(),
-        Denied::ClientGone => {
-            serving.exchange.outcome.status = STATUS_CLIENT_GONE;
-            return Ok(Some(After::Close));
-        }
+        Denied::Lost(lost) => return lost.end(serving.exchange),
     };
     if own.is_overload() {
         serving.worker.note_upstream(UpstreamEvent::Shed, target.upstream);
@@ -98,7 +115,7 @@ async fn wait(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<(), Deni
             },
         };
         // First, so that nobody gets a place who is not there to use it.
-        watch_client(worker, client, exchange, cx)?;
+        watch_client(worker, client, exchange, cx).map_err(Denied::Lost)?;
         if upstream.state.borrow_mut().is_turn(place.ticket, cx.waker()) {
             return Poll::Ready(Ok(()));
         }
@@ -120,12 +137,12 @@ async fn wait(serving: &mut Serving<'_>, target: &Target<'_>) -> Result<(), Deni
 }
 
 /// Reads ahead as far as there is room, to see whether the client is still there.
-fn watch_client(
+pub(super) fn watch_client(
     worker: &Worker,
     client: &mut Client,
     exchange: &mut Exchange,
     cx: &mut Context<'_>,
-) -> Result<(), Denied> {
+) -> Result<(), Lost> {
     while !client.eof {
         let is_done = exchange.from_client.is_done();
         let read = match is_done {
@@ -138,10 +155,10 @@ fn watch_client(
         match read {
             None | Some(Poll::Pending) => return Ok(()),
             Some(Poll::Ready(Ok(Ok(0)))) if is_done => client.eof = true,
-            Some(Poll::Ready(Ok(Ok(0)) | Err(_))) => return Err(Denied::ClientGone),
-            Some(Poll::Ready(Ok(Err(malformed)))) => return Err(Denied::BadBody(malformed)),
+            Some(Poll::Ready(Ok(Ok(0)) | Err(_))) => return Err(Lost::ClientGone),
+            Some(Poll::Ready(Ok(Err(malformed)))) => return Err(Lost::BadBody(malformed)),
             Some(Poll::Ready(Ok(Ok(_)))) => {}
         }
     }
-    is_still_there(worker, client, exchange, cx).then_some(()).ok_or(Denied::ClientGone)
+    is_still_there(worker, client, exchange, cx).then_some(()).ok_or(Lost::ClientGone)
 }

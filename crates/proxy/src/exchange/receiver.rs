@@ -123,6 +123,12 @@ impl Receiver {
         self.content.start = self.content.end - left;
     }
 
+    /// The content is kept elsewhere: there is room for more.
+    pub(crate) fn drop_content(&mut self) {
+        self.content = self.base..self.base;
+        self.replayable = false;
+    }
+
     /// Goes back to the first byte of content, to send it again.
     pub(crate) fn rewind(&mut self) {
         debug_assert!(self.replayable);

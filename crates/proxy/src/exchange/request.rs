@@ -6,7 +6,7 @@ use super::forwarding::client_address;
 use super::matching;
 use super::reply::method_of;
 use super::target::Target;
-use super::{After, Exchange, Serving, chain, queue, tries};
+use super::{After, Exchange, Serving, chain, queue, tries, waiting};
 use crate::connection::client::Client;
 use crate::plan::snapshot::Snapshot;
 use crate::sockets::listener::Active;
@@ -48,9 +48,12 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
 async fn phases(serving: &mut Serving<'_>) -> Result<After, OwnAnswer> {
     receive(serving)?;
     matching::select(serving)?;
-    chain::rewrite(serving)?;
-    chain::consumer(serving)?;
-    chain::access(serving)?;
+    if let Some(paused) = chain::before_target(serving)? {
+        // On the heap, as it is rare: every idle connection's task has room for whatever is in here.
+        if let Some(after) = Box::pin(waiting::run(serving, paused)).await? {
+            return Ok(after);
+        }
+    }
     let target = Target::new(serving)?;
     if let Some(after) = queue::admit(serving, &target).await? {
         return Ok(after);

@@ -18,6 +18,7 @@ use crate::random;
 use crate::sockets::{ListenError, Listening, Sockets, StartError, WorkerListener, deal};
 use crate::telemetry::access_log::Sink;
 use crate::telemetry::overview::Inquiry;
+use crate::worker::offload::Offloading;
 use serving::ListenerUpdate;
 use std::collections::HashSet;
 use std::io;
@@ -110,6 +111,7 @@ impl Fleet {
             closing: Vec::new(),
         };
         let mut questions = questions.into_iter();
+        let offloading = Arc::new(Offloading::default());
         let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for (index, added) in dealt.into_iter().enumerate() {
@@ -126,6 +128,7 @@ impl Fleet {
                 commands: receiver.clone(),
                 questions: questions.next().expect("one for each worker"),
                 arrivals: inboxes.next().expect("one for each worker"),
+                offloading: offloading.clone(),
                 give_back,
                 secret: random::number(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),

@@ -16,6 +16,7 @@ use crate::telemetry::overview::Question;
 use crate::telemetry::troubles::Troubles;
 use crate::worker::Worker;
 use crate::worker::connecting::Connecting;
+use crate::worker::offload::Offloading;
 use crate::worker::plugins::Plugins;
 use crate::worker::turns::Turns;
 use crate::worker::watches::Watches;
@@ -62,6 +63,8 @@ pub(crate) struct Setup {
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
     pub(crate) arrivals: mpsc::Receiver<Arrival>,
+    /// Where all workers have long work of plugins done.
+    pub(crate) offloading: Arc<Offloading>,
     pub(crate) seed: u64,
     /// Which clients cannot guess.
     pub(crate) secret: u64,
@@ -91,7 +94,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
-        plugins: Plugins::new(setup.plans.limits.clone()),
+        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),

@@ -5,7 +5,9 @@
 
 pub(crate) mod connecting;
 pub(crate) mod draining;
+pub(crate) mod offload;
 mod open;
+pub(crate) mod plugin_io;
 pub(crate) mod plugins;
 mod telling;
 pub(crate) mod turns;

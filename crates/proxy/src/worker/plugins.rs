@@ -4,6 +4,8 @@
 //! what is secret.
 
 use super::Worker;
+use super::offload::Offloading;
+use super::plugin_io::PluginIo;
 use crate::random;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -33,6 +35,10 @@ pub(crate) struct Plugins {
     /// Chains of routes joined by plugins of consumers, by the memory of both.
     merged: RefCell<HashMap<(usize, usize), Merged>>,
     requests: Cell<u32>,
+    /// For what would take too long here.
+    pub(crate) offloading: Arc<Offloading>,
+    /// Requests that wait for plugins.
+    pub(crate) waiting: Cell<usize>,
 }
 
 /// A chain and what it was made of, which stays where it is as long as its address is a key.
@@ -43,11 +49,11 @@ struct Merged {
 }
 
 impl Plugins {
-    /// With a place for the table of limits.
-    pub(crate) fn new(limits: Arc<OnceLock<Arc<Limits>>>) -> Plugins {
-        let own = stillgate_plugin::Worker::new(limits);
+    /// With a place for the table of limits, and the threads that all workers share.
+    pub(crate) fn new(limits: Arc<OnceLock<Arc<Limits>>>, offloading: Arc<Offloading>) -> Plugins {
+        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(PluginIo));
         own.seed(random::number());
-        Plugins { own, ..Plugins::default() }
+        Plugins { own, offloading, ..Plugins::default() }
     }
 
     /// The route's chain with a consumer's plugins in it.

@@ -93,6 +93,14 @@ pub enum Measure {
     PluginAnswers,
     /// `stillgate_plugin_panics_total`
     PluginPanics,
+    /// `stillgate_plugin_offloads_total`
+    PluginOffloads,
+    /// `stillgate_plugin_offloads_refused_total`
+    PluginOffloadsRefused,
+    /// `stillgate_plugin_waits_total`
+    PluginWaits,
+    /// `stillgate_plugin_waits_refused_total`
+    PluginWaitsRefused,
     /// `process_cpu_seconds_total`
     ProcessCpu,
     /// `process_resident_memory_bytes`
@@ -257,6 +265,10 @@ impl Measure {
                 | Measure::PluginDuration
                 | Measure::PluginAnswers
                 | Measure::PluginPanics
+                | Measure::PluginOffloads
+                | Measure::PluginOffloadsRefused
+                | Measure::PluginWaits
+                | Measure::PluginWaitsRefused
                 | Measure::StreamSessions
                 | Measure::StreamBytes
         )

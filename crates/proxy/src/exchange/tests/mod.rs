@@ -2,6 +2,7 @@
 
 mod bodies;
 mod phases;
+mod waiting;
 
 use crate::fleet::Fleet;
 use crate::plan::{Plan, PlanCell};
@@ -55,6 +56,10 @@ impl Plugin for Scripted {
 impl Scripted {
     fn rewrite(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> Scripted {
         Scripted { rewrite: Some(Box::new(then)), ..Scripted::default() }
+    }
+
+    fn access(then: impl Fn(&mut Request<'_>) -> Flow + Send + Sync + 'static) -> Scripted {
+        Scripted { access: Some(Box::new(then)), ..Scripted::default() }
     }
 
     fn header_filter(then: impl Fn(&mut Response<'_>) + Send + Sync + 'static) -> Scripted {

@@ -36,7 +36,12 @@ impl Recorder {
 
     /// A call of a plugin has panicked.
     pub(crate) fn count_plugin_panic(&mut self, metrics: &MetricsPlan, plugin: &str) {
-        let Some(family) = metrics.family(Measure::PluginPanics) else { return };
+        self.count_plugin(metrics, Measure::PluginPanics, plugin);
+    }
+
+    /// Something has happened of which a plugin's name is all that is told.
+    pub(crate) fn count_plugin(&mut self, metrics: &MetricsPlan, measure: Measure, plugin: &str) {
+        let Some(family) = metrics.family(measure) else { return };
         let handle = labelled(&mut self.writer, family, plugin);
         let _ = self.writer.add(handle, 1);
     }

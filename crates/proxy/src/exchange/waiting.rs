@@ -1,0 +1,139 @@
+//! A request that waits for what a plugin wants: IO, work on another thread, the request's body.
+//!
+//! Its client is watched meanwhile: if it goes away, what was waited for is dropped and the request ends as one whose client
+//! did not wait. The Plan is the one that the request began with, however often another is published.
+
+use super::answer::OwnAnswer;
+use super::chain::{self, Paused, Place};
+use super::queue::{Lost, watch_client};
+use super::{After, Serving, whole_body};
+use crate::basics::clock::TICK_MS;
+use crate::worker::Worker;
+use crate::worker::plugins::{Panicked, call};
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use stillgate_config::Measure;
+use stillgate_plugin::flow::{Offload, Output, Resume};
+use stillgate_plugin::{Flow, LocalFuture, QueueFull};
+
+/// Requests of a worker that may wait for plugins: each keeps its buffers.
+const WAITING_MAX: usize = 8 * 1024;
+
+/// Waits, and goes on with the phases, as often as plugins want it. `Some`: the client is gone.
+pub(super) async fn run(serving: &mut Serving<'_>, mut paused: Paused) -> Result<Option<After>, OwnAnswer> {
+    let worker = serving.worker.clone();
+    let Some(_place) = Waiting::begin(&worker) else {
+        count(serving, paused.at, Measure::PluginWaitsRefused);
+        return Err(OwnAnswer::overload("as many requests wait for plugins as may"));
+    };
+    loop {
+        count(serving, paused.at, Measure::PluginWaits);
+        let then = match wait(serving, paused).await? {
+            Ok((at, then)) => (at, then),
+            Err(lost) => return lost.end(serving.exchange),
+        };
+        match chain::resume(serving, then.0, then.1)? {
+            Some(again) => paused = again,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// A place among those that wait, left whatever becomes of the request's task.
+struct Waiting<'a>(&'a Worker);
+
+impl<'a> Waiting<'a> {
+    fn begin(worker: &'a Worker) -> Option<Waiting<'a>> {
+        let waiting = &worker.plugins.waiting;
+        (waiting.get() < WAITING_MAX).then(|| {
+            waiting.set(waiting.get() + 1);
+            Waiting(worker)
+        })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waiting = &self.0.plugins.waiting;
+        waiting.set(waiting.get() - 1);
+    }
+}
+
+async fn wait(serving: &mut Serving<'_>, paused: Paused) -> Result<Result<(Place, Resume), Lost>, OwnAnswer> {
+    let at = paused.at;
+    let then = match paused.flow {
+        Flow::Wait(future) => until(serving, at, future).await?,
+        Flow::Offload(offload) => offloaded(serving, at, offload).await?,
+        Flow::Body(body) => whole_body::receive(serving, body.bytes_max).await?.map(|()| body.then),
+        Flow::Continue | Flow::Answer(_) => unreachable!("only what waits pauses"),
+    };
+    Ok(then.map(|then| (at, then)))
+}
+
+/// Waits for a plugin's future, which may panic.
+async fn until(
+    serving: &mut Serving<'_>,
+    at: Place,
+    mut future: LocalFuture<Resume>,
+) -> Result<Result<Resume, Lost>, OwnAnswer> {
+    poll_fn(|cx| match guarded(serving, at, || future.as_mut().poll(cx)) {
+        Err(Panicked) => Poll::Ready(Err(OwnAnswer::error(500, "a plugin failed"))),
+        Ok(Poll::Ready(then)) => Poll::Ready(Ok(Ok(then))),
+        Ok(Poll::Pending) => poll_client(serving, cx).map(|lost| Ok(Err(lost))),
+    })
+    .await
+}
+
+/// Has work done elsewhere, and waits for what comes of it.
+async fn offloaded(
+    serving: &mut Serving<'_>,
+    at: Place,
+    Offload { work, then }: Offload,
+) -> Result<Result<Resume, Lost>, OwnAnswer> {
+    let output: Result<Output, QueueFull> = match serving.worker.plugins.offloading.submit(work) {
+        Err(full) => {
+            count(serving, at, Measure::PluginOffloadsRefused);
+            Err(full)
+        }
+        Ok(mut done) => {
+            count(serving, at, Measure::PluginOffloads);
+            let done = poll_fn(|cx| match std::pin::Pin::new(&mut done).poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Ok(done)),
+                Poll::Pending => poll_client(serving, cx).map(Err),
+            });
+            match done.await {
+                Ok(Ok(Ok(output))) => Ok(output),
+                // Of the thread that was to do it nothing is left but after a panic.
+                Ok(Ok(Err(Panicked)) | Err(_)) => {
+                    count(serving, at, Measure::PluginPanics);
+                    return Err(OwnAnswer::error(500, "a plugin failed"));
+                }
+                Err(lost) => return Ok(Err(lost)),
+            }
+        }
+    };
+    Ok(Ok(Box::new(move |request| then(output, request))))
+}
+
+/// Ready when the client has gone.
+fn poll_client(serving: &mut Serving<'_>, cx: &mut Context<'_>) -> Poll<Lost> {
+    let Serving { worker, client, exchange, .. } = serving;
+    if let Err(lost) = watch_client(worker, client, exchange, cx) {
+        return Poll::Ready(lost);
+    }
+    if client.eof {
+        client.timer.set(&worker.clock, worker.clock.now_ms() + TICK_MS, cx);
+    }
+    Poll::Pending
+}
+
+/// Calls into the plugin that waits. That it is polled is not timed.
+fn guarded<R>(serving: &Serving<'_>, at: Place, then: impl FnOnce() -> R) -> Result<R, Panicked> {
+    chain::with_paused(serving, at, |entry, phase| call(serving.worker, entry, phase, false, then))
+}
+
+fn count(serving: &Serving<'_>, at: Place, measure: Measure) {
+    chain::with_paused(serving, at, |entry, _| {
+        serving.worker.tell_plugin(|recorder, metrics| recorder.count_plugin(metrics, measure, entry.name));
+    });
+}

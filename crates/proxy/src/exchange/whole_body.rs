@@ -1,0 +1,137 @@
+//! Waits for the whole body of a request, for a plugin that needs all of it before the node is asked.
+//!
+//! A small one stays where it was received, and goes on as if nobody had waited. A larger one is kept beside it, within the
+//! plugin's bound and the worker's, and takes its place: then the node gets its length, whatever its framing was, and no
+//! trailers.
+
+use super::answer::OwnAnswer;
+use super::body_pipe::{BrokenBody, filter_all};
+use super::queue::Lost;
+use super::relay::PROBE;
+use super::{Exchange, Serving};
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use stillgate_plugin::BodyError;
+use stillgate_wire::{FieldName, Framing};
+
+const EXPECT: FieldName<'_> = FieldName::constant("Expect");
+
+/// Receives the body to its end.
+pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Result<Result<(), Lost>, OwnAnswer> {
+    let mut kept = Vec::new();
+    if let Framing::Length(length) = serving.exchange.request.framing
+        && length > bytes_max as u64
+    {
+        return Err(too_large(BrokenBody::Filter(BodyError::TooLarge)));
+    }
+    permit(serving);
+    let mut moved_ms = serving.worker.clock.now_ms();
+    let received = poll_fn(|cx| poll(serving, &mut kept, bytes_max, &mut moved_ms, cx)).await;
+    match received {
+        Ok(()) => finish(serving, kept).map(Ok).map_err(too_large),
+        Err(Stopped::Lost(lost)) => Ok(Err(lost)),
+        Err(Stopped::Answered(own)) => Err(own),
+    }
+}
+
+/// Why a body is not received to its end.
+enum Stopped {
+    Lost(Lost),
+    Answered(OwnAnswer),
+}
+
+fn too_large(broken: BrokenBody) -> OwnAnswer {
+    OwnAnswer::closing(broken.status(), broken.message())
+}
+
+/// A client that waits for permission to send its body gets it from us, and the node is not asked for it any more.
+fn permit(serving: &mut Serving<'_>) {
+    let Serving { worker, exchange, .. } = serving;
+    if !exchange.request.expects_continue {
+        return;
+    }
+    exchange.request.expects_continue = false;
+    exchange.request_edits.fields.remove(&exchange.request.fields, exchange.from_client.head(), EXPECT);
+    // One that has not waited needs none.
+    let waits = exchange.from_client.content().is_empty() && !exchange.from_client.is_done();
+    if waits && !exchange.probed {
+        exchange.probed = true;
+        exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
+        exchange.to_client.stage(&[], None, &worker.buffers);
+    }
+}
+
+fn poll(
+    serving: &mut Serving<'_>,
+    kept: &mut Vec<u8>,
+    bytes_max: usize,
+    moved_ms: &mut u64,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Stopped>> {
+    let Serving { worker, client, exchange, snapshot, .. } = serving;
+    loop {
+        if kept.len() + exchange.from_client.content().len() > bytes_max {
+            let broken = BrokenBody::Filter(BodyError::TooLarge);
+            return Poll::Ready(Err(Stopped::Answered(too_large(broken))));
+        }
+        if exchange.from_client.is_done() {
+            return Poll::Ready(Ok(()));
+        }
+        let read = match exchange.from_client.poll_read_early(cx, &mut client.stream, &worker.buffers) {
+            Some(read) => read,
+            None => {
+                keep(exchange, kept);
+                let held = exchange.request_body.hold(kept.capacity(), &worker.plugins.held);
+                if let Err(broken) = held {
+                    return Poll::Ready(Err(Stopped::Answered(too_large(broken))));
+                }
+                continue;
+            }
+        };
+        match read {
+            Poll::Ready(Ok(Ok(0)) | Err(_)) => return Poll::Ready(Err(Stopped::Lost(Lost::ClientGone))),
+            Poll::Ready(Ok(Err(malformed))) => return Poll::Ready(Err(Stopped::Lost(Lost::BadBody(malformed)))),
+            Poll::Ready(Ok(Ok(_))) => {
+                *moved_ms = worker.clock.now_ms();
+                continue;
+            }
+            Poll::Pending => {}
+        }
+        if !exchange.to_client.is_idle()
+            && let Poll::Ready(Err(_)) = exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers)
+        {
+            return Poll::Ready(Err(Stopped::Lost(Lost::ClientGone)));
+        }
+        let deadline_ms = *moved_ms + snapshot.plan.settings.body_ms;
+        if worker.clock.now_ms() >= deadline_ms {
+            let late = OwnAnswer::closing(408, "the request body did not come in time");
+            return Poll::Ready(Err(Stopped::Answered(late)));
+        }
+        client.timer.set(&worker.clock, deadline_ms, cx);
+        return Poll::Pending;
+    }
+}
+
+/// Makes room for more by keeping what is here elsewhere.
+fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
+    kept.extend_from_slice(exchange.from_client.content());
+    exchange.from_client.drop_content();
+}
+
+/// The body is here: it takes the place of what came, unless it is there still.
+fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
+    let Serving { worker, exchange, .. } = serving;
+    let has_changes = !exchange.request_body.is_empty();
+    if kept.is_empty() && !has_changes {
+        return Ok(());
+    }
+    keep(exchange, &mut kept);
+    if has_changes {
+        let filtered = filter_all(&mut exchange.request_body, &kept, &worker.plugins.held)?;
+        exchange.request_body.clear();
+        kept = filtered;
+    }
+    exchange.request_body.hold(kept.capacity(), &worker.plugins.held)?;
+    exchange.request_body.changes.replace_with(kept);
+    Ok(())
+}
