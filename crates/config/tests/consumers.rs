@@ -55,7 +55,7 @@ impl Authenticate for Auth {
     }
 }
 
-const TABLE: Table = Table(&[Descriptor::of::<Auth>().authenticates::<Auth>()]);
+const TABLE: Table = Table { plugins: &[Descriptor::of::<Auth>().authenticates::<Auth>()], sought: &[] };
 
 /// One secret, which changes.
 struct One(Mutex<String>);

@@ -11,7 +11,7 @@ use stillgate_plugin::Table;
 use stillgate_route::Takes;
 
 /// The plugins stand above this crate.
-const NO_PLUGINS: Table = Table(&[]);
+const NO_PLUGINS: Table = Table { plugins: &[], sought: &[] };
 
 fn environment(name: &str) -> Option<String> {
     match name {

@@ -3,6 +3,7 @@
 //! The variables are answered from the bytes of the head as they came. What plugins change is beside it, in
 //! [`crate::Request`], which answers for both.
 
+use ipnet::IpNet;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use stillgate_route::path::target_path;
@@ -39,6 +40,8 @@ pub struct Facts<'a> {
     pub protocol: &'static str,
     /// `http` or `https`.
     pub scheme: &'static str,
+    /// The proxies that are believed what they say of their clients.
+    pub trusted_proxies: &'a [IpNet],
     /// `None`: the connection has none with us.
     pub tls: Option<&'a dyn TlsVariables>,
     /// The route that was found; `None`: none yet, or none at all.
@@ -106,6 +109,14 @@ impl<'a> Facts<'a> {
     pub fn as_asked<'b>(&'b self, vars: &'b dyn Lookup) -> Option<Asked<'b>> {
         let (method, host, client): (Method, _, _) = (self.request.method, self.host, self.client);
         Some(Asked { method, host, path: self.path?, client, vars })
+    }
+
+    /// `http` or `https`: what the client uses, which a trusted proxy says in `X-Forwarded-Proto`.
+    pub fn scheme_of_client(&self) -> &'a [u8] {
+        let peer = self.peer.ip().to_canonical();
+        let is_trusted = self.trusted_proxies.iter().any(|range| range.contains(&peer));
+        let named = || self.request.fields.get(self.head, Name::XForwardedProto);
+        is_trusted.then(named).flatten().unwrap_or(self.scheme.as_bytes())
     }
 
     fn path_param<'b>(&'b self, name: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {

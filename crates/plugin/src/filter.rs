@@ -39,9 +39,19 @@ impl Filter {
     /// Whether it holds. `vars` answers for the request of `facts`. Where it cannot be evaluated (a query with too many
     /// arguments) it counts as holding, as in APISIX: a plugin that guards is not skipped by a broken request.
     pub fn holds(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
+        self.evaluate(facts, vars).unwrap_or(true)
+    }
+
+    /// Whether it can be evaluated and holds: for rules that choose what is done, as in APISIX.
+    pub fn is_true(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> bool {
+        self.evaluate(facts, vars).unwrap_or(false)
+    }
+
+    /// `None`: it cannot be evaluated.
+    fn evaluate(&self, facts: &Facts<'_>, vars: &dyn Lookup) -> Option<bool> {
         let path = facts.path.unwrap_or(NormalPath::ROOT);
         let request = Request { method: facts.request.method, host: facts.host, path, client: facts.client, vars };
-        SCRATCH.with_borrow_mut(|scratch| !matches!(self.0.find(&request, scratch), Ok(None)))
+        SCRATCH.with_borrow_mut(|scratch| self.0.find(&request, scratch).ok().map(|found| found.is_some()))
     }
 
     /// What it comes to for a request that somebody made up, of which parts may not be known.

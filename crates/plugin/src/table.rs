@@ -15,17 +15,23 @@ const META: &str = "_meta";
 
 /// All plugins there are.
 #[derive(Debug, Clone, Copy)]
-pub struct Table(pub &'static [Descriptor]);
+pub struct Table {
+    /// Those that are built.
+    pub plugins: &'static [Descriptor],
+    /// Names under which people may look for something that is not built, each with the plugins that come nearest to it, the
+    /// best first.
+    pub sought: &'static [(&'static str, &'static [&'static str])],
+}
 
 impl Table {
     /// One of them, and its place in the table.
     pub fn find(&self, name: &str) -> Option<(usize, &'static Descriptor)> {
-        self.0.iter().enumerate().find(|(_, plugin)| plugin.name == name)
+        self.plugins.iter().enumerate().find(|(_, plugin)| plugin.name == name)
     }
 
     /// Their names.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|plugin| plugin.name)
+        self.plugins.iter().map(|plugin| plugin.name)
     }
 
     /// The schemas of `plugins`, and of an item of `plugin_metadata`.
@@ -33,7 +39,7 @@ impl Table {
         let meta = definitions.object::<MetaKeys>();
         let mut plugins = serde_json::Map::new();
         let mut metadata = vec![json!({"type": "object", "required": ["id"]})];
-        for plugin in self.0 {
+        for plugin in self.plugins {
             let keys = (plugin.schema)(definitions);
             definitions.add_key(&keys, META, &meta);
             let keys = match plugin.credential {
@@ -49,6 +55,26 @@ impl Table {
         }
         let plugins = json!({"type": ["object", "null"], "properties": plugins, "additionalProperties": false});
         (plugins, json!({"anyOf": metadata}))
+    }
+
+    /// Of those that are built, the nearest to one that is not; `None`: nobody looks for one of that name.
+    pub fn nearest(&self, name: &str) -> Option<Option<&'static str>> {
+        let (_, nearest) = self.sought.iter().find(|(sought, _)| *sought == name)?;
+        Some(nearest.iter().copied().find(|name| self.find(name).is_some()))
+    }
+
+    /// Why there is no plugin of a name.
+    fn refusal(&self, name: &str, sink: &mut Sink) -> Fault {
+        match self.nearest(name) {
+            None => sink.guess(Fault::new(format!("there is no plugin {name:?}")), name, self.names()),
+            Some(nearest) => {
+                let fault = Fault::new(format!("the plugin {name:?} is not built"));
+                match nearest {
+                    Some(nearest) => fault.hint(format!("the nearest that is: {nearest:?}")),
+                    None => fault.hint("remove it"),
+                }
+            }
+        }
     }
 
     /// Compiles the `plugins` of a resource: by name, since the order in which a map is written means nothing. What is wrong
@@ -73,8 +99,7 @@ impl Table {
         let compiled = entries.iter().filter_map(|entry| {
             let path = path.key(&entry.key);
             let Some((_, descriptor)) = self.find(&entry.key) else {
-                let fault = Fault::new(format!("there is no plugin {:?}", &*entry.key));
-                let fault = sink.guess(fault, &entry.key, self.names());
+                let fault = self.refusal(&entry.key, sink);
                 sink.error(entry.key_at, &path, fault);
                 return None;
             };

@@ -320,7 +320,7 @@ fn empty<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
 }
 
 /// A number counts as it is written.
-fn text_or_number(node: &Node) -> Option<&str> {
+pub(crate) fn text_or_number(node: &Node) -> Option<&str> {
     let Typed::Scalar(scalar) = &node.value else { return None };
     match (scalar.as_text(), scalar.meaning()) {
         (Some(text), _) => Some(text),

@@ -6,22 +6,37 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod apisix;
+mod body_fields;
+mod buffering;
 mod cors;
+mod decoding;
+mod echo;
+mod encoding;
+mod error_page;
+mod fields;
 mod header_edits;
 mod ip_restriction;
 mod key_auth;
 mod limit_count;
 mod lists;
+mod mocking;
 mod patterns;
 mod proxy_rewrite;
+mod random;
+mod redirect;
 mod referer_restriction;
 mod replacement;
+mod request_id;
 mod response_rewrite;
+mod traffic_label;
+mod workflow;
+mod xml;
 
 use stillgate_plugin::{Descriptor, Table};
 
 /// All plugins.
-pub const TABLE: Table = Table(PLUGINS);
+pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES };
 
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
@@ -31,4 +46,13 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<cors::Cors>().with_metadata::<cors::Cors>(),
     Descriptor::of::<proxy_rewrite::ProxyRewrite>(),
     Descriptor::of::<response_rewrite::ResponseRewrite>(),
+    Descriptor::of::<request_id::RequestId>(),
+    Descriptor::of::<redirect::Redirect>().with_metadata::<redirect::Redirect>(),
+    Descriptor::of::<mocking::Mocking>(),
+    Descriptor::of::<echo::Echo>(),
+    Descriptor::of::<error_page::ErrorPage>().with_metadata::<error_page::ErrorPage>(),
+    Descriptor::of::<traffic_label::TrafficLabel>(),
+    Descriptor::of::<workflow::Workflow>(),
+    Descriptor::of::<buffering::ProxyControl>(),
+    Descriptor::of::<buffering::ProxyBuffering>(),
 ];

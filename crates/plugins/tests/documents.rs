@@ -1,37 +1,64 @@
-//! The tables of keys in `docs/plugins` are those of the plugins. `UPDATE_EXPECT=1` writes them.
+//! The tables of keys in `docs/plugins` are those of the plugins, and each plugin has its page. `UPDATE_EXPECT=1` writes them.
 
-use expect_test::{ExpectFile, expect_file};
+use expect_test::ExpectFile;
+use std::fmt::Write;
+use std::path::PathBuf;
+use stillgate_plugin::Descriptor;
 use stillgate_plugins::TABLE;
 use stillgate_schema::Definitions;
 
 /// Between these two lines stands the table of an object.
 const BEGIN: &str = "<!-- keys: ";
 const END: &str = "<!-- end -->";
+/// Between this line and [`END`] stands what is not built.
+const UNBUILT: &str = "<!-- not built -->\n";
 
 #[test]
 fn the_tables_of_keys_are_those_of_the_plugins() {
-    check("cors", expect_file!["../../../docs/plugins/cors.md"]);
-    check("ip-restriction", expect_file!["../../../docs/plugins/ip-restriction.md"]);
-    check("proxy-rewrite", expect_file!["../../../docs/plugins/proxy-rewrite.md"]);
-    check("referer-restriction", expect_file!["../../../docs/plugins/referer-restriction.md"]);
-    check("response-rewrite", expect_file!["../../../docs/plugins/response-rewrite.md"]);
+    TABLE.plugins.iter().for_each(check);
 }
 
-fn check(plugin: &str, page: ExpectFile) {
-    let (_, descriptor) = TABLE.find(plugin).expect("a plugin");
+fn page(name: &str) -> ExpectFile {
+    let path = PathBuf::from(format!("../../../docs/plugins/{name}.md"));
+    ExpectFile { path, position: file!() }
+}
+
+fn check(descriptor: &Descriptor) {
     let mut definitions = Definitions::default();
     (descriptor.schema)(&mut definitions);
     if let Some(metadata) = descriptor.metadata {
         (metadata.schema)(&mut definitions);
     }
+    if let Some(credential) = descriptor.credential {
+        (credential.schema)(&mut definitions);
+    }
+    let page = page(descriptor.name);
     let text = page.data();
     let mut parts = text.split(BEGIN);
     let mut written = parts.next().expect("a first part").to_owned();
     for part in parts {
         let (name, rest) = part.split_once(" -->\n").expect("a name");
         let (_, rest) = rest.split_once(END).expect("an end");
-        let table = definitions.table(name).expect("an object of the plugin");
+        let table = definitions.table(name).unwrap_or_else(|| panic!("{}: no object {name}", descriptor.name));
         written.push_str(&format!("{BEGIN}{name} -->\n{table}{END}{rest}"));
     }
     page.assert_eq(&written);
+}
+
+#[test]
+fn what_is_not_built_is_listed() {
+    let page = page("README");
+    let text = page.data();
+    let (before, rest) = text.split_once(UNBUILT).expect("a beginning");
+    let (_, after) = rest.split_once(END).expect("an end");
+    let mut table = "| plugin of APISIX | nearest |\n|---|---|\n".to_owned();
+    for (name, _) in TABLE.sought.iter().filter(|(name, _)| TABLE.find(name).is_none()) {
+        let nearest = TABLE.nearest(name).flatten().map_or(String::new(), |nearest| format!(" `{nearest}`"));
+        writeln!(table, "| `{name}` |{nearest} |").expect("writing to a text does not fail");
+    }
+    page.assert_eq(&format!("{before}{UNBUILT}{table}{END}{after}"));
+    for plugin in TABLE.plugins {
+        let row = format!("| `{0}` | [{0}]({0}.md) | {1} |", plugin.name, plugin.priority);
+        assert!(text.contains(&row), "docs/plugins/README.md has no row that begins with {row}");
+    }
 }

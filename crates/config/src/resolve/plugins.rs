@@ -29,7 +29,7 @@ pub struct PluginSet {
 /// No plugins: every name of one is refused.
 impl Default for PluginSet {
     fn default() -> Self {
-        PluginSet { table: Table(&[]), secrets: Arc::new(NoSecrets) }
+        PluginSet { table: Table { plugins: &[], sought: &[] }, secrets: Arc::new(NoSecrets) }
     }
 }
 

@@ -1,21 +1,21 @@
 //! `response-rewrite`: changes status, header fields and body of a response, whether a node gave it or we did.
 
-mod decoding;
 mod substitution;
 
+use crate::body_fields::{CONTENT_ENCODING, forget_old_body};
+use crate::decoding::Decoding;
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use decoding::Decoding;
 use std::rc::Rc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
 use stillgate_plugin::{Compile, Define, Filter, Phase, Phases, Plugin, Response};
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Choice, Fault, Flag, LateVars, Located, TEXT, Text, int, map, object, text};
-use stillgate_wire::{EditError, FieldName};
+use stillgate_wire::EditError;
 use substitution::{Substitution, WholeBody};
 
 object! {
@@ -182,15 +182,6 @@ impl ResponseRewrite {
             }
         }
         self.headers.apply(response, response.worker, &Groups::NONE)
-    }
-}
-
-const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
-
-/// What the head says of the body no longer holds.
-fn forget_old_body(response: &mut Response<'_>) {
-    for name in [CONTENT_ENCODING, FieldName::constant("Last-Modified"), FieldName::constant("ETag")] {
-        response.remove_header(name);
     }
 }
 

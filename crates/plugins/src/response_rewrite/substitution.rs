@@ -1,7 +1,7 @@
 //! Replacements in a body: it is held until its end, since a match may lie across its pieces, and until then nothing is sent.
 
-use super::decoding::{Decoder, Decoding};
 use super::{ResponseFilterKeys, Scope};
+use crate::decoding::{Decoder, Decoding};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Replacement};
 use regex::bytes::{CaptureLocations, Regex};

@@ -29,6 +29,7 @@ pub(crate) struct Plugins {
     client: IpAddr,
     /// For its time and its table of limits.
     pub(crate) worker: Worker,
+    trusted: Vec<ipnet::IpNet>,
 }
 
 /// What comes back of a node.
@@ -44,7 +45,8 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
-            Ok(Plugins { chain, metadata: MetadataTable::default(), client, worker: Worker::default() })
+            let (metadata, worker) = (MetadataTable::default(), Worker::default());
+            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new() })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -86,6 +88,12 @@ impl Plugins {
         self
     }
 
+    /// With a client that is a trusted proxy.
+    pub(crate) fn trusting(mut self) -> Plugins {
+        self.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+        self
+    }
+
     /// A request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
@@ -111,6 +119,7 @@ impl Plugins {
             local: peer,
             protocol: "HTTP/1.1",
             scheme: "http",
+            trusted_proxies: &self.trusted,
             tls: None,
             route: None,
         };

@@ -106,6 +106,7 @@ pub(crate) fn facts_of<'a>(
         local: client.local,
         protocol: client.protocol(request),
         scheme: client.scheme(),
+        trusted_proxies: &plan.settings.trusted_proxies,
         tls: client.tls.as_deref().map(|tls| tls as &dyn TlsVariables),
         route: found.map(|found| {
             let route = &plan.routes[found.route].route;

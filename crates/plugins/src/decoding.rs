@@ -8,7 +8,7 @@ use stillgate_plugin::BodyError;
 
 /// The coding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decoding {
+pub(crate) enum Decoding {
     Identity,
     Gzip,
     Deflate,
@@ -19,7 +19,7 @@ pub(super) enum Decoding {
 
 impl Decoding {
     /// By the value of `Content-Encoding`.
-    pub(super) fn of(coding: Option<&[u8]>) -> Decoding {
+    pub(crate) fn of(coding: Option<&[u8]>) -> Decoding {
         let is = |name: &str| coding.is_some_and(|coding| coding.eq_ignore_ascii_case(name.as_bytes()));
         match coding {
             None | Some(b"") => Decoding::Identity,
@@ -33,7 +33,7 @@ impl Decoding {
 }
 
 /// Takes a body in its coding, holds it without.
-pub(super) struct Decoder(State);
+pub(crate) struct Decoder(State);
 
 enum State {
     Identity(Bounded),
@@ -51,7 +51,7 @@ enum State {
 }
 
 impl Decoder {
-    pub(super) fn new(decoding: Decoding, bytes_max: usize) -> Decoder {
+    pub(crate) fn new(decoding: Decoding, bytes_max: usize) -> Decoder {
         let out = Bounded { bytes: Vec::new(), bytes_max };
         Decoder(match decoding {
             Decoding::Identity => State::Identity(out),
@@ -61,7 +61,7 @@ impl Decoder {
     }
 
     /// Takes the next piece.
-    pub(super) fn piece(&mut self, piece: &[u8]) -> Result<(), BodyError> {
+    pub(crate) fn piece(&mut self, piece: &[u8]) -> Result<(), BodyError> {
         if piece.is_empty() {
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl Decoder {
     }
 
     /// The body has ended: what it is without its coding.
-    pub(super) fn end(&mut self) -> Result<Vec<u8>, BodyError> {
+    pub(crate) fn end(&mut self) -> Result<Vec<u8>, BodyError> {
         let state = std::mem::replace(&mut self.0, State::Unknown);
         let out = match state {
             State::Identity(out) | State::Empty(_, out) => out,
@@ -95,7 +95,7 @@ impl Decoder {
     }
 
     /// Bytes held.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         let out = match &self.0 {
             State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => out,
             State::Gzip(decoder) => decoder.get_ref(),

@@ -1,0 +1,54 @@
+//! `proxy-control` and `proxy-buffering`: keys of nginx's buffers, which are read and have no effect here.
+//!
+//! Bodies go on piece by piece in both directions, always: what `request_buffering: false` and `disable_proxy_buffering: true`
+//! ask for. Nothing here writes a body to a file, which is what the opposite is for.
+
+use stillgate_plugin::{Compile, Define, Phases, Plugin};
+use stillgate_schema::{Flag, object};
+
+object! {
+    /// Whether requests are held back until they are complete.
+    pub(crate) struct ProxyControlKeys {
+        /// No effect: requests are passed on as they come.
+        request_buffering: bool = Flag => default(true);
+    }
+}
+
+object! {
+    /// Whether responses are held back.
+    pub(crate) struct ProxyBufferingKeys {
+        /// No effect: responses are passed on as they come.
+        disable_proxy_buffering: bool = Flag => default(false);
+    }
+}
+
+/// `proxy-control`
+pub(crate) struct ProxyControl;
+
+/// `proxy-buffering`
+pub(crate) struct ProxyBuffering;
+
+impl Plugin for ProxyControl {}
+impl Plugin for ProxyBuffering {}
+
+impl Define for ProxyControl {
+    type Keys = ProxyControlKeys;
+    const NAME: &'static str = "proxy-control";
+    const PRIORITY: i32 = 21990;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(_: ProxyControlKeys, _: &mut Compile<'_>) -> Option<ProxyControl> {
+        Some(ProxyControl)
+    }
+}
+
+impl Define for ProxyBuffering {
+    type Keys = ProxyBufferingKeys;
+    const NAME: &'static str = "proxy-buffering";
+    const PRIORITY: i32 = 21991;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(_: ProxyBufferingKeys, _: &mut Compile<'_>) -> Option<ProxyBuffering> {
+        Some(ProxyBuffering)
+    }
+}

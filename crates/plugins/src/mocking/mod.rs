@@ -1,0 +1,155 @@
+//! `mocking`: answers in place of a node, with an example or with data made up after a JSON Schema.
+
+mod schema;
+
+use crate::fields::{FieldMap, Fields};
+use schema::{Schema, SchemaKind, Writer};
+use std::sync::Arc;
+use stillgate_plugin::{Answer, Body, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
+use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, text};
+use stillgate_wire::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
+
+object! {
+    /// Answers in place of a node.
+    pub(crate) struct MockingKeys {
+        /// The body, with variables. It goes before `response_schema`.
+        response_example: At<String> = Located(TEXT) => optional;
+        /// A JSON Schema of an object, after which each answer is made up: `type`, `properties`, `items` and `example` count.
+        response_schema: Schema = SchemaKind => optional;
+        /// The status.
+        response_status: u16 = int(200, 599) => default(200);
+        /// `Content-Type`: `application/json`, `application/xml`, `text/plain`, `text/html` or `text/xml`, with parameters.
+        content_type: ContentType = CONTENT_TYPE => default(default_content_type());
+        /// Further header fields of the answer.
+        response_headers: Fields = FieldMap => default(Fields::default());
+        /// Whether the answer says what made it, in `x-mock-by`.
+        with_mock_header: bool = Flag => default(true);
+        /// Seconds until the answer.
+        delay: u32 = int(0, DELAY_S_MAX as i64) => default(0);
+        any_of {
+            "there is nothing to answer with": response_example | response_schema;
+        }
+    }
+}
+
+/// Most that `delay` can be.
+const DELAY_S_MAX: u32 = 3600;
+
+/// The value of `Content-Type`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ContentType {
+    value: OwnedFieldValue,
+    form: Form,
+}
+
+/// In what form data is written that is made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Json,
+    Xml,
+    /// `text/html` has no form of data: the body is empty, as in APISIX.
+    None,
+}
+
+const CONTENT_TYPE: Text<ContentType> = text("a content type", |text| {
+    let media_type = text.split(';').next().unwrap_or_default().trim();
+    let form = match media_type {
+        "application/json" | "text/plain" => Form::Json,
+        "application/xml" | "text/xml" => Form::Xml,
+        "text/html" => Form::None,
+        _ => {
+            let hint = "write application/json, application/xml, text/plain, text/html or text/xml";
+            return Err(Fault::new("unsupported content type!").hint(hint));
+        }
+    };
+    let value = OwnedFieldValue::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string()))?;
+    Ok(ContentType { value, form })
+});
+
+fn default_content_type() -> ContentType {
+    let value = OwnedFieldValue::new(b"application/json;charset=utf8").expect("a value without control characters");
+    ContentType { value, form: Form::Json }
+}
+
+/// The plugin.
+pub(crate) struct Mocking {
+    status: u16,
+    fields: Fields,
+    content: Content,
+}
+
+enum Content {
+    Constant(Arc<[u8]>),
+    Template(Template),
+    MadeUp(Schema, Form),
+}
+
+impl Define for Mocking {
+    type Keys = MockingKeys;
+    const NAME: &'static str = "mocking";
+    const PRIORITY: i32 = 10900;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: MockingKeys, cx: &mut Compile<'_>) -> Option<Mocking> {
+        if keys.delay > 0 {
+            let fault = Fault::new("a delay is not built yet").hint("remove the key");
+            cx.sink.error(cx.at, &cx.path.key("delay"), fault);
+            return None;
+        }
+        let content = match (keys.response_example, keys.response_schema) {
+            (Some(example), _) => match Template::parse(&example.value) {
+                Ok(template) => match template.constant() {
+                    Some(text) => Content::Constant(text.into()),
+                    None => Content::Template(template),
+                },
+                Err(error) => {
+                    cx.sink.error(example.at, &cx.path.key("response_example"), Fault::new(error.to_string()));
+                    return None;
+                }
+            },
+            (None, schema) => Content::MadeUp(schema?, keys.content_type.form),
+        };
+        let own =
+            |name: &'static str, value: OwnedFieldValue| Some((OwnedFieldName::new(name.as_bytes()).ok()?, value));
+        let mut fields = vec![own("Content-Type", keys.content_type.value)?];
+        if keys.with_mock_header {
+            fields.push(own("x-mock-by", OwnedFieldValue::new(MADE_BY.as_bytes()).ok()?)?);
+        }
+        fields.extend(keys.response_headers);
+        Some(Mocking { status: keys.response_status, fields: fields.into(), content })
+    }
+}
+
+/// The value of `x-mock-by`.
+const MADE_BY: &str = concat!("Stillgate/", env!("CARGO_PKG_VERSION"));
+
+impl Plugin for Mocking {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        set_fields(&self.fields, request);
+        let body = match &self.content {
+            Content::Constant(text) => Body::Shared(text.clone()),
+            Content::Template(template) => Body::Owned(request.worker.with_buffers(|text, buffer| {
+                template.write(request, text, buffer);
+                text.clone()
+            })),
+            Content::MadeUp(schema, form) => {
+                let mut writer = Writer::new(request);
+                match form {
+                    Form::Json => writer.json(schema),
+                    Form::Xml => writer.xml(schema),
+                    Form::None => {}
+                }
+                Body::Owned(writer.out)
+            }
+        };
+        Flow::Answer(Answer { status: self.status, content_type: None, body })
+    }
+}
+
+/// A later field takes the place of an earlier one.
+fn set_fields(fields: &Fields, request: &mut Request<'_>) {
+    for (name, value) in fields {
+        let (name, value): (FieldName<'_>, FieldValue<'_>) = (name.name(), value.value());
+        request.response.set(&stillgate_wire::Fields::default(), &[], name, value);
+    }
+}

@@ -1,0 +1,307 @@
+//! `redirect`: answers with another place to ask.
+//!
+//! What a request puts into the place is checked when it is put together: where it could split the head, the answer is 500.
+//! Different from APISIX: `X-Forwarded-Proto` counts of trusted proxies only, and the port of `http_to_https` is never that of
+//! one of our own listeners, which clients may not reach.
+
+use crate::encoding::{Percent, encode};
+use crate::patterns::{Flags, compile};
+use crate::replacement::{Groups, Language, Part as Group, Replacement};
+use regex::bytes::{CaptureLocations, Regex};
+use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, Phase, Phases, Plugin, Request};
+use stillgate_route::{Lookup, Variable};
+use stillgate_schema::kind::list;
+use stillgate_schema::{At, Fault, Flag, Located, Position, TEXT, Text, int, object, text};
+use stillgate_wire::{FieldName, FieldValue};
+
+object! {
+    /// Answers with another place to ask. Exactly one of `http_to_https`, `uri` and `regex_uri` is needed.
+    pub(crate) struct RedirectKeys {
+        /// Requests over HTTP are sent to the same place over HTTPS: GET and HEAD with 301, others with 308.
+        http_to_https: bool = Flag => optional;
+        /// The place, with variables. `\$name` stands for itself.
+        uri: At<String> = Located(URI) => optional;
+        /// A regular expression, and what takes the place of its match in the path; `$1` is a group, `$$` a dollar. A request
+        /// whose path does not match goes on.
+        regex_uri: At<Vec<String>> = Located(list(TEXT)) => optional;
+        /// The status. `http_to_https` has its own.
+        ret_code: u16 = int(200, 599) => default(302);
+        /// Whether what cannot stand in a path is percent-encoded.
+        encode_uri: bool = Flag => default(false);
+        /// Whether the query of the request is added, behind `&` where the place has a query.
+        append_query_string: bool = Flag => default(false);
+        any_of {
+            "there is no place to go to": http_to_https | uri | regex_uri;
+        }
+    }
+}
+
+object! {
+    /// What all redirects share; `plugin_attr.redirect` in APISIX.
+    pub(crate) struct RedirectMetadata {
+        /// The port of `http_to_https`; with 443 none is written.
+        https_port: u16 = int(1, 65535) => default(443);
+    }
+}
+
+const URI: Text<String> = text("a place to go to", |text| match text.len() >= 2 {
+    true => Ok(text.to_owned()),
+    false => Err(Fault::new("a place to go to has at least two characters")),
+});
+
+/// The plugin.
+pub(crate) struct Redirect {
+    to: To,
+    status: u16,
+    encodes: bool,
+    adds_query: bool,
+    instance: u64,
+}
+
+enum To {
+    /// `http_to_https: false`
+    Nowhere,
+    Https,
+    Place(Box<[Part]>),
+    Matched(Box<(Regex, Replacement)>),
+}
+
+#[derive(Debug, PartialEq)]
+enum Part {
+    Text(Box<[u8]>),
+    Variable(Variable),
+}
+
+/// What a worker needs to put places together.
+struct Search {
+    /// A copy of the plugin's, since searching takes memory.
+    regex: Option<(Regex, CaptureLocations)>,
+    place: Place,
+    buffer: Vec<u8>,
+}
+
+/// A place as far as it is put together.
+#[derive(Default)]
+struct Place {
+    text: Vec<u8>,
+    has_query: bool,
+    encodes: bool,
+}
+
+const LOCATION: FieldName<'static> = FieldName::constant("Location");
+
+impl Define for Redirect {
+    type Keys = RedirectKeys;
+    const NAME: &'static str = "redirect";
+    const PRIORITY: i32 = 900;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: RedirectKeys, cx: &mut Compile<'_>) -> Option<Redirect> {
+        let to = match (keys.http_to_https, keys.uri, keys.regex_uri) {
+            (Some(true), None, None) if keys.append_query_string => {
+                let what = "only one of `http_to_https` and `append_query_string` can be configured";
+                return refuse("append_query_string", cx.at, what, "the query is kept without it", cx);
+            }
+            (Some(true), None, None) => To::Https,
+            (_, None, None) => To::Nowhere,
+            (None, Some(uri), None) => To::Place(parse(&uri, cx)?),
+            (None, None, Some(pair)) => To::Matched(Box::new(by_regex(&pair, cx)?)),
+            _ => {
+                let what = "only one of `http_to_https`, `uri` and `regex_uri` can be configured";
+                cx.sink.error(cx.at, cx.path, Fault::new(what).hint("keep one of them"));
+                return None;
+            }
+        };
+        Some(Redirect {
+            to,
+            status: keys.ret_code,
+            encodes: keys.encode_uri,
+            adds_query: keys.append_query_string,
+            instance: cx.instance,
+        })
+    }
+}
+
+impl Metadata for Redirect {
+    type Metadata = RedirectMetadata;
+}
+
+fn refuse<T>(key: &'static str, at: Position, what: &str, hint: &str, cx: &mut Compile<'_>) -> Option<T> {
+    cx.sink.error(at, &cx.path.key(key), Fault::new(what).hint(hint));
+    None
+}
+
+fn by_regex(pair: &At<Vec<String>>, cx: &mut Compile<'_>) -> Option<(Regex, Replacement)> {
+    let [regex, replacement] = &pair.value[..] else {
+        let hint = "write a regular expression and what takes the place of its match";
+        return refuse("regex_uri", pair.at, "`regex_uri` has two items", hint, cx);
+    };
+    let path = cx.path.key("regex_uri");
+    let regex = compile(regex, Flags::default());
+    let replacement = Replacement::parse(replacement, Language::Substitution).map_err(Fault::new);
+    match (regex, replacement) {
+        (Ok(regex), Ok(replacement)) => return Some((regex, replacement)),
+        (Err(fault), _) => cx.sink.error(pair.at, &path.index(0), fault),
+        (_, Err(fault)) => cx.sink.error(pair.at, &path.index(1), fault),
+    }
+    None
+}
+
+/// Unlike other texts with variables, `\$name` stays with its backslash, and other backslashes are left out.
+fn parse(uri: &At<String>, cx: &mut Compile<'_>) -> Option<Box<[Part]>> {
+    let (mut parts, mut plain) = (Vec::new(), String::new());
+    let mut rest = &*uri.value;
+    while let Some(at) = rest.find(['$', '\\']) {
+        plain.push_str(&rest[..at]);
+        let (sign, behind) = (rest.as_bytes()[at], &rest[at + 1..]);
+        let escaped = behind.strip_prefix('$').map(|behind| split_name(behind).0).filter(|name| !name.is_empty());
+        let braced = behind
+            .strip_prefix('{')
+            .map(split_name)
+            .and_then(|(name, after)| after.strip_prefix('}').filter(|_| !name.is_empty()).map(|after| (name, after)));
+        let bare = Some(split_name(behind)).filter(|(name, _)| !name.is_empty());
+        rest = match (sign, escaped, braced.or(bare)) {
+            (b'\\', Some(name), _) => {
+                plain.push_str(&rest[at..at + 2 + name.len()]);
+                &rest[at + 2 + name.len()..]
+            }
+            (b'\\', None, _) => behind,
+            (_, _, Some((name, after))) => {
+                parts.extend(text_part(&mut plain));
+                match Variable::parse_late(name) {
+                    Ok(variable) => parts.push(Part::Variable(variable)),
+                    Err(error) => {
+                        cx.sink.error(uri.at, &cx.path.key("uri"), Fault::new(error.to_string()));
+                        return None;
+                    }
+                }
+                after
+            }
+            _ => {
+                plain.push('$');
+                behind
+            }
+        };
+    }
+    plain.push_str(rest);
+    parts.extend(text_part(&mut plain));
+    Some(parts.into())
+}
+
+fn split_name(text: &str) -> (&str, &str) {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.split_at(text.bytes().position(|byte| !is_name(byte)).unwrap_or(text.len()))
+}
+
+fn text_part(plain: &mut String) -> Option<Part> {
+    let text = std::mem::take(plain);
+    (!text.is_empty()).then(|| Part::Text(text.into_bytes().into()))
+}
+
+impl Plugin for Redirect {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let worker = request.worker;
+        worker.own(self.instance, || self.search(), |search| self.redirect(request, search))
+    }
+}
+
+impl Redirect {
+    fn search(&self) -> Search {
+        let regex = match &self.to {
+            To::Matched(matched) => Some((matched.0.clone(), matched.0.capture_locations())),
+            _ => None,
+        };
+        Search { regex, place: Place::default(), buffer: Vec::new() }
+    }
+
+    fn redirect(&self, request: &mut Request<'_>, search: &mut Search) -> Flow {
+        let Search { regex, place, buffer } = search;
+        place.begin(self.encodes);
+        let status = match &self.to {
+            To::Nowhere => return Flow::Continue,
+            To::Https if request.facts.scheme_of_client() == b"http" => {
+                place.put_https(request, buffer);
+                if matches!(request.facts.method(), b"GET" | b"HEAD") { 301 } else { 308 }
+            }
+            To::Https => return Flow::Continue,
+            To::Place(parts) => {
+                place.put_parts(parts, request, buffer);
+                self.status
+            }
+            To::Matched(matched) => {
+                let (regex, locations) = regex.as_mut().expect("made with the plugin's");
+                let path = request.facts.path.map_or(&b"/"[..], |path| path.bytes());
+                let Some(found) = regex.captures_read(locations, path) else { return Flow::Continue };
+                place.put(&path[..found.start()], Percent::Kept);
+                place.put_groups(&matched.1, &Groups::of(locations, path));
+                place.put(&path[found.end()..], Percent::Kept);
+                self.status
+            }
+        };
+        if let Some(query) = request.facts.query().filter(|query| self.adds_query && !query.is_empty()) {
+            place.text.push(if place.has_query { b'&' } else { b'?' });
+            place.text.extend_from_slice(query);
+        }
+        match FieldValue::new(&place.text) {
+            Ok(value) => request.response.add(LOCATION, value),
+            Err(_) => return Flow::Answer(Answer::page(500)),
+        }
+        Flow::Answer(Answer::page(status))
+    }
+}
+
+impl Place {
+    fn begin(&mut self, encodes: bool) {
+        self.text.clear();
+        (self.has_query, self.encodes) = (false, encodes);
+    }
+
+    /// Adds a text. What stands behind the first `?` is never encoded.
+    fn put(&mut self, text: &[u8], percent: Percent) {
+        let path = match text.iter().position(|byte| *byte == b'?') {
+            _ if self.has_query => 0,
+            Some(end) => end,
+            None => text.len(),
+        };
+        match self.encodes {
+            true => encode(&text[..path], percent, &mut self.text),
+            false => self.text.extend_from_slice(&text[..path]),
+        }
+        self.text.extend_from_slice(&text[path..]);
+        self.has_query |= path < text.len();
+    }
+
+    fn put_parts(&mut self, parts: &[Part], request: &Request<'_>, buffer: &mut Vec<u8>) {
+        for part in parts {
+            match part {
+                Part::Text(text) => self.put(text, Percent::Encoded),
+                Part::Variable(variable) => {
+                    // The path is encoded where it needs to be.
+                    let is_path = matches!(variable, Variable::Uri | Variable::RouteParam(_));
+                    let percent = if is_path { Percent::Kept } else { Percent::Encoded };
+                    self.put(request.value(variable, buffer).unwrap_or_default(), percent);
+                }
+            }
+        }
+    }
+
+    fn put_groups(&mut self, replacement: &Replacement, groups: &Groups<'_>) {
+        for part in &replacement.0 {
+            match part {
+                Group::Text(text) => self.put(text, Percent::Encoded),
+                Group::Group(group) => self.put(groups.get(*group), Percent::Kept),
+                Group::Variable(..) => {}
+            }
+        }
+    }
+
+    fn put_https(&mut self, request: &Request<'_>, buffer: &mut Vec<u8>) {
+        self.text.extend_from_slice(b"https://");
+        self.put(request.facts.host, Percent::Kept);
+        let port = request.metadata::<RedirectMetadata>(Redirect::NAME).map_or(443, |metadata| metadata.https_port);
+        if port != 443 {
+            self.text.extend_from_slice(format!(":{port}").as_bytes());
+        }
+        self.put(request.value(&Variable::RequestUri, buffer).unwrap_or_default(), Percent::Kept);
+    }
+}

@@ -1,0 +1,116 @@
+//! `traffic-label`: sets header fields of the request by rules, each of which may share its requests out by weights.
+
+use crate::header_edits::{HeaderEdits, Headers};
+use crate::replacement::Groups;
+use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request};
+use stillgate_route::vars::Expr;
+use stillgate_schema::kind::some;
+use stillgate_schema::{At, Fault, LateVars, Located, int, map, object};
+
+object! {
+    /// Sets header fields of requests by rules.
+    pub(crate) struct TrafficLabelKeys {
+        /// The rules. The first that matches counts.
+        rules: Vec<TrafficLabelRuleKeys> = some(map()) => required;
+    }
+}
+
+object! {
+    /// A rule.
+    pub(crate) struct TrafficLabelRuleKeys {
+        /// Conditions as in `vars` of a route; without them the rule matches every request.
+        r#match: At<Expr> = Located(LateVars) => optional;
+        /// What is done; of several, one for each request, in proportion to their weights.
+        actions: Vec<TrafficLabelActionKeys> = some(map()) => required;
+    }
+}
+
+object! {
+    /// An action.
+    pub(crate) struct TrafficLabelActionKeys {
+        /// Header fields that the node gets, in place of those of the same names, with variables.
+        set_headers: HeaderEdits = Headers::OfRequest => default(HeaderEdits::default());
+        /// Its share of the rule's requests.
+        weight: u32 = int(1, 1_000_000) => default(1);
+    }
+}
+
+/// The plugin.
+pub(crate) struct TrafficLabel {
+    rules: Box<[Rule]>,
+    instance: u64,
+}
+
+struct Rule {
+    condition: Option<Filter>,
+    actions: Box<[Action]>,
+}
+
+struct Action {
+    fields: HeaderEdits,
+    weight: i64,
+}
+
+impl Define for TrafficLabel {
+    type Keys = TrafficLabelKeys;
+    const NAME: &'static str = "traffic-label";
+    const PRIORITY: i32 = 967;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: TrafficLabelKeys, cx: &mut Compile<'_>) -> Option<TrafficLabel> {
+        let list = cx.path.key("rules");
+        let mut rules = Vec::with_capacity(keys.rules.len());
+        for (index, rule) in keys.rules.into_iter().enumerate() {
+            let condition = match rule.r#match {
+                None => None,
+                Some(At { at, value }) => match Filter::new(value) {
+                    Ok(filter) => Some(filter),
+                    Err(error) => {
+                        cx.sink.error(at, &list.index(index).key("match"), Fault::new(error.to_string()));
+                        return None;
+                    }
+                },
+            };
+            let action = |keys: TrafficLabelActionKeys| Action { fields: keys.set_headers, weight: keys.weight.into() };
+            rules.push(Rule { condition, actions: rule.actions.into_iter().map(action).collect() });
+        }
+        Some(TrafficLabel { rules: rules.into(), instance: cx.instance })
+    }
+}
+
+impl Plugin for TrafficLabel {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let matches =
+            |rule: &&Rule| rule.condition.as_ref().is_none_or(|condition| condition.is_true(&request.facts, request));
+        let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
+            return Flow::Continue;
+        };
+        let action = match &rule.actions[..] {
+            [only] => only,
+            actions => {
+                let credits = || self.rules.iter().map(|rule| vec![0; rule.actions.len()]).collect::<Vec<_>>();
+                &actions[request.worker.own(self.instance, credits, |credits| next(actions, &mut credits[index]))]
+            }
+        };
+        match action.fields.apply(request, request.worker, &Groups::NONE) {
+            Ok(()) => Flow::Continue,
+            // A value from the request that no head can hold: nothing of it goes to a node.
+            Err(_) => Flow::Answer(Answer::page(500)),
+        }
+    }
+}
+
+/// Smooth weighted round-robin: each worker gives every action its share, and spreads the shares evenly.
+fn next(actions: &[Action], credits: &mut [i64]) -> usize {
+    let mut best = 0;
+    let mut sum = 0;
+    for (index, action) in actions.iter().enumerate() {
+        credits[index] += action.weight;
+        sum += action.weight;
+        if credits[index] > credits[best] {
+            best = index;
+        }
+    }
+    credits[best] -= sum;
+    best
+}

@@ -1,0 +1,188 @@
+//! `workflow`: the first rule whose case matches decides what is done with a request.
+//!
+//! An action is another plugin's configuration, compiled as that plugin with an identity of its own, so that two limits of one
+//! workflow count apart.
+
+use crate::limit_count::LimitCount;
+use std::sync::Arc;
+use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
+use stillgate_route::vars::Expr;
+use stillgate_schema::kind::list;
+use stillgate_schema::{
+    At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, Value, int, map, object, read,
+};
+
+object! {
+    /// Does what the first rule says that matches.
+    pub(crate) struct WorkflowKeys {
+        /// The rules, in order.
+        rules: Vec<WorkflowRuleKeys> = list(map()) => required;
+    }
+}
+
+object! {
+    /// A rule.
+    pub(crate) struct WorkflowRuleKeys {
+        /// Conditions as in `vars` of a route; without them the rule matches every request.
+        case: At<Expr> = Located(LateVars) => optional;
+        /// Pairs of an action's name and its configuration. The first is done; the others have no effect.
+        actions: At<Vec<ActionKeys>> = Located(list(ActionKind)) => required;
+    }
+}
+
+object! {
+    /// What `return` answers with.
+    pub(crate) struct WorkflowReturnKeys {
+        /// The status.
+        code: u16 = int(200, 599) => required;
+    }
+}
+
+/// An action as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ActionKeys {
+    Return(u16),
+    LimitCount(Box<<LimitCount as Define>::Keys>),
+}
+
+/// The names of the actions.
+const ACTIONS: [&str; 2] = ["return", LimitCount::NAME];
+
+/// A list of an action's name and its configuration.
+struct ActionKind;
+
+impl Kind for ActionKind {
+    type Out = ActionKeys;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<ActionKeys> {
+        let (Value::List(items), known) = (&node.value, ACTIONS.join(" or ")) else { return bad(node, path, sink) };
+        let [name, configuration] = &items[..] else { return bad(node, path, sink) };
+        let Value::Scalar(name_of) = &name.value else { return bad(node, path, sink) };
+        let within = path.index(1);
+        match &*name_of.text {
+            "return" => {
+                let keys = read(&map::<WorkflowReturnKeys>(), configuration, &within, sink)?;
+                Some(ActionKeys::Return(keys.code))
+            }
+            name if name == LimitCount::NAME => {
+                let keys = read(&map::<<LimitCount as Define>::Keys>(), configuration, &within, sink)?;
+                Some(ActionKeys::LimitCount(Box::new(keys)))
+            }
+            other => {
+                let fault = Fault::new(format!("unsupported action: {other}")).hint(format!("write {known}"));
+                sink.error(name.at, &path.index(0), fault);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let action = |name: &str, keys: Json| serde_json::json!({"type": "array", "prefixItems": [{"const": name}, keys], "minItems": 2, "maxItems": 2});
+        let keys = [
+            action("return", definitions.object::<WorkflowReturnKeys>()),
+            action(LimitCount::NAME, definitions.object::<<LimitCount as Define>::Keys>()),
+        ];
+        serde_json::json!({"title": "list of an action and its configuration", "anyOf": keys})
+    }
+}
+
+fn bad<T>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+    stillgate_schema::expected("an action such as [return, {code: 403}]", node, path, sink);
+    None
+}
+
+/// The plugin.
+pub(crate) struct Workflow {
+    rules: Box<[Rule]>,
+}
+
+struct Rule {
+    case: Option<Filter>,
+    /// `None`: the request goes on.
+    action: Option<Action>,
+}
+
+enum Action {
+    Return(Answer),
+    Limit(Box<dyn Plugin>),
+}
+
+impl Define for Workflow {
+    type Keys = WorkflowKeys;
+    const NAME: &'static str = "workflow";
+    const PRIORITY: i32 = 1006;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: WorkflowKeys, cx: &mut Compile<'_>) -> Option<Workflow> {
+        let list = cx.path.key("rules");
+        let mut rules = Vec::with_capacity(keys.rules.len());
+        for (index, rule) in keys.rules.into_iter().enumerate() {
+            let path = list.index(index);
+            let case = match rule.case {
+                None => None,
+                Some(At { at, value }) => match Filter::new(value) {
+                    Ok(filter) => Some(filter),
+                    Err(error) => {
+                        cx.sink.error(at, &path.key("case"), Fault::new(error.to_string()));
+                        return None;
+                    }
+                },
+            };
+            let At { at, value: actions } = rule.actions;
+            if actions.len() > 1 {
+                let fault = Fault::new("only the first action of a rule is done").hint("write a rule for each");
+                cx.sink.warning(at, &path.key("actions"), fault);
+            }
+            let path = path.key("actions");
+            let mut compiled = Vec::with_capacity(actions.len());
+            for (place, action) in actions.into_iter().enumerate() {
+                let within = path.index(place);
+                compiled.push(compile_action(action, index, &within.index(1), cx)?);
+            }
+            rules.push(Rule { case, action: compiled.into_iter().next() });
+        }
+        Some(Workflow { rules: rules.into() })
+    }
+}
+
+/// With the line end that APISIX puts behind its JSON.
+const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
+
+fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Action> {
+    match action {
+        ActionKeys::Return(status) => Some(Action::Return(Answer::shared(status, Arc::from(REJECTED)))),
+        ActionKeys::LimitCount(keys) => {
+            let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
+            let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, instance: cx.instance, sink: cx.sink };
+            Some(Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)))
+        }
+    }
+}
+
+impl Plugin for Workflow {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let matches = |rule: &&Rule| rule.case.as_ref().is_none_or(|case| case.is_true(&request.facts, request));
+        match self.rules.iter().find(matches).and_then(|rule| rule.action.as_ref()) {
+            None => Flow::Continue,
+            Some(Action::Return(answer)) => Flow::Answer(answer.clone()),
+            Some(Action::Limit(limit)) => limit.access(request),
+        }
+    }
+
+    fn reads_consumer(&self) -> bool {
+        self.limits().any(Plugin::reads_consumer)
+    }
+
+    fn needs_limits(&self) -> bool {
+        self.limits().any(Plugin::needs_limits)
+    }
+}
+
+impl Workflow {
+    fn limits(&self) -> impl Iterator<Item = &dyn Plugin> {
+        self.rules.iter().filter_map(|rule| match &rule.action {
+            Some(Action::Limit(limit)) => Some(&**limit),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! Plugins that answer, label and change: each key, each default, and what is refused.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod echo;
+mod error_page;
+mod mocking;
+mod names;
+mod redirect;
+mod request_id;
+mod traffic_label;
+mod workflow;
+
+use expect_test::Expect;
+use harness::{OK, plugins};
+
+/// What becomes of a request, and of the response that a node gives to it.
+fn check(config: &str, request: &str, expected: Expect) {
+    expected.assert_eq(&run(config, request, OK));
+}
+
+fn run(config: &str, request: &str, response: &str) -> String {
+    plugins(config).unwrap_or_else(|why| panic!("{why}")).run(request, response)
+}
