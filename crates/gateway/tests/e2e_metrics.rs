@@ -87,6 +87,64 @@ fn every_request_is_counted_once_and_exactly() {
     promtool_check_metrics(&found.0).expect("promtool is content");
 }
 
+const KEYS: &str = r#"
+consumers:
+  - {username: ann, group_id: staff, plugins: {key-auth: {key: a}}}
+  - {username: bob, plugins: {key-auth: {key: b}}}
+  - {username: guest}
+consumer_groups:
+  - {id: staff, plugins: {}}
+"#;
+
+/// As a label, as labels by variables, and in the log; of requests that are refused there is none to tell of.
+#[test]
+fn who_asked_is_told() {
+    for (dialect, family) in [("native", "stillgate_http_requests_total"), ("apisix", "apisix_http_status")] {
+        let upstream = Upstream::echo();
+        let log = "access_log: {path: \"{dir}/access.log\", format: json, \
+                   fields: [status, consumer, consumer_name, {group: $consumer_group_id}]}";
+        let resources = format!(
+            "{KEYS}upstreams:\n  - {{id: main, type: roundrobin, nodes: {{\"{}\": 1}}}}\nroutes:\n  \
+             - {{id: keys, uri: /keys, upstream_id: main, plugins: {{key-auth: {{}}}}}}\n  \
+             - {{id: guests, uri: /guests, upstream_id: main, plugins: {{key-auth: {{anonymous_consumer: guest}}}}}}\n",
+            upstream.addr()
+        );
+        let keys = format!("dialect: {dialect}\nlabels: {{{family}: {{group: $consumer_group_id}}}}");
+        let measured = Measured::start(Setup::resources(resources).gateway(log), &keys);
+        let mut client = measured.gateway.client();
+        let mut statuses = Vec::new();
+        for (path, key) in
+            [("/keys", "a"), ("/keys", "b"), ("/keys", "b"), ("/keys", "c"), ("/guests", "c"), ("/none", "a")]
+        {
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\napikey: {key}\r\n\r\n"));
+            statuses.push(client.expect_response("GET").head.status());
+        }
+        assert_eq!(statuses, [200, 200, 200, 401, 200, 404]);
+        let found = measured.scrape_with(6.0);
+        let count = |labels: &[(&str, &str)]| found.one(family, labels);
+        assert_eq!(count(&[("route", "keys"), ("code", "200"), ("consumer", "ann"), ("group", "staff")]), 1.0);
+        assert_eq!(count(&[("route", "keys"), ("code", "200"), ("consumer", "bob"), ("group", "")]), 2.0);
+        assert_eq!(count(&[("route", "keys"), ("code", "401"), ("consumer", "")]), 1.0);
+        assert_eq!(count(&[("route", "guests"), ("code", "200"), ("consumer", "guest")]), 1.0);
+        assert_eq!(count(&[("route", ""), ("code", "404"), ("consumer", "")]), 1.0);
+        if dialect == "apisix" {
+            for (family, kind) in [("apisix_bandwidth", "egress"), ("apisix_http_latency_count", "upstream")] {
+                let of_bob = [("type", kind), ("route", "keys"), ("service", ""), ("consumer", "bob")];
+                assert!(found.one(family, &of_bob) >= 2.0, "{family}");
+            }
+        }
+        let path = measured.gateway.dir().join("access.log");
+        let text = || std::fs::read_to_string(&path).unwrap_or_default();
+        eventually("all lines", || text().lines().count() == 6);
+        let told: Vec<serde_json::Value> =
+            text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let line = |status: u16, consumer: Option<&str>, group: Option<&str>| serde_json::json!({"status": status, "consumer": consumer, "consumer_name": consumer, "group": group});
+        let (ann, bob) = (line(200, Some("ann"), Some("staff")), line(200, Some("bob"), None));
+        let guest = line(200, Some("guest"), None);
+        assert_eq!(told, [ann, bob.clone(), bob, line(401, None, None), guest, line(404, None, None)]);
+    }
+}
+
 #[test]
 fn apisix_names_labels_and_units() {
     let (upstream, dead) = (Upstream::echo(), Upstream::refusing());

@@ -227,6 +227,16 @@ impl Variable {
         }
     }
 
+    /// Parses the name of a variable that is asked for at the end of a request: who asked is known by then. The ids of route and
+    /// service are values of their own there.
+    pub fn parse_recorded(name: &str) -> Result<Variable, VariableError> {
+        match name.strip_prefix('$').unwrap_or(name) {
+            "consumer_name" => Ok(Variable::ConsumerName),
+            "consumer_group_id" => Ok(Variable::ConsumerGroupId),
+            _ => Variable::parse(name),
+        }
+    }
+
     /// Parses a variable's name; a leading `$` is accepted.
     pub fn parse(name: &str) -> Result<Variable, VariableError> {
         let name = name.strip_prefix('$').unwrap_or(name);

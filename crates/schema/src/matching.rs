@@ -55,6 +55,11 @@ pub fn parse_variable(name: &str) -> Result<Variable, Fault> {
     Variable::parse(name).map_err(|error| Fault::new(error.to_string()))
 }
 
+/// A variable that the access log and the metrics may ask for at the end of a request: who asked is known by then.
+pub fn parse_recorded(name: &str) -> Result<Variable, Fault> {
+    Variable::parse_recorded(name).map_err(|error| Fault::new(error.to_string()))
+}
+
 /// The conditions of a route.
 pub struct Vars;
 

@@ -3,10 +3,10 @@
 use crate::values::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
-use stillgate_route::HeaderName;
+use stillgate_route::{HeaderName, Variable};
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
-use stillgate_schema::matching::parse_variable;
+use stillgate_schema::matching::parse_recorded;
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
@@ -82,7 +82,7 @@ fn default_fields() -> Vec<AccessField> {
     DEFAULT_FIELDS.iter().filter_map(field).collect()
 }
 
-const OWN_VALUES: [(&str, AccessValue); 17] = [
+const OWN_VALUES: [(&str, AccessValue); 18] = [
     ("time", AccessValue::Time),
     ("status", AccessValue::Status),
     ("bytes_sent", AccessValue::BytesSent),
@@ -100,6 +100,7 @@ const OWN_VALUES: [(&str, AccessValue); 17] = [
     ("service_id", AccessValue::ServiceId),
     ("request_id", AccessValue::RequestId),
     ("trace_id", AccessValue::TraceId),
+    ("consumer", AccessValue::Variable(Variable::ConsumerName)),
 ];
 
 /// What becomes of the name of a header field.
@@ -123,7 +124,7 @@ fn access_value(name: &str) -> Result<AccessValue, Fault> {
                 .ok_or_else(|| fault().hint(format!("write {example}, such as {prefix}content_type")));
         }
     }
-    parse_variable(name).map(AccessValue::Variable).map_err(|fault| {
+    parse_recorded(name).map(AccessValue::Variable).map_err(|fault| {
         match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
             Some(own) => {
                 Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?"))

@@ -216,6 +216,21 @@ impl Consumers {
         }
     }
 
+    /// Whether a place that somebody had in `earlier` is free here, or somebody else's: what was kept under the numbers of places
+    /// no longer holds. It looks at the pages that changed.
+    pub fn has_moved_since(&self, earlier: &Consumers) -> bool {
+        let mut pages = earlier.pages.iter().enumerate();
+        pages.any(|(at, old)| {
+            let new = self.pages.get(at);
+            !new.is_some_and(|new| Arc::ptr_eq(old, new))
+                && old.iter().enumerate().any(|(place, old)| {
+                    let new = new.and_then(|new| new.get(place)).and_then(|known| known.as_deref());
+                    let is_same = |old: &Arc<Known>| new.is_some_and(|new| new.consumer.name == old.consumer.name);
+                    !old.as_ref().is_none_or(is_same)
+                })
+        })
+    }
+
     fn put(&mut self, place: u32, consumer: Consumer, credentials: Vec<Credential>) -> Result<(), Taken> {
         let mut taken = Ok(());
         self.index.insert(OF_NAMES, consumer.name.as_bytes(), place, NAME);
@@ -377,6 +392,26 @@ mod tests {
         let consumer = Consumer { labels: labels.into(), ..consumer("a") };
         assert_eq!(consumer.label("b"), Some("of b"));
         assert_eq!(consumer.label("c"), None);
+    }
+
+    #[test]
+    fn places_that_others_have_now_are_told() {
+        let mut all = Consumers::default();
+        for number in 0..2 * PAGE_PLACES {
+            all.insert(consumer(&number.to_string()), vec![]).unwrap();
+        }
+        let before = all.clone();
+        assert!(!all.has_moved_since(&before));
+        all.insert(consumer("new"), vec![credential(1)]).unwrap();
+        all.replace(consumer("7"), vec![credential(2)]).unwrap();
+        assert!(!all.has_moved_since(&before), "nobody has lost a place");
+        assert!(before.has_moved_since(&all), "the new one is not there yet");
+        assert!(all.remove("300"));
+        assert!(all.has_moved_since(&before));
+        let without = all.clone();
+        all.insert(consumer("in its place"), vec![]).unwrap();
+        assert!(all.has_moved_since(&before) && !all.has_moved_since(&without));
+        assert!(Consumers::default().has_moved_since(&before) && !all.has_moved_since(&Consumers::default()));
     }
 
     #[derive(Debug, Clone)]

@@ -33,7 +33,8 @@ pub(crate) struct Chains {
     route: Judged,
     /// In place of the route's, since a consumer has plugins.
     merged: Option<Rc<Chain>>,
-    consumer: Option<Attached>,
+    /// Who asks, as a plugin has found out.
+    pub(crate) consumer: Option<Attached>,
     settled: Settled,
     /// Fields that the response will have, from whichever side it comes.
     preset: Edits,
@@ -85,6 +86,12 @@ impl Chains {
         response_head.clear();
         settled.clear();
         *self = Chains { preset, response_head, settled, ..Chains::default() };
+    }
+
+    /// Of a tunnel, in place of what its Plan had: the consumers that its `consumer` is one of.
+    #[inline]
+    pub(crate) fn kept_consumers(&self) -> Option<&Arc<Consumers>> {
+        self.kept.as_ref().map(|kept| &kept.consumers)
     }
 
     /// Whether there is a plugin.

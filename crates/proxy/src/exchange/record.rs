@@ -8,8 +8,10 @@ use crate::telemetry::access_log::Record;
 use crate::telemetry::metrics::Finished;
 use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use stillgate_route::Lookup;
+use stillgate_plugin::{Attached, Consumer, Consumers, Facts};
+use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
 
 /// An exchange that has ended, and whose it was.
@@ -40,12 +42,47 @@ impl Finished for Ended<'_> {
         (!request.method_bytes(self.exchange.from_client.head()).is_empty()).then_some(request.method)
     }
 
+    #[inline]
+    fn consumer(&self) -> Option<Attached> {
+        self.exchange.chains.consumer
+    }
+
+    fn kept_consumers(&self) -> Option<Arc<Consumers>> {
+        self.exchange.chains.kept_consumers().cloned()
+    }
+
     fn host(&mut self) -> &[u8] {
         self.exchange.known.host(self.exchange.from_client.head())
     }
 
     fn with_vars<R>(&mut self, plan: &Plan, then: impl FnOnce(&dyn Lookup) -> R) -> R {
-        then(&self.exchange.facts(self.client, plan))
+        then(&recorded(self.exchange, self.client, plan))
+    }
+}
+
+/// The variables of a request that has ended: what is known of it, and who asked.
+struct Recorded<'a> {
+    facts: Facts<'a>,
+    consumer: Option<&'a Consumer>,
+}
+
+fn recorded<'a>(exchange: &'a Exchange, client: &'a Client, plan: &'a Plan) -> Recorded<'a> {
+    let consumers = exchange.chains.kept_consumers().unwrap_or(&plan.consumers);
+    let consumer = exchange.chains.consumer.map(|found| consumers.of(found));
+    Recorded { facts: exchange.facts(client, plan), consumer }
+}
+
+impl Lookup for Recorded<'_> {
+    fn value<'b>(&'b self, variable: &Variable, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        match variable {
+            Variable::ConsumerName => self.consumer.map(|consumer| consumer.name.as_bytes()),
+            Variable::ConsumerGroupId => self.consumer?.group.as_deref().map(str::as_bytes),
+            _ => self.facts.value(variable, buffer),
+        }
+    }
+
+    fn each_header(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.facts.each_header(visit);
     }
 }
 
@@ -78,7 +115,8 @@ impl Worker {
             (Some(kept), _) => Some(&kept.route),
             (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
         };
-        let facts = exchange.facts(client, &snapshot.plan);
+        let vars = recorded(exchange, client, &snapshot.plan);
+        let facts = &vars.facts;
         sink.record(&Record {
             end_unix_ms: now.as_millis() as u64,
             status,
@@ -95,7 +133,7 @@ impl Worker {
             target: facts.request.target.of(facts.head),
             version: facts.protocol,
             client: client.address,
-            vars: &facts,
+            vars: &vars,
         });
     }
 }

@@ -107,6 +107,8 @@ pub struct MetricsPlan {
     pub(crate) tells_match: bool,
     /// Whether a label tells the method.
     pub(crate) tells_method: bool,
+    /// Whether a label tells who asked.
+    pub(crate) tells_consumer: bool,
     /// Whether the node is told by its address without the port.
     pub(crate) node_is_ip: bool,
     /// Apart from the others, as it is asked for at every turn.
@@ -125,6 +127,7 @@ impl MetricsPlan {
             nanosecond: if is_apisix { 1e-6 } else { 1e-9 },
             tells_match: false,
             tells_method: false,
+            tells_consumer: false,
             node_is_ip: is_apisix,
             turns: None,
             others: Vec::new(),
@@ -144,6 +147,7 @@ impl MetricsPlan {
         let is = |label: Label| family.sources.contains(&Source::Label(label));
         self.tells_match |= is(Label::MatchedUri) || is(Label::MatchedHost);
         self.tells_method |= is(Label::Method);
+        self.tells_consumer |= is(Label::Consumer);
         let is_of_tunnels = measure == Measure::HttpTunnelDuration;
         let is_native_time = matches!(
             measure,

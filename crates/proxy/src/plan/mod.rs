@@ -76,7 +76,8 @@ pub struct Plan {
     metrics: Option<Arc<MetricsPlan>>,
     /// For the listeners that speak TLS.
     pub(crate) tls: Option<Arc<ServerTls>>,
-    /// Counts the changes of what series' numbers stand for: those of routes, and the slots of nodes.
+    /// Counts the changes of what series' numbers stand for: those of routes, the slots of nodes,
+    /// and the places of consumers.
     pub(crate) numbering: u64,
     changes: Changes,
     /// Revoked as this Plan is published.
@@ -163,7 +164,11 @@ impl Plan {
                 (Some(old), Some(new)) => Arc::ptr_eq(old, new),
                 (old, new) => old.is_none() && new.is_none(),
             };
-            same_metrics && Arc::ptr_eq(&previous.upstreams, &upstreams) && !difference.is_renumbered
+            let consumers = &config.plugins.consumers;
+            let same_consumers =
+                Arc::ptr_eq(&previous.consumers, consumers) || !consumers.has_moved_since(&previous.consumers);
+            let same_upstreams = Arc::ptr_eq(&previous.upstreams, &upstreams);
+            same_metrics && same_upstreams && same_consumers && !difference.is_renumbered
         };
         let numbering = match previous {
             Some(previous) => previous.numbering + u64::from(!is_same(&previous)),

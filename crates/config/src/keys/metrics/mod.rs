@@ -18,7 +18,7 @@ use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
     At, Choice, Flag, Kind, Located, TEXT, Text, Then, expected, int, list, read, text, unplaced,
 };
-use stillgate_schema::matching::{OWN_NAME, parse_variable};
+use stillgate_schema::matching::{OWN_NAME, parse_recorded};
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
 use stillgate_schema::quantity::{Size, Span, size, span};
@@ -135,7 +135,7 @@ pub(crate) struct FamilyLabels {
 /// A map of families to maps of labels to variables.
 struct ExtraLabels;
 
-const VARIABLE: Text<Variable> = text("a variable such as $host", parse_variable);
+const VARIABLE: Text<Variable> = text("a variable such as $host", parse_recorded);
 
 impl Kind for ExtraLabels {
     type Out = Vec<FamilyLabels>;

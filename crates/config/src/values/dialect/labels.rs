@@ -80,7 +80,9 @@ impl Label {
                  missing client certificate for its name, 502 or 504 its node failed, 503 no node, or limits.requests \
                  reached.",
             ),
-            Label::Consumer => ("consumer", "Who sent the request; empty, since consumers are not built yet."),
+            Label::Consumer => {
+                ("consumer", "The name of the consumer who sent the request; empty where no plugin has found out.")
+            }
             Label::Direction => ("direction", "`ingress`: received from clients; `egress`: sent to them."),
             Label::Family => ("family", "The family's name."),
             Label::Hostname => ("hostname", "The machine's name."),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{ListenPlace, ListenerKind, Upstream};
 use stillgate_metrics::encode::Format;
+
 use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry};
 use stillgate_route::Match;
 use stillgate_wire::{HeadLimits, Progress};
@@ -44,7 +45,8 @@ impl Bench {
              routes: [{{id: a, uris: [/a, /b], hosts: [x.test, \"*.y.test\"], upstream_id: u}}, {{id: c, uri: /c, upstream_id: u}}]\n"
         );
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
-        let options = Options::new(Process { pid: 1, start: 1 }, 1_000, 7);
+        let series_per_family = config.gateway.metrics.as_ref().unwrap().series_per_family as u32;
+        let options = Options { series_per_family, ..Options::new(Process { pid: 1, start: 1 }, 1_000, 7) };
         let registry = Arc::new(Registry::start(options).unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -140,15 +142,17 @@ async fn the_steady_state_allocates_nothing() {
         "",
         "dialect: apisix",
         "enable: {labels: [method]}",
-        "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr}}",
+        "labels: {http_requests_total: {t: $http_x_tenant, h: $host, ip: $remote_addr, g: $consumer_group_id}}",
     ] {
         let mut bench = Bench::new(keys).await;
+        bench.config.plugins.consumers = consumers(&["ann", "bob"]);
         let snapshot = bench.snapshot();
         let mut requests = [
             bench.exchange(HEAD, Some((0, 1)), Some(1), 200).await,
             bench.exchange(HEAD, Some((1, 0)), Some(0), 503).await,
             bench.exchange(HEAD, None, None, 404).await,
         ];
+        requests[1].chains.consumer = Some(attached(1));
         requests.iter_mut().for_each(|exchange| bench.record(&snapshot, exchange));
         let mut turn = 0;
         let counted = measure(|| {
@@ -228,6 +232,98 @@ async fn requests_of_an_older_configuration_are_counted_by_it() {
         )
     };
     bench.check(&[&line("a", 3), &line("c", 2)]);
+}
+
+/// Consumers with these names, each in the group `staff`, in places counted from zero.
+fn consumers(names: &[&str]) -> Arc<Consumers> {
+    let mut all = Consumers::default();
+    for name in names {
+        all.insert(consumer(name), Vec::new()).unwrap();
+    }
+    Arc::new(all)
+}
+
+fn consumer(name: &str) -> Consumer {
+    let group = Some("staff".into());
+    Consumer { name: name.into(), group, labels: [].into(), plugins: [].into(), credentials: [].into() }
+}
+
+fn attached(place: u32) -> Attached {
+    Attached { consumer: place, credential: None }
+}
+
+#[tokio::test]
+async fn who_asked_is_told() {
+    let mut bench = Bench::new("labels: {http_requests_total: {group: $consumer_group_id}}").await;
+    bench.config.plugins.consumers = consumers(&["ann", "bob"]);
+    let snapshot = bench.snapshot();
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    for place in [None, Some(1), Some(0), Some(1), None, Some(1)] {
+        exchange.chains.consumer = place.map(attached);
+        bench.record(&snapshot, &mut exchange);
+    }
+    let line = |consumer: &str, group: &str, count: u32| {
+        format!(
+            "stillgate_http_requests_total{{route=\"a\",service=\"\",node=\"10.0.0.1:81\",consumer=\"{consumer}\",code=\"200\",group=\"{group}\"}} {count}"
+        )
+    };
+    bench.check(&[&line("", "", 2), &line("ann", "staff", 1), &line("bob", "staff", 3)]);
+}
+
+/// A place that was left may be somebody else's two configurations later.
+#[tokio::test]
+async fn a_place_that_has_changed_hands_is_not_taken_for_who_had_it() {
+    let mut bench = Bench::new("").await;
+    let mut all = Consumers::default();
+    let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+    exchange.chains.consumer = Some(attached(0));
+    for name in ["ann", "", "bob", "bob", "eve"] {
+        all.remove("ann");
+        match name {
+            "" => {}
+            "eve" => {
+                all.remove("bob");
+                all.insert(consumer(name), Vec::new()).unwrap();
+            }
+            name => all.replace(consumer(name), Vec::new()).unwrap(),
+        }
+        bench.config.plugins.consumers = Arc::new(all.clone());
+        let snapshot = bench.snapshot();
+        if !name.is_empty() {
+            assert_eq!(&*snapshot.plan.consumers.of(attached(0)).name, name);
+            bench.record(&snapshot, &mut exchange);
+        }
+    }
+    let line = |consumer: &str, count: u32| {
+        format!(
+            "stillgate_http_requests_total{{route=\"a\",service=\"\",node=\"10.0.0.1:81\",consumer=\"{consumer}\",code=\"200\"}} {count}"
+        )
+    };
+    bench.check(&[&line("ann", 1), &line("bob", 2), &line("eve", 1)]);
+}
+
+#[tokio::test]
+async fn more_consumers_than_a_family_has_series_are_told_as_one() {
+    const CONSUMERS: u32 = 100_000;
+    const SERIES_MAX: usize = 1_000;
+    for keys in ["", "dialect: apisix, "] {
+        let mut bench = Bench::new(&format!("{keys}series_per_family: {SERIES_MAX}")).await;
+        let names: Vec<String> = (0..CONSUMERS).map(|number| format!("c{number}")).collect();
+        bench.config.plugins.consumers = consumers(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let snapshot = bench.snapshot();
+        let mut exchange = bench.exchange(HEAD, Some((0, 0)), Some(0), 200).await;
+        for place in 0..CONSUMERS {
+            exchange.chains.consumer = Some(attached(place));
+            bench.record(&snapshot, &mut exchange);
+        }
+        let text = bench.exposition();
+        let counts = |line: &&str| line.contains("code=\"200\"") && !line.starts_with('#');
+        let of = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap();
+        assert_eq!(text.lines().filter(counts).map(of).sum::<f64>(), f64::from(CONSUMERS), "{keys}");
+        assert!(text.lines().filter(counts).count() <= SERIES_MAX, "{keys}");
+        let is_one = |line: &str| line.contains("consumer=\"__other__\"") && line.contains("route=\"a\"");
+        assert!(text.lines().filter(counts).any(is_one), "{keys}");
+    }
 }
 
 /// It was sent to a node after the change, so by the new slots, although it began before.

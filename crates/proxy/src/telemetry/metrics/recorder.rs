@@ -1,20 +1,22 @@
 //! A worker's recording of finished requests.
 //!
-//! In the steady state a request costs one look into a table, by a number made of its route, its node and its status,
+//! In the steady state a request costs one look into a table, by a number made of its route, its node, its consumer and its status,
 //! and a few additions through the handles found there. Only what the table does not know, or cannot keep, is looked up
 //! by its labels: series seen for the first time, those whose label has collapsed (each such request is counted as
 //! collapsed), and families with labels from variables of the request.
 
 use super::table::{Handles, Key, Table};
-use super::values::{Texts, Values};
+use super::values::{Asked, Texts, Values};
 use super::workers::Itself;
 use crate::plan::Plan;
 use crate::plan::metrics::{Added, Aspect, MetricsPlan};
 use crate::plan::snapshot::Snapshot;
 use crate::telemetry::outcome::{Kept, Outcome};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{EXTRA_LABELS_MAX, Route};
 use stillgate_metrics::{Handle, Writer};
+use stillgate_plugin::{Attached, Consumers};
 use stillgate_route::{Lookup, Match};
 use stillgate_wire::Method;
 
@@ -24,8 +26,6 @@ const NODE_BITS: u32 = 20;
 const METHOD_BITS: u32 = 4;
 const ROUTE_BITS: u32 = 29;
 const _: () = assert!(STATUS_BITS + NODE_BITS + METHOD_BITS + ROUTE_BITS == u64::BITS - 1);
-/// The slot of a consumer that is none.
-const NO_CONSUMER: u32 = 0;
 const _: () = assert!(Method::NAMED.len() + 1 < 1 << METHOD_BITS);
 
 /// A request that has ended.
@@ -38,6 +38,10 @@ pub(crate) trait Finished {
     fn bytes_sent(&self) -> u64;
     /// `None`: there is no request, as none could be read.
     fn method(&self) -> Option<Method>;
+    /// Who asked, as a plugin has found out.
+    fn consumer(&self) -> Option<Attached>;
+    /// Of a tunnel, in place of what its Plan had: the consumers that it was found among.
+    fn kept_consumers(&self) -> Option<Arc<Consumers>>;
     /// That it asked for, canonical.
     fn host(&mut self) -> &[u8];
     /// Calls `then` with its variables.
@@ -112,7 +116,7 @@ impl Recorder {
         let amounts = Amounts::of(finished, metrics, ended);
         let host = if metrics.tells_match { matched_host(finished, snapshot) } else { None };
         let is_present = self.is_present(snapshot.plan.numbering);
-        let key = key(finished, snapshot, metrics, host, NO_CONSUMER).filter(|_| is_present);
+        let key = key(finished, snapshot, metrics, host).filter(|_| is_present);
         let mut unknown = added.wanted;
         let known = key.and_then(|key| self.table.get(key));
         let is_known = known.is_some();
@@ -177,7 +181,15 @@ impl Recorder {
             upstream?.planned.endpoints.iter().find(|endpoint| endpoint.address == address)
         });
         let route = route(found, kept.as_deref(), &snapshot.plan);
-        let values = Values::new(metrics, route, host, endpoint, finished.outcome().status, finished.method(), texts);
+        let kept_consumers = finished.kept_consumers();
+        let consumers = kept_consumers.as_ref().unwrap_or(&snapshot.plan.consumers);
+        let asked = Asked {
+            node: endpoint,
+            status: finished.outcome().status,
+            method: finished.method(),
+            consumer: finished.consumer().map_or("", |found| &consumers.of(found).name),
+        };
+        let values = Values::new(metrics, route, host, &asked, texts);
         let mut look = |vars: Option<&dyn Lookup>| {
             let mut handles = Handles::NONE;
             for aspect in Aspect::ALL {
@@ -245,13 +257,7 @@ fn route<'a>(found: Option<Match>, kept: Option<&'a Kept>, plan: &'a Plan) -> Op
 
 /// The number of a request's series under this numbering; `None`: it has none, as there are too many.
 #[inline]
-fn key(
-    finished: &impl Finished,
-    snapshot: &Snapshot,
-    metrics: &MetricsPlan,
-    host: Option<usize>,
-    consumer_slot: u32,
-) -> Option<Key> {
+fn key(finished: &impl Finished, snapshot: &Snapshot, metrics: &MetricsPlan, host: Option<usize>) -> Option<Key> {
     // A tunnel's route, and its number, may be gone.
     if finished.outcome().kept.is_some() {
         return None;
@@ -267,9 +273,11 @@ fn key(
     let status = u64::from(finished.outcome().status);
     // Zero where no label tells it, so that requests share what they have in common.
     let method = if metrics.tells_method { finished.method().map_or(0, |method| method as u64 + 1) } else { 0 };
+    // Places are counted from zero, and zero is here that there is none.
+    let consumer = finished.consumer().filter(|_| metrics.tells_consumer).map_or(0, |found| found.consumer + 1);
     let fits = route < 1 << ROUTE_BITS && node < 1 << NODE_BITS && status < 1 << STATUS_BITS;
     let place = (route << METHOD_BITS | method) << NODE_BITS | node;
-    fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer: consumer_slot })
+    fits.then_some(Key { request: 1 << 63 | place << STATUS_BITS | status, consumer })
 }
 
 /// Which of the route's hosts the request's is: the exact one, or else the longest suffix, as the matcher takes them.

@@ -34,12 +34,24 @@ pub(crate) struct Texts {
     host: String,
 }
 
+/// What a request came to, apart from its route.
+pub(crate) struct Asked<'a> {
+    /// The node asked last.
+    pub(crate) node: Option<&'a Endpoint>,
+    pub(crate) status: u16,
+    /// `None`: no request could be read.
+    pub(crate) method: Option<Method>,
+    /// Who asked; empty where no plugin has found out.
+    pub(crate) consumer: &'a str,
+}
+
 /// What the labels of one request say.
 #[derive(Debug)]
 pub(crate) struct Values<'a> {
     route: &'a str,
     service: &'a str,
     node: &'a str,
+    consumer: &'a str,
     uri: &'a str,
     host: &'a str,
     code: &'static [u8],
@@ -47,15 +59,12 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Of a request with this status, which a route matched by one of its paths, maybe with one of its hosts, and a node was
-    /// asked for.
+    /// Of a request that a route matched by one of its paths, maybe with one of its hosts.
     pub(crate) fn new(
         metrics: &MetricsPlan,
         route: Option<(&'a Route, usize)>,
         host_index: Option<usize>,
-        asked: Option<&'a Endpoint>,
-        status: u16,
-        method: Option<Method>,
+        asked: &Asked<'a>,
         texts: &'a mut Texts,
     ) -> Values<'a> {
         let Texts { node, uri, host } = texts;
@@ -73,11 +82,12 @@ impl<'a> Values<'a> {
         Values {
             route: route.map_or("", |(route, _)| &route.spec.id),
             service: route.and_then(|(route, _)| route.service_id.as_deref()).unwrap_or_default(),
-            node: asked.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
+            node: asked.node.map_or("", |endpoint| node_label(endpoint, metrics.node_is_ip, node)),
+            consumer: asked.consumer,
             uri,
             host,
-            code: &CODES[usize::from(status) % CODES.len()],
-            method: method.map_or("", |method| method.name().unwrap_or(OTHER)),
+            code: &CODES[usize::from(asked.status) % CODES.len()],
+            method: asked.method.map_or("", |method| method.name().unwrap_or(OTHER)),
         }
     }
 
@@ -91,7 +101,8 @@ impl<'a> Values<'a> {
             Label::MatchedUri => self.uri.as_bytes(),
             Label::MatchedHost => self.host.as_bytes(),
             Label::Type | Label::Direction => aspect.word().as_bytes(),
-            // Consumers are not built yet, and the others are no labels of requests.
+            Label::Consumer => self.consumer.as_bytes(),
+            // The others are no labels of requests.
             _ => b"",
         }
     }
