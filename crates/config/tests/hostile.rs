@@ -133,19 +133,19 @@ fn documents_tags_and_merge_keys() {
     check(
         "~: a\n",
         expect![[
-            r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata"#
+            r#"1:1: ["~"]: unknown key "~"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets"#
         ]],
     );
     check(
         "1: a\n",
         expect![[
-            r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata"#
+            r#"1:1: 1: unknown key "1"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets"#
         ]],
     );
     check(
         "true: a\n",
         expect![[
-            r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata"#
+            r#"1:1: true: unknown key "true"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets"#
         ]],
     );
 }
@@ -219,7 +219,7 @@ fn too_much() {
     check(
         format!("{}: 1\n", "k".repeat(1000)),
         expect![[
-            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata"#
+            r#"1:1: kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…: unknown key "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk…"; known keys: gateway, routes, services, upstreams, ssls, stream_routes, plugin_configs, global_rules, consumers, consumer_groups, plugin_metadata, secrets"#
         ]],
     );
     check(

@@ -4,8 +4,12 @@
 //! `$secret://MANAGER/…`. It is resolved where the configuration is compiled, and what cannot be resolved refuses its resource:
 //! a plugin never sees the reference itself, which would be a key that everybody knows.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use stillgate_schema::text::scalar::{Layout, Scalar, Style};
 use stillgate_schema::{Definitions, Entry, Fault, Json, Kind, Node, Path, Sink, Value};
 
@@ -63,6 +67,75 @@ impl Kind for SecretText {
 pub trait Secrets: Send + Sync {
     /// What a reference stands for, which begins with `$env://` or `$secret://`; or why that is not known, with what to do.
     fn resolve(&self, reference: &str) -> Result<String, String>;
+
+    /// The same, where references may name these managers; `None`: it does not know how to ask one.
+    fn with_managers(&self, _managers: &Managers) -> Option<Arc<dyn Secrets>> {
+        None
+    }
+
+    /// These are all references in use: what is kept for others may be forgotten.
+    fn in_use(&self, _references: &[String]) {}
+}
+
+/// Secret managers by their id: that of `$secret://vault/ID/…`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Managers(pub HashMap<Box<str>, Arc<Manager>>);
+
+/// A Vault whose secrets references stand for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Manager {
+    /// Scheme and authority, and a path where there is one, without a slash at the end.
+    pub uri: Box<str>,
+    /// What stands before each path: the mount of a key-value engine, and more.
+    pub prefix: Box<str>,
+    /// `X-Vault-Namespace`
+    pub namespace: Option<Box<str>>,
+    /// Of the key-value engine.
+    pub version: KvVersion,
+    /// How a token is got.
+    pub login: VaultLogin,
+    /// The roots of its certificate in place of the system's: PEM.
+    pub ca: Option<Box<str>>,
+    /// Whether its certificate is verified.
+    pub verify: bool,
+    /// For one request.
+    pub timeout: Duration,
+    /// What was read is read again after this time.
+    pub refresh: Duration,
+}
+
+/// The version of a Vault's key-value engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvVersion {
+    /// Each write replaces what was there.
+    One,
+    /// What was there is kept as a version.
+    Two,
+}
+
+/// How a Vault knows the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum VaultLogin {
+    /// By a token.
+    Token(Secret),
+    /// By the token of a Kubernetes service account.
+    Kubernetes {
+        /// Below `auth/`.
+        mount: Box<str>,
+        /// The Vault's role.
+        role: Box<str>,
+        /// Where the service account's token is; read at each login, since Kubernetes renews it.
+        jwt_file: PathBuf,
+    },
+    /// By an AppRole.
+    AppRole {
+        /// Below `auth/`.
+        mount: Box<str>,
+        /// The role's id.
+        role_id: Secret,
+        /// Absent where the role is bound otherwise.
+        secret_id: Option<Secret>,
+    },
 }
 
 /// Knows nothing.

@@ -10,6 +10,7 @@ pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod plugins;
 pub(crate) mod resources;
+pub(crate) mod secrets;
 pub(crate) mod ssls;
 pub(crate) mod stream_proxy;
 pub(crate) mod stream_routes;

@@ -9,6 +9,7 @@ use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, PluginConfigKeys, PluginMetadata, Plugins,
 };
+use crate::keys::secrets::SecretManagerKeys;
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::values::{OnChange, ProxyProtocol};
@@ -71,10 +72,11 @@ object! {
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(true) => default(Vec::new());
         /// What a plugin has in common wherever it is configured. `id` is the plugin's name.
         plugin_metadata: Vec<Node> = PluginMetadata => default(Vec::new());
+        /// Managers of secrets, which references name.
+        secrets: Vec<Resource<SecretManagerKeys>> = resources::<SecretManagerKeys>(true) => default(Vec::new());
         unbuilt {
             plugins: "lists of plugins to be loaded are";
             protos: "protos are";
-            secrets: "secrets are";
         }
     }
 }

@@ -8,6 +8,7 @@ mod addresses;
 mod checks;
 mod consumers;
 pub(crate) mod plugins;
+mod secrets;
 mod shared;
 mod ssls;
 mod stream_routes;
@@ -33,6 +34,7 @@ pub(crate) fn resolve(file: File, digest: String, set: PluginSet, sink: &mut Sin
     let listeners = listeners_of(&file.gateway);
     let ssls = Ssls::new(file.ssls, file.gateway.acme.as_ref(), sink);
     ssls.check_listeners(&listeners, file.gateway.acme.as_ref(), sink);
+    let set = secrets::with_managers(set, file.secrets, sink);
     let plugins = SharedPlugins::new(set, file.plugin_configs, sink);
     let mut shared = Shared::new(file.upstreams, file.services, ssls, plugins, sink);
     let stream_routes = shared.stream_routes(file.stream_routes, &listeners, sink);

@@ -13,4 +13,5 @@ pub(crate) mod source;
 pub(crate) mod sources;
 pub(crate) mod status;
 pub(crate) mod tls_material;
+mod vault;
 pub(crate) mod watch;

@@ -1,19 +1,24 @@
-//! What references to secrets stand for: environment variables and files.
+//! What references to secrets stand for: environment variables, files, and what Vaults keep.
 //!
 //! ```text
 //!  $env://NAME             the variable            $secret://file/run/secrets/key        the file /run/secrets/key
 //!  $env://NAME/KEY         a key of the JSON       $secret://file/run/secrets/all#KEY    a key of the JSON object
 //!                          object in it                                                  in that file
+//!                                                  $secret://vault/ID/PATH/KEY           a key of what a Vault has
 //! ```
 //!
 //! No message has anything of what was found.
 
 use super::source::read_bounded;
+use super::vault::{Vaults, connector};
 use serde_json::Value as Json;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, OnceLock};
 use stillgate_plugin::Secrets;
+use stillgate_plugin::secrets::{Manager, Managers};
+use tokio::sync::watch;
 
 /// The longest secret.
 const SECRET_BYTES_MAX: usize = 64 * 1024;
@@ -21,11 +26,25 @@ const SECRET_BYTES_MAX: usize = 64 * 1024;
 const ENVIRONMENT: &str = "$env://";
 const MANAGER: &str = "$secret://";
 const OF_FILES: &str = "file/";
+const OF_VAULTS: &str = "vault/";
 
-/// The secrets of this process and machine. Nothing is kept: a file is read whenever it is asked for.
-pub(crate) struct MachineSecrets;
+/// The secrets of this process and machine. Of them nothing is kept: a file is read whenever it is asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MachineSecrets {
+    pub(crate) managers: Managers,
+}
 
 impl Secrets for MachineSecrets {
+    fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
+        Some(Arc::new(MachineSecrets { managers: managers.clone() }))
+    }
+
+    fn in_use(&self, references: &[String]) {
+        if let Some(Ok(vaults)) = VAULTS.get() {
+            vaults.keep(&references.iter().filter_map(|reference| self.place(reference)).collect());
+        }
+    }
+
     fn resolve(&self, reference: &str) -> Result<String, String> {
         let text = match parse(reference)? {
             Place::Variable { name, key } => {
@@ -39,12 +58,44 @@ impl Secrets for MachineSecrets {
                 of_key(text, key)?
             }
             Place::File { file, key } => of_key(read(&file)?, key)?,
+            Place::Vault { id, path, key } => {
+                let manager = self.manager(id)?;
+                vaults()?.resolve(manager, path, key)?
+            }
         };
         match text.is_empty() {
             true => Err("it is empty; a secret cannot be".to_owned()),
             false => Ok(text),
         }
     }
+}
+
+impl MachineSecrets {
+    fn manager(&self, id: &str) -> Result<&Arc<Manager>, String> {
+        self.managers.0.get(id).ok_or_else(|| format!("there is no secret manager \"vault/{id}\"; add it to `secrets`"))
+    }
+
+    /// Where in a Vault a reference leads, if it leads there.
+    fn place(&self, reference: &str) -> Option<(Arc<Manager>, Box<str>)> {
+        match parse(reference) {
+            Ok(Place::Vault { id, path, .. }) => Some((self.managers.0.get(id)?.clone(), path.into())),
+            _ => None,
+        }
+    }
+}
+
+/// What Vaults keep, as far as this process has asked for it.
+fn vaults() -> Result<&'static Vaults, String> {
+    let start = || Vaults::start(connector, CHANGES.clone()).map_err(|error| format!("no Vault can be asked: {error}"));
+    VAULTS.get_or_init(start).as_ref().map_err(Clone::clone)
+}
+
+static VAULTS: OnceLock<Result<Vaults, String>> = OnceLock::new();
+static CHANGES: LazyLock<watch::Sender<u64>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// Counts the times that a secret of a Vault became another one.
+pub(crate) fn changes() -> watch::Receiver<u64> {
+    CHANGES.subscribe()
 }
 
 /// The file that a reference names, if it names one.
@@ -70,6 +121,7 @@ pub(crate) fn too_open(file: &Path) -> Option<String> {
 enum Place<'a> {
     Variable { name: &'a str, key: Option<&'a str> },
     File { file: PathBuf, key: Option<&'a str> },
+    Vault { id: &'a str, path: &'a str, key: &'a str },
 }
 
 fn parse(reference: &str) -> Result<Place<'_>, String> {
@@ -86,10 +138,17 @@ fn parse(reference: &str) -> Result<Place<'_>, String> {
         };
     }
     let rest = behind(MANAGER).unwrap_or_default();
+    if let Some(rest) = rest.strip_prefix(OF_VAULTS) {
+        let parts = rest.split_once('/').and_then(|(id, rest)| Some((id, rest.rsplit_once('/')?)));
+        return match parts {
+            Some((id, (path, key))) if ![id, path, key].contains(&"") => Ok(Place::Vault { id, path, key }),
+            _ => Err("write it as $secret://vault/ID/PATH/KEY".to_owned()),
+        };
+    }
     let Some(path) = rest.strip_prefix(OF_FILES) else {
         let manager = rest.split('/').next().unwrap_or_default();
         return Err(format!(
-            "there is no secret manager {manager:?}; write it as $secret://file/PATH, $secret://file/PATH#KEY or $env://NAME"
+            "there is no kind of secret manager {manager:?}; write it as $secret://vault/ID/PATH/KEY, $secret://file/PATH or $env://NAME"
         ));
     };
     let (path, key) = path.split_once('#').map_or((path, None), |(path, key)| (path, Some(key)));
@@ -147,7 +206,16 @@ mod tests {
         check("$ENV://A/b/c", Place::Variable { name: "A", key: Some("b/c") });
         check("$secret://file/run/a", Place::File { file: "/run/a".into(), key: None });
         check("$secret://file//run/a#b", Place::File { file: "/run/a".into(), key: Some("b") });
-        for wrong in ["$env://", "$env:///a", "$env://A/", "$secret://vault/1/a", "$secret://file/", "$secret://"] {
+        check("$secret://vault/1/a/b/c", Place::Vault { id: "1", path: "a/b", key: "c" });
+        for wrong in [
+            "$env://",
+            "$env:///a",
+            "$env://A/",
+            "$secret://vault/1/a",
+            "$secret://vault/1/a/",
+            "$secret://file/",
+            "$secret://",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -158,7 +226,7 @@ mod tests {
         let check = |content: &[u8], key: &str, expected: Result<&str, &str>| {
             let file = folder.path().join("secret");
             fs::write(&file, content).unwrap();
-            let found = MachineSecrets.resolve(&format!("$secret://file{}{key}", file.display()));
+            let found = MachineSecrets::default().resolve(&format!("$secret://file{}{key}", file.display()));
             match expected {
                 Ok(text) => assert_eq!(found.as_deref(), Ok(text)),
                 Err(part) => {
@@ -178,9 +246,9 @@ mod tests {
         check(b"\n", "", Err("it is empty"));
         check(b"planted\xff", "", Err("is not UTF-8"));
         check(&[b'a'; SECRET_BYTES_MAX + 1], "", Err("is larger than 65536 bytes"));
-        let missing = MachineSecrets.resolve("$secret://file/nowhere/at/all").unwrap_err();
+        let missing = MachineSecrets::default().resolve("$secret://file/nowhere/at/all").unwrap_err();
         assert_eq!(missing, "there is no file /nowhere/at/all; create it, or name another");
-        let unset = MachineSecrets.resolve("$env://NOT_SET_ANYWHERE").unwrap_err();
+        let unset = MachineSecrets::default().resolve("$env://NOT_SET_ANYWHERE").unwrap_err();
         assert_eq!(unset, "the environment variable NOT_SET_ANYWHERE is not set; set it");
     }
 

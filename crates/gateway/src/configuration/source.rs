@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use stillgate_config::{Diagnostic, Errors, FILE_BYTES_MAX, Loaded, PluginSet, Reader, Severity, Text};
 use stillgate_plugin::Secrets;
+use stillgate_plugin::secrets::Managers;
 
 /// Where `run` looks unless it is told, in this order.
 pub(crate) const DEFAULT_FILES: [&str; 2] = ["./stillgate.yaml", "/etc/stillgate/stillgate.yaml"];
@@ -60,7 +61,7 @@ impl std::error::Error for ReadError {}
 
 /// What plugins are compiled with.
 pub(crate) fn plugins() -> PluginSet {
-    with_secrets(Arc::new(MachineSecrets))
+    with_secrets(Arc::new(MachineSecrets::default()))
 }
 
 fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
@@ -68,20 +69,28 @@ fn with_secrets(secrets: Arc<dyn Secrets>) -> PluginSet {
 }
 
 /// The secrets of the machine, and which of its files they are in.
-#[derive(Default)]
-struct Noted(Mutex<BTreeSet<PathBuf>>);
+#[derive(Default, Clone)]
+struct Noted {
+    secrets: MachineSecrets,
+    files: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
 
 impl Secrets for Noted {
     fn resolve(&self, reference: &str) -> Result<String, String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(file_of(reference));
-        MachineSecrets.resolve(reference)
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).extend(file_of(reference));
+        self.secrets.resolve(reference)
+    }
+
+    fn with_managers(&self, managers: &Managers) -> Option<Arc<dyn Secrets>> {
+        let secrets = MachineSecrets { managers: managers.clone() };
+        Some(Arc::new(Noted { secrets, files: self.files.clone() }))
     }
 }
 
 impl Noted {
     /// What their owner should know.
     fn warnings(&self) -> Vec<Diagnostic> {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let warning = |message| Diagnostic {
             severity: Severity::Warning,
             path: String::new(),

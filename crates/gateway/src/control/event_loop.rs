@@ -12,6 +12,7 @@ use crate::admin::server::Question;
 use crate::admin::status::{AccessLogStatus, Status, certificates, counted};
 use crate::admin::upstreams::UpstreamsSnapshot;
 use crate::configuration::reload::{Reloader, Step};
+use crate::configuration::secrets;
 use crate::configuration::watch::FileWatch;
 use crate::health::{Change, Checker};
 use crate::metering::access_log_writer::AccessLogWriter;
@@ -22,7 +23,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, Interval, interval};
 use tracing::{error, info, warn};
@@ -56,6 +57,8 @@ enum Event {
     NodeChanged(Box<Change>),
     /// A certificate was ordered and stored.
     CertificateStored,
+    /// A secret of a Vault is another one by now.
+    SecretChanged,
     /// The exporter has done what it was told.
     OrdersEnded,
     /// A second has passed.
@@ -89,6 +92,7 @@ pub(crate) struct Control {
     inquiry: Inquiry,
     checker: Checker,
     certificates: Renewals,
+    secrets: watch::Receiver<u64>,
     access_log: Option<AccessLogWriter>,
     limits: LimitsReader,
     predecessor: Predecessor,
@@ -130,6 +134,7 @@ impl Control {
             inquiry: fleet.inquiry(),
             checker,
             certificates,
+            secrets: secrets::changes(),
             workers: Workers::Serving(fleet),
             access_log,
             predecessor,
@@ -190,6 +195,7 @@ impl Control {
             () = self.orders_ended.notified() => Event::OrdersEnded,
             change = self.checker.changed() => Event::NodeChanged(Box::new(change)),
             () = self.certificates.stored() => Event::CertificateStored,
+            Ok(()) = self.secrets.changed() => Event::SecretChanged,
             // A successor judges by what is served now; what comes meanwhile is published when that is decided.
             step = self.reloader.next(is_deciding) => Event::Reload(Box::new(step)),
             Some(question) = self.questions.recv() => Event::Asked(question),
@@ -218,7 +224,7 @@ impl Control {
                 }
                 self.reloader.request(false);
             }
-            Event::FileTouched => self.reloader.request(false),
+            Event::FileTouched | Event::SecretChanged => self.reloader.request(false),
             Event::Reload(step) => {
                 let fleet = match &mut self.workers {
                     Workers::Serving(fleet) => Some(fleet),

@@ -146,6 +146,7 @@ impl Reader {
         let at = written.tree.root.at;
         let (config, shared) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
+        self.secrets.tell_in_use();
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
         self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), shared, variables));

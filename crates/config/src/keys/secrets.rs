@@ -1,0 +1,132 @@
+//! The keys of `secrets`: the managers that references such as `$secret://vault/1/jack/key` name.
+//!
+//! APISIX's keys for a Vault, and what a Vault in production needs besides: logins that give a token, versions of the engine,
+//! roots for TLS.
+
+use crate::keys::nodes::parse_authority;
+use crate::keys::resources::UNIX_TIME;
+use std::path::PathBuf;
+use std::time::Duration;
+use stillgate_plugin::Secret;
+use stillgate_plugin::secrets::{KvVersion, SECRET};
+use stillgate_schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, text};
+use stillgate_schema::object;
+use stillgate_schema::object::map;
+use stillgate_schema::quantity::{Span, span};
+use stillgate_schema::text::diagnostic::{Fault, shortened};
+
+/// Bytes of `uri`, `prefix`, `namespace` and an id.
+const TEXT_BYTES_MAX: usize = 1024;
+const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
+const REFRESH: Span = span(Duration::from_secs(1), Duration::from_secs(24 * 3600));
+
+object! {
+    /// A secret manager; [secrets.md](secrets.md) tells how references name it.
+    pub(crate) struct SecretManagerKeys {
+        /// `vault/` and a name, which references repeat: `vault/1` is that of `$secret://vault/1/PATH/KEY`.
+        id: At<String> = Located(MANAGER_ID) => required;
+        /// For the reader.
+        desc: String = TEXT => optional;
+        /// For the reader: names and texts.
+        labels: () = Labels => optional;
+        /// For the reader: seconds since 1970.
+        create_time: i64 = UNIX_TIME => optional;
+        /// For the reader: seconds since 1970.
+        update_time: i64 = UNIX_TIME => optional;
+        /// Address of the Vault: `http` or `https`, host, and port.
+        uri: String = URI => required;
+        /// The mount of the key-value engine, and what all paths have in common behind it.
+        prefix: String = VAULT_PATH => required;
+        /// The token to ask with. This or `auth`.
+        token: At<Secret> = Located(SECRET) => optional;
+        /// The Vault's namespace.
+        namespace: String = VAULT_PATH => optional;
+        /// Not in APISIX. The version of the key-value engine: 1 or 2.
+        kv_version: KvVersion = VERSION => default(KvVersion::One);
+        /// Not in APISIX. How to log in for a token. This or `token`.
+        auth: VaultAuthKeys = map::<VaultAuthKeys>() => optional;
+        /// Whether the certificate of an `https` Vault is verified.
+        ssl_verify: bool = Flag => default(true);
+        /// Not in APISIX. The roots of its certificate as PEM, in place of the system's.
+        ca: String = TEXT => optional;
+        /// For one request.
+        timeout: Duration = TIMEOUT => default(Duration::from_secs(5));
+        /// Not in APISIX. What was read is read again after this time, and a change takes effect as a reload does.
+        refresh: Duration = REFRESH => default(Duration::from_secs(300));
+        any_of {
+            "the key \"token\" is missing": token | auth;
+        }
+    }
+}
+
+object! {
+    /// How the gateway logs in to a Vault.
+    pub(crate) struct VaultAuthKeys {
+        /// `kubernetes` or `approle`.
+        method: VaultMethod = METHOD => required;
+        /// Where the method is mounted below `auth/`; its own name where it is absent.
+        mount: String = VAULT_PATH => optional;
+        /// Of `kubernetes`: the Vault's role.
+        role: String = TEXT => optional;
+        /// Of `kubernetes`: the file with the service account's token.
+        jwt_file: PathBuf = JWT_FILE => default(PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));
+        /// Of `approle`.
+        role_id: Secret = SECRET => optional;
+        /// Of `approle`; absent where the role is bound otherwise.
+        secret_id: Secret = SECRET => optional;
+    }
+}
+
+/// How to log in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VaultMethod {
+    Kubernetes,
+    AppRole,
+}
+
+const METHOD: Choice<VaultMethod> = Choice {
+    words: &[("kubernetes", VaultMethod::Kubernetes), ("approle", VaultMethod::AppRole)],
+    unbuilt: &["aws", "cert", "jwt", "ldap", "userpass"],
+};
+
+const VERSION: Choice<KvVersion> = Choice { words: &[("1", KvVersion::One), ("2", KvVersion::Two)], unbuilt: &[] };
+
+const MANAGER_ID: Text<String> = text("the id of a secret manager", |text| {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let name = text.strip_prefix("vault/").filter(|name| !name.is_empty() && name.len() <= 64);
+    if name.is_some_and(|name| name.bytes().all(is_word)) {
+        return Ok(text.to_owned());
+    }
+    let fault = Fault::new(format!("{:?} is not the id of a secret manager", shortened(text)));
+    Err(fault.hint("write \"vault/1\"; other managers are not built"))
+});
+
+const URI: Text<String> = text("a URL", |text| {
+    let fault = |message: &str| Fault::new(format!("{:?}: {message}", shortened(text)));
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let hint = "write it like \"https://vault.example:8200\"";
+    let Some(rest) = rest else { return Err(fault("not an http or https URL").hint(hint)) };
+    let rest = rest.trim_end_matches('/');
+    if rest.contains(['/', '?', '#', '@']) || text.len() > TEXT_BYTES_MAX {
+        return Err(fault("a host and a port are all that it may have").hint(hint));
+    }
+    parse_authority(rest)?;
+    Ok(text.trim_end_matches('/').to_owned())
+});
+
+const VAULT_PATH: Text<String> =
+    text("a path of a Vault", |text| {
+        let path = text.trim_matches('/');
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        let is_good = path.split('/').all(is_part) && !path.contains(|c: char| c.is_control() || c == '?');
+        match is_good && path.len() <= TEXT_BYTES_MAX {
+            true => Ok(path.to_owned()),
+            false => Err(Fault::new(format!("{:?} is not a path of a Vault", shortened(text)))
+                .hint("write it like \"kv/apisix\"")),
+        }
+    });
+
+const JWT_FILE: Text<PathBuf> = text("a file", |text| match text.starts_with('/') {
+    true => Ok(PathBuf::from(text)),
+    false => Err(Fault::new(format!("{:?} is not an absolute path", shortened(text)))),
+});

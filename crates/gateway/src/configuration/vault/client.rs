@@ -1,0 +1,258 @@
+//! One Vault, asked over its HTTP API: logging in, and reading what is under a path of a key-value engine.
+//!
+//! Requests and answers are those of the API's documentation: `secret/kv` (versions 1 and 2), `auth/kubernetes`,
+//! `auth/approle`. No message holds anything that a secret was read from or with.
+
+use crate::http_client::HttpClient;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Map, Value as Json, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stillgate_plugin::secrets::{KvVersion, Manager, Secret, VaultLogin};
+use stillgate_tls::Peer;
+use tokio_rustls::TlsConnector;
+
+/// The largest answer of a Vault.
+const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+/// The largest token of a Kubernetes service account.
+const JWT_BYTES_MAX: usize = 64 * 1024;
+/// A token whose lease has no end is asked for again after this time.
+const LOGIN_AGAIN: Duration = Duration::from_secs(3600);
+const AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"), " (secrets)");
+
+/// What is under one path.
+pub(super) type Data = Arc<Map<String, Json>>;
+
+/// Why there is no data.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Failure {
+    /// The Vault has answered, and the answer will not change by itself.
+    Definite(String),
+    /// It may be better soon: what was read before stays good.
+    Passing(String),
+}
+
+/// Asks one Vault.
+pub(super) struct Client {
+    manager: Arc<Manager>,
+    http: HttpClient,
+    token: Option<Token>,
+}
+
+struct Token {
+    text: HeaderValue,
+    /// When another is asked for; `None`: it was configured.
+    until: Option<Instant>,
+}
+
+impl Client {
+    /// `tls`: for `https` URLs.
+    pub(super) fn new(manager: Arc<Manager>, tls: Option<TlsConnector>) -> Client {
+        let http = HttpClient {
+            tls,
+            allows_plain: true,
+            peer: Peer::Service,
+            agent: AGENT,
+            timeout: manager.timeout,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+        };
+        Client { manager, http, token: None }
+    }
+
+    /// What is under a path behind the prefix.
+    pub(super) async fn read(&mut self, path: &str) -> Result<Data, Failure> {
+        let url = self.url_of(path)?;
+        let was_logged_in = self.token.is_some();
+        let response = self.get(&url).await?;
+        // A token that was taken back is refused like one that may not read: another one tells them apart.
+        let response = match response.status() {
+            StatusCode::FORBIDDEN if was_logged_in && !matches!(self.manager.login, VaultLogin::Token(_)) => {
+                self.token = None;
+                self.get(&url).await?
+            }
+            _ => response,
+        };
+        data_of(&response, path, self.manager.version)
+    }
+
+    async fn get(&mut self, url: &str) -> Result<Response<Bytes>, Failure> {
+        let token = self.token().await?;
+        let request = self.request(Method::GET, url).header("X-Vault-Token", token);
+        self.send(request.body(Full::default())).await
+    }
+
+    /// The token to ask with, which may have to be got first.
+    async fn token(&mut self) -> Result<HeaderValue, Failure> {
+        if let Some(token) = &self.token
+            && token.until.is_none_or(|until| Instant::now() < until)
+        {
+            return Ok(token.text.clone());
+        }
+        let (mount, credentials) = match &self.manager.login {
+            VaultLogin::Token(token) => {
+                let text = header_of(token.reveal())?;
+                self.token = Some(Token { text: text.clone(), until: None });
+                return Ok(text);
+            }
+            VaultLogin::Kubernetes { mount, role, jwt_file } => {
+                (mount, json!({"role": role, "jwt": service_account(jwt_file)?}))
+            }
+            VaultLogin::AppRole { mount, role_id, secret_id } => {
+                let secret_id = secret_id.as_ref().map(Secret::reveal);
+                (mount, json!({"role_id": role_id.reveal(), "secret_id": secret_id}))
+            }
+        };
+        let url = format!("{}/v1/auth/{}/login", self.manager.uri, encoded(mount)?);
+        let body = Full::from(credentials.to_string());
+        let request = self.request(Method::POST, &url).header(CONTENT_TYPE, "application/json");
+        let response = self.send(request.body(body)).await?;
+        let token = token_of(&response, mount)?;
+        let text = token.text.clone();
+        self.token = Some(token);
+        Ok(text)
+    }
+
+    fn request(&self, method: Method, url: &str) -> hyper::http::request::Builder {
+        let request = Request::builder().method(method).uri(url).header("X-Vault-Request", "true");
+        match &self.manager.namespace {
+            Some(namespace) => request.header("X-Vault-Namespace", &**namespace),
+            None => request,
+        }
+    }
+
+    async fn send(
+        &self,
+        request: Result<Request<Full<Bytes>>, hyper::http::Error>,
+    ) -> Result<Response<Bytes>, Failure> {
+        let request = request.map_err(|error| Failure::Definite(format!("the Vault cannot be asked: {error}")))?;
+        let response = self.http.send(request).await;
+        let response = response.map_err(|error| Failure::Passing(format!("{}: {error}", self.manager.uri)))?;
+        match response.status() {
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                let sealed = if status == StatusCode::SERVICE_UNAVAILABLE { "; is it sealed?" } else { "" };
+                Err(Failure::Passing(format!("{} answered {status}{sealed}", self.manager.uri)))
+            }
+            status if status.is_redirection() => {
+                let message = format!("{} answered {status}; write the address that it leads to", self.manager.uri);
+                Err(Failure::Definite(message))
+            }
+            _ => Ok(response),
+        }
+    }
+
+    /// Version 2 of the engine has `data` between its mount, which is the first part of the prefix, and the path.
+    fn url_of(&self, path: &str) -> Result<String, Failure> {
+        let Manager { uri, prefix, version, .. } = &*self.manager;
+        let (prefix, path) = (encoded(prefix)?, encoded(path)?);
+        Ok(match version {
+            KvVersion::One => format!("{uri}/v1/{prefix}/{path}"),
+            KvVersion::Two => match prefix.split_once('/') {
+                Some((mount, rest)) => format!("{uri}/v1/{mount}/data/{rest}/{path}"),
+                None => format!("{uri}/v1/{prefix}/data/{path}"),
+            },
+        })
+    }
+}
+
+/// A path in a URL. Parts that are empty or lead elsewhere are refused.
+fn encoded(path: &str) -> Result<String, Failure> {
+    let mut out = String::with_capacity(path.len());
+    for (at, part) in path.trim_matches('/').split('/').enumerate() {
+        if matches!(part, "" | "." | "..") {
+            return Err(Failure::Definite(format!("{path:?} is not a path of a Vault; write it as A/B")));
+        }
+        if at > 0 {
+            out.push('/');
+        }
+        for byte in part.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte.into()),
+                _ => out.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn header_of(token: &str) -> Result<HeaderValue, Failure> {
+    let value = HeaderValue::from_str(token.trim());
+    let mut value = value.map_err(|_| Failure::Definite("the token has characters that no token has".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn service_account(file: &Path) -> Result<String, Failure> {
+    let path = file.display();
+    let bytes = crate::configuration::source::read_bounded(file, JWT_BYTES_MAX)
+        .map_err(|error| Failure::Passing(format!("the service account's token {path} cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).ok().filter(|text| text.len() <= JWT_BYTES_MAX);
+    match text.as_deref().map(str::trim) {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        _ => Err(Failure::Definite(format!("{path} holds no token of a service account"))),
+    }
+}
+
+fn data_of(response: &Response<Bytes>, path: &str, version: KvVersion) -> Result<Data, Failure> {
+    let body: Option<Json> = serde_json::from_slice(response.body()).ok();
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => {
+            let hint = match version {
+                KvVersion::One => "write it, or set `kv_version: 2` if the engine has versions",
+                KvVersion::Two => "write it, or remove `kv_version` if the engine has no versions",
+            };
+            return Err(Failure::Definite(format!("the Vault has nothing under {path:?}; {hint}")));
+        }
+        StatusCode::FORBIDDEN => {
+            let hint = "give the token a policy that can read it";
+            return Err(Failure::Definite(format!("the Vault does not let {path:?} be read; {hint}")));
+        }
+        status => return Err(Failure::Definite(format!("the Vault answered {status} for {path:?}"))),
+    }
+    let data = body.as_ref().and_then(|body| body.get("data"));
+    let data = match version {
+        KvVersion::One => data,
+        KvVersion::Two => data.and_then(|data| data.get("data")),
+    };
+    match data.and_then(Json::as_object) {
+        Some(data) => Ok(Arc::new(data.clone())),
+        None => Err(Failure::Definite(format!("what the Vault has under {path:?} is not a map of keys"))),
+    }
+}
+
+fn token_of(response: &Response<Bytes>, mount: &str) -> Result<Token, Failure> {
+    if response.status() != StatusCode::OK {
+        let hint = "look at the role, and at what the Vault's audit log says";
+        return Err(Failure::Definite(format!(
+            "logging in at auth/{mount} was answered {}; {hint}",
+            response.status()
+        )));
+    }
+    let body: Option<Json> = serde_json::from_slice(response.body()).ok();
+    let auth = body.as_ref().and_then(|body| body.get("auth"));
+    let Some(text) = auth.and_then(|auth| auth.get("client_token")?.as_str()) else {
+        return Err(Failure::Definite(format!("logging in at auth/{mount} gave no token")));
+    };
+    let lease = auth.and_then(|auth| auth.get("lease_duration")?.as_u64()).filter(|seconds| *seconds > 0);
+    // Two thirds, so that a Vault that is away for a while is back before the token has ended.
+    let lease = lease.map_or(LOGIN_AGAIN, |seconds| Duration::from_secs(seconds.min(30 * 24 * 3600)) * 2 / 3);
+    Ok(Token { text: header_of(text)?, until: Some(Instant::now() + lease) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_cannot_lead_elsewhere() {
+        assert_eq!(encoded("/kv/a b/").as_deref(), Ok("kv/a%20b"));
+        assert_eq!(encoded("kv/a?b#c%2e").as_deref(), Ok("kv/a%3Fb%23c%252e"));
+        for wrong in ["", "/", "a//b", "../sys", "a/./b", "a/.."] {
+            assert!(encoded(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What was read of Vaults, and the thread that reads it.
+
+use super::client::{Client, Data, Failure};
+use serde_json::Value as Json;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use stillgate_plugin::secrets::Manager;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsConnector;
+use tracing::{info, warn};
+
+/// How long a path that could not be read is not asked for again.
+const NEGATIVE: Duration = Duration::from_secs(5);
+/// Paths that are kept; more are refused.
+const PATHS_MAX: usize = 4096;
+
+/// Makes what an `https` Vault is asked with.
+type Tls = fn(&Manager) -> Result<TlsConnector, String>;
+/// Where something is read: which Vault as it is configured, and the path.
+type Place = (Arc<Manager>, Box<str>);
+
+/// What Vaults keep, as far as this process has asked for it.
+#[derive(Clone)]
+pub(crate) struct Vaults {
+    shared: Arc<Shared>,
+    orders: mpsc::UnboundedSender<Place>,
+}
+
+struct Shared {
+    kept: Mutex<HashMap<Place, Kept>>,
+    /// Something was read.
+    read: Condvar,
+}
+
+struct Kept {
+    /// The last answer; of a failure that may pass, what was read before it.
+    answer: Option<Result<Data, String>>,
+    at: Instant,
+    /// Somebody waits for it already.
+    is_asked: bool,
+    /// The last attempt failed, and that has been logged.
+    is_failing: bool,
+}
+
+impl Vaults {
+    /// Starts the thread. `tls`: makes what an `https` Vault is asked with. `changes` counts the times that something that was
+    /// read became another.
+    pub(crate) fn start(tls: Tls, changes: watch::Sender<u64>) -> std::io::Result<Vaults> {
+        let shared = Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() });
+        let (orders, ordered) = mpsc::unbounded_channel();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let reader = Reader { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
+        thread::Builder::new().name("secrets".to_owned()).spawn(move || runtime.block_on(reader.run(ordered)))?;
+        Ok(Vaults { shared, orders })
+    }
+
+    /// A key of what is under a path. Waits where it is asked for the first time.
+    pub(crate) fn resolve(&self, manager: &Arc<Manager>, path: &str, key: &str) -> Result<String, String> {
+        let place: Place = (manager.clone(), path.into());
+        let mut kept = self.shared.lock();
+        if kept.len() >= PATHS_MAX && !kept.contains_key(&place) {
+            return Err(format!("more than {PATHS_MAX} paths of Vaults are in use; use keys of fewer paths"));
+        }
+        let now = Instant::now();
+        let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(now));
+        if one.wants(now) {
+            one.is_asked = true;
+            // The thread ends with the process only.
+            let _ = self.orders.send(place.clone());
+        }
+        // Another client's requests may be waited for, too: each has the manager's bound.
+        let (kept, _) = self
+            .shared
+            .read
+            .wait_timeout_while(kept, manager.timeout + Duration::from_secs(1), |kept| {
+                kept.get(&place).is_some_and(|one| one.answer.is_none())
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        match kept.get(&place).and_then(|one| one.answer.as_ref()) {
+            Some(Ok(data)) => text_of(data.get(key), path, key),
+            Some(Err(why)) => Err(why.clone()),
+            None => Err(format!("{}: no answer within {} s", manager.uri, manager.timeout.as_secs())),
+        }
+    }
+
+    /// Forgets all but these paths, each with its manager.
+    pub(crate) fn keep(&self, used: &HashSet<Place>) {
+        self.shared.lock().retain(|place, kept| kept.is_asked || used.contains(place));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn new(at: Instant) -> Kept {
+        Kept { answer: None, at, is_asked: false, is_failing: false }
+    }
+
+    /// Whether it is to be asked for before it can be used.
+    fn wants(&self, now: Instant) -> bool {
+        let is_old = now.saturating_duration_since(self.at) >= NEGATIVE;
+        !self.is_asked && (self.answer.is_none() || (is_old && matches!(self.answer, Some(Err(_)))))
+    }
+}
+
+fn text_of(value: Option<&Json>, path: &str, key: &str) -> Result<String, String> {
+    match value {
+        Some(Json::String(text)) if text.is_empty() => Err(format!("the key {key:?} under {path:?} is empty")),
+        Some(Json::String(text)) => Ok(text.clone()),
+        Some(Json::Number(number)) => Ok(number.to_string()),
+        Some(_) => Err(format!("the key {key:?} under {path:?} is not a text")),
+        None => Err(format!("there is no key {key:?} under {path:?}")),
+    }
+}
+
+/// The thread's own.
+struct Reader {
+    shared: Arc<Shared>,
+    clients: HashMap<Arc<Manager>, Result<Client, String>>,
+    /// Vaults that did not answer: until when they are not asked, and why.
+    down: HashMap<Arc<Manager>, (Instant, String)>,
+    tls: Tls,
+    changes: watch::Sender<u64>,
+}
+
+impl Reader {
+    async fn run(mut self, mut ordered: mpsc::UnboundedReceiver<Place>) {
+        loop {
+            let due = self.next_due();
+            let wait =
+                due.as_ref().map_or(Duration::from_secs(3600), |(at, _)| at.saturating_duration_since(Instant::now()));
+            tokio::select! {
+                biased;
+                order = ordered.recv() => match order {
+                    Some(place) => self.read(place).await,
+                    None => return,
+                },
+                () = tokio::time::sleep(wait) => {
+                    if let Some((_, place)) = due {
+                        self.read(place).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is to be read again next, and when.
+    fn next_due(&self) -> Option<(Instant, Place)> {
+        let kept = self.shared.lock();
+        let due = |(place, kept): (&Place, &Kept)| {
+            let after = if kept.is_failing { NEGATIVE.max(place.0.refresh / 10) } else { place.0.refresh };
+            kept.answer.as_ref().map(|_| (kept.at + after, place.clone()))
+        };
+        kept.iter().filter_map(due).min_by_key(|(at, _)| *at)
+    }
+
+    async fn read(&mut self, place: Place) {
+        let (manager, path) = (&place.0, &*place.1);
+        let tls = self.tls;
+        if !self.clients.contains_key(manager) {
+            // Those of managers that nothing uses any more.
+            let used: HashSet<Arc<Manager>> = self.shared.lock().keys().map(|(manager, _)| manager.clone()).collect();
+            self.clients.retain(|manager, _| used.contains(manager));
+            self.down.retain(|manager, _| used.contains(manager));
+        }
+        let client = self.clients.entry(manager.clone()).or_insert_with(|| {
+            let tls = manager.uri.starts_with("https://").then(|| tls(manager)).transpose()?;
+            Ok(Client::new(manager.clone(), tls))
+        });
+        let answer = match (client, self.down.get(manager)) {
+            (Err(why), _) => Err(Failure::Definite(why.clone())),
+            (Ok(_), Some((until, why))) if Instant::now() < *until => Err(Failure::Passing(why.clone())),
+            (Ok(client), _) => {
+                let answer = client.read(path).await;
+                match &answer {
+                    Err(Failure::Passing(why)) => {
+                        self.down.insert(manager.clone(), (Instant::now() + NEGATIVE, why.clone()));
+                    }
+                    Ok(_) | Err(Failure::Definite(_)) => drop(self.down.remove(manager)),
+                }
+                answer
+            }
+        };
+        if self.keep(&place, answer) {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Whether it is another answer than before.
+    fn keep(&self, place: &Place, answer: Result<Data, Failure>) -> bool {
+        let mut kept = self.shared.lock();
+        let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(Instant::now()));
+        (one.at, one.is_asked) = (Instant::now(), false);
+        let (path, before) = (&place.1, one.answer.take());
+        let next = match (answer, before.clone()) {
+            (Ok(data), _) => {
+                if std::mem::take(&mut one.is_failing) {
+                    info!(vault = %place.0.uri, path = %path, "a secret can be read again");
+                }
+                Ok(data)
+            }
+            (Err(Failure::Passing(why)), Some(Ok(data))) => {
+                if !std::mem::replace(&mut one.is_failing, true) {
+                    warn!(path = %path, "a secret cannot be read again; what was read before stays in use: {why}");
+                }
+                Ok(data)
+            }
+            (Err(Failure::Passing(why) | Failure::Definite(why)), _) => Err(why),
+        };
+        let is_changed = before.is_some_and(|before| before != next);
+        one.answer = Some(next);
+        drop(kept);
+        self.shared.read.notify_all();
+        is_changed
+    }
+}
