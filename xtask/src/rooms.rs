@@ -58,7 +58,7 @@ const CRATES: &[Rooms] = &[
         ],
         upward: &[],
     },
-    Rooms { folder: "config", order: &["reading", "resources", "resolve", "model", "keys", "values"], upward: &[] },
+    Rooms { folder: "config", order: &["file", "store", "resources", "model", "keys", "values"], upward: &[] },
 ];
 
 /// Checks every file of these crates; names what is wrong.

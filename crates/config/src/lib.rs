@@ -3,31 +3,32 @@
 //! ```text
 //! text ─▶ tree of nodes with positions, ${ENV} put in               text/
 //!      ─▶ what was written: one table of keys per object, `object!`   keys/, made with schema/ and values/
-//!      ─▶ Config: what it means                                       model/, made by resolve/
+//!      ─▶ Config: what it means                                       model/, made by resources/
 //! ```
 //!
-//! `reading/` takes a text through all of them. Arrows between rooms point one way: reading ─▶ resolve ─▶ model ─▶ keys,
-//! keys ─▶ schema ─▶ text, and keys ─▶ values.
+//! `file/` and `store/` are the two kinds of sources: each takes resources through all of them, and has its own policy of refusal.
+//! Arrows between rooms point one way: file, store ─▶ resources ─▶ model ─▶ keys ─▶ values.
 //!
 //! The same tables give the JSON Schema and the reference. Nothing here does IO; the environment is
-//! an argument. What is not understood in full is refused in full, with every error that can be found at once.
+//! an argument. What is not understood is refused, with every error that can be found at once.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod file;
 mod keys;
 mod model;
-mod reading;
-mod resolve;
 mod resources;
+mod store;
 mod values;
 
+pub use file::{FILE_BYTES_MAX, Reader, Text, load, load_with};
 pub use keys::acme::{ACME_NAMES_MAX, Acme, AcmeEab};
 pub use keys::checks::{
     ActiveCheck, ActiveHealthy, ActiveUnhealthy, CHECK_CONCURRENCY_MAX, CHECK_COUNT_MAX, Checks, PassiveCheck,
     PassiveHealthy, PassiveUnhealthy, RetryBudget, UpstreamLimits,
 };
 pub use keys::gateway::{
-    Admin, CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log,
+    Admin, CONNECTIONS_PER_WORKER_MAX, ConfigPolicy, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log,
     ROUTE_CACHE_BYTES_MAX, ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
 };
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};
@@ -40,12 +41,11 @@ pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};
 pub use keys::stream_routes::StreamTimeouts;
 pub use model::*;
-pub use reading::{FILE_BYTES_MAX, Loaded, Reader, Text, load, load_with};
-pub use resolve::PluginSet;
-pub use resources::{Change, Rejected, RejectedGlobalRule, Serving, Store};
+pub use resources::PluginSet;
 pub use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Errors, Severity};
 pub use stillgate_schema::text::environment::Lookup;
 pub use stillgate_schema::text::locate::locate;
+pub use store::{Change, Store};
 pub use values::*;
 
 use keys::plugins::{METADATA_SCHEMA, PLUGINS_SCHEMA};

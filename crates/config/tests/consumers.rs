@@ -2,60 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod plugins;
+
+use plugins::TABLE;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::{Arc, Mutex};
 use stillgate_config::{Loaded, PluginSet, Reader, Text, load_with};
-use stillgate_plugin::secrets::SECRET;
-use stillgate_plugin::{
-    Authenticate, Compile, CompileCredential, Define, Descriptor, Phases, Plugin, Secret, Secrets, Table,
-};
-use stillgate_schema::object;
-
-object! {
-    /// Nothing.
-    struct NoKeys {
-    }
-}
-
-object! {
-    /// A key.
-    struct KeyOf {
-        /// The key.
-        key: Secret = SECRET => required;
-    }
-}
-
-/// Stands for any plugin that authenticates.
-struct Auth;
-
-impl Plugin for Auth {}
-
-impl Define for Auth {
-    type Keys = NoKeys;
-    const NAME: &'static str = "key-auth";
-    const PRIORITY: i32 = 0;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: NoKeys, _: &mut Compile<'_>) -> Option<Auth> {
-        Some(Auth)
-    }
-}
-
-impl Authenticate for Auth {
-    type Credential = KeyOf;
-    type Proof = Secret;
-
-    fn lookup(credential: &KeyOf) -> &[u8] {
-        credential.key.reveal().as_bytes()
-    }
-
-    fn proof(credential: KeyOf, _: &mut CompileCredential<'_>) -> Option<Secret> {
-        Some(credential.key)
-    }
-}
-
-const TABLE: Table = Table { plugins: &[Descriptor::of::<Auth>().authenticates::<Auth>()], sought: &[] };
+use stillgate_plugin::Secrets;
 
 /// One secret, which changes.
 struct One(Mutex<String>);
@@ -69,7 +23,7 @@ impl Secrets for One {
     }
 }
 
-fn plugins() -> (PluginSet, Arc<One>) {
+fn plugin_set() -> (PluginSet, Arc<One>) {
     let secrets = Arc::new(One(Mutex::new("first secret".to_owned())));
     (PluginSet { table: TABLE, secrets: secrets.clone() }, secrets)
 }
@@ -153,7 +107,7 @@ proptest! {
 
     #[test]
     fn a_text_read_after_others_is_what_it_is_by_itself(edits in prop::collection::vec(edit(), 1..25)) {
-        let (plugins, _) = plugins();
+        let (plugins, _) = plugin_set();
         let mut reader = Reader::new(plugins.clone());
         let (mut routes, mut consumers, mut is_above) = (vec!["{id: r, uri: /r, upstream_id: u}".to_owned()], Vec::new(), false);
         for edit in edits {
@@ -181,7 +135,7 @@ proptest! {
 
 #[test]
 fn consumers_keep_their_places() {
-    let (plugins, _) = plugins();
+    let (plugins, _) = plugin_set();
     let mut reader = Reader::new(plugins.clone());
     let item = |n: u32| format!("{{username: c{n}, plugins: {{key-auth: {{key: k{n}}}}}}}");
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
@@ -198,7 +152,7 @@ fn consumers_keep_their_places() {
 
 #[test]
 fn a_key_that_two_have_is_refused_with_both_places_and_without_the_key() {
-    let (plugins, _) = plugins();
+    let (plugins, _) = plugin_set();
     let item = |name: &str| format!("{{username: {name}, plugins: {{key-auth: {{key: planted}}}}}}");
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
     let text = file(&route, &[item("jack"), item("rose")], false);
@@ -226,7 +180,7 @@ fn no_message_shows_a_credential() {
         "key-auth: {other: $env://ONE}",
         "key-auth: $env://ONE",
     ] {
-        let (plugins, secret) = plugins();
+        let (plugins, secret) = plugin_set();
         *secret.0.lock().unwrap() = "planted".to_owned();
         let text = file(&route, &[format!("{{username: jack, plugins: {{{plugins_of}}}}}")], false);
         let error = load_with(&text, &|_| None, plugins).unwrap_err();
@@ -239,7 +193,7 @@ fn no_message_shows_a_credential() {
 
 #[test]
 fn a_changed_secret_is_noticed() {
-    let (plugins, secret) = plugins();
+    let (plugins, secret) = plugin_set();
     let mut reader = Reader::new(plugins);
     let route = ["{id: r, uri: /r, upstream_id: u}".to_owned()];
     let text = file(&route, &["{username: jack, plugins: {key-auth: {key: $env://ONE}}}".to_owned()], false);
@@ -253,4 +207,22 @@ fn a_changed_secret_is_noticed() {
     let unset = text.replace("ONE", "TWO");
     let error = reader.load(Text::new(unset.into()), &|_| None).unwrap_err().to_string();
     assert!(error.contains("consumers[0].plugins.key-auth.key: $env://TWO: it is not set"), "{error}");
+}
+
+#[test]
+fn an_anonymous_consumer_must_be_there() {
+    let (plugins, _) = plugin_set();
+    let mut reader = Reader::new(plugins.clone());
+    let route = |guest: &str| {
+        format!("{{id: r, uri: /r, upstream_id: u, plugins: {{key-auth: {{anonymous_consumer: {guest}}}}}}}")
+    };
+    let consumers = |names: &[&str]| names.iter().map(|name| format!("{{username: {name}}}")).collect::<Vec<_>>();
+    let file = |guest: &str, names: &[&str]| file(&[route(guest)], &consumers(names), false);
+    read(&mut reader, &plugins, &file("a", &["a", "b"])).unwrap();
+    read(&mut reader, &plugins, &file("b", &["a", "b"])).unwrap();
+    let error = read(&mut reader, &plugins, &file("c", &["a", "b"])).unwrap_err();
+    assert!(error.contains("key-auth of route \"r\" names the consumer \"c\", which is not there"), "{error}");
+    // The consumer goes, by what differs.
+    assert!(read(&mut reader, &plugins, &file("b", &["a"])).is_err());
+    read(&mut reader, &plugins, &file("b", &["b"])).unwrap();
 }

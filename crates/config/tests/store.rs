@@ -2,19 +2,25 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod plugins;
+
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RejectedGlobalRule, Serving, Store, Target, load};
+use stillgate_config::{Change, Config, Kind, Origin, PluginSet, Serving, Store, Target, load};
+use stillgate_plugin::NoSecrets;
 
 fn store() -> Store {
-    store_with(RejectedGlobalRule::Deny)
+    store_with("deny")
 }
 
-fn store_with(global_rule: RejectedGlobalRule) -> Store {
-    let gateway = load("routes: []\n", &|_| None).unwrap().config.gateway;
-    Store::new(gateway, PluginSet::default(), global_rule)
+fn store_with(global_rule: &str) -> Store {
+    let text = format!("gateway: {{config: {{rejected_global_rule: {global_rule}}}}}\nroutes: []\n");
+    Store::new(
+        load(text, &|_| None).unwrap().config.gateway,
+        PluginSet { table: plugins::TABLE, secrets: Arc::new(NoSecrets) },
+    )
 }
 
 fn put(kind: Kind, id: &str, created: u64, document: Json) -> Change {
@@ -28,10 +34,16 @@ fn delete(kind: Kind, id: &str) -> Change {
 
 /// What can be seen of a store.
 fn seen(store: &Store) -> String {
-    let Config { upstreams, routes, stream_routes, ssls, plugins, .. } = store.config("r");
+    let Config { upstreams, routes, stream_routes, ssls, plugins, .. } = store.load("r").config;
     let rejected: Vec<_> = store.rejected().collect();
-    let warnings: Vec<_> = store.warnings().collect();
-    format!("{upstreams:#?}\n{routes:#?}\n{stream_routes:#?}\n{ssls:#?}\n{plugins:?}\n{rejected:#?}\n{warnings:#?}")
+    let warnings = store.load("r").warnings;
+    let mut consumers: Vec<String> = plugins.consumers.iter().map(|consumer| format!("{consumer:?}")).collect();
+    consumers.sort_unstable();
+    let owners = owners(store);
+    let global = plugins.global.entries();
+    format!(
+        "{upstreams:#?}\n{routes:#?}\n{stream_routes:#?}\n{ssls:#?}\n{global:?}\n{consumers:?}\n{owners:?}\n{rejected:#?}\n{warnings:#?}"
+    )
 }
 
 /// Kind, id and what is served of everything that is rejected.
@@ -42,7 +54,7 @@ fn rejected(store: &Store) -> Vec<(Kind, String, Serving)> {
 /// The target of each route.
 fn targets(store: &Store) -> Vec<(String, Option<String>)> {
     let target = |target: &Target| target.key().map(str::to_owned);
-    store.config("r").routes.iter().map(|route| (route.spec.id.clone(), target(&route.target))).collect()
+    store.load("r").config.routes.iter().map(|route| (route.spec.id.clone(), target(&route.target))).collect()
 }
 
 #[track_caller]
@@ -82,10 +94,10 @@ fn the_last_good_version_serves_until_it_is_deleted() {
     let mut store = store();
     let good = json!({"uri": "/a", "upstream": nodes()});
     store.apply([put(Kind::Routes, "r", 1, good.clone())]);
-    let before = store.config("r").routes;
+    let before = store.load("r").config.routes;
     store.apply([put(Kind::Routes, "r", 1, json!({"uri": 7}))]);
     check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
-    assert_eq!(store.config("r").routes, before);
+    assert_eq!(store.load("r").config.routes, before);
     // Another one that is bad does not take its place.
     store.apply([put(Kind::Routes, "r", 1, json!([]))]);
     check(&store, &[("r", Some("routes/r"))], &[(Kind::Routes, "r", Serving::Previous)]);
@@ -119,7 +131,7 @@ fn what_refers_to_a_refused_or_missing_resource_is_answered_503() {
     ]);
     let good = [("a", "u"), ("b", "u"), ("c", "routes/c"), ("d", "routes/d"), ("e", "routes/e")];
     check(&store, &good.map(|(id, key)| (id, Some(key))), &[]);
-    let hosts = &store.config("r").routes[2].spec.uri().unwrap().hosts.clone();
+    let hosts = &store.load("r").config.routes[2].spec.uri().unwrap().hosts.clone();
     assert_eq!(hosts.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a.example"]);
     // And goes.
     store.apply([delete(Kind::Services, "gone")]);
@@ -136,12 +148,186 @@ fn a_global_rule_that_was_never_right_denies_everything() {
     };
     let mut denying = store();
     denying.apply(changes());
-    check(&denying, &[("r", None)], &[(Kind::GlobalRules, "g", Serving::Unavailable)]);
+    let global = |store: &Store| {
+        let chain = store.load("r").config.plugins.global;
+        chain.entries().iter().map(|entry| entry.name).collect::<Vec<_>>()
+    };
+    check(&denying, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Serving::Unavailable)]);
+    assert_eq!(global(&denying), ["unavailable"]);
     denying.apply([delete(Kind::GlobalRules, "g")]);
-    check(&denying, &[("r", Some("routes/r"))], &[]);
-    let mut ignoring = store_with(RejectedGlobalRule::Ignore);
+    assert!(global(&denying).is_empty());
+    let mut ignoring = store_with("ignore");
     ignoring.apply(changes());
     check(&ignoring, &[("r", Some("routes/r"))], &[(Kind::GlobalRules, "g", Serving::Nothing)]);
+    assert!(global(&ignoring).is_empty());
+}
+
+/// Who has each key.
+fn owners(store: &Store) -> Vec<Option<String>> {
+    let consumers = store.load("r").config.plugins.consumers;
+    let owner = |key: u8| {
+        consumers.find("key-auth", format!("k{key}").as_bytes()).map(|found| consumers.of(found).name.to_string())
+    };
+    (1..=3).map(owner).collect()
+}
+
+fn consumer(name: &str, keys: &[u8]) -> Json {
+    let credential = |(at, key): (usize, &u8)| json!({"id": at, "plugins": {"key-auth": {"key": format!("k{key}")}}});
+    let credentials: Vec<Json> = keys.iter().enumerate().map(credential).collect();
+    json!({"username": name, "credentials": credentials})
+}
+
+#[test]
+fn the_consumer_that_was_made_first_keeps_a_key() {
+    let all = [
+        put(Kind::Consumers, "late", 9, consumer("late", &[1, 2])),
+        put(Kind::Consumers, "early", 3, consumer("early", &[1])),
+        put(Kind::Consumers, "later", 10, consumer("later", &[2, 3])),
+        put(Kind::Consumers, "twice", 11, consumer("twice", &[3, 3])),
+    ];
+    for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]] {
+        let mut store = store();
+        order.iter().for_each(|at| store.apply([all[*at].clone()]));
+        assert_eq!(owners(&store), [Some("early".to_owned()), None, None], "{order:?}");
+        let reasons: Vec<_> = store.rejected().map(|of| (of.id.as_str(), of.reason.as_str(), of.serving)).collect();
+        let has = |who: &str| format!("consumer {who:?} has the same key-auth credential; give each consumer its own");
+        let expected = [("late", has("early")), ("later", has("late")), ("twice", has("later"))];
+        let expected: Vec<_> = expected.iter().map(|(id, why)| (*id, why.as_str(), Serving::Nothing)).collect();
+        assert_eq!(reasons, expected);
+        // The first of them goes.
+        store.apply([delete(Kind::Consumers, "early")]);
+        assert_eq!(owners(&store), ["late", "late", ""].map(|name| (!name.is_empty()).then(|| name.to_owned())));
+        store.apply([delete(Kind::Consumers, "late"), delete(Kind::Consumers, "later")]);
+        assert_eq!(owners(&store), [None, None, Some("twice".to_owned())]);
+    }
+}
+
+#[test]
+fn a_consumer_without_its_group_is_answered_503() {
+    let mut store = store();
+    let document = json!({"username": "a", "group_id": "g", "plugins": {"key-auth": {"key": "k1"}}});
+    store.apply([put(Kind::Consumers, "a", 1, document)]);
+    let plugins = |store: &Store| {
+        let consumers = store.load("r").config.plugins.consumers;
+        let found = consumers.find("key-auth", b"k1").unwrap();
+        consumers.of(found).plugins.iter().map(|entry| entry.name).collect::<Vec<_>>()
+    };
+    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["unavailable"], Serving::Unavailable));
+    store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 7}}}))]);
+    assert_eq!((plugins(&store), rejected(&store)), (vec!["count"], vec![]));
+    // The version before of the group stays.
+    store.apply([put(Kind::ConsumerGroups, "g", 2, json!({"plugins": {"count": {"count": 0}}}))]);
+    assert_eq!((plugins(&store), rejected(&store)[0].2), (vec!["count"], Serving::Previous));
+}
+
+#[test]
+fn the_rule_that_was_made_first_keeps_a_plugin() {
+    let mut store = store();
+    store.apply([
+        put(Kind::GlobalRules, "b", 2, json!({"plugins": {"count": {"count": 2}, "key-auth": {}}})),
+        put(Kind::GlobalRules, "a", 5, json!({"plugins": {"count": {"count": 1}}})),
+    ]);
+    let loaded = store.load("r");
+    let kept: Vec<String> = loaded.config.plugins.global.entries().iter().map(|of| format!("{of:?}")).collect();
+    assert_eq!(kept, ["count of global rule \"b\"", "key-auth of global rule \"b\""]);
+    let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["warning: global_rules/a: plugins.count: global rule \"b\" has count already, which stays; keep one of them"]
+    );
+    assert!(loaded.rejected.is_empty());
+}
+
+#[test]
+fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
+    let mut store = store();
+    let route = |plugins: Json| json!({"uri": "/a", "upstream": nodes(), "plugins": plugins});
+    store.apply([
+        put(Kind::Routes, "1", 1, route(json!({"count": {"count": 1, "colour": "red", "inner": {"key": "x"}}}))),
+        put(Kind::Routes, "2", 2, route(json!({"count": {"count": 1, "inner": {"colour": "red"}}}))),
+        put(Kind::Routes, "3", 3, route(json!({"none": {}}))),
+        put(Kind::Consumers, "a", 4, json!({"username": "a", "plugins": {"key-auth": {"key": "k1", "colour": 1}}})),
+        put(Kind::PluginMetadata, "count", 5, json!({"id": "count", "count": 1, "colour": 1})),
+        put(Kind::PluginMetadata, "none", 6, json!({"count": 1})),
+    ]);
+    let unavailable = |id| (Kind::Routes, id, Serving::Unavailable);
+    let refused = [(Kind::PluginMetadata, "none", Serving::Nothing), unavailable("2"), unavailable("3")];
+    check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None)], &refused);
+    let warnings: Vec<String> = store.load("r").warnings.into_iter().map(|warning| warning.path).collect();
+    let expected =
+        ["plugin_metadata/count: colour", "consumers/a: plugins.key-auth.colour", "routes/1: plugins.count.colour"];
+    assert_eq!(warnings, expected);
+}
+
+#[test]
+fn names_of_certificates_and_groups_belong_to_the_first() {
+    let mut store = store();
+    let ssl = |name: &str| json!({"snis": [name], "cert": "a.pem", "key": "a.key"});
+    let route =
+        |count: u32| json!({"uri": "/a", "upstream": nodes(), "plugins": {"count": {"count": count, "group": "g"}}});
+    store.apply([
+        put(Kind::Ssls, "2", 2, ssl("a.example")),
+        put(Kind::Ssls, "1", 1, ssl("a.example")),
+        put(Kind::Routes, "1", 4, route(1)),
+        put(Kind::Routes, "2", 3, route(2)),
+        put(Kind::Routes, "3", 5, route(2)),
+    ]);
+    let refused = [(Kind::Ssls, "2", Serving::Nothing), (Kind::Routes, "1", Serving::Unavailable)];
+    check(&store, &[("2", Some("routes/2")), ("1", None), ("3", Some("routes/3"))], &refused);
+    let reasons: Vec<_> = store.rejected().map(|of| of.reason.clone()).collect();
+    assert!(reasons[0].contains("\"a.example\" is a name of the entry \"1\""), "{reasons:?}");
+    assert!(reasons[1].contains("the group \"g\" is not the same in route \"2\""), "{reasons:?}");
+    store.apply([delete(Kind::Ssls, "1"), delete(Kind::Routes, "2"), put(Kind::Routes, "3", 5, route(1))]);
+    check(&store, &[("1", Some("routes/1")), ("3", Some("routes/3"))], &[]);
+}
+
+#[test]
+fn a_secret_that_cannot_be_looked_up_refuses_its_resource() {
+    let mut store = store();
+    let document = json!({"username": "a", "plugins": {"key-auth": {"key": "$env://NONE"}}});
+    store.apply([put(Kind::Consumers, "a", 1, document)]);
+    assert_eq!(rejected(&store), [(Kind::Consumers, "a".to_owned(), Serving::Nothing)]);
+    let reason = store.rejected().next().unwrap().reason.clone();
+    assert!(store.load("r").config.plugins.consumers.is_empty() && reason.contains("$env://NONE"), "{reason}");
+}
+
+#[test]
+fn hostile_documents_are_refused() {
+    let mut store = store();
+    let deep = (0..100).fold(json!(1), |inner, _| json!({"a": inner}));
+    let long = "x".repeat(70_000);
+    for kind in Kind::all() {
+        for document in [
+            json!(null),
+            json!(7),
+            json!("x"),
+            json!([]),
+            json!({"id": 1.5}),
+            json!({"plugins": 1}),
+            deep.clone(),
+            json!({"username": long, "uri": long, "plugins": {"key-auth": {"key": long}}}),
+            json!({"username": "other", "id": "other", "uri": "/a", "upstream": nodes(), "plugins": {}}),
+            json!({"plugins": {"key-auth": deep}}),
+        ] {
+            store.apply([put(kind, "x", 1, document)]);
+            let is_refused = store.rejected().any(|of| (of.kind, of.id.as_str()) == (kind, "x"));
+            assert!(is_refused || matches!(kind, Kind::Services | Kind::PluginMetadata), "{kind:?}");
+        }
+    }
+    assert!(store.load("r").config.plugins.consumers.is_empty());
+}
+
+#[test]
+fn another_gateway_section_reads_everything_again() {
+    let mut store = store();
+    store.apply([
+        put(Kind::Upstreams, "u", 1, nodes()),
+        put(Kind::Routes, "r", 2, json!({"uri": "/a", "upstream_id": "u"})),
+        put(Kind::Routes, "r", 2, json!({"uri": 7})),
+    ]);
+    let before = seen(&store);
+    store.renew(store.load("r").config.gateway);
+    assert_eq!(seen(&store), before);
 }
 
 #[test]
@@ -151,9 +337,9 @@ fn an_upstream_that_changes_leaves_its_routes_alone() {
     store.apply((0..100).map(|n| {
         put(Kind::Routes, &n.to_string(), 3, json!({"uri": format!("/{n}"), "service_id": "s", "timeout": {"read": 7}}))
     }));
-    let before = store.config("1");
+    let before = store.load("1").config;
     store.apply([put(Kind::Upstreams, "u", 1, json!({"nodes": {"10.0.0.9:80": 1}, "timeout": {"send": 3}}))]);
-    let after = store.config("2");
+    let after = store.load("2").config;
     assert_ne!(before.upstreams, after.upstreams);
     assert!(before.routes.iter().zip(&after.routes).all(|(old, new)| Arc::ptr_eq(old, new)));
 }
@@ -179,9 +365,18 @@ fn document(kind: Kind) -> impl Strategy<Value = Json> {
         (Kind::Services, 2) => json!({"hosts": ["a.example"], "upstream_id": id}),
         (Kind::Services, 3) => json!({}),
         (Kind::Services, _) => json!({"upstream_id": id}),
-        (Kind::PluginConfigs | Kind::GlobalRules, 0) => json!({"plugins": {"none": {}}}),
-        (Kind::PluginConfigs | Kind::GlobalRules, _) => json!({"plugins": {}}),
+        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, 0) => json!({"plugins": {"none": {}}}),
+        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, 1..=4) => {
+            json!({"plugins": {"count": {"count": which, "group": id}}})
+        }
+        (Kind::PluginConfigs | Kind::GlobalRules | Kind::ConsumerGroups, _) => json!({"plugins": {"key-auth": {}}}),
+        (Kind::PluginMetadata, _) => json!({"count": which}),
+        (Kind::Consumers, 0) => json!({"plugins": 1}),
+        (Kind::Consumers, 1 | 2) => json!({"group_id": id, "plugins": {"key-auth": {"key": format!("k{id}")}}}),
+        (Kind::Consumers, _) => json!({"plugins": {"key-auth": {"key": format!("k{id}")}},
+            "credentials": [{"id": "c", "plugins": {"key-auth": {"key": format!("k{which}")}}}]}),
         (Kind::Ssls, 0) => json!({"sni": 7}),
+        (Kind::Ssls, 1..=3) => json!({"snis": [format!("{id}.example")], "cert": "a.pem", "key": "a.key"}),
         (Kind::Ssls, _) => json!({"type": "client", "cert": "a.pem", "key": "a.key"}),
         (Kind::StreamRoutes, 0) => json!({"server_port": "x"}),
         (Kind::StreamRoutes, 1) => json!({"upstream": {"nodes": {"a:1": 1}}}),
@@ -199,20 +394,16 @@ fn document(kind: Kind) -> impl Strategy<Value = Json> {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    let kinds = [
-        Kind::Ssls,
-        Kind::PluginConfigs,
-        Kind::Upstreams,
-        Kind::Services,
-        Kind::GlobalRules,
-        Kind::StreamRoutes,
-        Kind::Routes,
-    ];
-    select(kinds.to_vec()).prop_flat_map(|kind| {
-        // Consumers, groups and the like are not read yet.
-        (Just(kind), select(vec!["1", "2", "3"]), 1..4u64, prop::option::weighted(0.8, document(kind))).prop_map(
+    select(Kind::all().collect::<Vec<_>>()).prop_flat_map(|kind| {
+        let ids = if kind == Kind::PluginMetadata { vec!["count", "key-auth"] } else { vec!["1", "2", "3"] };
+        (Just(kind), select(ids), 1..4u64, prop::option::weighted(0.8, document(kind))).prop_map(
             |(kind, id, created, document)| match document {
-                Some(document) => put(kind, id, created, document),
+                Some(mut document) => {
+                    if kind == Kind::Consumers {
+                        document["username"] = json!(id);
+                    }
+                    put(kind, id, created, document)
+                }
                 None => delete(kind, id),
             },
         )

@@ -88,6 +88,11 @@ pub trait Plugin: Send + Sync + 'static {
         None
     }
 
+    /// The consumer that it names, which stands for clients that say nothing of themselves.
+    fn named_consumer(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether it counts in [`Worker::limits`], which takes memory and is made only for those that do.
     fn needs_limits(&self) -> bool {
         false

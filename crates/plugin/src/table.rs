@@ -104,7 +104,7 @@ impl Table {
                 return None;
             };
             let node = substitute(&entry.value, secrets, &path, sink);
-            compile(descriptor, entry.key_at, &node, origin, &path, sink)
+            sink.open(|sink| compile(descriptor, entry.key_at, &node, origin, &path, sink))
         });
         let mut compiled: Vec<Arc<Entry>> = compiled.map(Arc::new).collect();
         compiled.sort_unstable_by_key(|entry| entry.name);
@@ -155,7 +155,8 @@ fn split(node: &Node) -> (Node, Option<Node>) {
     (Node { at: node.at, value: Value::Map(own) }, Some(meta.value.clone()))
 }
 
-fn next_instance() -> u64 {
+/// A number for [`Entry::instance`].
+pub fn next_instance() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

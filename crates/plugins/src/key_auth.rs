@@ -116,6 +116,10 @@ impl Plugin for KeyAuth {
         let worker = request.worker;
         worker.own(self.instance, Vec::new, |buffer| self.authenticate(request, buffer))
     }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.anonymous.as_deref()
+    }
 }
 
 impl KeyAuth {

@@ -19,6 +19,9 @@ pub trait Object: Sized {
     /// What it is for.
     const DOC: &'static str;
 
+    /// Whether APISIX refuses unknown keys, too, where a plugin has the object (`additionalProperties: false`).
+    const IS_CLOSED: bool;
+
     /// Sets of keys of which at least one must be there.
     const NEEDS: &'static [&'static [&'static str]];
 
@@ -70,6 +73,7 @@ pub fn refuse_key(
     entry: &Entry,
     known: &[&'static str],
     unbuilt: &[(&'static str, &'static str)],
+    is_closed: bool,
     path: &Path<'_>,
     sink: &mut Sink,
 ) {
@@ -85,7 +89,10 @@ pub fn refuse_key(
     let fault =
         Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
     let fault = sink.guess(fault, key, names);
-    sink.error(entry.key_at, path, fault);
+    match sink.is_open() && !is_closed {
+        true => sink.warning(entry.key_at, path, fault),
+        false => sink.error(entry.key_at, path, fault),
+    }
 }
 
 /// Whether a value leaves what it is about switched off.
@@ -121,7 +128,7 @@ pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, p
 ///
 /// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
 /// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
-/// unless empty.
+/// unless empty. `closed: true` is for objects of plugins that APISIX takes no other keys in.
 #[macro_export]
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
@@ -171,6 +178,7 @@ macro_rules! object {
             )*
             $(any_of { $($without:literal: $($one:ident)|+;)+ })?
             $(unbuilt { $($unbuilt:ident: $what:literal;)* })?
+            $(closed: $closed:literal;)?
         }
     ) => {
         $(#[doc = $doc])+
@@ -182,6 +190,7 @@ macro_rules! object {
         impl $crate::object::Object for $name {
             const NAME: &'static str = stringify!($name);
             const DOC: &'static str = concat!($($doc, "\n"),+);
+            const IS_CLOSED: bool = false $(|| $closed)?;
             const NEEDS: &'static [&'static [&'static str]] =
                 &[$($(&[$($crate::object::key_name(stringify!($one))),+]),+)?];
 
@@ -208,6 +217,7 @@ macro_rules! object {
                         entry,
                         &[$(const { key_name(stringify!($key)) }),*],
                         &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
+                        Self::IS_CLOSED,
                         &path,
                         sink,
                     );

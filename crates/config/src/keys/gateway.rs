@@ -6,7 +6,7 @@ use crate::keys::access_log::ACCESS_LOG;
 use crate::keys::acme::Acme;
 use crate::keys::metrics::METRICS;
 use crate::keys::stream_proxy::StreamProxy;
-use crate::values::{AccessLog, LogFormat, Metrics, RouteCacheMode};
+use crate::values::{AccessLog, LogFormat, Metrics, RejectedGlobalRule, RouteCacheMode};
 use ipnet::IpNet;
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
@@ -67,6 +67,8 @@ object! {
         stream_proxy: StreamProxy = map::<StreamProxy>() => nested;
         /// The admin API; without it no admin address is opened.
         admin: Admin = map::<Admin>() => optional;
+        /// What becomes of resources that cannot be used, where they come from a store.
+        config: ConfigPolicy = map::<ConfigPolicy>() => nested;
         /// What is measured and where it is exposed; without it nothing is.
         metrics: Metrics = METRICS => optional;
         /// Who issues the certificates of the entries of `ssls` with `acme: true`.
@@ -104,6 +106,17 @@ object! {
         http2: bool = Flag => default(true);
     }
 }
+
+object! {
+    /// What becomes of resources that cannot be used, where they come from a store. (A file with such a resource is refused as a whole.)
+    pub struct ConfigPolicy: Copy, Eq {
+        /// What is served where a global rule cannot be used and has no previous version: `deny` answers every request 503, `ignore` serves without the rule.
+        rejected_global_rule: RejectedGlobalRule = REJECTED_GLOBAL_RULE => default(RejectedGlobalRule::Deny);
+    }
+}
+
+const REJECTED_GLOBAL_RULE: Choice<RejectedGlobalRule> =
+    Choice { words: &[("deny", RejectedGlobalRule::Deny), ("ignore", RejectedGlobalRule::Ignore)], unbuilt: &[] };
 
 object! {
     /// The admin API.

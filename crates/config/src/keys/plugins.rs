@@ -168,20 +168,54 @@ object! {
 }
 
 /// One item of `plugin_metadata`: `id` names the plugin, and the other keys are the plugin's own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct MetadataKeys {
+    pub(crate) id: Option<At<String>>,
+    /// Without the id.
+    pub(crate) own: Node,
+}
+
+/// The list of them.
 pub(crate) struct PluginMetadata;
 
-impl Kind for PluginMetadata {
-    type Out = Vec<Node>;
+impl MetadataKeys {
+    /// `None`: it is no map, which has been reported.
+    pub(crate) fn read(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<MetadataKeys> {
+        let Value::Map(entries) = &node.value else {
+            sink.error(node.at, path, Fault::new("expected a map with the key \"id\""));
+            return None;
+        };
+        let (id, own): (Vec<_>, Vec<_>) = entries.iter().cloned().partition(|entry| &*entry.key == "id");
+        let id = id.first().and_then(|id| match &id.value.value {
+            Value::Scalar(scalar) => Some(At { at: id.value.at, value: scalar.text.to_string() }),
+            _ => None,
+        });
+        Some(MetadataKeys { id, own: Node { at: node.at, value: Value::Map(own.into()) } })
+    }
+}
 
-    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Node>> {
-        match &node.value {
-            Value::List(items) => Some(items.to_vec()),
-            _ if node.is_null() => Some(Vec::new()),
+impl Kind for PluginMetadata {
+    type Out = Vec<Resource<MetadataKeys>>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Resource<MetadataKeys>>> {
+        let items = match &node.value {
+            Value::List(items) => items,
+            _ if node.is_null() => return Some(Vec::new()),
             _ => {
                 expected("a list", node, path, sink);
-                None
+                return None;
             }
-        }
+        };
+        let item = |(index, item): (usize, &Node)| {
+            let path = path.index(index);
+            let keys = MetadataKeys::read(item, &path, sink)?;
+            if keys.id.is_none() {
+                let fault = Fault::new("the key \"id\" is missing").hint("write the plugin's name there");
+                sink.error(item.at, &path, fault);
+            }
+            Some(Resource { index, at: item.at, keys })
+        };
+        Some(items.iter().enumerate().filter_map(item).collect())
     }
 
     fn schema(&self, _: &mut Definitions) -> Json {

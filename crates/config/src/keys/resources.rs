@@ -7,7 +7,7 @@ use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
 use crate::keys::nodes::{NodeEntry, Nodes, parse_authority};
 use crate::keys::plugins::{
-    ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, PluginConfigKeys, PluginMetadata, Plugins,
+    ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata, Plugins,
 };
 use crate::keys::secrets::SecretManagerKeys;
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
@@ -71,7 +71,7 @@ object! {
         /// Plugins that consumers share.
         consumer_groups: Vec<Resource<ConsumerGroupKeys>> = resources::<ConsumerGroupKeys>(true) => default(Vec::new());
         /// What a plugin has in common wherever it is configured. `id` is the plugin's name.
-        plugin_metadata: Vec<Node> = PluginMetadata => default(Vec::new());
+        plugin_metadata: Vec<Resource<MetadataKeys>> = PluginMetadata => default(Vec::new());
         /// Managers of secrets, which references name.
         secrets: Vec<Resource<SecretManagerKeys>> = resources::<SecretManagerKeys>(true) => default(Vec::new());
         unbuilt {

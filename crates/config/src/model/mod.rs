@@ -7,6 +7,7 @@
 //! What an upgrade compares between two processes has a form for `serde`. No secret is in it: of PEM text there is a digest.
 
 mod listeners;
+mod loaded;
 mod origin;
 pub mod plugins;
 mod routes;
@@ -15,6 +16,7 @@ mod upstream;
 
 pub use listeners::{ListenPlace, Listener, ListenerKind, Transport, listener_paths};
 pub(crate) use listeners::{listed, listeners_of};
+pub use loaded::{Loaded, Rejected, Serving};
 pub use origin::{Kind, Origin};
 pub use routes::{Route, StreamRoute, Target};
 pub use ssls::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
@@ -23,7 +25,7 @@ pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts
 use crate::keys::gateway::Gateway;
 use std::sync::Arc;
 
-/// One whole configuration file.
+/// One whole configuration: the process, and all resources.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The process: limits, logs, and the listeners as they were written.
@@ -34,7 +36,7 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// All enabled routes, in the order of the file. `status: 0` routes are not in here.
     pub routes: Vec<Arc<Route>>,
-    /// In which line of the file each of them begins, from 1. Apart from the routes, so that one that only moved is
+    /// In which line of the file each of them begins, from 1; of a store 0. Apart from the routes, so that one that only moved is
     /// the same as before.
     pub route_lines: Vec<u32>,
     /// All enabled stream routes, in the order of the file.
@@ -43,6 +45,6 @@ pub struct Config {
     pub ssls: Vec<Arc<Ssl>>,
     /// What of plugins belongs to no route.
     pub plugins: plugins::Shared,
-    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex.
+    /// SHA-256 of the file's bytes as loaded (before `${ENV}`), in lower-case hex; a store's revision.
     pub digest: String,
 }

@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 /// All kinds with their names, by which files, stores and the Admin API know them.
-const NAMES: [(Kind, &str); 10] = [
+const NAMES: [(Kind, &str); Kind::COUNT] = [
     (Kind::Ssls, "ssls"),
     (Kind::PluginMetadata, "plugin_metadata"),
     (Kind::PluginConfigs, "plugin_configs"),
@@ -43,6 +43,9 @@ const NAMES: [(Kind, &str); 10] = [
 ];
 
 impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = 10;
+
     /// Every kind; each stands behind those it refers to.
     pub fn all() -> impl Iterator<Item = Kind> {
         NAMES.iter().map(|(kind, _)| *kind)

@@ -1,82 +1,57 @@
-//! Resources from a store, one by one: each is read, refused and replaced by itself.
+//! Resources: what each means by itself and among the others it refers to, whatever source it comes from.
 //!
 //! ```text
-//! Change (put or delete of a kind and id) ─▶ document ─▶ by itself: right, or refused
-//!                                                 │ the last right one serves on
-//!                                                 ▼
-//!      those that refer to it ◀── does it mean something else? ◀── resolved among the others
+//!  keys ─▶ Written ─▶ Catalog::define, among what is in the catalog ─▶ Definition ─▶ Catalog::put, for those that refer to it
+//!                                                                        │ claims: what only one may have
+//!                                                                        ▼
+//!                              the source: what is refused, what is served, in which order
 //! ```
 //!
-//! A file is refused whole; a store refuses the one resource and goes on, for its other writers cannot wait until one of them
-//! has mended a mistake. It fails closed: what cannot be understood is answered 503 where it can be told what it would have taken,
-//! and nothing is served without a part that could not be understood. What a store comes to depends on what it holds alone, not on
-//! the order in which that came.
+//! References become what they name, services are folded into routes, defaults that depend on others are filled in. Checks that
+//! need more than one value are here and nowhere else. An error in one resource does not hide those of others. All look-ups
+//! are by hash, so that 100,000 routes stay linear.
 
-mod document;
-mod store;
+mod addresses;
+mod catalog;
+mod checks;
+mod claims;
+mod consumers;
+mod definition;
+mod plugins;
+mod secrets;
+mod ssls;
+mod stream_routes;
+mod stream_upstreams;
+mod takes;
+mod unavailable;
+mod upstream;
 
-pub use store::Store;
+pub(crate) use addresses::{check_nodes, check_own_addresses};
+pub(crate) use catalog::Catalog;
+pub(crate) use claims::{Claim, Claims, Holder};
+pub(crate) use definition::{Definition, Named, Written};
+pub use plugins::PluginSet;
+pub(crate) use plugins::{LeftOut, List, Metadata, first_of_each, merge, metadata_table};
+pub(crate) use secrets::with_managers;
+pub(crate) use unavailable::unavailable;
 
-use crate::model::{Kind, Origin};
-use serde_json::Value as Json;
+use std::collections::HashMap;
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 
-/// One change of a resource.
-#[derive(Debug, Clone)]
-pub enum Change {
-    /// It is new, or another one.
-    Put {
-        /// What it is.
-        kind: Kind,
-        /// Unique among its kind.
-        id: String,
-        /// As APISIX's Admin API takes it.
-        document: Json,
-        /// When it was made: the one of two that both claim something which was made first keeps it.
-        created: u64,
-        /// Where it comes from.
-        origin: Origin,
-    },
-    /// It is gone.
-    Delete {
-        /// What it is.
-        kind: Kind,
-        /// Unique among its kind.
-        id: String,
-    },
-}
-
-/// A resource that is not served as it was put.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// What it is.
-    pub kind: Kind,
-    /// Unique among its kind.
-    pub id: String,
-    /// What is wrong with it.
-    pub reason: String,
-    /// Where it comes from.
-    pub origin: Origin,
-    /// What is served in its place.
-    pub serving: Serving,
-}
-
-/// What becomes of everything where a global rule is rejected that was never right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RejectedGlobalRule {
-    /// All is answered 503: the rule may be what keeps clients out.
-    #[default]
-    Deny,
-    /// It is served without the rule.
-    Ignore,
-}
-
-/// What is served in the place of a rejected resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Serving {
-    /// The last one that was right.
-    Previous,
-    /// What it takes, or what refers to it, is answered 503.
-    Unavailable,
-    /// Nothing: what it would have taken cannot be told.
-    Nothing,
+/// Notes the line of an id; reports one that is taken.
+pub(crate) fn take_id(
+    lines: &mut HashMap<String, u32>,
+    id: &At<String>,
+    line: u32,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> bool {
+    if let Some(first) = lines.get(&id.value) {
+        let message = format!("the id {:?} is taken by the one in line {first}", id.value);
+        sink.error(id.at, &path.key("id"), Fault::new(message).hint("write another"));
+        return false;
+    }
+    lines.insert(id.value.clone(), line);
+    true
 }

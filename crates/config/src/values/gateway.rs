@@ -21,3 +21,13 @@ pub enum LogFormat {
     /// For machines.
     Json,
 }
+
+/// What is served where a global rule is rejected that was never right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RejectedGlobalRule {
+    /// All requests are answered 503: the rule may be what keeps clients out.
+    #[default]
+    Deny,
+    /// Requests are served without the rule.
+    Ignore,
+}

@@ -173,8 +173,9 @@ pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::configuration::status::LastError;
+    use crate::configuration::status::{LastError, RejectedStatus};
     use expect_test::expect;
+    use stillgate_config::{Kind, Origin, Rejected, Serving};
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
@@ -190,6 +191,13 @@ mod tests {
                     at: "2026-11-21T00:27:14.000Z".into(),
                     errors: vec!["stillgate.yaml:3:1: routes: expected a list".into()],
                 }),
+                rejected: vec![RejectedStatus::from(&Rejected {
+                    kind: Kind::Routes,
+                    id: "r".into(),
+                    reason: "timeout.read: expected a duration".into(),
+                    origin: Origin::Named("/apisix/routes/r @ 3".into()),
+                    serving: Serving::Unavailable,
+                })],
             },
             pending_restart: vec!["gateway.workers"],
             workers: 2,
@@ -214,7 +222,16 @@ mod tests {
                   "errors": [
                     "stillgate.yaml:3:1: routes: expected a list"
                   ]
-                }
+                },
+                "rejected": [
+                  {
+                    "kind": "routes",
+                    "id": "r",
+                    "reason": "timeout.read: expected a duration",
+                    "origin": "/apisix/routes/r @ 3",
+                    "serving": "503"
+                  }
+                ]
               },
               "pending_restart": [
                 "gateway.workers"

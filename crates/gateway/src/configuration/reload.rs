@@ -20,7 +20,7 @@ use super::restart::needs_restart;
 use super::retired::{Garbage, Retired};
 use super::source::ConfigSource;
 use super::sources::millis;
-use super::status::{ConfigStatus, LastError, now_rfc3339};
+use super::status::{ConfigStatus, LastError, RejectedStatus, now_rfc3339};
 use super::tls_material;
 use crate::metering::logging::Logging;
 use crate::metering::metrics::{Metering, Next};
@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stillgate_config::{Config, Gateway, Loaded};
+use stillgate_config::{Config, Gateway, Kind, Loaded, Rejected};
 use stillgate_proxy::{Fleet, MatchCost, Plan, PlanCell, PlanError};
 use stillgate_tls::Material;
 use stillgate_upstream::{Change, Resolver};
@@ -194,6 +194,13 @@ impl Reloader {
         &self.plans
     }
 
+    /// How many resources of each kind are rejected, for the metrics.
+    pub(crate) fn rejected(&self) -> [u32; Kind::COUNT] {
+        let mut counts = [0; Kind::COUNT];
+        self.served.rejected.iter().for_each(|rejected| counts[rejected.kind as usize] += 1);
+        counts
+    }
+
     /// For the metrics.
     pub(crate) fn times(&self) -> ReloadTimes {
         self.times
@@ -207,6 +214,7 @@ impl Reloader {
             digest: plan.digest.clone(),
             loaded_at: self.loaded_at.clone(),
             last_error: self.last_error.clone(),
+            rejected: self.served.rejected.iter().map(RejectedStatus::from).collect(),
         }
     }
 
@@ -435,6 +443,7 @@ impl Reloader {
             "configuration published"
         );
         names::warn_unresolved(&self.resolver);
+        tell_rejected(&loaded.rejected, &self.served.rejected);
         let (old, new) = (&self.served.config.gateway, &config.gateway);
         if old.log.level != new.log.level
             && let Err(error) = self.reloadable.logging.set_level(&new.log.level)
@@ -488,6 +497,14 @@ pub(crate) fn provide_limits(plans: &PlanCell, plan: &Plan, gateway: &Gateway) {
     let bytes_max = gateway.limits.counters_bytes;
     if let Err(error) = plans.provide_limits(plan, bytes_max) {
         error!(%error, bytes_max, "no memory for the counters of limits (gateway.limits.counters_bytes): limits cannot count");
+    }
+}
+
+/// Tells of rejected resources, but for those that were told before.
+pub(crate) fn tell_rejected(rejected: &[Rejected], told: &[Rejected]) {
+    for of in rejected.iter().filter(|of| !told.contains(of)) {
+        let Rejected { kind, id, reason, origin, serving } = of;
+        error!(kind = kind.name(), id, %origin, %serving, "resource rejected: {reason}");
     }
 }
 

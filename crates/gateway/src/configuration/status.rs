@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
+use stillgate_config::Rejected;
 use stillgate_proxy::access_log::rfc3339;
 
 /// The configuration that is served, and what became of the last attempt to replace it.
@@ -15,6 +16,36 @@ pub(crate) struct ConfigStatus {
     pub(crate) loaded_at: String,
     /// Why a later file is not served; null where the last attempt went well.
     pub(crate) last_error: Option<LastError>,
+    /// Resources that are not served as they were put.
+    pub(crate) rejected: Vec<RejectedStatus>,
+}
+
+/// A resource that is not served as it was put.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct RejectedStatus {
+    /// As in the configuration: `routes`.
+    kind: &'static str,
+    /// Unique among its kind.
+    id: String,
+    /// What is wrong with it.
+    reason: String,
+    /// Where it comes from.
+    origin: String,
+    /// What is served in its place: `previous`, `503` or `nothing`.
+    serving: String,
+}
+
+impl From<&Rejected> for RejectedStatus {
+    fn from(rejected: &Rejected) -> Self {
+        let Rejected { kind, id, reason, origin, serving } = rejected;
+        RejectedStatus {
+            kind: kind.name(),
+            id: id.clone(),
+            reason: reason.clone(),
+            origin: origin.to_string(),
+            serving: serving.to_string(),
+        }
+    }
 }
 
 /// A configuration that was refused.

@@ -361,6 +361,7 @@ impl Control {
             generation: config.generation,
             last_reload_successful: config.last_error.is_none(),
             pending_restart: self.reloader.pending_restart().len(),
+            rejected: self.reloader.rejected(),
             reloads: self.reloader.times(),
             workers: self.tally.read(),
             acme_failures: self.certificates.failures(),

@@ -12,7 +12,9 @@ use crate::admin::access::Access;
 use crate::configuration::background::CONTROL_NICE;
 use crate::configuration::names;
 use crate::configuration::reading::{Candidate, Reading};
-use crate::configuration::reload::{NAMES_TIMEOUT, Reloadable, Reloader, provide_limits, tell_route_cache};
+use crate::configuration::reload::{
+    NAMES_TIMEOUT, Reloadable, Reloader, provide_limits, tell_rejected, tell_route_cache,
+};
 use crate::configuration::source::{ConfigSource, ReadError};
 use crate::configuration::sources::{Given, Refused, Source};
 use crate::configuration::tls_material;
@@ -133,6 +135,7 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));
     }
+    tell_rejected(&loaded.rejected, &[]);
     let takeover = Takeover::find().map_err(|error| RunError::System(NO_TAKEOVER, error))?;
     let beginning = Beginning { signals, source, opened, stamp, loaded, logging, program, takeover };
     let result = runtime.block_on(async {
@@ -271,6 +274,7 @@ fn at_start(access_log: Option<&AccessLogWriter>) -> Facts {
         generation: 1,
         last_reload_successful: true,
         pending_restart: 0,
+        rejected: Default::default(),
         reloads: ReloadTimes::now(),
         workers: Counters::default(),
         acme_failures: 0,

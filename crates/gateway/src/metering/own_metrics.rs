@@ -5,7 +5,7 @@
 use super::process_stats::{self, Usage, now_unix_ms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stillgate_config::{Label, Measure, Metrics, Source};
+use stillgate_config::{Kind, Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
@@ -20,6 +20,8 @@ pub(crate) struct Facts {
     pub(crate) last_reload_successful: bool,
     /// Keys of it that wait for the next start.
     pub(crate) pending_restart: usize,
+    /// How many resources of each kind are not served as they were put.
+    pub(crate) rejected: [u32; Kind::COUNT],
     pub(crate) reloads: ReloadTimes,
     /// What the workers have counted so far.
     pub(crate) workers: Counters,
@@ -178,6 +180,14 @@ impl OwnMetrics {
                 Measure::MetricsBytes | Measure::MetricsSeries => continue,
                 // These are told by certificate.
                 Measure::TlsCertificateExpiry => continue,
+                Measure::ConfigRejected => {
+                    for (kind, count) in Kind::all().zip(facts.rejected) {
+                        let handle = writer.series(declared, &[kind.name().as_bytes()]);
+                        // Refused only where there was no memory for the series, and that the writer has counted.
+                        let _ = writer.set(handle, f64::from(count));
+                    }
+                    continue;
+                }
                 Measure::TlsHandshakesFailed => {
                     tell_failed_handshakes(writer, declared, counted, &facts.workers);
                     continue;

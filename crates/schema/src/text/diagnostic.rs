@@ -198,6 +198,12 @@ pub struct Sink {
     /// Kinds and ids of what is referred to; `None`: they are not asked for.
     references: Option<Vec<(&'static str, String)>>,
     is_alone: bool,
+    /// What is said once only.
+    said: Vec<&'static str>,
+    /// Whether keys that nobody knows are told of and left alone, where their object allows it.
+    passes_unknown: bool,
+    /// Within an object of which others know more keys.
+    is_open: bool,
 }
 
 /// What stands in a finding for what nobody may see.
@@ -212,6 +218,33 @@ impl Sink {
     /// For one resource by itself: that what it refers to is missing is no error.
     pub fn alone() -> Sink {
         Sink { is_alone: true, ..Sink::default() }
+    }
+
+    /// The same for one whose plugins may have keys that are not known here: others write them, and know more.
+    pub fn passing_unknown(self) -> Sink {
+        Sink { passes_unknown: true, ..self }
+    }
+
+    /// Calls `then`, within which unknown keys may pass.
+    pub fn open<R>(&mut self, then: impl FnOnce(&mut Sink) -> R) -> R {
+        let before = std::mem::replace(&mut self.is_open, self.passes_unknown);
+        let result = then(self);
+        self.is_open = before;
+        result
+    }
+
+    /// Whether an unknown key is a warning.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether this has not been said before.
+    pub fn once(&mut self, what: &'static str) -> bool {
+        let is_first = !self.said.contains(&what);
+        if is_first {
+            self.said.push(what);
+        }
+        is_first
     }
 
     /// Whether what is referred to may be missing.

@@ -15,6 +15,8 @@ pub enum Label {
     Hostname,
     /// `ip`
     Ip,
+    /// `kind`
+    Kind,
     /// `listener`
     Listener,
     /// `matched_host`
@@ -87,6 +89,7 @@ impl Label {
             Label::Family => ("family", "The family's name."),
             Label::Hostname => ("hostname", "The machine's name."),
             Label::Ip => ("ip", "The node's IP address."),
+            Label::Kind => ("kind", "The kind of resource, as in the configuration: `routes`, `consumers`."),
             Label::Listener => ("listener", "The listener's address as the configuration has it, `IP:PORT`."),
             Label::MatchedHost => {
                 ("matched_host", "The route's host that matched, as configured; empty if the route has none.")

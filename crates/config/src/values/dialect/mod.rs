@@ -67,6 +67,8 @@ pub enum Measure {
     ConfigLastReloadSuccessful,
     /// `stillgate_config_pending_restart_keys`
     ConfigPendingRestartKeys,
+    /// `stillgate_config_rejected`
+    ConfigRejected,
     /// `stillgate_config_last_reload_timestamp_seconds`
     ConfigLastReloadTime,
     /// `stillgate_config_last_reload_success_timestamp_seconds`
@@ -331,6 +333,7 @@ mod tests {
             "stillgate_config_last_reload_success_timestamp_seconds",
             "stillgate_config_last_reload_successful",
             "stillgate_config_pending_restart_keys",
+            "stillgate_config_rejected",
             "stillgate_config_last_reload_timestamp_seconds",
             "stillgate_limit_counters",
             "stillgate_metrics_bytes",

@@ -10,7 +10,7 @@
 
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
-    Code, Consumer, Direction, Family, Hostname, Ip, Listener, MatchedHost, MatchedUri, Method, Name, Node, Part,
+    Code, Consumer, Direction, Family, Hostname, Ip, Kind, Listener, MatchedHost, MatchedUri, Method, Name, Node, Part,
     Phase, Plugin, Port, Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
@@ -213,6 +213,14 @@ pub(super) const COMMON: &[FamilySpec] = &[
         Gauge(Last),
         &[],
         "Configuration keys whose new values take effect only at the next start; /v1/status lists them.",
+    ),
+    of_process(
+        Measure::ConfigRejected,
+        "stillgate_config_rejected",
+        "",
+        Gauge(Last),
+        &[Kind],
+        "Resources that are not served as they were put; /v1/status lists them. A file is refused as a whole, so it has none.",
     ),
     of_process(
         Measure::ConfigLastReloadTime,

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod phases;
+mod store;
 mod waiting;
 
 use crate::fleet::Fleet;
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use stillgate_config::Config;
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{
     BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
@@ -142,7 +144,11 @@ impl Bench {
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
         let mut plan = Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap();
         change(&mut plan);
-        let plans = Arc::new(PlanCell::new(Arc::new(plan)));
+        Bench::serving(&config, Arc::new(PlanCell::new(Arc::new(plan))))
+    }
+
+    /// A worker of what `plans` holds.
+    fn serving(config: &Config, plans: Arc<PlanCell>) -> Bench {
         let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];
         let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), Vec::new(), || {}).unwrap();

@@ -1,7 +1,7 @@
 //! Secret managers, from what was written to what references are resolved with.
 
 use super::plugins::PluginSet;
-use super::shared::{Identified, insert};
+use super::take_id;
 use crate::keys::resources::Resource;
 use crate::keys::secrets::{SecretManagerKeys, VaultAuthKeys, VaultMethod};
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use stillgate_plugin::secrets::{Manager, Managers, Secret, Secrets, VaultLogin, 
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// The same plugins, where references may name these managers.
-pub(super) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerKeys>>, sink: &mut Sink) -> PluginSet {
+pub(crate) fn with_managers(set: PluginSet, written: Vec<Resource<SecretManagerKeys>>, sink: &mut Sink) -> PluginSet {
     let mut managers = Managers::default();
     let mut ids = HashMap::new();
     let list = Path::Root.key("secrets");
     for Resource { index, at, keys } in written {
         let path = list.index(index);
-        insert(&mut ids, keys.id.clone(), Identified { line: at.line, value: () }, &path, sink);
+        take_id(&mut ids, &keys.id, at.line, &path, sink);
         let name = keys.id.value.trim_start_matches("vault/").into();
         if let Some(manager) = manager(keys, &*set.secrets, at, &path, sink) {
             managers.0.insert(name, Arc::new(manager));

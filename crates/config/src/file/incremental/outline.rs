@@ -2,10 +2,11 @@
 
 use super::items::{Item, Keeps, hash_of};
 use super::{Kept, List, Text, Variables, consumers};
+use crate::file::Written;
+use crate::file::whole::Known;
 use crate::keys::resources::{Resource, RouteKeys};
-use crate::reading::{Loaded, Written};
-use crate::resolve::check_nodes;
-use crate::resolve::{Shared, route_id};
+use crate::model::Loaded;
+use crate::resources::check_nodes;
 use std::sync::Arc;
 use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};
 use stillgate_schema::text::diagnostic::{DIAGNOSTICS_MAX, Diagnostic, Sink};
@@ -105,17 +106,11 @@ impl Outline {
     }
 
     /// Of a text that is valid.
-    pub(super) fn keep(
-        mut self,
-        text: Text,
-        loaded: Arc<Loaded>,
-        shared: Shared,
-        variables: Variables,
-    ) -> Option<Kept> {
+    pub(super) fn keep(mut self, text: Text, loaded: Arc<Loaded>, known: Known, variables: Variables) -> Option<Kept> {
         if loaded.warnings.len() > DIAGNOSTICS_MAX {
             return None;
         }
-        let (config, mut own) = (&loaded.config, shared.upstreams.len());
+        let (config, mut own) = (&loaded.config, known.shared_upstreams);
         let mut unplaced = 0;
         for item in self.items.iter_mut().filter(|item| item.has_upstream) {
             let mut sink = Sink::default();
@@ -127,7 +122,8 @@ impl Outline {
             unplaced += sink.warnings();
         }
         let mut sink = Sink::default();
-        shared.upstreams.iter().for_each(|upstream| check_nodes(&config.listeners, upstream, &mut sink));
+        let shared = &config.upstreams[..known.shared_upstreams];
+        shared.iter().for_each(|upstream| check_nodes(&config.listeners, upstream, &mut sink));
         let mut warnings = sink.into_warnings();
         // Each warning that has no place is known to be of one upstream or another.
         if loaded.warnings.iter().filter(|warning| warning.line == 0).count() != warnings.len() + unplaced {
@@ -143,7 +139,7 @@ impl Outline {
             consumers.note(&loaded.warnings);
         }
         let Outline { consumers, list, items, nodes, .. } = self;
-        Some(Kept { text, loaded, shared, variables, consumers, list, items, warnings, nodes })
+        Some(Kept { text, loaded, known, variables, consumers, list, items, warnings, nodes })
     }
 
     fn item_of(&mut self, warning: &Diagnostic) -> Option<&mut Item> {
@@ -182,9 +178,14 @@ pub(super) fn item(cut: Cut, at: u32, node: &Node, resource: &Resource<RouteKeys
         cut,
         at,
         nodes: u32::try_from(node.count()).ok()?,
-        id: hash_of(&route_id(keys, resource.index, resource.at).value),
+        id: hash_of(&route_id(keys, resource.index)),
         keeps: if keys.id.is_some() { Keeps::Always } else { Keeps::InPlace },
         is_enabled: keys.status,
         has_upstream: keys.status && keys.upstream.is_some(),
     })
+}
+
+/// The id that a route has.
+fn route_id(keys: &RouteKeys, index: usize) -> String {
+    keys.id.as_ref().map_or_else(|| (index + 1).to_string(), |id| id.value.clone())
 }

@@ -2,7 +2,7 @@
 
 use super::List;
 use super::items::Item;
-use crate::reading::FILE_BYTES_MAX;
+use crate::file::FILE_BYTES_MAX;
 use foldhash::quality::RandomState;
 use std::collections::HashMap;
 use stillgate_schema::text::cuts::{Cut, Cuts, cut, has_plain_lines};

@@ -1,66 +1,22 @@
-//! Consumers, from what was written to a table that they are found in.
+//! Consumers, and what each is found by.
 
+use super::catalog::{Identified, find};
 use super::plugins::{List, SharedPlugins};
-use super::shared::{Identified, find, insert};
-use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, CredentialKeys};
+use crate::keys::plugins::{ConsumerKeys, CredentialKeys};
 use crate::keys::resources::Resource;
 use crate::model::Kind;
 use std::collections::HashMap;
 use stillgate_plugin::secrets::{each_text, substitute};
-use stillgate_plugin::{Consumer, Consumers, Credential, Level};
+use stillgate_plugin::{Consumer, Credential, Level};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink};
 use stillgate_schema::text::tree::{Node, Value};
 
 /// The plugins of each group.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(HashMap<String, Identified<List>>);
-
-impl Groups {
-    pub(super) fn new(written: Vec<Resource<ConsumerGroupKeys>>, plugins: &SharedPlugins, sink: &mut Sink) -> Groups {
-        let mut groups = HashMap::new();
-        let list = Path::Root.key("consumer_groups");
-        for Resource { index, at, keys } in written {
-            let path = list.index(index);
-            let Some(id) = keys.id else { continue };
-            let value = plugins.compile(Some(&keys.plugins), Level::ConsumerGroup, &id.value, &path, sink);
-            insert(&mut groups, id, Identified { line: at.line, value }, &path, sink);
-        }
-        Groups(groups)
-    }
-}
-
-/// The table of those in a list.
-pub(super) fn consumers(
-    written: Vec<Resource<ConsumerKeys>>,
-    groups: &Groups,
-    plugins: &SharedPlugins,
-    sink: &mut Sink,
-) -> Consumers {
-    let mut lines: HashMap<String, Identified<()>> = HashMap::with_capacity(written.len());
-    let mut all = Consumers::default();
-    let list = Path::Root.key("consumers");
-    for Resource { index, at, keys } in written {
-        let path = list.index(index);
-        let name = keys.username.clone();
-        let is_new = !lines.contains_key(&name.value);
-        insert(&mut lines, name, Identified { line: at.line, value: () }, &path, sink);
-        let (consumer, credentials) = consumer(keys, groups, plugins, &path, sink);
-        if !is_new {
-            continue;
-        }
-        let asked_by: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
-        if let Err(taken) = all.insert(consumer, credentials) {
-            let owner = &all.of(taken.by).name;
-            let line = lines.get(&**owner).map_or(0, |owner| owner.line);
-            let message = format!("consumer {owner:?} in line {line} has the same {} credential", asked_by[taken.at]);
-            sink.error(at, &path, Fault::new(message).hint("give each consumer its own"));
-        }
-    }
-    all
-}
+pub(crate) struct Groups(pub(super) HashMap<String, Identified<List>>);
 
 /// One of them, with what it is found by. Whether that is taken is not looked at.
-pub(crate) fn consumer(
+pub(super) fn consumer(
     keys: ConsumerKeys,
     groups: &Groups,
     plugins: &SharedPlugins,
@@ -97,7 +53,10 @@ fn merged(own: List, group: Option<&List>) -> List {
         Some(group) if own.is_empty() => group.clone(),
         Some(group) => {
             let is_replaced = |name: &str| own.iter().any(|own| own.name == name);
-            group.iter().filter(|entry| !is_replaced(entry.name)).chain(own.iter()).cloned().collect()
+            let others = group.iter().filter(|entry| !is_replaced(entry.name));
+            let mut all: Vec<_> = others.chain(own.iter()).cloned().collect();
+            all.sort_unstable_by_key(|entry| entry.name);
+            all.into()
         }
     }
 }
@@ -124,7 +83,7 @@ fn further(
         }
         ids.push(keys.id.as_ref().map_or("", |id| &id.value).into());
         if let Some(id) = keys.id {
-            insert(&mut lines, id, Identified { line: at.line, value: () }, &path, sink);
+            super::take_id(&mut lines, &id, at.line, &path, sink);
         }
     }
     ids
@@ -156,7 +115,7 @@ fn read_credentials(
         sink.hiding(|sink| {
             each_text(&entry.value, &mut |text| sink.hide(text));
             let resolved = substitute(&entry.value, &*plugins.set.secrets, &path, sink);
-            if let Some((lookup, proof)) = (credential.read)(&resolved, &path, sink) {
+            if let Some((lookup, proof)) = sink.open(|sink| (credential.read)(&resolved, &path, sink)) {
                 out.push(Credential { plugin, lookup, place, proof });
             }
         });

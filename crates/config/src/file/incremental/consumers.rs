@@ -6,8 +6,8 @@ use super::outline::Listed;
 use super::{Kept, Text};
 use crate::keys::plugins::ConsumerKeys;
 use crate::keys::resources::Resource;
-use crate::model::Config;
-use crate::reading::Loaded;
+use crate::model::{Config, Loaded};
+use crate::resources::{Definition, Named, Written};
 use std::sync::Arc;
 use stillgate_plugin::{Consumer, Consumers, Credential};
 use stillgate_schema::kind;
@@ -112,8 +112,16 @@ impl<'a> Assembly<'a> {
         let keys = kind::read(&map::<ConsumerKeys>(), &node, &path, &mut self.sink)?;
         let resource = Resource { index, at: node.at, keys };
         let mut item = item(cut, at, &node, &resource)?;
-        self.read.push(self.kept.shared.consumer(resource.keys, &path, &mut self.sink));
-        if self.sink.has_errors() {
+        let name = resource.keys.username.value.clone();
+        let named = Named { id: &name, at: node.at, path: &path };
+        let written = Written::Consumer(resource.keys);
+        let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
+        // Its plugins may be in the way of others, or name a consumer: rare enough to read all anew.
+        let is_alone = definition.claims().is_empty()
+            && definition.entries().iter().all(|entry| entry.plugin.named_consumer().is_none());
+        let Definition::Consumer(consumer, credentials) = definition else { return None };
+        self.read.push((consumer, credentials));
+        if self.sink.has_errors() || !is_alone {
             return None;
         }
         if self.sink.warnings() > warnings {
@@ -148,7 +156,8 @@ impl<'a> Assembly<'a> {
         for place in config.route_lines.iter_mut().filter(|place| **place >= end) {
             *place = *place - end + line;
         }
-        Some(Next { loaded: Loaded { config, warnings }, items, warnings: of_no_route })
+        let loaded = Loaded { config, warnings, rejected: Vec::new() };
+        Some(Next { loaded, items, warnings: of_no_route })
     }
 
     /// The consumers without those that are gone, and with those that were read.
@@ -168,7 +177,8 @@ impl<'a> Assembly<'a> {
             }
             table.insert(consumer, credentials).ok()?;
         }
-        Some(table)
+        let named = &self.kept.known.named;
+        named.keys().all(|name| table.named(name).is_some()).then_some(table)
     }
 }
 

@@ -1,47 +1,15 @@
 //! What stream routes mean: which connections go where, and whether any listener brings such.
 
-use super::shared::{Found, Identified, Shared, UNUSABLE, find, insert};
-use crate::keys::resources::{Resource, Scheme};
+use super::catalog::{Catalog, Found, UNUSABLE, find};
+use crate::keys::resources::Scheme;
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::model::{Kind, Listener, ListenerKind, Protocol, StreamRoute, Target};
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
-impl Shared {
-    /// All enabled stream routes, in the order of the file.
-    pub(crate) fn stream_routes(
-        &mut self,
-        entries: Vec<Resource<StreamRouteKeys>>,
-        listeners: &[Listener],
-        sink: &mut Sink,
-    ) -> Vec<Arc<StreamRoute>> {
-        let list = Path::Root.key("stream_routes");
-        let (mut ids, mut routes) = (HashMap::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
-        for Resource { index, at, keys } in entries {
-            let path = list.index(index);
-            let (id, is_enabled) = (keys.id.clone(), keys.status);
-            let id = id.unwrap_or_else(|| At { at, value: (index + 1).to_string() });
-            insert(&mut ids, id.clone(), Identified { line: at.line, value: () }, &path, sink);
-            let (route, protocol) = self.stream_route(keys, id.value, at, &path, sink);
-            if let Some(protocol) = protocol.filter(|_| is_enabled) {
-                check_reach(&route, protocol, listeners, at, &path, sink);
-            }
-            if let Target::Own(own) = &route.target {
-                // A switched-off route's too: it is in nobody's way.
-                self.upstreams.push(own.clone());
-            }
-            if is_enabled {
-                routes.push(Arc::new(route));
-            }
-        }
-        routes
-    }
-
+impl Catalog {
     /// What a stream route means, and what is spoken where it leads to.
-    pub(crate) fn stream_route(
+    pub(super) fn stream_route(
         &self,
         mut keys: StreamRouteKeys,
         id: String,
@@ -98,7 +66,7 @@ impl Shared {
 }
 
 /// Warns of a route that no listener can bring a connection to.
-fn check_reach(
+pub(super) fn check_reach(
     route: &StreamRoute,
     protocol: Protocol,
     listeners: &[Listener],

@@ -26,8 +26,10 @@ mod items;
 mod outline;
 mod secrets;
 
-use crate::reading::{Loaded, finish, read, resolve};
-use crate::resolve::{PluginSet, Shared};
+use crate::file::whole::Known;
+use crate::file::{finish, read, resolve};
+use crate::model::Loaded;
+use crate::resources::PluginSet;
 use crate::values::digest;
 use items::Item;
 use outline::Listed;
@@ -78,7 +80,7 @@ pub struct Reader {
 struct Kept {
     text: Text,
     loaded: Arc<Loaded>,
-    shared: Shared,
+    known: Known,
     /// What the text was told of the environment.
     variables: Variables,
     /// `None`: there is none that can be taken apart.
@@ -144,12 +146,12 @@ impl Reader {
         };
         let outline = outline::Outline::of(&text.bytes, &written);
         let at = written.tree.root.at;
-        let (config, shared) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
+        let (config, known) = resolve(written.file, text.digest.clone(), self.plugins.clone(), at, &mut sink);
         let loaded = Arc::new(finish(Some(config), sink)?);
         self.secrets.tell_in_use();
         let variables = recorder.told.take();
         let outline = outline.filter(|_| variables.len() <= VARIABLES_MAX && !self.secrets.is_full());
-        self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), shared, variables));
+        self.kept = outline.and_then(|outline| outline.keep(text, loaded.clone(), known, variables));
         Ok(loaded)
     }
 
@@ -177,6 +179,7 @@ impl Kept {
             if let Some(consumers) = &mut self.consumers {
                 consumers.list.shift(&self.list, self.text.bytes.len(), text.bytes.len(), before, after);
             }
+            self.known.named.extend(next.named);
             (self.items, self.warnings, self.loaded) = (next.items, next.warnings, Arc::new(next.loaded));
             return Some(());
         }

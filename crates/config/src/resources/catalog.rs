@@ -1,35 +1,39 @@
-//! What routes refer to, and routes by what they refer to.
+//! The catalog: all resources that others refer to, by kind and id, and what is made with them.
+//!
+//! Each source has one. A resource is defined among those that are in it, and put into it: first the kinds that others refer to.
 
-use super::consumers::{self, Groups};
-use super::plugins::{ServicePlugins, SharedPlugins};
+use super::consumers::Groups;
+use super::definition::Definition;
+use super::plugins::{PluginSet, ServicePlugins, SharedPlugins};
 use super::ssls::Ssls;
 use super::takes::takes;
 use super::upstream::upstream;
-use crate::keys::plugins::ConsumerKeys;
-use crate::keys::resources::{Resource, RouteKeys, ServiceKeys, UpstreamKeys};
-use crate::model::{Kind, Protocol, Route, Target, Upstream};
+use crate::keys::acme::Acme;
+use crate::keys::gateway::Gateway;
+use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
+use crate::model::{Kind, Listener, Protocol, Route, Target, Upstream, listeners_of};
 use std::collections::HashMap;
 use std::sync::Arc;
-use stillgate_plugin::{Consumer, Credential, Level};
+use stillgate_plugin::Level;
 use stillgate_route::{HostPattern, RouteSpec};
 use stillgate_schema::kind::At;
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 
 /// Why a route has no upstream that has nothing wrong itself.
-pub(crate) const UNUSABLE: &str = "its service or upstream cannot be used";
+pub(super) const UNUSABLE: &str = "its service or upstream cannot be used";
 
-/// What routes may refer to.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// All upstreams that are not a route's own.
-    pub(crate) upstreams: Vec<Arc<Upstream>>,
+/// What resources refer to.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) acme: Option<Acme>,
     /// Their keys, and what their nodes speak.
-    pub(crate) upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
-    pub(crate) services: HashMap<String, Identified<Service>>,
+    upstream_ids: HashMap<String, Identified<(Arc<str>, Protocol)>>,
+    pub(super) services: HashMap<String, Identified<Arc<Service>>>,
     pub(crate) ssls: Ssls,
     pub(crate) plugins: SharedPlugins,
-    /// What consumers may refer to.
-    pub(crate) groups: Groups,
+    /// What consumers refer to.
+    pub(super) groups: Groups,
 }
 
 /// A resource that can be referred to.
@@ -43,14 +47,14 @@ pub(crate) struct Identified<T> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Service {
     hosts: Vec<HostPattern>,
-    pub(crate) upstream: Found,
+    pub(super) upstream: Found,
     upgrades: bool,
-    plugins: ServicePlugins,
+    pub(super) plugins: ServicePlugins,
 }
 
 /// What became of a resource's upstream.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Found {
+pub(super) enum Found {
     /// It is named, or written inline; its nodes speak this.
     Target(Target, Protocol),
     /// Nothing names one.
@@ -59,67 +63,58 @@ pub(crate) enum Found {
     Wrong,
 }
 
-/// What a route comes to.
-pub(crate) struct Resolved {
-    /// Unavailable where something is wrong with where it leads, which has been reported.
-    pub(crate) route: Route,
-    /// Its own upstream, which may be right where the route is wrong.
-    pub(crate) own: Option<Arc<Upstream>>,
-}
-
-/// Routes and upstreams, filled in the order of the file.
-#[derive(Default)]
-pub(crate) struct Placed {
-    pub(crate) routes: Vec<Arc<Route>>,
-    pub(crate) route_lines: Vec<u32>,
-    pub(crate) upstreams: Vec<Arc<Upstream>>,
-}
-
-impl Placed {
-    pub(crate) fn push(&mut self, Resolved { route, own }: Resolved, line: u32) {
-        self.upstreams.extend(own);
-        self.routes.push(Arc::new(route));
-        self.route_lines.push(line);
+impl Catalog {
+    /// With nothing in it.
+    pub(crate) fn new(gateway: &Gateway, plugins: PluginSet) -> Catalog {
+        Catalog {
+            listeners: listeners_of(gateway),
+            acme: gateway.acme.clone(),
+            upstream_ids: HashMap::new(),
+            services: HashMap::new(),
+            ssls: Ssls::default(),
+            plugins: SharedPlugins::of(plugins),
+            groups: Groups::default(),
+        }
     }
-}
 
-impl Shared {
-    pub(super) fn new(
-        upstreams: Vec<Resource<UpstreamKeys>>,
-        services: Vec<Resource<ServiceKeys>>,
-        ssls: Ssls,
-        plugins: SharedPlugins,
-        sink: &mut Sink,
-    ) -> Shared {
-        let mut shared = Shared { ssls, plugins, ..Shared::default() };
-        let list = Path::Root.key("upstreams");
-        for Resource { index, at, keys } in upstreams {
-            let path = list.index(index);
-            // Without an id it cannot be referred to, which has been reported; the rest of it is checked all the same.
-            let id = keys.id.clone();
-            let upstream = upstream(keys, id.as_ref().map_or("", |id| &id.value), &shared.ssls, &path, sink);
-            let value = (upstream.key.as_str().into(), upstream.protocol);
-            shared.upstreams.push(Arc::new(upstream));
-            if let Some(id) = id {
-                let identified = Identified { line: at.line, value };
-                insert(&mut shared.upstream_ids, id, identified, &path, sink);
+    /// Puts a resource where those that refer to it find it; `None`: takes it away. Whether it is another one to them. `line`: of
+    /// a file.
+    pub(crate) fn put(&mut self, kind: Kind, id: &str, line: u32, definition: Option<&Definition>) -> bool {
+        match kind {
+            Kind::Ssls => {
+                let ssl = if let Some(Definition::Ssl(ssl, _)) = definition { Some(ssl.clone()) } else { None };
+                self.ssls.put(id, line, ssl)
             }
-        }
-        let list = Path::Root.key("services");
-        for Resource { index, at, keys } in services {
-            let (path, id) = (list.index(index), keys.id.clone());
-            let (service, own) = shared.service(keys, id.as_ref().map_or("", |id| &id.value), &path, sink);
-            shared.upstreams.extend(own);
-            if let Some(id) = id {
-                let identified = Identified { line: at.line, value: service };
-                insert(&mut shared.services, id, identified, &path, sink);
+            Kind::PluginConfigs => {
+                let list =
+                    if let Some(Definition::PluginConfig(list)) = definition { Some(list.clone()) } else { None };
+                put(&mut self.plugins.configs, id, line, list)
             }
+            Kind::ConsumerGroups => {
+                let list =
+                    if let Some(Definition::ConsumerGroup(list)) = definition { Some(list.clone()) } else { None };
+                put(&mut self.groups.0, id, line, list)
+            }
+            Kind::Upstreams => {
+                let said = match definition {
+                    Some(Definition::Upstream(upstream)) => Some((upstream.key.as_str().into(), upstream.protocol)),
+                    _ => None,
+                };
+                put(&mut self.upstream_ids, id, line, said)
+            }
+            Kind::Services => {
+                let service = match definition {
+                    Some(Definition::Service(service, _)) => Some(service.clone()),
+                    _ => None,
+                };
+                put(&mut self.services, id, line, service)
+            }
+            Kind::PluginMetadata | Kind::Consumers | Kind::GlobalRules | Kind::StreamRoutes | Kind::Routes => false,
         }
-        shared
     }
 
     /// What a service means, and the upstream that is written in it.
-    pub(crate) fn service(
+    pub(super) fn service(
         &self,
         keys: ServiceKeys,
         id: &str,
@@ -139,14 +134,14 @@ impl Shared {
     }
 
     /// What a route means. Whether its id is taken is not looked at.
-    pub(crate) fn route(
+    pub(super) fn route(
         &self,
         mut keys: RouteKeys,
         id: String,
         at: Position,
         path: &Path<'_>,
         sink: &mut Sink,
-    ) -> Resolved {
+    ) -> Route {
         let key = format!("routes/{id}");
         let place_at = match (&keys.upstream, &keys.upstream_id, &keys.service_id) {
             (Some(inline), ..) => inline.at,
@@ -154,16 +149,12 @@ impl Shared {
             (None, None, None) => at,
         };
         let found = self.upstream_of(keys.upstream.take(), keys.upstream_id.take(), key, path, sink);
-        let own = match &found {
-            Found::Target(Target::Own(own), _) => Some(own.clone()),
-            _ => None,
-        };
         let (route, protocol) = self.route_to(found, keys, id, at, path, sink);
         if protocol.is_some_and(|protocol| protocol != Protocol::Http) {
             let fault = Fault::new("the nodes of this upstream are not spoken to in HTTP");
             sink.error(place_at, path, fault.hint("name it in `stream_routes`, or write `scheme: http` in it"));
         }
-        Resolved { route, own }
+        route
     }
 
     fn route_to(
@@ -216,13 +207,8 @@ impl Shared {
         (route, protocol)
     }
 
-    /// What a consumer means, and what it is found by. Whether its name or a credential is taken is not looked at.
-    pub(crate) fn consumer(&self, keys: ConsumerKeys, path: &Path<'_>, sink: &mut Sink) -> (Consumer, Vec<Credential>) {
-        consumers::consumer(keys, &self.groups, &self.plugins, path, sink)
-    }
-
     /// The upstream of a route or service, by itself. `key` is for one that is written inline.
-    pub(crate) fn upstream_of(
+    pub(super) fn upstream_of(
         &self,
         inline: Option<At<UpstreamKeys>>,
         id: Option<At<String>>,
@@ -257,24 +243,25 @@ impl Shared {
     }
 }
 
-/// Files a resource under its id, which must be new.
-pub(crate) fn insert<T>(
-    ids: &mut HashMap<String, Identified<T>>,
-    id: At<String>,
-    identified: Identified<T>,
-    path: &Path<'_>,
-    sink: &mut Sink,
-) {
-    if let Some(first) = ids.get(&id.value) {
-        let message = format!("the id {:?} is taken by the one in line {}", id.value, first.line);
-        sink.error(id.at, &path.key("id"), Fault::new(message).hint("write another"));
-        return;
+/// Puts a resource under its id, or takes it away; whether it is another one. An equal one stays the one before.
+pub(super) fn put<V: PartialEq>(
+    map: &mut HashMap<String, Identified<V>>,
+    id: &str,
+    line: u32,
+    value: Option<V>,
+) -> bool {
+    match value {
+        Some(value) if map.get(id).is_some_and(|known| known.value == value) => false,
+        Some(value) => {
+            map.insert(id.to_owned(), Identified { line, value });
+            true
+        }
+        None => map.remove(id).is_some(),
     }
-    ids.insert(id.value, identified);
 }
 
 /// The resource that is referred to; reports one that is not there.
-pub(crate) fn find<'a, T>(
+pub(super) fn find<'a, T>(
     id: &At<String>,
     kind: Kind,
     known: &'a HashMap<String, T>,

@@ -1,28 +1,21 @@
-//! A text through all the rooms, to a configuration: as a whole, or what differs from the text before.
+//! The file source: a text through all the rooms, to a configuration, as a whole or by what differs from the text before. A file is
+//! refused whole.
 
 mod incremental;
+mod whole;
 
 use crate::keys::resources::File;
-use crate::model::{Config, Listener};
-use crate::resolve::{self, PluginSet, Shared};
+use crate::model::{Config, Listener, Loaded};
+use crate::resources::PluginSet;
 use crate::values::digest;
 pub use incremental::{Reader, Text};
-use stillgate_schema::text::diagnostic::{Diagnostic, Errors, Fault, Path, Position, Sink};
+use stillgate_schema::text::diagnostic::{Errors, Fault, Path, Position, Sink};
 use stillgate_schema::text::environment::Lookup;
 use stillgate_schema::text::tree;
 use stillgate_schema::{kind, object};
 
 /// The largest configuration file.
 pub const FILE_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// A configuration that can be used.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
-    /// What the file means.
-    pub config: Config,
-    /// What its author should know all the same, in the order of the file.
-    pub warnings: Vec<Diagnostic>,
-}
 
 /// Reads a configuration from its text. `environment` answers for `${NAME}`. One text after the other is read by a
 /// [`Reader`], in proportion to what changed. There are no plugins.
@@ -66,10 +59,10 @@ fn read(bytes: &[u8], environment: Lookup<'_>, sink: &mut Sink) -> Option<Writte
     Some(Written { tree, file })
 }
 
-fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, Shared) {
+fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink: &mut Sink) -> (Config, whole::Known) {
     let no_routes = file.routes.is_empty();
     let no_stream_routes = file.stream_routes.is_empty();
-    let resolved = resolve::resolve(file, digest, plugins, sink);
+    let resolved = whole::resolve(file, digest, plugins, sink);
     if no_routes && !sink.has_errors() {
         sink.warning(root, &Path::Root.key("routes"), "no routes; every request is answered 404");
     }
@@ -83,7 +76,9 @@ fn resolve(file: File, digest: String, plugins: PluginSet, root: Position, sink:
 
 fn finish(config: Option<Config>, sink: Sink) -> Result<Loaded, Errors> {
     match config {
-        Some(config) if !sink.has_errors() => Ok(Loaded { config, warnings: sink.into_warnings() }),
+        Some(config) if !sink.has_errors() => {
+            Ok(Loaded { config, warnings: sink.into_warnings(), rejected: Vec::new() })
+        }
         _ => Err(sink.into_errors()),
     }
 }

@@ -3,11 +3,11 @@
 use super::difference::{Difference, Known};
 use super::items::{Item, Keeps, only_item};
 use super::{Kept, Text, outline};
+use crate::file::whole::{NamedConsumers, id_of, note_names};
 use crate::keys::resources::{Resource, RouteKeys};
-use crate::model::{Config, Target};
-use crate::reading::Loaded;
-use crate::resolve::check_nodes;
-use crate::resolve::{Placed, route_id};
+use crate::model::{Config, Kind, Loaded, Route, Target, Upstream};
+use crate::resources::{Definition, Holder, Named, Written, check_nodes};
+use std::sync::Arc;
 use stillgate_schema::kind;
 use stillgate_schema::object::map;
 use stillgate_schema::text::cuts::Cut;
@@ -21,6 +21,15 @@ pub(super) struct Next {
     pub(super) items: Vec<Item>,
     /// Warnings that are of no item, in their new lines.
     pub(super) warnings: Vec<Diagnostic>,
+    /// By the routes that were read.
+    pub(super) named: NamedConsumers,
+}
+
+/// Routes and upstreams, in the order of the file.
+struct Placed {
+    routes: Vec<Arc<Route>>,
+    route_lines: Vec<u32>,
+    upstreams: Vec<Arc<Upstream>>,
 }
 
 /// `None`: it cannot be read this way, or has an error.
@@ -56,6 +65,7 @@ struct Assembly<'a> {
     before: Vec<u32>,
     /// Hashes of the ids of the items that were read.
     ids: Vec<u64>,
+    named: NamedConsumers,
     sink: Sink,
 }
 
@@ -74,10 +84,22 @@ impl<'a> Assembly<'a> {
             route_lines: Vec::with_capacity(config.routes.len() + 1),
             upstreams: Vec::with_capacity(config.upstreams.len() + 1),
         };
-        placed.upstreams.extend_from_slice(&kept.shared.upstreams);
+        placed.upstreams.extend_from_slice(&config.upstreams[..kept.known.shared_upstreams]);
         let items = Vec::with_capacity(kept.items.len() + 1);
         let (at, line) = (kept.list.head, kept.list.line);
-        Assembly { kept, environment, text, at, line, items, placed, before, ids: Vec::new(), sink: Sink::default() }
+        Assembly {
+            kept,
+            environment,
+            text,
+            at,
+            line,
+            items,
+            placed,
+            before,
+            ids: Vec::new(),
+            named: NamedConsumers::new(),
+            sink: Sink::default(),
+        }
     }
 
     /// Adds the next item. `old`: the one with the same text.
@@ -121,15 +143,18 @@ impl<'a> Assembly<'a> {
         let keys = kind::read(&map::<RouteKeys>(), node, &path, &mut self.sink)?;
         let resource = Resource { index, at: node.at, keys };
         let mut item = outline::item(cut, at, node, &resource)?;
-        let Resource { keys, .. } = resource;
-        let id = route_id(&keys, index, node.at).value;
-        let route = self.kept.shared.route(keys, id, node.at, &path, &mut self.sink);
-        if item.is_enabled {
-            self.placed.push(route, node.at.line);
+        let written = Written::Route(resource.keys);
+        let id = id_of(Kind::Routes, &written, index, node.at)?;
+        let named = Named { id: &id.value, at: node.at, path: &path };
+        let definition = self.kept.known.catalog.define(written, named, &mut self.sink)?;
+        self.check_others(&definition, &id.value, node.at.line)?;
+        if let Some(upstream) = definition.upstream() {
+            check_nodes(&self.kept.loaded.config.listeners, &upstream, &mut self.sink);
+            self.placed.upstreams.push(upstream);
         }
-        if item.has_upstream {
-            let upstream = self.placed.upstreams.last()?;
-            check_nodes(&self.kept.loaded.config.listeners, upstream, &mut self.sink);
+        if let Definition::Route(Some(route)) = definition {
+            self.placed.routes.push(route);
+            self.placed.route_lines.push(node.at.line);
         }
         if self.sink.has_errors() {
             return None;
@@ -140,6 +165,20 @@ impl<'a> Assembly<'a> {
         self.ids.push(item.id);
         self.items.push(item);
         Some(())
+    }
+
+    /// `None`: something that it has, or names, may be in the way of another resource.
+    fn check_others(&mut self, definition: &Definition, id: &str, line: u32) -> Option<()> {
+        let known = &self.kept.known;
+        let holder = Holder { created: 0, kind: Kind::Routes, id: id.into(), line };
+        for claim in definition.claims() {
+            // What is new may also be in another item that was read.
+            known.claims.is_held(&claim).then_some(())?;
+            known.claims.in_the_way(&claim, &holder).is_none().then_some(())?;
+        }
+        note_names(&definition.entries(), &mut self.named);
+        let consumers = &self.kept.loaded.config.plugins.consumers;
+        self.named.keys().all(|name| consumers.named(name).is_some()).then_some(())
     }
 
     fn finish(mut self, text: &Text) -> Option<Next> {
@@ -172,6 +211,7 @@ impl<'a> Assembly<'a> {
         let digest = text.digest.clone();
         let config =
             Config { gateway, listeners, upstreams, routes, route_lines, stream_routes, ssls, plugins, digest };
-        Some(Next { loaded: Loaded { config, warnings }, items: self.items, warnings: outside })
+        let loaded = Loaded { config, warnings, rejected: Vec::new() };
+        Some(Next { loaded, items: self.items, warnings: outside, named: self.named })
     }
 }

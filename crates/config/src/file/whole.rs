@@ -1,0 +1,215 @@
+//! What a file that is read as a whole means: its resources defined one after the other, and refused together.
+
+use crate::keys::resources::{File, Resource};
+use crate::model::{Config, Kind, Route, Ssl, StreamRoute, Upstream, plugins};
+use crate::resources::{
+    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, Named, PluginSet, Written, check_nodes,
+    check_own_addresses, first_of_each, merge, metadata_table, take_id, with_managers,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use stillgate_plugin::{Consumers, Entry};
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+
+/// What the next text of the file is read with.
+pub(super) struct Known {
+    pub(super) catalog: Catalog,
+    pub(super) claims: Claims,
+    /// How many of the configuration's upstreams are no route's own; those come first.
+    pub(super) shared_upstreams: usize,
+    /// The consumers that plugins name, and where the first of them does.
+    pub(super) named: NamedConsumers,
+}
+
+/// By name: the plugin, where it stands, and whose it is.
+pub(super) type NamedConsumers = BTreeMap<String, (&'static str, Position, String)>;
+
+/// The configuration; of use only if the sink has no errors afterwards.
+pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut Sink) -> (Config, Known) {
+    let plugins = with_managers(plugins, file.secrets, sink);
+    let mut taking = Taking::new(Catalog::new(&file.gateway, plugins), sink);
+    taking.list(Kind::Ssls, file.ssls, Written::Ssl);
+    taking.check_listeners();
+    taking.list(Kind::PluginMetadata, file.plugin_metadata, Written::Metadata);
+    taking.list(Kind::PluginConfigs, file.plugin_configs, Written::PluginConfig);
+    taking.list(Kind::ConsumerGroups, file.consumer_groups, Written::ConsumerGroup);
+    taking.list(Kind::Upstreams, file.upstreams, Written::Upstream);
+    taking.list(Kind::Services, file.services, Written::Service);
+    taking.list(Kind::Consumers, file.consumers, Written::Consumer);
+    taking.list(Kind::GlobalRules, file.global_rules, Written::GlobalRule);
+    taking.list(Kind::StreamRoutes, file.stream_routes, Written::StreamRoute);
+    let shared_upstreams = taking.upstreams.len();
+    taking.list(Kind::Routes, file.routes, Written::Route);
+    let global = taking.global_rules();
+    let Taking { catalog, claims, sink, mut named, consumers, metadata, .. } = taking;
+    check_names(&mut named, &consumers, sink);
+    check_own_addresses(&catalog.listeners, &file.gateway, sink);
+    taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
+    let plugins = plugins::Shared {
+        global: Arc::new(global),
+        consumers: Arc::new(consumers),
+        metadata: Arc::new(metadata_table(metadata.iter())),
+    };
+    let config = Config {
+        gateway: file.gateway,
+        listeners: catalog.listeners.clone(),
+        upstreams: taking.upstreams,
+        routes: taking.routes,
+        route_lines: taking.route_lines,
+        stream_routes: taking.stream_routes,
+        ssls: taking.ssls,
+        plugins,
+        digest,
+    };
+    (config, Known { catalog, claims, shared_upstreams, named })
+}
+
+/// Notes which consumers the plugins of a definition name.
+pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
+    for entry in entries {
+        if let Some(name) = entry.plugin.named_consumer()
+            && !named.contains_key(name)
+        {
+            named.insert(name.to_owned(), (entry.name, entry.at, entry.origin.to_string()));
+        }
+    }
+}
+
+/// Reports consumers that plugins name and that are not there.
+fn check_names(named: &mut NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
+    for (name, (plugin, at, origin)) in named.iter().filter(|(name, _)| consumers.named(name).is_none()) {
+        let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));
+        sink.error(*at, &Path::Root.key("consumers"), fault.hint("add it to `consumers`, or name another"));
+    }
+}
+
+/// Takes the resources of a file in.
+struct Taking<'a> {
+    catalog: Catalog,
+    claims: Claims,
+    sink: &'a mut Sink,
+    named: NamedConsumers,
+    upstreams: Vec<Arc<Upstream>>,
+    routes: Vec<Arc<Route>>,
+    route_lines: Vec<u32>,
+    stream_routes: Vec<Arc<StreamRoute>>,
+    ssls: Vec<Arc<Ssl>>,
+    /// With their places in the list.
+    rules: Vec<(usize, Position, List)>,
+    metadata: Vec<Metadata>,
+    consumers: Consumers,
+    /// Of the list that is being taken in, by id.
+    lines: HashMap<String, u32>,
+}
+
+impl<'a> Taking<'a> {
+    fn new(catalog: Catalog, sink: &'a mut Sink) -> Taking<'a> {
+        Taking {
+            catalog,
+            claims: Claims::default(),
+            sink,
+            named: BTreeMap::new(),
+            upstreams: Vec::new(),
+            routes: Vec::new(),
+            route_lines: Vec::new(),
+            stream_routes: Vec::new(),
+            ssls: Vec::new(),
+            rules: Vec::new(),
+            metadata: Vec::new(),
+            consumers: Consumers::default(),
+            lines: HashMap::new(),
+        }
+    }
+
+    fn list<T>(&mut self, kind: Kind, resources: Vec<Resource<T>>, written: impl Fn(T) -> Written) {
+        let list = Path::Root.key(kind.name());
+        self.lines = HashMap::with_capacity(resources.len());
+        for Resource { index, at, keys } in resources {
+            let (path, written) = (list.index(index), written(keys));
+            // Without an id it cannot be referred to, which has been reported; the rest of it is checked anyway.
+            let id = id_of(kind, &written, index, at);
+            let is_new = id.as_ref().is_some_and(|id| take_id(&mut self.lines, id, at.line, &path, self.sink));
+            let named = Named { id: id.as_ref().map_or("", |id| &id.value), at, path: &path };
+            let Some(definition) = self.catalog.define(written, named, self.sink) else { continue };
+            if is_new || id.is_none() {
+                self.claim(kind, &definition, named);
+            }
+            if is_new {
+                self.catalog.put(kind, named.id, at.line, Some(&definition));
+            }
+            self.place(definition, index, named, is_new);
+        }
+    }
+
+    /// Reports what another has already.
+    fn claim(&mut self, kind: Kind, definition: &Definition, named: Named<'_>) {
+        let claims = definition.claims();
+        if claims.is_empty() {
+            return;
+        }
+        let holder = Holder { created: 0, kind, id: named.id.into(), line: named.at.line };
+        for claim in &claims {
+            if let Some(first) = self.claims.take(claim, &holder) {
+                claim.report(&first, named.path, self.sink);
+            }
+        }
+    }
+
+    fn place(&mut self, definition: Definition, index: usize, named: Named<'_>, is_new: bool) {
+        note_names(&definition.entries(), &mut self.named);
+        self.upstreams.extend(definition.upstream());
+        match definition {
+            Definition::Ssl(ssl, _) => self.ssls.extend(ssl.filter(|_| is_new)),
+            Definition::Metadata(metadata) => self.metadata.push(metadata),
+            Definition::GlobalRule(list) => self.rules.push((index, named.at, list)),
+            Definition::StreamRoute(route) => self.stream_routes.extend(route),
+            Definition::Route(Some(route)) => {
+                self.routes.push(route);
+                self.route_lines.push(named.at.line);
+            }
+            Definition::Consumer(consumer, credentials) if is_new => {
+                let asked_by: Vec<&'static str> = credentials.iter().map(|credential| credential.plugin).collect();
+                let Err(taken) = self.consumers.insert(consumer, credentials) else { return };
+                let owner = &self.consumers.of(taken.by).name;
+                let line = self.lines.get(&**owner).copied().unwrap_or_default();
+                let message =
+                    format!("consumer {owner:?} in line {line} has the same {} credential", asked_by[taken.at]);
+                self.sink.error(named.at, named.path, Fault::new(message).hint("give each consumer its own"));
+            }
+            Definition::Consumer(..)
+            | Definition::PluginConfig(_)
+            | Definition::ConsumerGroup(_)
+            | Definition::Upstream(_)
+            | Definition::Service(..)
+            | Definition::Route(None) => {}
+        }
+    }
+
+    fn check_listeners(&mut self) {
+        let Catalog { ssls, listeners, acme, .. } = &self.catalog;
+        ssls.check_listeners(&self.ssls, listeners, acme.as_ref(), self.sink);
+    }
+
+    /// The plugins of every request. What a rule has that an earlier one has, too, is left out of it.
+    fn global_rules(&mut self) -> stillgate_plugin::Chain {
+        let list = Path::Root.key(Kind::GlobalRules.name());
+        let (kept, left_out) = first_of_each(self.rules.iter().map(|(_, _, list)| list));
+        for left_out in left_out {
+            let LeftOut { rule, entry, .. } = &left_out;
+            let (index, at, _) = self.rules[*rule];
+            let path = list.index(index);
+            self.sink.warning(at, &path.key("plugins").key(entry.name), left_out.fault());
+        }
+        merge([&kept[..]], &list, self.sink).map(Arc::unwrap_or_clone).unwrap_or_default()
+    }
+}
+
+/// The id that a resource has: its own or, of routes, its position in the list.
+pub(super) fn id_of(kind: Kind, written: &Written, index: usize, at: Position) -> Option<At<String>> {
+    let own = written.id().cloned();
+    match kind {
+        Kind::Routes | Kind::StreamRoutes => own.or_else(|| Some(At { at, value: (index + 1).to_string() })),
+        _ => own,
+    }
+}

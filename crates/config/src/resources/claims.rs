@@ -1,0 +1,172 @@
+//! What only one resource may have: a server name, a credential, what a group's configuration is. The one that was made first has
+//! it; what becomes of the other is its source's policy.
+
+use crate::model::Kind;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use stillgate_plugin::{Entry, Identity};
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+
+/// A resource claims something.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    /// Where it does.
+    at: Position,
+    /// The keys that lead there from the resource.
+    keys: Vec<&'static str>,
+    pub(crate) what: What,
+    /// Those with the same one share it; `None`: nothing can be shared.
+    identity: Option<Identity>,
+}
+
+/// What is claimed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum What {
+    /// A name that clients of TLS ask for.
+    ServerName(Box<str>),
+    /// To be shown where no name fits.
+    DefaultCertificate,
+    /// A plugin's credential, by digest.
+    Credential(&'static str, Identity),
+    /// A name under which configurations of a plugin share their state.
+    Group(&'static str, Box<str>),
+}
+
+/// Who has claimed something.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    /// When it was made; of a file all are made at once.
+    pub(crate) created: u64,
+    pub(crate) kind: Kind,
+    pub(crate) id: Arc<str>,
+    /// Of a file.
+    pub(crate) line: u32,
+}
+
+/// Everything that is claimed. Of several holders the first made comes first.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(HashMap<What, Vec<(Holder, Option<Identity>)>>);
+
+impl Claim {
+    pub(super) fn new(at: Position, key: &'static str, what: What) -> Claim {
+        Claim { at, keys: vec![key], what, identity: None }
+    }
+
+    /// A consumer's credential, which stands wherever the consumer does.
+    pub(crate) fn credential(plugin: &'static str, lookup: &[u8]) -> Claim {
+        let what = What::Credential(plugin, Identity::of(&[plugin.as_bytes(), lookup]));
+        Claim { at: Position::NOWHERE, keys: Vec::new(), what, identity: None }
+    }
+
+    /// The groups that these plugins are in.
+    pub(super) fn groups<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> impl Iterator<Item = Claim> {
+        entries.filter_map(|entry| {
+            let (name, identity) = entry.plugin.shared()?;
+            let what = What::Group(entry.name, name.into());
+            Some(Claim { at: entry.at, keys: vec!["plugins", entry.name], what, identity: Some(identity) })
+        })
+    }
+
+    /// Why a resource cannot have what another has.
+    pub(crate) fn fault(&self, holder: &Holder) -> Fault {
+        match &self.what {
+            What::ServerName(name) => {
+                let fault = Fault::new(format!("{name:?} is a name of the entry {}", holder.place()));
+                fault.hint("keep one of them; a second certificate goes into certs and keys")
+            }
+            What::DefaultCertificate => {
+                let fault = Fault::new(format!("the entry {} is the default already", holder.place()));
+                fault.hint("keep one of them")
+            }
+            What::Credential(plugin, _) => {
+                let fault = Fault::new(format!("{holder} has the same {plugin} credential"));
+                fault.hint("give each consumer its own")
+            }
+            What::Group(_, name) => {
+                let fault = Fault::new(format!("the group {name:?} is not the same in {holder}"));
+                fault.hint("write the same keys in both, or give this one another group")
+            }
+        }
+    }
+
+    /// Reports it of the resource at `path`.
+    pub(crate) fn report(&self, holder: &Holder, path: &Path<'_>, sink: &mut Sink) {
+        report(&self.keys, path, &mut |path| sink.error(self.at, path, self.fault(holder)));
+    }
+}
+
+fn report(keys: &[&str], path: &Path<'_>, then: &mut dyn FnMut(&Path<'_>)) {
+    match keys {
+        [] => then(path),
+        [key, rest @ ..] => report(rest, &path.key(key), then),
+    }
+}
+
+impl Holder {
+    /// Where it is, of one whose kind need not be said.
+    fn place(&self) -> String {
+        match self.line {
+            0 => format!("{:?}", self.id),
+            line => format!("in line {line}"),
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.kind.singular().replace('_', " "), self.id)?;
+        match self.line {
+            0 => Ok(()),
+            line => write!(f, " in line {line}"),
+        }
+    }
+}
+
+impl Claims {
+    /// Takes claims in.
+    pub(crate) fn add(&mut self, claims: &[Claim], holder: &Holder) {
+        for claim in claims {
+            let holders = self.0.entry(claim.what.clone()).or_default();
+            let place = holders.partition_point(|(other, _)| other <= holder);
+            holders.insert(place, (holder.clone(), claim.identity));
+        }
+    }
+
+    /// Takes a claim in, unless another is in the way: that one. Of those who share something only the first is noted.
+    pub(crate) fn take(&mut self, claim: &Claim, holder: &Holder) -> Option<Holder> {
+        let in_the_way = self.in_the_way(claim, holder).cloned();
+        if in_the_way.is_none() {
+            self.0.entry(claim.what.clone()).or_insert_with(|| vec![(holder.clone(), claim.identity)]);
+        }
+        in_the_way
+    }
+
+    /// Takes claims out, of one that has added them.
+    pub(crate) fn remove(&mut self, claims: &[Claim], holder: &Holder) {
+        for claim in claims {
+            let Some(holders) = self.0.get_mut(&claim.what) else { continue };
+            holders.retain(|(other, _)| other != holder);
+            if holders.is_empty() {
+                self.0.remove(&claim.what);
+            }
+        }
+    }
+
+    /// The one who has what is claimed, unless it is `holder` or shares it.
+    pub(crate) fn in_the_way(&self, claim: &Claim, holder: &Holder) -> Option<&Holder> {
+        let (first, identity) = self.0.get(&claim.what)?.first()?;
+        let is_shared = claim.identity.is_some() && claim.identity == *identity;
+        (first != holder && !is_shared).then_some(first)
+    }
+
+    /// Whether anyone has what is claimed.
+    pub(crate) fn is_held(&self, claim: &Claim) -> bool {
+        self.0.contains_key(&claim.what)
+    }
+
+    /// All who have claimed the same.
+    pub(crate) fn holders(&self, claims: &[Claim]) -> impl Iterator<Item = &Holder> {
+        claims.iter().filter_map(|claim| self.0.get(&claim.what)).flatten().map(|(holder, _)| holder)
+    }
+}

@@ -1,0 +1,231 @@
+//! One resource of whatever kind, from what is written to what it means. Every source comes this way.
+
+use super::catalog::{Catalog, Service};
+use super::claims::Claim;
+use super::consumers::consumer;
+use super::plugins::{List, Metadata, metadata};
+use super::ssls::ssl;
+use super::stream_routes::check_reach;
+use super::unavailable::unavailable;
+use super::upstream::upstream;
+use crate::keys::plugins::{ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys};
+use crate::keys::resources::{RouteKeys, ServiceKeys, UpstreamKeys};
+use crate::keys::ssls::SslKeys;
+use crate::keys::stream_routes::StreamRouteKeys;
+use crate::model::{Kind, Route, Ssl, StreamRoute, Target, Upstream};
+use std::sync::Arc;
+use stillgate_plugin::{Consumer, Credential, Entry, Level};
+use stillgate_schema::kind::{At, read};
+use stillgate_schema::object::{Object, map};
+use stillgate_schema::text::diagnostic::{Path, Position, Sink};
+use stillgate_schema::text::tree::Node;
+
+/// A resource as it is written.
+pub(crate) enum Written {
+    Ssl(SslKeys),
+    Metadata(MetadataKeys),
+    PluginConfig(PluginConfigKeys),
+    ConsumerGroup(ConsumerGroupKeys),
+    Upstream(UpstreamKeys),
+    Service(ServiceKeys),
+    Consumer(ConsumerKeys),
+    GlobalRule(GlobalRuleKeys),
+    StreamRoute(StreamRouteKeys),
+    Route(RouteKeys),
+}
+
+/// Which resource it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) at: Position,
+    pub(crate) path: &'a Path<'a>,
+}
+
+/// What it means. What is switched off means nothing.
+#[derive(Debug)]
+pub(crate) enum Definition {
+    Ssl(Option<Arc<Ssl>>, Vec<Claim>),
+    Metadata(Metadata),
+    PluginConfig(List),
+    ConsumerGroup(List),
+    Upstream(Arc<Upstream>),
+    Service(Arc<Service>, Option<Arc<Upstream>>),
+    Consumer(Consumer, Vec<Credential>),
+    GlobalRule(List),
+    StreamRoute(Option<Arc<StreamRoute>>),
+    Route(Option<Arc<Route>>),
+}
+
+impl Written {
+    /// Reads the keys of a kind; `None`: they cannot be read, which has been reported.
+    pub(crate) fn read(kind: Kind, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Written> {
+        fn keys<T: Object>(node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<T> {
+            read(&map::<T>(), node, path, sink)
+        }
+        Some(match kind {
+            Kind::Ssls => Written::Ssl(keys(node, path, sink)?),
+            Kind::PluginMetadata => Written::Metadata(MetadataKeys::read(node, path, sink)?),
+            Kind::PluginConfigs => Written::PluginConfig(keys(node, path, sink)?),
+            Kind::ConsumerGroups => Written::ConsumerGroup(keys(node, path, sink)?),
+            Kind::Upstreams => Written::Upstream(keys(node, path, sink)?),
+            Kind::Services => Written::Service(keys(node, path, sink)?),
+            Kind::Consumers => Written::Consumer(keys(node, path, sink)?),
+            Kind::GlobalRules => Written::GlobalRule(keys(node, path, sink)?),
+            Kind::StreamRoutes => Written::StreamRoute(keys(node, path, sink)?),
+            Kind::Routes => Written::Route(keys(node, path, sink)?),
+        })
+    }
+
+    /// The id that is written in it.
+    pub(crate) fn id(&self) -> Option<&At<String>> {
+        match self {
+            Written::Ssl(keys) => keys.id.as_ref(),
+            Written::Metadata(keys) => keys.id.as_ref(),
+            Written::PluginConfig(keys) => keys.id.as_ref(),
+            Written::ConsumerGroup(keys) => keys.id.as_ref(),
+            Written::Upstream(keys) => keys.id.as_ref(),
+            Written::Service(keys) => keys.id.as_ref(),
+            Written::Consumer(keys) => Some(&keys.username),
+            Written::GlobalRule(keys) => keys.id.as_ref(),
+            Written::StreamRoute(keys) => keys.id.as_ref(),
+            Written::Route(keys) => keys.id.as_ref(),
+        }
+    }
+}
+
+impl Catalog {
+    /// What a resource means among those that are here. Of use only if the sink has no errors afterwards; `None`: it means
+    /// nothing at all. Whether its id is taken, or what it claims, is not looked at.
+    pub(crate) fn define(&self, written: Written, named: Named<'_>, sink: &mut Sink) -> Option<Definition> {
+        let Named { id, at, path } = named;
+        let list = |plugins: &Node, level, sink: &mut Sink| self.plugins.compile(Some(plugins), level, id, path, sink);
+        let definition = match written {
+            Written::Ssl(keys) => {
+                let (ssl, claims) = ssl(keys, named, self.acme.as_ref(), sink);
+                Definition::Ssl(ssl.map(Arc::new), claims)
+            }
+            Written::Metadata(keys) => Definition::Metadata(metadata(&keys, named, &self.plugins.set, sink)?),
+            Written::PluginConfig(keys) => Definition::PluginConfig(list(&keys.plugins, Level::PluginConfig, sink)),
+            Written::ConsumerGroup(keys) => Definition::ConsumerGroup(list(&keys.plugins, Level::ConsumerGroup, sink)),
+            Written::Upstream(keys) => Definition::Upstream(Arc::new(upstream(keys, id, &self.ssls, path, sink))),
+            Written::Service(keys) => {
+                let (service, own) = self.service(keys, id, path, sink);
+                Definition::Service(Arc::new(service), own)
+            }
+            Written::Consumer(keys) => {
+                let (consumer, credentials) = consumer(keys, &self.groups, &self.plugins, path, sink);
+                Definition::Consumer(consumer, credentials)
+            }
+            Written::GlobalRule(keys) => Definition::GlobalRule(list(&keys.plugins, Level::GlobalRule, sink)),
+            Written::StreamRoute(keys) => {
+                let is_enabled = keys.status;
+                let (route, protocol) = self.stream_route(keys, id.to_owned(), at, path, sink);
+                if let Some(protocol) = protocol.filter(|_| is_enabled) {
+                    check_reach(&route, protocol, &self.listeners, at, path, sink);
+                }
+                Definition::StreamRoute(is_enabled.then(|| Arc::new(route)))
+            }
+            Written::Route(keys) => {
+                let is_enabled = keys.status;
+                let route = self.route(keys, id.to_owned(), at, path, sink);
+                Definition::Route(is_enabled.then(|| Arc::new(route)))
+            }
+        };
+        Some(definition)
+    }
+}
+
+impl Definition {
+    /// What only one resource may have, but for credentials.
+    pub(crate) fn claims(&self) -> Vec<Claim> {
+        let mut claims = match self {
+            Definition::Ssl(_, claims) => claims.clone(),
+            _ => Vec::new(),
+        };
+        claims.extend(Claim::groups(self.entries().iter()));
+        claims
+    }
+
+    /// A consumer's credentials, which only it may have.
+    pub(crate) fn credentials(&self) -> impl Iterator<Item = Claim> {
+        let credentials = match self {
+            Definition::Consumer(_, credentials) => &credentials[..],
+            _ => &[],
+        };
+        credentials.iter().map(|own| Claim::credential(own.plugin, &own.lookup))
+    }
+
+    /// The plugins that are written in it.
+    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
+        let of_level = |entries: &[Arc<Entry>], level| {
+            entries.iter().filter(|entry| entry.origin.level == level).cloned().collect::<Vec<_>>()
+        };
+        match self {
+            Definition::PluginConfig(list) | Definition::ConsumerGroup(list) | Definition::GlobalRule(list) => {
+                list.to_vec()
+            }
+            Definition::Service(service, _) => service.plugins.list().to_vec(),
+            Definition::Consumer(consumer, _) => of_level(&consumer.plugins, Level::Consumer),
+            Definition::Route(Some(route)) => route.chain.as_ref().map_or(Vec::new(), |chain| {
+                let mut own = of_level(chain.entries(), Level::Route);
+                own.append(&mut of_level(chain.left_out(), Level::Route));
+                own
+            }),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The upstream that is it, or is written in it.
+    pub(crate) fn upstream(&self) -> Option<Arc<Upstream>> {
+        match self {
+            Definition::Upstream(upstream) => Some(upstream.clone()),
+            Definition::Service(_, own) => own.clone(),
+            Definition::StreamRoute(route) => route.as_ref()?.target.own(),
+            Definition::Route(route) => route.as_ref()?.target.own(),
+            _ => None,
+        }
+    }
+
+    /// Whether it says what it takes.
+    pub(crate) fn has_match(&self) -> bool {
+        match self {
+            Definition::Route(Some(route)) => route.spec.uri().is_none_or(|uri| !uri.paths.is_empty()),
+            Definition::StreamRoute(route) => route.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Why it leads nowhere, where it does.
+    pub(crate) fn is_unavailable(&self) -> Option<String> {
+        let target = match self {
+            Definition::Route(Some(route)) => &route.target,
+            Definition::StreamRoute(Some(route)) => &route.target,
+            _ => return None,
+        };
+        match target {
+            Target::Unavailable(reason) => Some(reason.to_string()),
+            Target::Shared(_) | Target::Own(_) => None,
+        }
+    }
+
+    /// The same where it must not be served: all that it takes is answered 503. `None`: it takes nothing itself.
+    pub(crate) fn unavailable(self, reason: &str) -> Option<Definition> {
+        let target = Target::Unavailable(reason.into());
+        match self {
+            // No plugin of it answers either.
+            Definition::Route(Some(route)) => {
+                Some(Definition::Route(Some(Arc::new(Route { target, chain: None, ..(*route).clone() }))))
+            }
+            Definition::StreamRoute(Some(route)) => {
+                Some(Definition::StreamRoute(Some(Arc::new(StreamRoute { target, ..(*route).clone() }))))
+            }
+            // Known by its credentials: what it asks for is answered 503.
+            Definition::Consumer(consumer, credentials) => {
+                let plugins = Arc::new([unavailable(Level::Consumer, &consumer.name)]);
+                Some(Definition::Consumer(Consumer { plugins, ..consumer }, credentials))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Plugins, from what was written to chains: compiled where they are written, merged where they meet.
+
+use super::catalog::{Identified, find};
+use super::definition::Named;
+use crate::keys::plugins::MetadataKeys;
+use crate::model::Kind;
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use stillgate_plugin::secrets::substitute;
+use stillgate_plugin::table::identity;
+use stillgate_plugin::{Chain, Entry, Identity, Level, MetadataTable, NoSecrets, Origin, Secrets, Table};
+use stillgate_schema::kind::At;
+use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
+use stillgate_schema::text::tree::Node;
+
+/// What plugins are compiled with.
+#[derive(Clone)]
+pub struct PluginSet {
+    /// All plugins there are.
+    pub table: Table,
+    /// What references to secrets stand for.
+    pub secrets: Arc<dyn Secrets>,
+}
+
+/// No plugins: every name of one is refused.
+impl Default for PluginSet {
+    fn default() -> Self {
+        PluginSet { table: Table { plugins: &[], sought: &[] }, secrets: Arc::new(NoSecrets) }
+    }
+}
+
+impl fmt::Debug for PluginSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PluginSet").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// The plugins of one resource.
+pub(crate) type List = Arc<[Arc<Entry>]>;
+
+/// What routes and consumers may refer to.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPlugins {
+    pub(crate) set: PluginSet,
+    pub(super) configs: HashMap<String, Identified<List>>,
+}
+
+impl SharedPlugins {
+    /// With nothing to refer to.
+    pub(super) fn of(set: PluginSet) -> SharedPlugins {
+        SharedPlugins { set, ..SharedPlugins::default() }
+    }
+
+    /// The `plugins` of a resource.
+    pub(super) fn compile(
+        &self,
+        plugins: Option<&Node>,
+        level: Level,
+        id: &str,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> List {
+        let Some(plugins) = plugins else { return Arc::default() };
+        let origin = Origin { level, id: id.into() };
+        let path = path.key("plugins");
+        self.set.table.compile(plugins, &origin, &*self.set.secrets, &path, sink).into()
+    }
+
+    /// The chain of a route: its own plugins over those of its plugin config over those of its service. What equals the service's
+    /// is the service's.
+    pub(super) fn chain(
+        &self,
+        own: &List,
+        config: Option<&At<String>>,
+        service: Option<&ServicePlugins>,
+        path: &Path<'_>,
+        sink: &mut Sink,
+    ) -> Option<Arc<Chain>> {
+        let config = config.and_then(|id| {
+            find(id, Kind::PluginConfigs, &self.configs, &path.key("plugin_config_id"), sink)
+                .map(|config| &config.value)
+        });
+        if own.is_empty() && config.is_none() {
+            return service.and_then(|service| service.chain.clone());
+        }
+        let lists = [service.map(|service| &service.list), config, Some(own)];
+        merge(lists.into_iter().flatten().map(|list| &**list), path, sink)
+    }
+}
+
+/// The plugins of a service, and their chain for routes that have none of their own.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct ServicePlugins {
+    list: List,
+    chain: Option<Arc<Chain>>,
+}
+
+impl ServicePlugins {
+    pub(super) fn new(list: List, path: &Path<'_>, sink: &mut Sink) -> ServicePlugins {
+        let chain = merge([&*list], path, sink);
+        ServicePlugins { list, chain }
+    }
+
+    pub(super) fn list(&self) -> &List {
+        &self.list
+    }
+}
+
+pub(crate) fn merge<'a>(
+    lists: impl IntoIterator<Item = &'a [Arc<Entry>]>,
+    path: &Path<'_>,
+    sink: &mut Sink,
+) -> Option<Arc<Chain>> {
+    match Chain::merge(lists) {
+        // A chain of disabled plugins only is kept for `explain`; Plans have none then.
+        Ok(chain) => (!chain.is_empty() || !chain.left_out().is_empty()).then(|| Arc::new(chain)),
+        Err(too_long) => {
+            let fault = Fault::new(too_long.to_string()).hint("leave some of them out");
+            sink.error(Position::NOWHERE, &path.key("plugins"), fault);
+            None
+        }
+    }
+}
+
+/// A plugin that an earlier global rule has already.
+pub(crate) struct LeftOut {
+    /// Which of the rules.
+    pub(crate) rule: usize,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) earlier: Arc<Entry>,
+}
+
+/// The plugins of rules, and those that are left out of them. Of two rules with the same plugin the first keeps it: APISIX leaves it
+/// out of both, so that a second rule could switch off what the first guards.
+pub(crate) fn first_of_each<'a>(rules: impl Iterator<Item = &'a List>) -> (Vec<Arc<Entry>>, Vec<LeftOut>) {
+    let (mut kept, mut left_out): (Vec<Arc<Entry>>, Vec<LeftOut>) = Default::default();
+    for (rule, list) in rules.enumerate() {
+        for entry in list.iter() {
+            match kept.iter().find(|earlier| earlier.name == entry.name) {
+                None => kept.push(entry.clone()),
+                Some(earlier) => left_out.push(LeftOut { rule, entry: entry.clone(), earlier: earlier.clone() }),
+            }
+        }
+    }
+    (kept, left_out)
+}
+
+impl LeftOut {
+    /// What the writer of the later rule should know.
+    pub(crate) fn fault(&self) -> Fault {
+        let fault = Fault::new(format!("{} has {} already, which stays", self.earlier.origin, self.entry.name));
+        fault.hint("keep one of them")
+    }
+}
+
+/// What a plugin has in common wherever it is configured.
+#[derive(Clone)]
+pub(crate) struct Metadata {
+    plugin: &'static str,
+    identity: Identity,
+    value: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.plugin)
+    }
+}
+
+impl PartialEq for Metadata {
+    fn eq(&self, other: &Metadata) -> bool {
+        self.identity == other.identity
+    }
+}
+
+/// The metadata of some plugins.
+pub(crate) fn metadata_table<'a>(all: impl Iterator<Item = &'a Metadata>) -> MetadataTable {
+    let mut table = MetadataTable::default();
+    all.for_each(|of| table.insert(of.plugin, of.identity, of.value.clone()));
+    table
+}
+
+/// What an item of `plugin_metadata` means; its id is the plugin's name.
+pub(super) fn metadata(keys: &MetadataKeys, named: Named<'_>, set: &PluginSet, sink: &mut Sink) -> Option<Metadata> {
+    let Named { id, at, path } = named;
+    let (plugin, part) = match set.table.find(id).map(|(_, plugin)| (plugin.name, plugin.metadata)) {
+        Some((plugin, Some(part))) => (plugin, part),
+        Some((plugin, None)) => {
+            sink.error(at, path, Fault::new(format!("the plugin {plugin} has no metadata")));
+            return None;
+        }
+        // Without an id, which has been reported.
+        None if id.is_empty() => return None,
+        None => {
+            let fault = Fault::new(format!("there is no plugin {id:?}"));
+            let fault = sink.guess(fault, id, set.table.names());
+            sink.error(at, &path.key("id"), fault);
+            return None;
+        }
+    };
+    let own = substitute(&keys.own, &*set.secrets, path, sink);
+    let value = sink.open(|sink| (part.read)(&own, path, sink))?;
+    let origin = Origin { level: Level::Metadata, id: plugin.into() };
+    Some(Metadata { plugin, identity: identity(plugin, &origin, &own, path, sink), value })
+}

@@ -1,0 +1,364 @@
+//! Resources by kind and id, and what follows for others when one changes.
+
+use super::Change;
+use super::held::{Held, Key, define, reason};
+use crate::keys::gateway::Gateway;
+use crate::model::{Config, Kind, Loaded, Origin, Rejected, Route, Serving, Ssl, StreamRoute, Upstream, plugins};
+use crate::resources::{
+    Catalog, Claims, Definition, Holder, LeftOut, List, Metadata, PluginSet, check_nodes, first_of_each,
+    metadata_table, unavailable,
+};
+use crate::values::RejectedGlobalRule;
+use serde_json::Value as Json;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use stillgate_plugin::{Chain, Consumers, Level};
+use stillgate_schema::text::diagnostic::{Diagnostic, Path, Severity, Sink};
+
+/// All resources of a store, and what they mean.
+#[derive(Debug)]
+pub struct Store {
+    gateway: Gateway,
+    plugins: PluginSet,
+    catalog: Catalog,
+    /// In which documents are read by themselves.
+    nothing: Catalog,
+    held: BTreeMap<Key, Held>,
+    claims: Claims,
+    /// Those that refer to a resource, whether it is there or not.
+    dependants: HashMap<Key, BTreeSet<Key>>,
+    /// To be looked at again.
+    dirty: BTreeSet<Key>,
+    rejected: BTreeMap<Key, Rejected>,
+    warnings: BTreeMap<Key, Vec<Diagnostic>>,
+    /// By [`Upstream::key`].
+    upstreams: BTreeMap<String, Arc<Upstream>>,
+    routes: BTreeMap<Rank, Arc<Route>>,
+    stream_routes: BTreeMap<Rank, Arc<StreamRoute>>,
+    ssls: BTreeMap<Rank, Arc<Ssl>>,
+    global_rules: BTreeMap<Rank, List>,
+    metadata: BTreeMap<Arc<str>, Metadata>,
+    consumers: Arc<Consumers>,
+}
+
+/// When a resource was made, and its id: the first comes first.
+type Rank = (u64, Arc<str>);
+
+impl Store {
+    /// Without any resource.
+    pub fn new(gateway: Gateway, plugins: PluginSet) -> Store {
+        Store {
+            catalog: Catalog::new(&gateway, plugins.clone()),
+            nothing: Catalog::new(&gateway, plugins.clone()),
+            gateway,
+            plugins,
+            held: BTreeMap::new(),
+            claims: Claims::default(),
+            dependants: HashMap::new(),
+            dirty: BTreeSet::new(),
+            rejected: BTreeMap::new(),
+            warnings: BTreeMap::new(),
+            upstreams: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            stream_routes: BTreeMap::new(),
+            ssls: BTreeMap::new(),
+            global_rules: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+            consumers: Arc::default(),
+        }
+    }
+
+    /// Takes changes in, the earlier first. What is looked at is what changed, and what refers to something that means something
+    /// else by it.
+    pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.hold(change));
+        // None may be in the way of another that has its credential now.
+        let consumers = self.dirty.iter().filter(|(kind, _)| *kind == Kind::Consumers);
+        for (_, name) in consumers {
+            if self.consumers.named(name).is_some() {
+                Arc::make_mut(&mut self.consumers).remove(name);
+            }
+        }
+        // What refers to a resource is of a later kind.
+        while let Some(key) = self.dirty.pop_first() {
+            if self.settle(&key) {
+                self.dirty.extend(self.dependants.get(&key).into_iter().flatten().cloned());
+            }
+        }
+    }
+
+    /// Reads everything again: with another `gateway:` section, or because secrets may stand for something else.
+    pub fn renew(&mut self, gateway: Gateway) {
+        let changes = self.list();
+        *self = Store::new(gateway, self.plugins.clone());
+        self.apply(changes);
+    }
+
+    /// Everything as changes, by which another store comes to the same.
+    pub fn list(&self) -> Vec<Change> {
+        let mut changes = Vec::with_capacity(self.held.len());
+        for ((kind, id), held) in &self.held {
+            let put = |document: &Arc<Json>, origin: &Origin| Change::Put {
+                kind: *kind,
+                id: id.to_string(),
+                document: (**document).clone(),
+                created: held.holder.created,
+                origin: origin.clone(),
+            };
+            changes.extend(held.previous.iter().map(|(document, origin)| put(document, origin)));
+            changes.push(put(&held.document, &held.origin));
+        }
+        changes
+    }
+
+    /// The resources that are not served as they were put.
+    pub fn rejected(&self) -> impl Iterator<Item = &Rejected> {
+        self.rejected.values()
+    }
+
+    /// What is to be served, with what is rejected. `revision` takes the place of a file's digest.
+    pub fn load(&self, revision: &str) -> Loaded {
+        let (global, mut warnings) = self.global();
+        warnings.extend(self.warnings.values().flatten().cloned());
+        let config = Config {
+            gateway: self.gateway.clone(),
+            listeners: self.catalog.listeners.clone(),
+            upstreams: self.upstreams.values().cloned().collect(),
+            routes: self.routes.values().cloned().collect(),
+            route_lines: vec![0; self.routes.len()],
+            stream_routes: self.stream_routes.values().cloned().collect(),
+            ssls: self.ssls.values().cloned().collect(),
+            plugins: plugins::Shared {
+                global,
+                consumers: self.consumers.clone(),
+                metadata: Arc::new(metadata_table(self.metadata.values())),
+            },
+            digest: revision.to_owned(),
+        };
+        Loaded { config, warnings, rejected: self.rejected.values().cloned().collect() }
+    }
+
+    /// The plugins of every request, and what is left out of them.
+    fn global(&self) -> (Arc<Chain>, Vec<Diagnostic>) {
+        let is_denying = |of: &&Rejected| of.kind == Kind::GlobalRules && of.serving == Serving::Unavailable;
+        if let Some(rule) = self.rejected.values().find(is_denying) {
+            return (denying(&rule.id), Vec::new());
+        }
+        let (kept, left_out) = first_of_each(self.global_rules.values());
+        let warnings = left_out.iter().map(|left_out| {
+            let LeftOut { entry, .. } = left_out;
+            let key = (Kind::GlobalRules, Arc::from(&*entry.origin.id));
+            let fault = left_out.fault();
+            let path = format!("plugins.{}", entry.name);
+            let (severity, message, hint) = (Severity::Warning, fault.message, fault.hint);
+            of_resource(&key, Diagnostic { severity, path, line: 0, column: 0, message, hint, excerpt: None })
+        });
+        match Chain::merge([&kept[..]]) {
+            Ok(chain) => (Arc::new(chain), warnings.collect()),
+            // Which of the rules is one too many cannot be said.
+            Err(_) => (denying(""), warnings.collect()),
+        }
+    }
+
+    /// Takes in a document, whether it is right or not.
+    fn hold(&mut self, change: Change) {
+        let (kind, id, put) = match change {
+            Change::Delete { kind, id } => (kind, id, None),
+            Change::Put { kind, id, document, created, origin } => (kind, id, Some((document, created, origin))),
+        };
+        let key = (kind, Arc::from(id));
+        let before = self.forget(&key);
+        if let Some((document, created, origin)) = put {
+            let holder = Holder { created, kind, id: key.1.clone(), line: 0 };
+            let held = Held::new(holder, document, origin, before, &self.nothing);
+            self.claims.add(&held.claims, &held.holder);
+            self.touch_claimants(&held);
+            self.held.insert(key.clone(), held);
+        }
+        self.dirty.insert(key);
+    }
+
+    /// Takes a resource out, with its place among the others of its kind.
+    fn forget(&mut self, key: &Key) -> Option<Held> {
+        let held = self.held.remove(key)?;
+        self.claims.remove(&held.claims, &held.holder);
+        self.touch_claimants(&held);
+        for reference in &held.references {
+            if let Some(dependants) = self.dependants.get_mut(reference) {
+                dependants.remove(key);
+                if dependants.is_empty() {
+                    self.dependants.remove(reference);
+                }
+            }
+        }
+        let rank = (held.holder.created, key.1.clone());
+        match key.0 {
+            Kind::Routes => drop(self.routes.remove(&rank)),
+            Kind::StreamRoutes => drop(self.stream_routes.remove(&rank)),
+            Kind::Ssls => drop(self.ssls.remove(&rank)),
+            Kind::GlobalRules => drop(self.global_rules.remove(&rank)),
+            _ => {}
+        }
+        Some(held)
+    }
+
+    /// Those that claim what this one claims are looked at again.
+    fn touch_claimants(&mut self, held: &Held) {
+        let others = self.claims.holders(&held.claims).filter(|other| **other != held.holder);
+        self.dirty.extend(others.map(|other| (other.kind, other.id.clone())));
+    }
+
+    /// Finds out what a resource means now; whether it is something else to those that refer to it.
+    fn settle(&mut self, key: &Key) -> bool {
+        self.rejected.remove(key);
+        self.warnings.remove(key);
+        let Some(held) = self.held.get(key) else { return self.place(key, 0, None) };
+        let created = held.holder.created;
+        let mut sink = Sink::of_one().passing_unknown();
+        let definition = define(key.0, &key.1, held.served(), &self.catalog, &mut sink);
+        if let Some(upstream) = definition.as_ref().and_then(Definition::upstream) {
+            check_nodes(&self.catalog.listeners, &upstream, &mut sink);
+        }
+        let mut is_late = false;
+        for claim in &held.claims {
+            if let Some(first) = self.claims.in_the_way(claim, &held.holder) {
+                claim.report(first, &Path::Root, &mut sink);
+                is_late = true;
+            }
+        }
+        self.refer(key, sink.take_references());
+        let failed = sink.has_errors().then(|| reason(&std::mem::take(&mut sink).into_errors().diagnostics));
+        let warnings: Vec<Diagnostic> = sink.into_warnings().into_iter().map(|found| of_resource(key, found)).collect();
+        if !warnings.is_empty() {
+            self.warnings.insert(key.clone(), warnings);
+        }
+        let definition = self.judge(key, definition, failed, is_late);
+        self.place(key, created, definition)
+    }
+
+    /// What is served of a resource whose definition has errors or not; notes where it is not what was put.
+    /// `is_late`: another was made before that has what it claims.
+    fn judge(
+        &mut self,
+        key: &Key,
+        definition: Option<Definition>,
+        failed: Option<String>,
+        is_late: bool,
+    ) -> Option<Definition> {
+        let held = self.held.get(key)?;
+        let failed = failed.or_else(|| definition.as_ref().and_then(Definition::is_unavailable));
+        let policy = self.gateway.config.rejected_global_rule;
+        let (reason, serving) = match (&held.refusal, &failed) {
+            (None, None) => return definition,
+            (Some(refusal), None) => (refusal.reason.clone(), Serving::Previous),
+            // It is right by itself, so it is known what it would take.
+            (None, Some(failed)) => {
+                let serving = match key.0 {
+                    Kind::Consumers if !is_late => Serving::Unavailable,
+                    kind => without_previous(kind, true, policy),
+                };
+                (failed.clone(), serving)
+            }
+            (Some(refusal), Some(_)) => {
+                let is_known = held.previous.is_some() || refusal.is_match_known;
+                (refusal.reason.clone(), without_previous(key.0, is_known, policy))
+            }
+        };
+        let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin: held.origin.clone(), serving };
+        let definition = match serving {
+            Serving::Previous => definition,
+            Serving::Unavailable => definition.and_then(|definition| definition.unavailable(&rejected.reason)),
+            Serving::Nothing => None,
+        };
+        self.rejected.insert(key.clone(), rejected);
+        definition
+    }
+
+    fn refer(&mut self, key: &Key, references: Vec<(&'static str, String)>) {
+        let of = |(kind, id): (&str, String)| Some((Kind::named(kind)?, Arc::from(id)));
+        let references: Vec<Key> = references.into_iter().filter_map(of).collect();
+        let Some(held) = self.held.get_mut(key) else { return };
+        for gone in std::mem::replace(&mut held.references, references.clone()) {
+            if let Some(dependants) = self.dependants.get_mut(&gone) {
+                dependants.remove(key);
+            }
+        }
+        for reference in references {
+            self.dependants.entry(reference).or_default().insert(key.clone());
+        }
+    }
+
+    /// Puts a definition where it is found; `None`: takes it away. Whether it is another one to those that refer to it.
+    fn place(&mut self, (kind, id): &Key, created: u64, definition: Option<Definition>) -> bool {
+        let rank = (created, id.clone());
+        let is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
+        let upstream = definition.as_ref().and_then(Definition::upstream);
+        match kind {
+            Kind::Upstreams => set(&mut self.upstreams, id.to_string(), upstream),
+            Kind::Services | Kind::StreamRoutes | Kind::Routes => {
+                set(&mut self.upstreams, format!("{}/{id}", kind.name()), upstream);
+            }
+            _ => {}
+        }
+        match (kind, definition) {
+            (Kind::Ssls, Some(Definition::Ssl(ssl, _))) => set(&mut self.ssls, rank, ssl),
+            (Kind::Ssls, _) => set(&mut self.ssls, rank, None),
+            (Kind::PluginMetadata, Some(Definition::Metadata(of))) => set(&mut self.metadata, id.clone(), Some(of)),
+            (Kind::PluginMetadata, _) => set(&mut self.metadata, id.clone(), None),
+            (Kind::GlobalRules, Some(Definition::GlobalRule(list))) => set(&mut self.global_rules, rank, Some(list)),
+            (Kind::GlobalRules, _) => set(&mut self.global_rules, rank, None),
+            (Kind::StreamRoutes, Some(Definition::StreamRoute(route))) => set(&mut self.stream_routes, rank, route),
+            (Kind::StreamRoutes, _) => set(&mut self.stream_routes, rank, None),
+            (Kind::Routes, Some(Definition::Route(route))) => set(&mut self.routes, rank, route),
+            (Kind::Routes, _) => set(&mut self.routes, rank, None),
+            (Kind::Consumers, definition) => self.place_consumer(id, definition),
+            (Kind::PluginConfigs | Kind::ConsumerGroups | Kind::Upstreams | Kind::Services, _) => {}
+        }
+        is_other
+    }
+
+    fn place_consumer(&mut self, name: &str, definition: Option<Definition>) {
+        match definition {
+            Some(Definition::Consumer(consumer, credentials)) => {
+                // No other has one of them: that was decided by claims. One that it has twice is found by the first.
+                let _ = Arc::make_mut(&mut self.consumers).replace(consumer, credentials);
+            }
+            _ if self.consumers.named(name).is_some() => drop(Arc::make_mut(&mut self.consumers).remove(name)),
+            _ => {}
+        }
+    }
+}
+
+/// A finding about a resource.
+fn of_resource((kind, id): &Key, found: Diagnostic) -> Diagnostic {
+    let path = match found.path.as_str() {
+        "" => format!("{}/{id}", kind.name()),
+        path => format!("{}/{id}: {path}", kind.name()),
+    };
+    Diagnostic { path, line: 0, column: 0, ..found }
+}
+
+/// In the place of all global rules where one cannot be used: it may be what keeps clients out.
+fn denying(rule: &str) -> Arc<Chain> {
+    Chain::merge([&[unavailable(Level::GlobalRule, rule)][..]]).map(Arc::new).unwrap_or_default()
+}
+
+/// What is served where there is no version that was right.
+fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGlobalRule) -> Serving {
+    match kind {
+        Kind::Routes | Kind::StreamRoutes if is_match_known => Serving::Unavailable,
+        Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers | Kind::PluginMetadata => Serving::Nothing,
+        Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
+        // Those that refer to it.
+        _ => Serving::Unavailable,
+    }
+}
+
+/// Puts a value in, or takes it away. The same one stays where both are equal.
+fn set<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) if map.get(&key) == Some(&value) => {}
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+}
