@@ -32,6 +32,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "\
 cargo xtask test [--quick]            everything CI checks; --quick leaves out fuzzing and instruction counts
+cargo xtask style                     what needs no build: format, style, documents, arrows between crates and rooms
 cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
     let mut args = args::Args::new(std::env::args().skip(1));
     let done = match args.word().as_deref() {
         Some("test") => test::run(args),
+        Some("style") => test::style(args),
         Some("fuzz") => fuzz::run(args),
         Some("icount") => icount::run(args),
         Some("bench") => bench::run(args),

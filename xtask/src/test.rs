@@ -22,6 +22,22 @@ const LOOM: [&str; 9] = [
     "loom_tests",
 ];
 
+/// What reading the sources alone can tell; it takes a second.
+pub(crate) fn style(args: Args) -> Result {
+    args.finish()?;
+    let mut steps = Steps::default();
+    look(&mut steps);
+    steps.finish()
+}
+
+fn look(steps: &mut Steps) {
+    steps.run("format", || step::run(&mut step::cargo(["fmt", "--all", "--check"])));
+    steps.run("tidy", tidy::check);
+    steps.run("documents", documents::check);
+    steps.run("arrows between crates", arrows::check);
+    steps.run("arrows between rooms", rooms::check);
+}
+
 /// How long each fuzz target runs here; long enough to see that it still works and finds the shallow things.
 const FUZZ_SECONDS: u64 = 10;
 
@@ -36,11 +52,7 @@ pub(crate) fn run(mut args: Args) -> Result {
     let mut steps = Steps::default();
     steps.run("Debian packages", || packages::ensure(&needed));
     steps.run("h2spec", h2spec::ensure);
-    steps.run("format", || step::run(&mut step::cargo(["fmt", "--all", "--check"])));
-    steps.run("tidy", tidy::check);
-    steps.run("documents", documents::check);
-    steps.run("arrows between crates", arrows::check);
-    steps.run("arrows between rooms", rooms::check);
+    look(&mut steps);
     steps.run("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"];
         step::run(&mut step::cargo(arguments))
