@@ -5,9 +5,10 @@ mod scripted;
 
 use reflect::{STILLGATE, ask, gateway, setup, try_ask};
 use scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, send, with_length};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use stillgate_testkit::{Client, Gateway, Upstream, eventually, payload};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape};
 
 const MIB: usize = 1024 * 1024;
 
@@ -219,5 +220,107 @@ fn what_replacements_make_is_bounded() {
     let got = try_ask(&mut gateway.client(), "GET /double", &[]);
     assert!(got.as_ref().is_ok_and(|got| got.head.status() == 502), "{:?}", got.map(|got| got.head));
     assert!(gateway.rss().saturating_sub(before) < 24 * MIB);
+    gateway.assert_healthy();
+}
+
+/// Answers with the first part of a body, and with the rest when it is let.
+fn holding(arrived: Sender<()>, go_on: Receiver<()>) -> Upstream {
+    let both = Mutex::new((arrived, go_on));
+    Upstream::serve(move |connection| {
+        let Ok(_) = connection.read_request() else { return };
+        let (arrived, go_on) = &*both.lock().expect("no node panics");
+        let response = with_length("", BEFORE.as_bytes());
+        if send(connection, &response[..response.len() - 5]) && arrived.send(()).is_ok() && go_on.recv().is_ok() {
+            send(connection, &response[response.len() - 5..]);
+        }
+    })
+}
+
+/// It has been sent nothing that it could refuse, so it is asked; long before the node's time is over.
+#[test]
+fn a_client_that_ends_while_a_filter_holds_its_response_is_noticed() {
+    let (arrived, at_filter) = channel();
+    let (let_go, go_on) = channel();
+    let node = holding(arrived, go_on);
+    let log = "access_log: {path: \"{dir}/access.log\", format: json, fields: [status, bytes_sent]}";
+    let mut gateway = Gateway::start(
+        STILLGATE,
+        &setup(node.addr(), &resources(&[("/f", FILTERED)])).gateway(&format!("timeouts: {{send: 600s}}\n{log}")),
+    );
+    let ask = || {
+        let mut client = gateway.client();
+        client.send("GET /f HTTP/1.1\r\nHost: h\r\n\r\n");
+        at_filter.recv_timeout(PATIENCE).expect("the node is asked");
+        client
+    };
+    drop(ask());
+    let lines = || std::fs::read_to_string(gateway.dir().join("access.log")).unwrap_or_default();
+    eventually("it to be noticed", || lines() == "{\"status\":499,\"bytes_sent\":0}\n");
+    let_go.send(()).expect("the node waits");
+    // One that ends only its requests gets its response.
+    let mut client = ask();
+    client.half_close();
+    eventually("it to be asked", || client.stream().peek(&mut [0]).is_ok_and(|bytes| bytes > 0));
+    let_go.send(()).expect("the node waits");
+    let got = client.read_response("GET").expect("a response");
+    assert_eq!((got.interim.len(), got.head.status()), (1, 200), "{got:?}");
+    assert_eq!(got.body, AFTER.as_bytes());
+    gateway.assert_healthy();
+}
+
+/// A short template makes a long head of a long request.
+#[test]
+fn what_plugins_add_to_a_head_is_bounded() {
+    let node = Node::new();
+    let metrics = ReservedPort::new();
+    let template = "$request_uri".repeat(30);
+    let of_request = format!(r#"{{"proxy-rewrite": {{"headers": {{"set": {{"X-A": "{template}"}}}}}}}}"#);
+    let of_response = format!(r#"{{"response-rewrite": {{"headers": {{"set": {{"X-A": "{template}"}}}}}}}}"#);
+    let resources = resources(&[("/request/*", &of_request), ("/response/*", &of_response)]);
+    let setup =
+        setup(node.upstream.addr(), &resources).gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    node.sends_whole(&with_length("", b"of the node"), false);
+    let ask = |path: &str, bytes: usize| {
+        let got = ask(&mut gateway.client(), &format!("GET {path}{}", "a".repeat(bytes)), &[]);
+        (got.head.status(), got.head.get("x-a").map(str::len), got.body)
+    };
+    for path in ["/request/", "/response/"] {
+        let (status, added, body) = ask(path, 1000);
+        let expected = (path == "/response/").then_some(30 * (path.len() + 1000));
+        assert_eq!((status, added, &body[..]), (200, expected, &b"of the node"[..]), "{path}");
+        let (status, added, body) = ask(path, 4000);
+        assert_eq!((status, added), (500, None), "{path}");
+        assert!(!body.windows(11).any(|part| part == b"of the node"), "{path}");
+    }
+    let told = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    for plugin in ["proxy-rewrite", "response-rewrite"] {
+        let line = format!("stillgate_plugin_heads_refused_total{{plugin=\"{plugin}\"}} 1");
+        assert!(told.lines().any(|have| have == line), "{line}\n{told}");
+    }
+    gateway.assert_healthy();
+}
+
+/// By plugin and reason.
+#[test]
+fn refused_bodies_are_counted() {
+    let node = Node::new();
+    let metrics = ReservedPort::new();
+    let setup = setup(node.upstream.addr(), &resources(&[("/f", FILTERED)]))
+        .gateway(&format!("metrics: {{address: \"{}\"}}", metrics.addr()));
+    let mut gateway = Gateway::start(STILLGATE, &setup);
+    let too_large = with_length("", &payload(1, MIB + 1));
+    let malformed = with_length("Content-Encoding: br\r\n", b"not brotli");
+    for response in [&too_large, &malformed, &malformed] {
+        node.sends_whole(response, false);
+        assert_eq!(ask(&mut gateway.client(), "GET /f", &[]).head.status(), 502);
+    }
+    let told = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    for (reason, count) in [("too_large", 1), ("malformed", 2)] {
+        let line =
+            format!("stillgate_plugin_bodies_refused_total{{plugin=\"response-rewrite\",reason=\"{reason}\"}} {count}");
+        assert!(told.lines().any(|have| have == line), "{line}\n{told}");
+    }
+    eventually("the log to tell", || gateway.log().contains("plugins did not let heads or bodies go on"));
     gateway.assert_healthy();
 }

@@ -24,6 +24,12 @@ pub trait BodyFilter {
     /// The body has ended; the rest is appended to `out`.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 
+    /// Whether [`BodyFilter::end`] did a part of its work only: then it is called again, as long as there is time for the body.
+    /// A filter whose end may take long does it in parts.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// Bytes it holds back, as counted against the worker's bound.
     fn held_bytes(&self) -> usize;
 }
@@ -58,7 +64,9 @@ pub enum Change {
 /// The changes of one body, in the order that its bytes meet them. Of most bodies there are none.
 #[derive(Default)]
 pub struct BodyChanges {
-    list: Vec<Change>,
+    list: Vec<(&'static str, Change)>,
+    /// The plugin that is called now: what it changes is told under its name.
+    pub plugin: &'static str,
     /// Memory for the next [`Change::Replace`].
     spare: Vec<u8>,
 }
@@ -75,26 +83,26 @@ impl BodyChanges {
         self.clear();
         let mut bytes = std::mem::take(&mut self.spare);
         bytes.extend_from_slice(body);
-        self.list.push(Change::Replace(bytes));
+        self.list.push((self.plugin, Change::Replace(bytes)));
     }
 
     /// [`BodyChanges::replace`] with memory of the caller's.
     pub fn replace_with(&mut self, body: Vec<u8>) {
         self.clear();
-        self.list.push(Change::Replace(body));
+        self.list.push((self.plugin, Change::Replace(body)));
     }
 
     /// What was put in place of the body, where nothing changes that.
     pub fn replaced(&self) -> Option<&[u8]> {
         match &self.list[..] {
-            [Change::Replace(body)] => Some(body),
+            [(_, Change::Replace(body))] => Some(body),
             _ => None,
         }
     }
 
     /// Adds a filter behind those that are there.
     pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
-        self.list.push(Change::Filter(filter));
+        self.list.push((self.plugin, Change::Filter(filter)));
     }
 
     /// The length of the body to come, where that is known before it comes.
@@ -104,19 +112,27 @@ impl BodyChanges {
 
     /// Whether what comes is dropped, since something else takes its place.
     pub fn drops_what_comes(&self) -> bool {
-        matches!(self.list.first(), Some(Change::Replace(_)))
+        matches!(self.list.first(), Some((_, Change::Replace(_))))
     }
 
     /// The changes, in order.
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Change> {
-        self.list.iter_mut()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Change> {
+        self.list.iter_mut().map(|(_, change)| change)
+    }
+
+    /// The filters, in order, each with its plugin's name.
+    pub fn filters_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Box<dyn BodyFilter>)> {
+        self.list.iter_mut().filter_map(|(plugin, change)| match change {
+            Change::Filter(filter) => Some((*plugin, filter)),
+            Change::Replace(_) => None,
+        })
     }
 
     /// No changes, keeping some memory.
     pub fn clear(&mut self) {
         /// More than this is given back.
         const KEPT_BYTES_MAX: usize = 64 * 1024;
-        for change in self.list.drain(..) {
+        for (_, change) in self.list.drain(..) {
             if let Change::Replace(mut bytes) = change
                 && bytes.capacity() <= KEPT_BYTES_MAX
             {

@@ -1,9 +1,11 @@
 //! Undoes the Content-Encoding of a body piece by piece, into a buffer with a bound: a small body can become a large one.
 
-use brotli_decompressor::DecompressorWriter;
+use brotli_decompressor::{Allocator, BrotliDecompressStream, BrotliResult, BrotliState, SliceWrapper, StandardAlloc};
 use flate2::write::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
+use std::cell::Cell;
 use std::io::{self, Write};
+use std::rc::Rc;
 use stillgate_plugin::BodyError;
 
 /// The coding of a body.
@@ -44,7 +46,7 @@ enum State {
         out: Bounded,
     },
     Deflate(Inflate),
-    Brotli(Box<DecompressorWriter<Bounded>>),
+    Brotli(Box<Brotli>),
     Unknown,
     /// Nothing has come yet of a body in a coding: an empty one is complete.
     Empty(Decoding, Bounded),
@@ -71,7 +73,7 @@ impl Decoder {
             State::Identity(out) => out.write_all(piece),
             State::Gzip(decoder) => decoder.write_all(piece),
             State::Deflate(inflate) => return inflate.piece(piece),
-            State::Brotli(decoder) => decoder.write_all(piece),
+            State::Brotli(brotli) => return brotli.piece(piece),
             State::Unsettled { .. } => Ok(()),
             State::Unknown | State::Empty(..) => return Err(BodyError::Malformed),
         };
@@ -85,25 +87,24 @@ impl Decoder {
             State::Identity(out) | State::Empty(_, out) => out,
             State::Gzip(decoder) => decoder.finish().map_err(|error| why(&error))?,
             State::Deflate(inflate) if inflate.has_ended => inflate.out,
-            State::Brotli(mut decoder) => {
-                decoder.close().map_err(|error| why(&error))?;
-                decoder.into_inner().map_err(|_| BodyError::Malformed)?
+            State::Brotli(brotli) if brotli.has_ended => brotli.out,
+            State::Deflate(_) | State::Brotli(_) | State::Unsettled { .. } | State::Unknown => {
+                return Err(BodyError::Malformed);
             }
-            State::Deflate(_) | State::Unsettled { .. } | State::Unknown => return Err(BodyError::Malformed),
         };
         Ok(out.bytes)
     }
 
-    /// Bytes held.
+    /// Bytes held, those that decoding takes among them.
     pub(crate) fn held_bytes(&self) -> usize {
-        let out = match &self.0 {
-            State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => out,
-            State::Gzip(decoder) => decoder.get_ref(),
-            State::Deflate(inflate) => &inflate.out,
-            State::Brotli(decoder) => decoder.get_ref(),
+        let (out, own) = match &self.0 {
+            State::Identity(out) | State::Empty(_, out) | State::Unsettled { out, .. } => (out, 0),
+            State::Gzip(decoder) => (decoder.get_ref(), INFLATE_BYTES),
+            State::Deflate(inflate) => (&inflate.out, INFLATE_BYTES),
+            State::Brotli(brotli) => (&brotli.out, brotli.memory.0.get()),
             State::Unknown => return 0,
         };
-        out.bytes.len()
+        out.bytes.capacity() + own
     }
 
     /// A decoder is made when there is something to decode.
@@ -113,7 +114,7 @@ impl Decoder {
             self.0 = match decoding {
                 Decoding::Gzip => State::Gzip(MultiGzDecoder::new(out)),
                 Decoding::Deflate => State::Unsettled { first: None, out },
-                Decoding::Brotli => State::Brotli(Box::new(DecompressorWriter::new(out, BROTLI_BUFFER_BYTES))),
+                Decoding::Brotli => State::Brotli(Box::new(Brotli::new(out))),
                 Decoding::Identity => State::Identity(out),
                 Decoding::Unknown => State::Unknown,
             };
@@ -171,7 +172,69 @@ impl Inflate {
     }
 }
 
-const BROTLI_BUFFER_BYTES: usize = 4096;
+/// What undoing `gzip` or `deflate` takes: a window of 32 KiB, tables, and a buffer of 32 KiB for what is decoded.
+const INFLATE_BYTES: usize = 80 * 1024;
+
+/// `br`. Its window can be 16 MiB, as the body says, so that what it takes is counted as it is taken.
+struct Brotli {
+    state: BrotliState<Counting, Counting, Counting>,
+    memory: Counting,
+    out: Bounded,
+    has_ended: bool,
+}
+
+impl Brotli {
+    fn new(out: Bounded) -> Brotli {
+        let memory = Counting::default();
+        let state = BrotliState::new(memory.clone(), memory.clone(), memory.clone());
+        Brotli { state, memory, out, has_ended: false }
+    }
+
+    fn piece(&mut self, piece: &[u8]) -> Result<(), BodyError> {
+        let (mut decoded, mut total) = ([0; 8 * 1024], 0);
+        let (mut left, mut at) = (piece.len(), 0);
+        while !self.has_ended {
+            let (mut room, mut given) = (decoded.len(), 0);
+            let result = BrotliDecompressStream(
+                &mut left,
+                &mut at,
+                piece,
+                &mut room,
+                &mut given,
+                &mut decoded,
+                &mut total,
+                &mut self.state,
+            );
+            self.out.write_all(&decoded[..given]).map_err(|error| why(&error))?;
+            match result {
+                BrotliResult::ResultSuccess => self.has_ended = true,
+                BrotliResult::NeedsMoreOutput => {}
+                BrotliResult::NeedsMoreInput => break,
+                BrotliResult::ResultFailure => return Err(BodyError::Malformed),
+            }
+        }
+        // Nothing can follow the end; before it everything is taken.
+        if left == 0 { Ok(()) } else { Err(BodyError::Malformed) }
+    }
+}
+
+/// Bytes that were allocated and not freed.
+#[derive(Clone, Default)]
+struct Counting(Rc<Cell<usize>>);
+
+impl<T: Clone + Default> Allocator<T> for Counting {
+    type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
+
+    fn alloc_cell(&mut self, len: usize) -> Self::AllocatedMemory {
+        self.0.set(self.0.get() + len * size_of::<T>());
+        StandardAlloc::default().alloc_cell(len)
+    }
+
+    fn free_cell(&mut self, memory: Self::AllocatedMemory) {
+        self.0.set(self.0.get() - memory.slice().len() * size_of::<T>());
+        StandardAlloc::default().free_cell(memory);
+    }
+}
 
 /// A buffer that takes no more than its bound.
 #[derive(Default)]
@@ -198,5 +261,46 @@ fn why(error: &io::Error) -> BodyError {
     match error.kind() {
         io::ErrorKind::FileTooLarge => BodyError::TooLarge,
         _ => BodyError::Malformed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of 16 MiB, ten bytes as they are, and the end.
+    const BROTLI: [u8; 14] = [0x8f, 0x04, 0x80, b'0', b'1', b'2', b'3', b'4', b'5', b'6', b'7', b'8', b'9', 0x03];
+
+    #[test]
+    fn what_decoding_takes_is_counted() {
+        let mut brotli = Decoder::new(Decoding::Brotli, 100);
+        assert_eq!(brotli.held_bytes(), 0);
+        brotli.piece(&BROTLI[..8]).unwrap();
+        let State::Brotli(state) = &brotli.0 else { panic!("it has begun") };
+        let allocated = state.memory.0.clone();
+        assert!(allocated.get() > 1024, "{}", allocated.get());
+        assert!(brotli.held_bytes() >= allocated.get());
+        brotli.piece(&BROTLI[8..]).unwrap();
+        assert_eq!(brotli.end().unwrap(), b"0123456789");
+        assert_eq!(allocated.get(), 0);
+        let mut gzip = Decoder::new(Decoding::Gzip, 100);
+        assert_eq!(gzip.held_bytes(), 0);
+        gzip.piece(&[0x1f]).unwrap();
+        assert_eq!(gzip.held_bytes(), INFLATE_BYTES);
+    }
+
+    #[test]
+    fn brotli_ends_where_it_says() {
+        for split in 1..BROTLI.len() {
+            let mut decoder = Decoder::new(Decoding::Brotli, 10);
+            decoder.piece(&BROTLI[..split]).unwrap();
+            decoder.piece(&BROTLI[split..]).unwrap();
+            assert_eq!(decoder.piece(b"more"), Err(BodyError::Malformed));
+        }
+        let mut short = Decoder::new(Decoding::Brotli, 9);
+        assert_eq!(short.piece(&BROTLI), Err(BodyError::TooLarge));
+        let mut cut = Decoder::new(Decoding::Brotli, 10);
+        cut.piece(&BROTLI[..13]).unwrap();
+        assert_eq!(cut.end(), Err(BodyError::Malformed));
     }
 }

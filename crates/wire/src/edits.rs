@@ -165,6 +165,10 @@ impl<'a> FieldValue<'a> {
     }
 }
 
+/// Bytes of lines that edits by name add to a head. A short template makes a long value of what a client sends, many times
+/// over.
+pub const ADDED_BYTES_MAX: usize = 64 * 1024;
+
 /// Changes to the fields of a head.
 #[derive(Debug, Default)]
 pub struct Edits {
@@ -172,6 +176,8 @@ pub struct Edits {
     pub removed: FieldSet,
     /// Lines that are added at the end, each with its CRLF. Written by the functions here and from constants.
     pub added: Vec<u8>,
+    /// A line was left out, as the others have [`ADDED_BYTES_MAX`] already: the message cannot be sent.
+    is_too_large: bool,
 }
 
 impl Edits {
@@ -179,6 +185,13 @@ impl Edits {
     pub fn clear(&mut self) {
         self.removed = FieldSet::default();
         self.added.clear();
+        self.is_too_large = false;
+    }
+
+    /// Whether lines were left out since they are more than a head may have. Who applies the edits has to ask.
+    #[inline]
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_large
     }
 
     /// Whether there is any.
@@ -187,9 +200,18 @@ impl Edits {
         !self.added.is_empty() || self.removed != FieldSet::default()
     }
 
-    /// Adds a line.
+    /// Adds a line, within [`ADDED_BYTES_MAX`].
     #[inline]
     pub fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        match self.added.len() + name.0.len() + value.0.len() <= ADDED_BYTES_MAX {
+            true => self.append(name, value),
+            false => self.is_too_large = true,
+        }
+    }
+
+    /// Adds a line of the gateway's own, whatever plugins have added.
+    #[inline]
+    pub fn append(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
         self.added.extend_from_slice(name.0);
         self.added.extend_from_slice(b": ");
         self.added.extend_from_slice(value.0);
@@ -248,6 +270,7 @@ impl Edits {
             self.remove(fields, head, FieldName(line.name));
         }
         self.added.extend_from_slice(&over.added);
+        self.is_too_large |= over.is_too_large || self.added.len() > ADDED_BYTES_MAX;
     }
 }
 
@@ -431,6 +454,31 @@ mod tests {
         edits.overlay(&head.fields, HEAD, &over);
         assert_eq!(values(&edits, "b"), ["7", "8"]);
         assert_eq!(edits.added, b"C: 6\r\nb: 7\r\nB: 8\r\n");
+    }
+
+    #[test]
+    fn what_is_added_is_bounded() {
+        let (head, mut edits) = (parsed(), Edits::default());
+        let long = vec![b'x'; ADDED_BYTES_MAX / 2];
+        let long = FieldValue::new(&long).unwrap();
+        edits.add(name("A"), long);
+        assert!(!edits.is_too_large());
+        for _ in 0..100 {
+            edits.add(name("B"), long);
+        }
+        assert!(edits.is_too_large() && edits.added.len() <= ADDED_BYTES_MAX);
+        edits.append(name("C"), value("ours"));
+        assert_eq!(values(&edits, "c"), ["ours"]);
+        let mut over = Edits::default();
+        over.overlay(&head.fields, HEAD, &edits);
+        assert!(over.is_too_large(), "what is laid over another brings it along");
+        edits.clear();
+        assert!(!edits.is_too_large());
+        let mut both = Edits::default();
+        both.add(name("A"), long);
+        edits.add(name("B"), long);
+        both.overlay(&head.fields, HEAD, &edits);
+        assert!(both.is_too_large());
     }
 
     #[test]

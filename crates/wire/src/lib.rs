@@ -30,7 +30,8 @@ mod upgrade;
 
 pub use chunked::{ChunkDecoder, Decoded};
 pub use edits::{
-    EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits, ResponseEdits,
+    ADDED_BYTES_MAX, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits,
+    ResponseEdits,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};

@@ -70,28 +70,25 @@ impl Substitution {
         }
     }
 
-    /// Puts the body with its replacements into `out`.
-    fn write(&self, body: &[u8], bytes_max: usize, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    /// Puts the body with its replacements into `to.out`, as far as one part goes; `true`: all of it is there.
+    fn write(&self, body: &[u8], bytes_max: usize, to: &mut Replaced) -> Result<bool, BodyError> {
         let mut locations = self.regex.capture_locations();
-        // How far the body is written, and where the next search begins.
-        let (mut written, mut at) = (0, 0);
-        while at <= body.len()
-            && let Some((start, end)) = self.find(body, at, &mut locations)
-        {
-            out.extend_from_slice(&body[written..start]);
-            self.replacement.write(&Groups::of(&locations, body), &NoVariables, out, &mut Vec::new());
-            written = end;
+        for _ in 0..PART_MATCHES {
+            let found = (to.at <= body.len()).then(|| self.find(body, to.at, &mut locations)).flatten();
+            let Some((start, end)) = found else { return to.finish(body, bytes_max) };
+            to.out.extend_from_slice(&body[to.written..start]);
+            self.replacement.write(&Groups::of(&locations, body), &NoVariables, &mut to.out, &mut Vec::new());
+            to.written = end;
             // Behind an empty match the search goes on at the next byte.
-            at = if end == start { end + 1 } else { end };
-            if out.len() > bytes_max {
+            to.at = if end == start { end + 1 } else { end };
+            if to.out.len() > bytes_max {
                 return Err(BodyError::TooLarge);
             }
             if self.scope == Scope::Once {
-                break;
+                return to.finish(body, bytes_max);
             }
         }
-        out.extend_from_slice(&body[written..]);
-        if out.len() > bytes_max { Err(BodyError::TooLarge) } else { Ok(()) }
+        Ok(false)
     }
 
     /// The first match from a place on.
@@ -162,16 +159,47 @@ impl Lookup for NoVariables {
     fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
 }
 
-/// Holds a body, and replaces in all of it at once.
+/// Matches that are replaced at once; the time that a body takes is looked at between the parts.
+const PART_MATCHES: usize = 256;
+
+/// A body that is being put together.
+#[derive(Default)]
+struct Replaced {
+    out: Vec<u8>,
+    /// How far the body it is made of is written.
+    written: usize,
+    /// Where the next search begins.
+    at: usize,
+}
+
+impl Replaced {
+    /// There is no further match.
+    fn finish(&mut self, body: &[u8], bytes_max: usize) -> Result<bool, BodyError> {
+        self.out.extend_from_slice(&body[self.written..]);
+        if self.out.len() > bytes_max { Err(BodyError::TooLarge) } else { Ok(true) }
+    }
+}
+
+/// Holds a body, and replaces in all of it when it is there.
 pub(super) struct WholeBody {
     substitutions: Rc<[Substitution]>,
     decoder: Decoder,
     bytes_max: usize,
+    /// From the body's end on.
+    whole: Option<Whole>,
+}
+
+/// A body that is there, as far as the replacements have come.
+struct Whole {
+    body: Vec<u8>,
+    /// The replacement under way; that of the last is done.
+    step: usize,
+    replaced: Replaced,
 }
 
 impl WholeBody {
     pub(super) fn new(substitutions: Rc<[Substitution]>, decoding: Decoding, bytes_max: usize) -> WholeBody {
-        WholeBody { substitutions, decoder: Decoder::new(decoding, bytes_max), bytes_max }
+        WholeBody { substitutions, decoder: Decoder::new(decoding, bytes_max), bytes_max, whole: None }
     }
 }
 
@@ -181,14 +209,24 @@ impl BodyFilter for WholeBody {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError> {
-        let mut body = self.decoder.end()?;
-        for substitution in &*self.substitutions {
-            let mut replaced = Vec::with_capacity(body.len());
-            substitution.write(&body, self.bytes_max, &mut replaced)?;
-            body = replaced;
+        let mut whole = match self.whole.take() {
+            Some(whole) => whole,
+            None => Whole { body: self.decoder.end()?, step: 0, replaced: Replaced::default() },
+        };
+        let Some(substitution) = self.substitutions.get(whole.step) else {
+            out.extend_from_slice(&whole.body);
+            return Ok(());
+        };
+        if substitution.write(&whole.body, self.bytes_max, &mut whole.replaced)? {
+            whole.body = std::mem::take(&mut whole.replaced).out;
+            whole.step += 1;
         }
-        out.extend_from_slice(&body);
+        self.whole = Some(whole);
         Ok(())
+    }
+
+    fn has_more(&self) -> bool {
+        self.whole.is_some()
     }
 
     fn held_bytes(&self) -> usize {

@@ -260,6 +260,9 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
                     filter.piece(piece, &mut out)?;
                 }
                 filter.end(&mut out)?;
+                while filter.has_more() {
+                    filter.end(&mut out)?;
+                }
                 vec![out]
             }
         };

@@ -3,7 +3,7 @@
 //!
 //! A gRPC call gets its own form; the log and the metrics tell of it the status that any other request would have got.
 
-use super::body_pipe::{BrokenBody, filter_all};
+use super::body_pipe::filter_all;
 use super::chain::{self, Answered};
 use super::forwarding::CommonLines;
 use super::sender::Coding;
@@ -157,13 +157,14 @@ fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
     let Given { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
-        serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
+        serving.exchange.response_edits.fields.append(CONTENT_TYPE, value);
     }
     chain::header_filter(serving, Answered::Us(answer.status)).map_err(|_| Failed { is_panic: true })?;
-    let Serving { worker, exchange, .. } = serving;
+    let Serving { worker, client, exchange, .. } = serving;
     if !exchange.response_body.is_empty() {
-        let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), &worker.plugins.held);
-        answer.body = Body::Owned(filtered.map_err(|broken| Failed { is_panic: broken == BrokenBody::Panic })?);
+        let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker);
+        let filtered = filtered.inspect_err(|broken| broken.tell(worker));
+        answer.body = Body::Owned(filtered.map_err(|broken| Failed { is_panic: broken.is_panic() })?);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
     Ok(Given { answer, message, kind })

@@ -14,16 +14,23 @@ use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
-use crate::worker::plugins::{HeldBytes, guarded};
+use crate::worker::Worker;
+use crate::worker::body_memory::{Full, Held};
+use crate::worker::plugins::{Refusal, guarded};
+use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use stillgate_plugin::body::Change;
 use stillgate_plugin::{BodyChanges, BodyError};
 
 /// What a filter is given at once.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// What filters of one worker may hold, with what they gave and nobody has taken yet.
-const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// CPU time that filters may take for a body, and what each byte that they get or give adds to it: a long body may take long, one
+/// that costs more than other bodies of its length may not.
+const CPU_MAX: Duration = Duration::from_millis(200);
+const CPU_NANOS_PER_BYTE: u64 = 50;
 /// Of a changed request, what is kept so that another node can be asked.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// What is read and dropped behind a response that was replaced, so that its connection can be used again.
@@ -53,15 +60,22 @@ pub(crate) struct Filtered {
     held: Option<Held>,
     /// The same of a body that was waited for as a whole.
     kept: Option<Held>,
+    /// What the filters have got and given, and how long they took for it.
+    seen_bytes: u64,
+    cpu: Duration,
 }
 
 /// Why a body goes no further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BrokenBody {
-    /// A filter says so.
-    Filter(BodyError),
-    /// All filters of the worker hold as much as they may.
-    Memory,
+pub(crate) struct BrokenBody {
+    /// The plugin whose filter it came to.
+    plugin: &'static str,
+    why: Why,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Refused(Refusal),
     /// A filter panicked.
     Panic,
 }
@@ -69,41 +83,38 @@ pub(crate) enum BrokenBody {
 impl BrokenBody {
     /// What a request is answered with whose body it is.
     pub(crate) fn status(self) -> u16 {
-        match self {
-            BrokenBody::Filter(BodyError::TooLarge) | BrokenBody::Memory => 413,
-            BrokenBody::Filter(BodyError::Malformed) => 400,
-            BrokenBody::Panic => 500,
+        match self.why {
+            Why::Refused(Refusal::Malformed) => 400,
+            Why::Refused(_) => 413,
+            Why::Panic => 500,
         }
     }
 
     pub(crate) fn message(self) -> &'static str {
-        match self {
-            BrokenBody::Filter(BodyError::TooLarge) => "the body is larger than a plugin may hold",
-            BrokenBody::Filter(BodyError::Malformed) => "the body is not in the coding that its head names",
-            BrokenBody::Memory => "plugins hold as much of bodies as they may",
-            BrokenBody::Panic => "a plugin failed",
+        match self.why {
+            Why::Refused(Refusal::Malformed) => "the body is not in the coding that its head names",
+            Why::Refused(Refusal::Memory | Refusal::ClientMemory) => "plugins hold as much of bodies as they may",
+            Why::Refused(Refusal::Time) => "plugins have worked on the body for as long as they may",
+            Why::Refused(Refusal::Head | Refusal::TooLarge) => "the body is larger than a plugin may hold",
+            Why::Panic => "a plugin failed",
         }
     }
-}
 
-/// Bytes counted against the worker's bound, as long as they are held.
-struct Held {
-    bytes: usize,
-    of_worker: HeldBytes,
-}
-
-impl Held {
-    fn set(&mut self, bytes: usize) -> Result<(), BrokenBody> {
-        let all = self.of_worker.get() - self.bytes + bytes;
-        self.of_worker.set(all);
-        self.bytes = bytes;
-        if all > HELD_BYTES_MAX { Err(BrokenBody::Memory) } else { Ok(()) }
+    /// It is larger than this plugin takes.
+    pub(crate) fn too_large(plugin: &'static str) -> BrokenBody {
+        BrokenBody { plugin, why: Why::Refused(Refusal::TooLarge) }
     }
-}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.of_worker.set(self.of_worker.get() - self.bytes);
+    pub(crate) fn is_panic(self) -> bool {
+        self.why == Why::Panic
+    }
+
+    /// Counts it, and tells the log.
+    pub(crate) fn tell(self, worker: &Worker) {
+        match self.why {
+            Why::Refused(refusal) => worker.note_refusal(self.plugin, refusal),
+            Why::Panic => worker.note_filter_panic(self.plugin),
+        }
     }
 }
 
@@ -115,15 +126,16 @@ impl Filtered {
     }
 
     /// The body is about to go on its way. `keeps`: it may have to be sent again.
-    pub(crate) fn start(&mut self, keeps: bool, of_worker: &HeldBytes) {
+    pub(crate) fn start(&mut self, keeps: bool, held: Held) {
         self.keeps = keeps;
-        self.held = Some(Held { bytes: 0, of_worker: of_worker.clone() });
+        self.held = Some(held);
     }
 
     /// Counts a body that takes the place of what came.
-    pub(crate) fn hold(&mut self, bytes: usize, of_worker: &HeldBytes) -> Result<(), BrokenBody> {
-        let kept = self.kept.get_or_insert_with(|| Held { bytes: 0, of_worker: of_worker.clone() });
-        kept.set(bytes)
+    pub(crate) fn hold(&mut self, bytes: usize, begin: impl FnOnce() -> Held) -> Result<(), BrokenBody> {
+        let kept = self.kept.get_or_insert_with(begin);
+        let plugin = self.changes.plugin;
+        kept.set(bytes).map_err(|full| BrokenBody { plugin, why: Why::Refused(full.into()) })
     }
 
     /// No changes, keeping some memory.
@@ -232,14 +244,53 @@ impl Filtered {
         ran
     }
 
+    /// Runs a body that is here as a whole.
+    fn run_all(&mut self, body: &[u8]) -> Result<(), BrokenBody> {
+        if !self.changes.drops_what_comes() {
+            body.chunks(PIECE_BYTES_MAX).try_for_each(|piece| self.run(piece, false))?;
+            return self.run(&[], true);
+        }
+        while !self.is_ended {
+            self.take_replacement()?;
+        }
+        Ok(())
+    }
+
     /// Runs a piece, and the end behind it, through all filters.
     fn run(&mut self, piece: &[u8], is_end: bool) -> Result<(), BrokenBody> {
-        let ran = guarded(|| run_filters(&mut self.changes, &mut self.between, piece, is_end, &mut self.out));
-        let held = ran.map_err(|_| BrokenBody::Panic)?.map_err(BrokenBody::Filter)?;
+        if self.changes.filters_mut().next().is_none() {
+            self.out.extend_from_slice(piece);
+            self.is_ended |= is_end;
+            return Ok(());
+        }
+        self.seen_bytes += piece.len() as u64;
+        let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
+        let began = cpu_time();
+        let until = began + cpu_max.saturating_sub(self.cpu);
+        let running = Cell::new("");
+        let ran = guarded(|| {
+            let filters = Filters { changes: &mut self.changes, between: &mut self.between, running: &running, until };
+            filters.run(piece, is_end, &mut self.out)
+        });
+        self.cpu += cpu_time().saturating_sub(began);
+        let broken = |why| BrokenBody { plugin: running.get(), why };
+        let held = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
+        let given = self.unwritten().len() as u64;
+        self.seen_bytes += given;
+        if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
+            return Err(broken(Why::Refused(Refusal::Time)));
+        }
         self.is_ended |= is_end;
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
-        self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes))
+        let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
+        counted.map_err(|full| broken(Why::Refused(full.into())))
     }
+}
+
+/// Of this thread. Others that want its core do not count.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// The body that takes the place of what comes.
@@ -250,49 +301,74 @@ fn replacement(changes: &mut BodyChanges) -> &mut Vec<u8> {
     }
 }
 
-/// Appends to `out` what the filters make of a piece, and returns how many bytes they hold.
-fn run_filters(
-    changes: &mut BodyChanges,
-    between: &mut [Vec<u8>; 2],
-    piece: &[u8],
-    is_end: bool,
-    out: &mut Vec<u8>,
-) -> Result<usize, BodyError> {
-    let [current, next] = between;
-    current.clear();
-    current.extend_from_slice(piece);
-    let mut held = 0;
-    for change in changes.iter_mut() {
-        let Change::Filter(filter) = change else { continue };
-        next.clear();
-        for piece in current.chunks(PIECE_BYTES_MAX) {
-            filter.piece(piece, next)?;
+/// The filters of a body, about to be given a piece.
+struct Filters<'a> {
+    changes: &'a mut BodyChanges,
+    between: &'a mut [Vec<u8>; 2],
+    /// The plugin whose filter is called; after that, the one whose filter holds most.
+    running: &'a Cell<&'static str>,
+    /// In CPU time of the thread.
+    until: Duration,
+}
+
+impl Filters<'_> {
+    /// Appends to `out` what they make of a piece, and returns how many bytes they hold.
+    fn run(self, piece: &[u8], is_end: bool, out: &mut Vec<u8>) -> Result<usize, Refusal> {
+        let [current, next] = self.between;
+        current.clear();
+        current.extend_from_slice(piece);
+        let (mut held, mut most) = (0, (0, ""));
+        for (plugin, filter) in self.changes.filters_mut() {
+            self.running.set(plugin);
+            next.clear();
+            for piece in current.chunks(PIECE_BYTES_MAX) {
+                filter.piece(piece, next).map_err(refusal)?;
+            }
+            if is_end {
+                filter.end(next).map_err(refusal)?;
+                while filter.has_more() && cpu_time() <= self.until {
+                    filter.end(next).map_err(refusal)?;
+                }
+            }
+            held += filter.held_bytes();
+            most = most.max((filter.held_bytes() + next.len(), plugin));
+            std::mem::swap(current, next);
         }
-        if is_end {
-            filter.end(next)?;
+        self.running.set(most.1);
+        out.extend_from_slice(current);
+        for memory in self.between {
+            memory.clear();
+            memory.shrink_to(KEPT_BYTES_MAX);
         }
-        held += filter.held_bytes();
-        std::mem::swap(current, next);
+        Ok(held)
     }
-    out.extend_from_slice(current);
-    for memory in between {
-        memory.clear();
-        memory.shrink_to(KEPT_BYTES_MAX);
+}
+
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Refusal {
+        match full {
+            Full::Worker => Refusal::Memory,
+            Full::Client => Refusal::ClientMemory,
+        }
     }
-    Ok(held)
+}
+
+fn refusal(error: BodyError) -> Refusal {
+    match error {
+        BodyError::TooLarge => Refusal::TooLarge,
+        BodyError::Malformed => Refusal::Malformed,
+    }
 }
 
 /// All that comes of a body that is here as a whole.
-pub(crate) fn filter_all(filtered: &mut Filtered, body: &[u8], of_worker: &HeldBytes) -> Result<Vec<u8>, BrokenBody> {
-    filtered.start(false, of_worker);
-    if filtered.changes.drops_what_comes() {
-        while !filtered.is_ended {
-            filtered.take_replacement()?;
-        }
-    } else {
-        body.chunks(PIECE_BYTES_MAX).try_for_each(|piece| filtered.run(piece, false))?;
-        filtered.run(&[], true)?;
-    }
+pub(crate) fn filter_all(
+    filtered: &mut Filtered,
+    body: &[u8],
+    client: IpAddr,
+    worker: &Worker,
+) -> Result<Vec<u8>, BrokenBody> {
+    filtered.start(false, worker.plugins.held.begin(client));
+    filtered.run_all(body)?;
     Ok(std::mem::take(&mut filtered.out))
 }
 
@@ -306,10 +382,11 @@ pub(crate) struct BodyPipe<'a> {
 impl BodyPipe<'_> {
     /// Stages what is here of the body, and its end where that is here as well.
     #[inline]
-    pub(crate) fn stage(&mut self, buffers: &Buffers) -> Result<(), BrokenBody> {
+    pub(crate) fn stage(&mut self, worker: &Worker) -> Result<(), BrokenBody> {
         if !self.filtered.is_empty() {
-            return self.stage_filtered(buffers);
+            return self.stage_filtered(worker).inspect_err(|broken| broken.tell(worker));
         }
+        let buffers = &worker.buffers;
         let end = self.receiver.is_done().then(|| self.receiver.trailers());
         self.sender.stage(self.receiver.content(), end, buffers);
         self.receiver.written_but(self.sender.content_left());
@@ -317,7 +394,7 @@ impl BodyPipe<'_> {
     }
 
     #[cold]
-    fn stage_filtered(&mut self, buffers: &Buffers) -> Result<(), BrokenBody> {
+    fn stage_filtered(&mut self, worker: &Worker) -> Result<(), BrokenBody> {
         let filtered = &mut *self.filtered;
         if filtered.is_end_staged {
             filtered.drop_received(self.receiver);
@@ -326,7 +403,7 @@ impl BodyPipe<'_> {
         filtered.advance(self.receiver)?;
         // Trailers would speak of a body that is another by now.
         let end = filtered.is_ended.then_some(&[][..]);
-        self.sender.stage(filtered.unwritten(), end, buffers);
+        self.sender.stage(filtered.unwritten(), end, &worker.buffers);
         filtered.is_end_staged = filtered.is_ended;
         filtered.written = filtered.out.len() - self.sender.content_left();
         Ok(())
@@ -386,49 +463,86 @@ mod tests {
     use super::*;
     use stillgate_plugin::BodyFilter;
 
-    struct Holding(usize);
+    use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
+    use std::rc::Rc;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    /// Holds what it gets, and takes CPU time at the end, in parts.
+    struct Holding {
+        bytes: usize,
+        cpu: Duration,
+        parts: usize,
+    }
 
     impl BodyFilter for Holding {
         fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
-            self.0 += piece.len();
+            self.bytes += piece.len();
             Ok(())
         }
 
         fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
+            let until = cpu_time() + self.cpu;
+            while cpu_time() < until {}
+            self.parts = self.parts.saturating_sub(1);
             Ok(())
         }
 
-        fn held_bytes(&self) -> usize {
-            self.0
+        fn has_more(&self) -> bool {
+            self.parts > 0
         }
+
+        fn held_bytes(&self) -> usize {
+            self.bytes
+        }
+    }
+
+    fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> Filtered {
+        let mut filtered = Filtered::default();
+        filtered.changes.plugin = "holding";
+        filtered.changes.filter(Box::new(Holding { bytes: 0, cpu, parts }));
+        filtered.start(false, worker.begin(CLIENT));
+        filtered
+    }
+
+    fn refused(refusal: Refusal) -> Result<(), BrokenBody> {
+        Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
     }
 
     #[test]
     fn what_filters_of_a_worker_hold_is_bounded() {
-        let worker = HeldBytes::default();
-        let start = || {
-            let mut filtered = Filtered::default();
-            filtered.changes.filter(Box::new(Holding(0)));
-            filtered.start(false, &worker);
-            filtered
-        };
+        let worker = Rc::default();
+        let start = || filtered(&worker, Duration::ZERO, 0);
         let piece = vec![0; 1024 * 1024];
         let mut bodies: Vec<Filtered> = Vec::new();
-        let refused = loop {
+        let last = loop {
             let mut filtered = start();
             let ran = filtered.run(&piece, false);
             bodies.push(filtered);
             if ran.is_err() {
                 break ran;
             }
-            assert!(worker.get() <= HELD_BYTES_MAX);
+            assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
         };
-        assert_eq!(refused, Err(BrokenBody::Memory));
-        assert!(bodies.len() > 32, "{}", bodies.len());
+        // They are of one client.
+        assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 31));
         // Whatever ends a body gives back what it held.
-        bodies.pop();
-        assert!(start().run(&piece[..1024], false).is_ok());
         bodies.iter_mut().for_each(Filtered::clear);
-        assert_eq!(worker.get(), 0);
+        assert!(start().run(&piece[..1024], false).is_ok());
+    }
+
+    #[test]
+    fn the_time_that_filters_take_is_bounded() {
+        let worker = Rc::default();
+        // Within it in all, above it at once, and above it in parts of which only some are done.
+        assert_eq!(filtered(&worker, CPU_MAX / 10, 5).run(b"a", true), Ok(()));
+        assert_eq!(filtered(&worker, CPU_MAX * 2, 1).run(b"a", true), refused(Refusal::Time));
+        let mut long = filtered(&worker, CPU_MAX / 10, 10_000);
+        assert_eq!(long.run(b"a", true), refused(Refusal::Time));
+        assert!(long.cpu < CPU_MAX * 5, "{:?}", long.cpu);
+        // A long body may take longer.
+        let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
+        let mut long = Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) };
+        assert_eq!(long.run(b"a", true), Ok(()));
     }
 }

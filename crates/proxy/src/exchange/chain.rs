@@ -14,7 +14,7 @@ use super::facts::facts_of;
 use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
 use crate::worker::Worker;
-use crate::worker::plugins::{Panicked, call};
+use crate::worker::plugins::{Panicked, Refusal, call};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +36,9 @@ pub(crate) struct Chains {
     /// Who asks, as a plugin has found out.
     pub(crate) consumer: Option<Attached>,
     settled: Settled,
+    /// A plugin has added more to the head of the response than it may, and has been counted: it will do so to the answer that
+    /// says this, too.
+    is_head_refused: bool,
     /// Fields that the response will have, from whichever side it comes.
     preset: Edits,
     /// The head of the node's response, for the phase `log`; empty: we have answered.
@@ -111,6 +114,10 @@ pub(crate) enum Answered {
     /// We, with this status.
     Us(u16),
 }
+
+/// A plugin could not do what it does to a response: it panicked, or added more to the head than it may. It has been counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PluginFailed;
 
 /// Whose chain it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +229,9 @@ pub(super) fn resume(serving: &mut Serving<'_>, at: Place, then: Resume) -> Resu
     let chain = chosen(serving, of).expect("the chain that has paused");
     let entry = &chain.entries()[at.entry];
     let Opened { worker, mut asked, is_timed, .. } = open(serving);
+    asked.body.plugin = entry.name;
     let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
+    check_heads(worker, entry, &mut asked)?;
     match settle(worker, entry, flow)? {
         Some(flow) => Ok(Some(Paused { at, flow })),
         None => go_on(serving, Place { entry: at.entry + 1, ..at }),
@@ -334,16 +343,28 @@ fn request_phase(
         if judged.skips(at, entry, || holds(entry, asked.facts, &asked)) {
             continue;
         }
+        asked.body.plugin = entry.name;
         let flow = call(worker, entry, phase, is_timed, || match phase {
             Phase::Rewrite => entry.plugin.rewrite(&mut asked),
             Phase::Access => entry.plugin.access(&mut asked),
             _ => entry.plugin.before_proxy(&mut asked),
         });
+        check_heads(worker, entry, &mut asked)?;
         if let Some(flow) = settle(worker, entry, flow)? {
             return Ok(Some((at, flow)));
         }
     }
     Ok(None)
+}
+
+/// Refuses a request to whose head, or to whose response's, a plugin has added more than a head may have.
+fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Result<(), OwnAnswer> {
+    if !asked.edits.fields.is_too_large() && !asked.response.is_too_large() {
+        return Ok(());
+    }
+    asked.response.clear();
+    worker.note_refusal(entry.name, Refusal::Head);
+    Err(OwnAnswer::error(500, "a plugin has added more to a head than it may"))
 }
 
 /// What a call of a plugin means for its request; `Some`: it waits.
@@ -364,7 +385,7 @@ fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Resul
 }
 
 /// `header_filter`: the head of the response is here, and gets what plugins have set before and set now.
-pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), Panicked> {
+pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     chains.response_head.clear();
     match answered {
@@ -397,7 +418,7 @@ pub(crate) fn log(serving: &mut Serving<'_>) {
 }
 
 #[cold]
-fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(), Panicked> {
+fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(), PluginFailed> {
     let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, response, response_edits, response_body, chains, outcome, .. } =
@@ -423,12 +444,20 @@ fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(),
         if judged.skips(at, entry, || holds(entry, answer.facts, &answer)) {
             continue;
         }
+        answer.body.plugin = entry.name;
         let called = call(worker, entry, phase, chains.is_timed, || match phase {
             Phase::Log => entry.plugin.log(&mut answer),
             _ => entry.plugin.header_filter(&mut answer),
         });
-        if phase != Phase::Log {
-            called?;
+        if phase == Phase::Log {
+            continue;
+        }
+        called.map_err(|Panicked| PluginFailed)?;
+        if answer.edits.fields.is_too_large() {
+            if !std::mem::replace(&mut chains.is_head_refused, true) {
+                worker.note_refusal(entry.name, Refusal::Head);
+            }
+            return Err(PluginFailed);
         }
     }
     Ok(())

@@ -147,7 +147,7 @@ fn take_plugin_edits(serving: &mut Serving<'_>) -> Option<Edits> {
             request_body.clear();
         } else {
             *framing_sent = length.map_or(Framing::Chunked, Framing::Length);
-            request_body.start(true, &serving.worker.plugins.held);
+            request_body.start(true, serving.worker.plugins.held.begin(serving.client.address));
             for (index, field) in request.fields.iter().enumerate() {
                 if field.id == Name::ContentLength {
                     request_edits.fields.removed.insert(index);
@@ -157,7 +157,8 @@ fn take_plugin_edits(serving: &mut Serving<'_>) -> Option<Edits> {
     }
     // By name, `Host` is set as by its own function: there is one line.
     let none = Fields::default();
-    let mut added = Edits { added: std::mem::take(&mut request_edits.fields.added), ..Edits::default() };
+    let mut added = Edits::default();
+    added.added = std::mem::take(&mut request_edits.fields.added);
     let host = added.values(&none, &[], HOST).last().map(<[u8]>::to_vec);
     if let Some(host) = host {
         added.remove(&none, &[], HOST);
@@ -176,7 +177,7 @@ fn return_plugin_edits(serving: &mut Serving<'_>, mut of_plugins: Edits) {
     let ours = &mut request_edits.fields;
     if let Some(host) = host {
         // The same for every node.
-        ours.add(HOST, FieldValue::of_head(&host));
+        ours.append(HOST, FieldValue::of_head(&host));
         *sets_host = false;
     }
     for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
@@ -192,7 +193,8 @@ fn return_plugin_edits(serving: &mut Serving<'_>, mut of_plugins: Edits) {
         let peer = peer.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
         chain.extend_from_slice(b", ");
         chain.extend_from_slice(peer);
-        ours.set(&none, &[], X_FORWARDED_FOR, FieldValue::of_head(&chain));
+        ours.remove(&none, &[], X_FORWARDED_FOR);
+        ours.append(X_FORWARDED_FOR, FieldValue::of_head(&chain));
     }
     ours.added.append(&mut of_plugins.added);
     if let Framing::Length(length) = *framing_sent
@@ -227,18 +229,18 @@ pub(super) fn stage_request(
         // Taken out while the exchange lends its head.
         let mut edits = std::mem::take(&mut exchange.request_edits);
         let host = host_for(exchange, &definition.pass_host, &state.endpoint(index).host);
-        edits.fields.add(HOST, FieldValue::of_head(host));
+        edits.fields.append(HOST, FieldValue::of_head(host));
         exchange.request_edits = edits;
     }
     // A node of HTTP/2 may be told; one of HTTP/1.1 would need it in `Connection`, too.
     let te = exchange.request.fields.get(exchange.from_client.head(), Name::Te);
     if definition.http2 && te.is_some_and(|te| te.eq_ignore_ascii_case(b"trailers")) {
-        exchange.request_edits.fields.add(TE, FieldValue::constant("trailers"));
+        exchange.request_edits.fields.append(TE, FieldValue::constant("trailers"));
     }
     let out = exchange.to_node.head(buffers);
     write_request(out, exchange.from_client.head(), &exchange.request, &exchange.request_edits);
     exchange.request_edits.fields.added.truncate(added);
-    exchange.request_pipe().stage(buffers)
+    exchange.request_pipe().stage(worker)
 }
 
 /// What a trusted proxy said is kept, its own address appended, and what it left out is filled in; `X-Real-IP` is whom it spoke
@@ -254,7 +256,7 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
     edits.added.extend_from_slice(b"X-Real-IP: ");
     write_line_end(&mut edits.added, client_ip);
     if missing(Name::XForwardedProto) {
-        edits.add(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
+        edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
     if missing(Name::XForwardedPort) {
         edits.added.extend_from_slice(b"X-Forwarded-Port: ");
@@ -272,7 +274,7 @@ fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {
 fn add_forwarded_host(edits: &mut Edits, head: &[u8], request: &RequestHead) {
     let authority = request.authority.of(head);
     if !authority.is_empty() {
-        edits.add(X_FORWARDED_HOST, FieldValue::of_head(authority));
+        edits.append(X_FORWARDED_HOST, FieldValue::of_head(authority));
     }
 }
 

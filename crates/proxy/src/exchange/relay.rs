@@ -235,7 +235,7 @@ impl<'a> Relay<'a> {
     #[inline]
     fn stage_request_body(&mut self) -> Result<(), Event> {
         let Serving { worker, exchange, .. } = &mut self.serving;
-        match exchange.request_pipe().stage(&worker.buffers) {
+        match exchange.request_pipe().stage(worker) {
             Ok(()) => Ok(()),
             Err(_) if self.phase == Phase::Body => {
                 self.node_deaf = true;
@@ -308,7 +308,7 @@ impl<'a> Relay<'a> {
     #[inline]
     fn stage_response_body(&mut self) -> Result<(), Event> {
         let Serving { worker, exchange, .. } = &mut self.serving;
-        exchange.response_pipe().stage(&worker.buffers).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
+        exchange.response_pipe().stage(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
     }
 
     /// The node has broken its response off; where something else takes its place, that is no loss.
@@ -421,7 +421,7 @@ impl<'a> Relay<'a> {
         if self.phase == Phase::Head && !awaits_client {
             consider(self.try_began_ms + self.bounds.node.per_try, Wait::Try);
         }
-        if self.half_closed_ms != 0 && self.phase == Phase::Head {
+        if self.half_closed_ms != 0 && !self.has_begun() {
             consider(self.half_closed_ms + HALF_CLOSE_PROBE_MS, Wait::HalfClosed);
         }
         nearest
@@ -461,12 +461,23 @@ pub(crate) fn is_still_there(
     if client.stream.has_failed() {
         return false;
     }
-    if !exchange.probed && exchange.request.version == Version::Http11 && exchange.to_client.is_idle() {
-        exchange.probed = true;
-        exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
-        exchange.to_client.stage(&[], None, &worker.buffers);
-        let flushed = exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
-        return !matches!(flushed, Poll::Ready(Err(_)));
+    if exchange.probed || exchange.request.version != Version::Http11 {
+        return true;
     }
-    true
+    // A head that waits for its body has not begun: what asks goes before it.
+    let waiting = exchange.holds_response().then(|| exchange.to_client.set_aside());
+    let is_there = !exchange.to_client.is_idle() || probe(worker, client, exchange, cx);
+    if let Some(head) = waiting {
+        exchange.to_client.resume(head, &worker.buffers);
+    }
+    is_there
+}
+
+/// Whether the client can be sent [`PROBE`].
+fn probe(worker: &Worker, client: &mut Client, exchange: &mut Exchange, cx: &mut Context<'_>) -> bool {
+    exchange.probed = true;
+    exchange.to_client.head(&worker.buffers).extend_from_slice(PROBE);
+    exchange.to_client.stage(&[], None, &worker.buffers);
+    let flushed = exchange.to_client.poll_flush(cx, &mut client.stream, &[], &worker.buffers);
+    !matches!(flushed, Poll::Ready(Err(_)))
 }

@@ -58,7 +58,7 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     let delimited = delimit(&mut relay.serving);
     write_head(relay, delimited);
     let Serving { worker, exchange, .. } = &mut relay.serving;
-    exchange.response_pipe().stage(&worker.buffers).map_err(|broken| {
+    exchange.response_pipe().stage(worker).map_err(|broken| {
         // Nothing of it is out.
         exchange.to_client.release(&worker.buffers);
         Event::BrokenResponse(broken)
@@ -104,7 +104,7 @@ fn delimit(serving: &mut Serving<'_>) -> Delimited {
 /// The same where plugins have changed the body, or whether there is one; `None`: they have not.
 #[cold]
 fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
-    let held = &serving.worker.plugins.held;
+    let held = || serving.worker.plugins.held.begin(serving.client.address);
     let Exchange { request, response, response_body, response_edits, .. } = &mut *serving.exchange;
     let comes = response.framing != Framing::None;
     let status = response_edits.status().unwrap_or(response.status);
@@ -133,7 +133,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
         length = Some(0);
     }
     if !response_body.is_empty() {
-        response_body.start(false, held);
+        response_body.start(false, held());
     }
     if let Some(length) = length {
         write!(edits.added, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");

@@ -150,6 +150,24 @@ impl Sender {
         Poll::Ready(Ok(()))
     }
 
+    /// Takes what is staged away, none of it written, so that something can go out before it. [`Sender::resume`] puts it back.
+    pub(crate) fn set_aside(&mut self) -> Vec<u8> {
+        debug_assert!(self.sent == 0 && self.content_left == 0);
+        self.split = 0;
+        std::mem::take(&mut self.out)
+    }
+
+    /// Puts what was set aside behind what is staged now.
+    pub(crate) fn resume(&mut self, staged: Vec<u8>, buffers: &Buffers) {
+        if self.out.capacity() == 0 {
+            self.out = staged;
+        } else {
+            self.out.extend_from_slice(&staged);
+            buffers.give_output(staged);
+        }
+        self.split = self.out.len();
+    }
+
     fn advance(&mut self, wrote: usize) {
         self.total += wrote as u64;
         self.unflushed = true;

@@ -11,7 +11,6 @@ use super::relay::PROBE;
 use super::{Exchange, Serving};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
-use stillgate_plugin::BodyError;
 use stillgate_wire::{FieldName, Framing};
 
 const EXPECT: FieldName<'_> = FieldName::constant("Expect");
@@ -22,14 +21,16 @@ pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Resu
     if let Framing::Length(length) = serving.exchange.request.framing
         && length > bytes_max as u64
     {
-        return Err(too_large(BrokenBody::Filter(BodyError::TooLarge)));
+        let plugin = serving.exchange.request_body.changes.plugin;
+        return Err(refused(serving, BrokenBody::too_large(plugin)));
     }
     permit(serving);
     let mut moved_ms = serving.worker.clock.now_ms();
     let received = poll_fn(|cx| poll(serving, &mut kept, bytes_max, &mut moved_ms, cx)).await;
     match received {
-        Ok(()) => finish(serving, kept).map(Ok).map_err(too_large),
+        Ok(()) => finish(serving, kept).map(Ok).map_err(|broken| refused(serving, broken)),
         Err(Stopped::Lost(lost)) => Ok(Err(lost)),
+        Err(Stopped::Broken(broken)) => Err(refused(serving, broken)),
         Err(Stopped::Answered(own)) => Err(own),
     }
 }
@@ -37,10 +38,12 @@ pub(super) async fn receive(serving: &mut Serving<'_>, bytes_max: usize) -> Resu
 /// Why a body is not received to its end.
 enum Stopped {
     Lost(Lost),
+    Broken(BrokenBody),
     Answered(OwnAnswer),
 }
 
-fn too_large(broken: BrokenBody) -> OwnAnswer {
+fn refused(serving: &Serving<'_>, broken: BrokenBody) -> OwnAnswer {
+    broken.tell(serving.worker);
     OwnAnswer::closing(broken.status(), broken.message())
 }
 
@@ -71,8 +74,8 @@ fn poll(
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     loop {
         if kept.len() + exchange.from_client.content().len() > bytes_max {
-            let broken = BrokenBody::Filter(BodyError::TooLarge);
-            return Poll::Ready(Err(Stopped::Answered(too_large(broken))));
+            let broken = BrokenBody::too_large(exchange.request_body.changes.plugin);
+            return Poll::Ready(Err(Stopped::Broken(broken)));
         }
         if exchange.from_client.is_done() {
             return Poll::Ready(Ok(()));
@@ -81,9 +84,9 @@ fn poll(
             Some(read) => read,
             None => {
                 keep(exchange, kept);
-                let held = exchange.request_body.hold(kept.capacity(), &worker.plugins.held);
-                if let Err(broken) = held {
-                    return Poll::Ready(Err(Stopped::Answered(too_large(broken))));
+                let begin = || worker.plugins.held.begin(client.address);
+                if let Err(broken) = exchange.request_body.hold(kept.capacity(), begin) {
+                    return Poll::Ready(Err(Stopped::Broken(broken)));
                 }
                 continue;
             }
@@ -120,18 +123,18 @@ fn keep(exchange: &mut Exchange, kept: &mut Vec<u8>) {
 
 /// The body is here: it takes the place of what came, unless it is there still.
 fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody> {
-    let Serving { worker, exchange, .. } = serving;
+    let Serving { worker, client, exchange, .. } = serving;
     let has_changes = !exchange.request_body.is_empty();
     if kept.is_empty() && !has_changes {
         return Ok(());
     }
     keep(exchange, &mut kept);
     if has_changes {
-        let filtered = filter_all(&mut exchange.request_body, &kept, &worker.plugins.held)?;
+        let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker)?;
         exchange.request_body.clear();
         kept = filtered;
     }
-    exchange.request_body.hold(kept.capacity(), &worker.plugins.held)?;
+    exchange.request_body.hold(kept.capacity(), || worker.plugins.held.begin(client.address))?;
     exchange.request_body.changes.replace_with(kept);
     Ok(())
 }

@@ -24,6 +24,8 @@ pub(crate) struct Troubles {
     streams: Kind<(SocketAddr, &'static str)>,
     /// Connections of HTTP/2 to nodes that ended after an error, and all requests on them.
     node_connections: Kind<(SocketAddr, String)>,
+    /// Heads and bodies that plugins did not let go on.
+    plugins: Kind<(&'static str, &'static str)>,
     /// Connections that another process takes, and that cannot be given to it.
     kept: Kind<io::Error>,
 }
@@ -95,6 +97,11 @@ impl Troubles {
         self.node_connections.note(1, (node, message));
     }
 
+    /// A plugin did not let a head or a body go on.
+    pub(crate) fn note_plugin(&self, plugin: &'static str, reason: &'static str) {
+        self.plugins.note(1, (plugin, reason));
+    }
+
     /// A connection cannot be given away now.
     pub(crate) fn note_kept(&self, error: io::Error) {
         self.kept.note(1, error);
@@ -121,6 +128,14 @@ impl Troubles {
         }
         if let Some((connections, (node, message))) = self.node_connections.due(now_ms) {
             tracing::warn!(connections, %node, "HTTP/2 connections to nodes were ended after an error; the latest: {message}");
+        }
+        if let Some((refused, (plugin, reason))) = self.plugins.due(now_ms) {
+            tracing::warn!(
+                refused,
+                plugin,
+                reason,
+                "plugins did not let heads or bodies go on; plugin and reason are the latest"
+            );
         }
         if let Some((attempts, error)) = self.kept.due(now_ms) {
             tracing::warn!(attempts, %error, "connections cannot be handed over to the new process now; they are served here and tried again");

@@ -3,6 +3,7 @@
 //! Nothing in it is shared but the Plan's pointer, which it reads, and its counters, which it writes. It knows nothing of how
 //! connections are served; the thread that runs it is in `fleet`.
 
+pub(crate) mod body_memory;
 pub(crate) mod connecting;
 pub(crate) mod draining;
 pub(crate) mod offload;

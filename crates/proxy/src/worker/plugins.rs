@@ -4,6 +4,7 @@
 //! what is secret.
 
 use super::Worker;
+use super::body_memory::BodyMemory;
 use super::offload::Offloading;
 use super::plugin_io::PluginIo;
 use crate::random;
@@ -17,9 +18,6 @@ use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
 use stillgate_plugin::{Chain, Entry, Phase};
 
-/// Bytes held by the filters of a worker.
-pub(crate) type HeldBytes = Rc<Cell<usize>>;
-
 /// One request in so many is timed.
 const TIMED_OF: u32 = 1_000;
 /// Chains with a consumer's plugins that a worker keeps.
@@ -31,7 +29,7 @@ pub(crate) struct Plugins {
     /// What plugins themselves see of it.
     pub(crate) own: stillgate_plugin::Worker,
     /// What filters of bodies hold.
-    pub(crate) held: HeldBytes,
+    pub(crate) held: Rc<BodyMemory>,
     /// Chains of routes joined by plugins of consumers, by the memory of both.
     merged: RefCell<HashMap<(usize, usize), Merged>>,
     requests: Cell<u32>,
@@ -106,6 +104,56 @@ pub(crate) fn call<R>(
         worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
         tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
     })
+}
+
+/// What plugins do that ends a request, beyond answering it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// More is added to a head than it may have.
+    Head,
+    /// A body is larger than the plugin holds.
+    TooLarge,
+    /// It is not what its head says.
+    Malformed,
+    /// Filters hold as much as they may in this worker.
+    Memory,
+    /// The same for this client.
+    ClientMemory,
+    /// Filters have worked on it for as long as they may.
+    Time,
+}
+
+impl Refusal {
+    /// In the label `reason`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Refusal::Head => "head",
+            Refusal::TooLarge => "too_large",
+            Refusal::Malformed => "malformed",
+            Refusal::Memory => "memory",
+            Refusal::ClientMemory => "client_memory",
+            Refusal::Time => "time",
+        }
+    }
+}
+
+impl Worker {
+    /// A plugin does not let a head or a body go on.
+    #[cold]
+    pub(crate) fn note_refusal(&self, plugin: &'static str, refusal: Refusal) {
+        self.tell_plugin(|recorder, metrics| match refusal {
+            Refusal::Head => recorder.count_refused_head(metrics, plugin),
+            of_body => recorder.count_refused_body(metrics, plugin, of_body.name()),
+        });
+        self.troubles.note_plugin(plugin, refusal.name());
+    }
+
+    /// A filter of a body has panicked.
+    #[cold]
+    pub(crate) fn note_filter_panic(&self, plugin: &'static str) {
+        self.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, plugin));
+        tracing::error!(plugin, phase = Phase::BodyFilter.name(), "a plugin panicked");
+    }
 }
 
 /// Runs a plugin's code. What a panic says may hold what is secret: only its place is told.

@@ -103,6 +103,10 @@ pub enum Measure {
     PluginWaits,
     /// `stillgate_plugin_waits_refused_total`
     PluginWaitsRefused,
+    /// `stillgate_plugin_heads_refused_total`
+    PluginHeadsRefused,
+    /// `stillgate_plugin_bodies_refused_total`
+    PluginBodiesRefused,
     /// `process_cpu_seconds_total`
     ProcessCpu,
     /// `process_resident_memory_bytes`
@@ -271,6 +275,8 @@ impl Measure {
                 | Measure::PluginOffloadsRefused
                 | Measure::PluginWaits
                 | Measure::PluginWaitsRefused
+                | Measure::PluginHeadsRefused
+                | Measure::PluginBodiesRefused
                 | Measure::StreamSessions
                 | Measure::StreamBytes
         )

@@ -353,6 +353,22 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Requests answered 503 because as many of their worker waited for plugins as may.",
     ),
     of_process(
+        Measure::PluginHeadsRefused,
+        "stillgate_plugin_heads_refused_total",
+        "",
+        Counter,
+        &[Plugin],
+        "Requests answered 500 because a plugin added more to a head than 64 KiB.",
+    ),
+    of_process(
+        Measure::PluginBodiesRefused,
+        "stillgate_plugin_bodies_refused_total",
+        "",
+        Counter,
+        &[Plugin, Reason],
+        "Bodies that a plugin did not let go on.",
+    ),
+    of_process(
         Measure::ProcessCpu,
         "process_cpu_seconds_total",
         "seconds",

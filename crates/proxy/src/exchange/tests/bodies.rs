@@ -218,3 +218,33 @@ fn a_changed_request_is_sent_again() {
     check(on_request(|request| request.body.filter(Loud::passing(1))), "HELLO.");
     check(on_request(|request| request.body.replace(b"other")), "other");
 }
+
+/// Under the name of the plugin whose filter it is, in both directions.
+#[test]
+fn what_filters_refuse_is_counted() {
+    let node = Upstream::echo();
+    let both = Scripted {
+        rewrite: Some(Box::new(|request| {
+            request.body.filter(Loud::holding(1000));
+            Flow::Continue
+        })),
+        header_filter: Some(Box::new(|response| {
+            if response.is_of_node {
+                response.body.filter(Loud::holding(10));
+            }
+        })),
+        ..Scripted::default()
+    };
+    let (bench, registry) = Bench::measured(&[&node], both.chain());
+    let status = |body: &str| bench.client().request("POST", "/r?echo", body.as_bytes()).head.status();
+    assert_eq!([status("?"), status("!"), status(&"x".repeat(1001)), status("0123456789")], [500, 400, 413, 502]);
+    let told = exposition(&registry);
+    for line in [
+        "stillgate_plugin_panics_total{plugin=\"scripted\"} 1",
+        "stillgate_plugin_bodies_refused_total{plugin=\"scripted\",reason=\"malformed\"} 1",
+        // The echo has a byte more: the point at its end.
+        "stillgate_plugin_bodies_refused_total{plugin=\"scripted\",reason=\"too_large\"} 2",
+    ] {
+        assert!(told.lines().any(|have| have == line), "{line}\n{told}");
+    }
+}

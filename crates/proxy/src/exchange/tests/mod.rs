@@ -6,6 +6,7 @@ mod store;
 mod waiting;
 
 use crate::fleet::Fleet;
+use crate::plan::metrics::MetricsPlan;
 use crate::plan::{Plan, PlanCell};
 use crate::sockets::{Inherited, Sockets};
 use std::collections::HashMap;
@@ -14,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stillgate_config::Config;
+use stillgate_metrics::encode::Format;
+use stillgate_metrics::{Collector, CollectorOptions, Options, Process, Registry, Writer};
 use stillgate_plugin::definition::Identity;
 use stillgate_plugin::{
     BodyError, BodyFilter, Chain, Entry, Flow, Level, Meta, Origin, Phase, Phases, Plugin, Request, Response,
@@ -134,6 +137,15 @@ impl Bench {
     }
 
     fn with(nodes: &[&Upstream], change: impl FnOnce(&mut Plan)) -> Bench {
+        Bench::started(nodes, None, Vec::new(), change)
+    }
+
+    fn started(
+        nodes: &[&Upstream],
+        metrics: Option<Arc<MetricsPlan>>,
+        writers: Vec<Writer>,
+        change: impl FnOnce(&mut Plan),
+    ) -> Bench {
         let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
         let text = format!(
             "gateway: {{workers: 1, listeners: [{{address: \"127.0.0.1:0\"}}]}}\n\
@@ -142,22 +154,51 @@ impl Bench {
             nodes.join(", ")
         );
         let config = stillgate_config::load(text, &|_| None).unwrap().config;
-        let mut plan = Plan::build(1, &config, &HashMap::new(), None, None, None).unwrap();
+        let mut plan = Plan::build(1, &config, &HashMap::new(), None, metrics, None).unwrap();
         change(&mut plan);
-        Bench::serving(&config, Arc::new(PlanCell::new(Arc::new(plan))))
+        Bench::serving_with(&config, Arc::new(PlanCell::new(Arc::new(plan))), writers)
     }
 
     /// A worker of what `plans` holds.
     fn serving(config: &Config, plans: Arc<PlanCell>) -> Bench {
+        Bench::serving_with(config, plans, Vec::new())
+    }
+
+    fn serving_with(config: &Config, plans: Arc<PlanCell>, writers: Vec<Writer>) -> Bench {
         let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];
-        let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), Vec::new(), || {}).unwrap();
+        let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), writers, || {}).unwrap();
         Bench { fleet: Some(fleet), address }
+    }
+
+    /// With metrics.
+    fn measured(nodes: &[&Upstream], route: Option<Arc<Chain>>) -> (Bench, Arc<Registry>) {
+        let registry = Registry::start(Options::new(Process { pid: 1, start: 1 }, 1_000, 7)).unwrap();
+        let registry = Arc::new(registry);
+        let text = "gateway: {metrics: {address: \"127.0.0.1:1\"}}";
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let metrics = MetricsPlan::new(config.gateway.metrics.as_ref().unwrap(), &registry).unwrap();
+        let writer = registry.writer().unwrap();
+        let bench =
+            Bench::started(nodes, Some(Arc::new(metrics)), vec![writer], |plan| plan.routes.set_chain(0, route));
+        (bench, registry)
     }
 
     fn client(&self) -> Client {
         Client::connect(self.address)
     }
+}
+
+/// What a scrape would get.
+fn exposition(registry: &Arc<Registry>) -> String {
+    let mut collector = Collector::of_registry(registry.clone(), CollectorOptions::default()).unwrap();
+    collector.refresh(2_000).unwrap();
+    let mut cursor = collector.cursor(Format::Text, false, None);
+    let mut text = Vec::new();
+    while let Some(piece) = collector.next(&mut cursor) {
+        text.extend_from_slice(piece.as_ref());
+    }
+    String::from_utf8(text).unwrap()
 }
 
 impl Drop for Bench {
@@ -200,7 +241,8 @@ impl BodyFilter for Loud {
             self.holds.extend_from_slice(piece);
             return if self.holds.len() > self.bytes_max { Err(BodyError::TooLarge) } else { Ok(()) };
         }
-        out.extend(piece.iter().flat_map(|byte| std::iter::repeat_n(byte.to_ascii_uppercase(), self.times)));
+        // Filters have so much time only.
+        piece.iter().for_each(|byte| out.resize(out.len() + self.times, byte.to_ascii_uppercase()));
         Ok(())
     }
 

@@ -34,6 +34,20 @@ impl Recorder {
         let _ = self.writer.add(handle, 1);
     }
 
+    /// A plugin has added more to a head than it may.
+    pub(crate) fn count_refused_head(&mut self, metrics: &MetricsPlan, plugin: &str) {
+        let Some(family) = metrics.family(Measure::PluginHeadsRefused) else { return };
+        let handle = labelled(&mut self.writer, family, plugin);
+        let _ = self.writer.add(handle, 1);
+    }
+
+    /// A body went no further than a filter of a plugin.
+    pub(crate) fn count_refused_body(&mut self, metrics: &MetricsPlan, plugin: &str, reason: &str) {
+        let Some(family) = metrics.family(Measure::PluginBodiesRefused) else { return };
+        let handle = self.writer.series(&family.declared, &[plugin.as_bytes(), reason.as_bytes()]);
+        let _ = self.writer.add(handle, 1);
+    }
+
     /// A call of a plugin has panicked.
     pub(crate) fn count_plugin_panic(&mut self, metrics: &MetricsPlan, plugin: &str) {
         self.count_plugin(metrics, Measure::PluginPanics, plugin);
@@ -64,6 +78,8 @@ mod tests {
         let mut recorder = Recorder::new(registry.writer().unwrap(), 0);
         recorder.count_plugin_panic(&metrics, "cors");
         recorder.count_plugin_panic(&metrics, "cors");
+        recorder.count_refused_head(&metrics, "cors");
+        recorder.count_refused_body(&metrics, "response-rewrite", "time");
         recorder.count_plugin_answer(&metrics, "cors", 65_535);
         recorder.count_plugin_answer(&metrics, "key-auth", 401);
         recorder.observe_plugin(&metrics, "cors", Phase::HeaderFilter, Duration::from_micros(3));
@@ -78,6 +94,8 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         for line in [
             "stillgate_plugin_panics_total{plugin=\"cors\"} 2",
+            "stillgate_plugin_heads_refused_total{plugin=\"cors\"} 1",
+            "stillgate_plugin_bodies_refused_total{plugin=\"response-rewrite\",reason=\"time\"} 1",
             "stillgate_plugin_answers_total{plugin=\"cors\",code=\"65535\"} 1",
             "stillgate_plugin_answers_total{plugin=\"key-auth\",code=\"401\"} 1",
             "stillgate_plugin_seconds_bucket{plugin=\"cors\",phase=\"header_filter\",le=\"2.5e-06\"} 0",
