@@ -23,6 +23,16 @@ fn page(name: &str) -> ExpectFile {
     ExpectFile { path, position: file!() }
 }
 
+/// The page about metadata has a row for each plugin that has some.
+#[test]
+fn plugins_with_metadata_are_on_its_page() {
+    let page = include_str!("../../../docs/plugins/plugin-metadata.md");
+    for plugin in TABLE.plugins {
+        let has_row = page.lines().any(|line| line.starts_with(&format!("| [`{0}`]({0}.md", plugin.name)));
+        assert_eq!(has_row, plugin.metadata.is_some(), "{}: a row of docs/plugins/plugin-metadata.md", plugin.name);
+    }
+}
+
 fn check(descriptor: &Descriptor) {
     let mut definitions = Definitions::default();
     (descriptor.schema)(&mut definitions);

@@ -67,6 +67,7 @@ impl Gateway {
             local: peer,
             protocol: "HTTP/1.1",
             scheme: "http",
+            trusted_proxies: &[],
             tls: None,
             route: None,
         };
