@@ -461,6 +461,21 @@ fn response_rewrite_changes_what_the_client_gets() {
 
 /// What a plugin cannot mean is refused when it is read.
 #[test]
+fn malformed_metadata_is_refused() {
+    for (items, why) in [
+        (r#"[{"id": "cors"}, {"id": "limit-count"}, {"id": "cors"}]"#, "plugin_metadata[2]"),
+        (r#"[{"id": "key-auth"}]"#, "the plugin key-auth has no metadata"),
+        (r#"[{"id": "no-such"}]"#, "there is no plugin \"no-such\""),
+        (r#"[{"allow_origins": {}}]"#, "plugin_metadata[0]"),
+        (r#"[{"id": "cors", "unknown": 1}]"#, "unknown key \"unknown\""),
+        (r#"[{"id": "limit-count", "limit_header": "Content-Length"}]"#, "this field frames the message"),
+    ] {
+        let (good, said) = check(&format!("plugin_metadata: {items}\n{}", routes(&[("/a", "{}")])));
+        assert!(!good && said.contains(why), "{items}\n{said}");
+    }
+}
+
+#[test]
 fn malformed_configurations_are_refused() {
     let mut taken = Vec::new();
     for plugins in [
