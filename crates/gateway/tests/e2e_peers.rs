@@ -1,4 +1,6 @@
-//! Other people's clients and servers: curl, nginx on either side, Python's h11.
+//! Other people's clients and servers: curl, nginx on either side, Python's h11, Chromium.
+
+mod browser;
 
 use std::net::SocketAddr;
 use std::time::Duration;
