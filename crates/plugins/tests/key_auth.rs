@@ -69,6 +69,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         local: address,
         protocol: "HTTP/1.1",
         scheme: "http",
+        trusted_proxies: &[],
         tls: None,
         route: None,
     };
