@@ -3,7 +3,9 @@
 mod reflect;
 
 use reflect::{ask, asked, check, gateway, reflecting, route, try_ask};
-use stillgate_testkit::{Broken, Gateway, Head, Message, Upstream, http2};
+use stillgate_testkit::{
+    ACCEPT_TEXT, Broken, Gateway, Head, Message, ReservedPort, Upstream, eventually, http2, scrape,
+};
 
 struct Gate {
     node: Upstream,
@@ -594,6 +596,48 @@ fn a_reload_fails_no_request_in_a_chain() {
     let response = ask(&mut gateway.client(), "GET /a", &["apikey: auth-one"]);
     let remaining = response.head.get("x-ratelimit-remaining").expect("the header");
     assert_eq!(remaining.parse(), Ok(1_000_000 - REQUESTS - 1), "counts survive reloads");
+    gateway.assert_healthy();
+}
+
+/// Ten thousand requests wait in their chains while the configuration changes: each ends under the one that it began with.
+#[test]
+fn a_reload_leaves_ten_thousand_requests_in_their_chains() {
+    const CONNECTIONS: u32 = 100;
+    const STREAMS: u32 = 100;
+    let (node, metrics) = (reflecting(), ReservedPort::new());
+    let setup = |status: u16| {
+        let plugins = format!(
+            r#"{{"key-auth": {{}}, "cors": {{}}, "mocking": {{"delay": 5, "response_status": {status}, "response_example": "x"}}, "response-rewrite": {{"headers": {{"set": {{"X-A": "1"}}}}}}}}"#
+        );
+        let resources = format!("{CONSUMERS}{}", routes(&[("/a", &plugins)]));
+        let gateway = format!("workers: 2\nmetrics: {{address: \"{}\"}}", metrics.addr());
+        reflect::setup(node.addr(), &resources).gateway(&gateway)
+    };
+    let mut gateway = Gateway::start(reflect::STILLGATE, &setup(200));
+    let begin = || {
+        let mut client = http2::Http2::connect_with(gateway.addr(), &[http2::NO_DYNAMIC_TABLE]);
+        for number in 0..STREAMS {
+            let mut fields = http2::get_fields("/a").to_vec();
+            fields.push(("apikey", "auth-one"));
+            client.send_head(2 * number + 1, &fields, http2::END_STREAM);
+        }
+        client
+    };
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| begin()).collect();
+    let line = format!("stillgate_plugin_waits_total{{plugin=\"mocking\"}} {}", CONNECTIONS * STREAMS);
+    let told = || scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+    eventually("all to wait", || told().lines().any(|have| have == line));
+    gateway.reload(&setup(404));
+    for client in &mut clients {
+        for _ in 0..STREAMS {
+            assert_eq!(client.until(|frame| frame.kind == http2::kind::HEADERS).status(), 200);
+        }
+    }
+    let mut client = http2::Http2::connect_with(gateway.addr(), &[http2::NO_DYNAMIC_TABLE]);
+    let mut fields = http2::get_fields("/a").to_vec();
+    fields.push(("apikey", "auth-one"));
+    client.send_head(1, &fields, http2::END_STREAM);
+    assert_eq!(client.finish(1).0[0].status(), 404);
     gateway.assert_healthy();
 }
 
