@@ -35,7 +35,7 @@ pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAM
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};
 pub use keys::resources::{
     ID_BYTES_MAX, KeepalivePool, POOL_REQUESTS_MAX, POOL_SIZE_MAX, RETRIES_MAX, ROUTE_PRIORITY_MAX,
-    TimeoutKeys as RouteTimeouts,
+    TimeoutKeys as RouteTimeouts, UpstreamOptions,
 };
 pub use keys::ssls::CLIENT_DEPTH_MAX;
 pub use keys::stream_proxy::{StreamListener, StreamProxy, UDP_SESSIONS_PER_WORKER_MAX, UdpListener};

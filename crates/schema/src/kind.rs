@@ -1,7 +1,7 @@
 //! What kinds of values a key can have: how each is read, described in the schema and shown as a default.
 //!
 //! A kind is a small value such as `int(1, 256)` or `list(HOST)`; the tables of keys are written with them. Checks that
-//! need more than one value (references, keys that exclude one another) are in `resolve`.
+//! need more than one value (references, keys that exclude one another) are in `stillgate-config`.
 
 use crate::description::{Definitions, or_environment};
 use crate::text::diagnostic::{Fault, Path, Position, Sink, shortened};

@@ -22,11 +22,17 @@ pub trait Object: Sized {
     /// Whether APISIX refuses unknown keys, too, where a plugin has the object (`additionalProperties: false`).
     const IS_CLOSED: bool;
 
+    /// All its keys that can be used, but for those of its parts.
+    const KEYS: &'static [&'static str];
+
     /// Sets of keys of which at least one must be there.
     const NEEDS: &'static [&'static [&'static str]];
 
     /// `at`: where the map is, for keys it lacks.
     fn read_entries(entries: &[Entry], at: Position, path: &Path<'_>, sink: &mut Sink) -> Option<Self>;
+
+    /// Whether it has a key, which may be one that is not built yet.
+    fn has_key(key: &str) -> bool;
 
     /// All its keys, in the order of the table.
     fn describe(definitions: &mut Definitions) -> Vec<KeyDescription>;
@@ -60,6 +66,11 @@ impl<T: Object> Kind for Map<T> {
     }
 }
 
+/// An object of which nothing is written; `None`: it has a key that must be.
+pub fn unwritten<T: Object>() -> Option<T> {
+    T::read_entries(&[], Position::NOWHERE, &Path::Root, &mut Sink::default())
+}
+
 /// The key's name of a field's: without the `r#` that keywords need.
 pub const fn key_name(field: &'static str) -> &'static str {
     match field.as_bytes() {
@@ -71,7 +82,7 @@ pub const fn key_name(field: &'static str) -> &'static str {
 /// Reports a key that the object has no use for.
 pub fn refuse_key(
     entry: &Entry,
-    known: &[&'static str],
+    known: &[&[&'static str]],
     unbuilt: &[(&'static str, &'static str)],
     is_closed: bool,
     path: &Path<'_>,
@@ -85,6 +96,7 @@ pub fn refuse_key(
         }
         return;
     }
+    let known = known.concat();
     let names = known.iter().copied().chain(unbuilt.iter().map(|(name, _)| *name));
     let fault =
         Fault::new(format!("unknown key {:?}", shortened(key))).hint(format!("known keys: {}", known.join(", ")));
@@ -128,7 +140,7 @@ pub fn need_any(keys: &[&str], without: &str, entries: &[Entry], at: Position, p
 ///
 /// A value that cannot be read counts as absent, without a second error. `any_of` names keys of which one must be
 /// there, and what it means if none is. `unbuilt` names keys that are known but cannot be served yet; they are refused
-/// unless empty. `closed: true` is for objects of plugins that APISIX takes no other keys in.
+/// unless empty. `parts` are objects whose keys stand beside the object's own. `closed: true` is for objects of plugins that APISIX takes no other keys in.
 #[macro_export]
 macro_rules! object {
     (@field optional $ty:ty) => { Option<$ty> };
@@ -176,6 +188,7 @@ macro_rules! object {
                 $(#[doc = $key_doc:literal])+
                 $key:ident: $ty:ty = $kind:expr => $presence:ident $(($default:expr))?;
             )*
+            $(parts { $($(#[doc = $part_doc:literal])+ $part:ident: $part_ty:ty;)* })?
             $(any_of { $($without:literal: $($one:ident)|+;)+ })?
             $(unbuilt { $($unbuilt:ident: $what:literal;)* })?
             $(closed: $closed:literal;)?
@@ -185,14 +198,23 @@ macro_rules! object {
         #[derive(Debug, Clone, PartialEq, $($($derive),+)?)]
         $vis struct $name {
             $($(#[doc = $key_doc])+ $vis $key: $crate::object!(@field $presence $ty),)*
+            $($($(#[doc = $part_doc])+ $vis $part: $part_ty,)*)?
         }
 
         impl $crate::object::Object for $name {
             const NAME: &'static str = stringify!($name);
             const DOC: &'static str = concat!($($doc, "\n"),+);
+            const KEYS: &'static [&'static str] = &[$($crate::object::key_name(stringify!($key))),*];
             const IS_CLOSED: bool = false $(|| $closed)?;
             const NEEDS: &'static [&'static [&'static str]] =
                 &[$($(&[$($crate::object::key_name(stringify!($one))),+]),+)?];
+
+            fn has_key(key: &str) -> bool {
+                const UNBUILT: &[&str] = &[$($($crate::object::key_name(stringify!($unbuilt))),*)?];
+                Self::KEYS.contains(&key)
+                    || UNBUILT.contains(&key)
+                    $($(|| <$part_ty as $crate::object::Object>::has_key(key))*)?
+            }
 
             // `at` is for keys that must be there; not every object has such.
             #[allow(unused_variables)]
@@ -205,6 +227,7 @@ macro_rules! object {
                 use $crate::object::key_name;
                 // Outer `None`: absent. Inner `None`: there, but not readable, which has been reported.
                 $(let mut $key: Option<Option<$ty>> = None;)*
+                $($(let mut $part: Vec<$crate::text::tree::Entry> = Vec::new();)*)?
                 for entry in entries {
                     let path = path.key(&entry.key);
                     $(
@@ -213,9 +236,15 @@ macro_rules! object {
                             continue;
                         }
                     )*
+                    $($(
+                        if <$part_ty as $crate::object::Object>::has_key(&entry.key) {
+                            $part.push(entry.clone());
+                            continue;
+                        }
+                    )*)?
                     $crate::object::refuse_key(
                         entry,
-                        &[$(const { key_name(stringify!($key)) }),*],
+                        &[Self::KEYS, $($(<$part_ty as $crate::object::Object>::KEYS),*)?],
                         &[$($((const { key_name(stringify!($unbuilt)) }, $what)),*)?],
                         Self::IS_CLOSED,
                         &path,
@@ -226,7 +255,10 @@ macro_rules! object {
                 $(let $key = $crate::object!(
                     @value $presence $(($default))? $key const { key_name(stringify!($key)) }, $kind, at, path, sink
                 );)*
-                Some($name { $($key),* })
+                $($(
+                    let $part = <$part_ty as $crate::object::Object>::read_entries(&$part, at, path, sink)?;
+                )*)?
+                Some($name { $($key,)* $($($part,)*)? })
             }
 
             fn describe(
@@ -247,6 +279,9 @@ macro_rules! object {
                         presence: $crate::description::Presence::Optional,
                     },)*)?
                 ]
+                .into_iter()
+                $($(.chain(<$part_ty as $crate::object::Object>::describe(definitions)))*)?
+                .collect()
             }
         }
     };

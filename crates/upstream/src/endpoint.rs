@@ -128,9 +128,7 @@ mod tests {
                     priority,
                 })
                 .collect(),
-            retries: None,
-            retry_timeout: Duration::ZERO,
-            retry_budget: None,
+            options: stillgate_config::UpstreamOptions::default(),
             limits: stillgate_config::UpstreamLimits { requests: None, queue: 0, queue_timeout: second },
             checks: None,
             timeout: UpstreamTimeouts { connect: second, send: second, read: second, per_try: None },

@@ -1,6 +1,6 @@
 //! What may be typed: one table of keys per object, with the kinds that only these keys have.
 //!
-//! What needs more than one object is left to the room `resolve`.
+//! What needs more than one object is left to the room `resources`.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
@@ -11,6 +11,7 @@ pub(crate) mod nodes;
 pub(crate) mod plugins;
 pub(crate) mod resources;
 pub(crate) mod secrets;
+pub(crate) mod shared;
 pub(crate) mod ssls;
 pub(crate) mod stream_proxy;
 pub(crate) mod stream_routes;

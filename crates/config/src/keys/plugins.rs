@@ -1,10 +1,10 @@
 //! The keys of what has plugins and is no route: plugin configs, global rules, consumers and their groups, metadata.
 
-use crate::keys::resources::{ID, Resource, UNIX_TIME, resources};
+use crate::keys::resources::{ID, Resource, resources};
+use crate::keys::shared::resource;
 use std::collections::BTreeMap;
 use stillgate_schema::description::Definitions;
-use stillgate_schema::kind::{At, Kind, Labels, Located, TEXT, Text, expected, read, text};
-use stillgate_schema::object;
+use stillgate_schema::kind::{At, Kind, Located, TEXT, Text, expected, read, text};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
 use stillgate_schema::text::tree::{Node, Value};
 use stillgate_schema::{Json, Json as JsonValue};
@@ -71,75 +71,57 @@ impl Kind for LabelMap {
     }
 }
 
-object! {
+resource! {
     /// Plugins that routes share by `plugin_config_id`.
     pub(crate) struct PluginConfigKeys {
         /// Unique among plugin configs.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// The plugins. They take the place of the service's, and the route's take theirs.
         plugins: Node = Plugins => required;
     }
 }
 
-object! {
+resource! {
     /// Plugins that run for every request, before those of its route.
     pub(crate) struct GlobalRuleKeys {
         /// Unique among global rules.
         id: At<String> = Located(ID) => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared times;
+    {
         /// The plugins. Each can be in one global rule.
         plugins: Node = Plugins => required;
     }
 }
 
-object! {
+resource! {
     /// Plugins that consumers share by `group_id`.
     pub(crate) struct ConsumerGroupKeys {
         /// Unique among consumer groups.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// The plugins. They take the place of the route's, and the consumer's take theirs.
         plugins: Node = Plugins => required;
     }
 }
 
-object! {
+resource! {
     /// Who may ask, and with what credentials.
     pub(crate) struct ConsumerKeys {
         /// Unique among consumers.
         username: At<String> = Located(USERNAME) => required;
         /// The group whose plugins hold where the consumer has none of that name.
         group_id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
+    }
+    shared desc, times;
+    {
         /// Names and texts. The upstream gets `custom_id` as `X-Consumer-Custom-ID`.
         labels: BTreeMap<String, String> = LabelMap => default(BTreeMap::new());
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
         /// Of auth plugins the consumer's credentials; other plugins take the place of the route's.
         plugins: Node = Plugins => optional;
         /// Further credentials. In APISIX they are resources of their own, `consumers/USERNAME/credentials/ID`.
@@ -147,21 +129,14 @@ object! {
     }
 }
 
-object! {
+resource! {
     /// A credential of a consumer.
     pub(crate) struct CredentialKeys {
         /// Unique among the consumer's credentials.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// One auth plugin with its credential.
         plugins: Node = Plugins => required;
     }

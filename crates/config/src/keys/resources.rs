@@ -1,7 +1,7 @@
 //! The keys of the resources, as APISIX has them: routes, services, upstreams. (Those of TLS are in `ssls`.)
 //!
 //! These structs are what was written. References, keys that exclude one another and defaults that depend on other keys
-//! are the business of `resolve`.
+//! are the business of the room `resources`.
 
 use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
 use crate::keys::gateway::Gateway;
@@ -10,6 +10,7 @@ use crate::keys::plugins::{
     ConsumerGroupKeys, ConsumerKeys, GlobalRuleKeys, MetadataKeys, PluginConfigKeys, PluginMetadata, Plugins,
 };
 use crate::keys::secrets::SecretManagerKeys;
+use crate::keys::shared::resource;
 use crate::keys::ssls::{SslKeys, UpstreamTlsKeys};
 use crate::keys::stream_routes::StreamRouteKeys;
 use crate::values::{OnChange, ProxyProtocol};
@@ -20,11 +21,11 @@ use std::time::Duration;
 use stillgate_route::{Expression, HostPattern, Method, PathPattern, vars::Expr};
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{
-    At, Choice, Flag, Kind, Labels, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
+    At, Choice, Flag, Kind, Located, TEXT, Text, expected, int, list, read, some, text, unplaced,
 };
 use stillgate_schema::matching::{Expressions, HOST, METHOD, NETWORK, PATH, Vars};
 use stillgate_schema::object;
-use stillgate_schema::object::{Object, map, missing_key};
+use stillgate_schema::object::{Object, map, missing_key, unwritten};
 use stillgate_schema::quantity::{Span, span};
 use stillgate_schema::text::diagnostic::{Fault, Path, Position, Sink};
 use stillgate_schema::text::tree::{Node, Value};
@@ -81,21 +82,14 @@ object! {
     }
 }
 
-object! {
+resource! {
     /// Which requests a route takes, and where they go.
     pub(crate) struct RouteKeys {
         /// Unique among routes; the position in the list, from 1, where it is absent.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// The path: `/a` for that path, `/a/*` for all below, `/a/:name/b` for any one segment. This, `uris` or
         /// `expression`.
         uri: At<PathPattern> = Located(PATH) => optional;
@@ -149,21 +143,14 @@ object! {
     }
 }
 
-object! {
+resource! {
     /// What several routes have in common.
     pub(crate) struct ServiceKeys {
         /// Unique among services.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// Hosts of those routes that name none.
         hosts: Vec<HostPattern> = some(HOST) => default(Vec::new());
         /// Where requests go, written here.
@@ -180,21 +167,14 @@ object! {
     }
 }
 
-object! {
+resource! {
     /// Nodes, and how one is chosen and talked to.
     pub(crate) struct UpstreamKeys {
         /// Unique among upstreams; has no meaning for one that is written inside a route or service.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// How a node is chosen: smooth weighted round robin, fewest requests in flight, consistent hash, or least
         /// latency of two random choices.
         r#type: Type = TYPE => default(Type::RoundRobin);
@@ -204,12 +184,6 @@ object! {
         hash_on: At<HashOn> = Located(HASH_ON) => default(unplaced(HashOn::Vars));
         /// With `type: chash`, the variable, header or cookie that is hashed; `remote_addr` with `hash_on: vars`.
         key: At<String> = Located(TEXT) => optional;
-        /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
-        retries: u32 = int(0, RETRIES_MAX as i64) => optional;
-        /// Time after which no further try is begun; 0: no bound.
-        retry_timeout: Duration = FROM_ZERO => default(Duration::ZERO);
-        /// A bound on retries in flight; none where it is absent. Not in APISIX.
-        retry_budget: RetryBudget = map::<RetryBudget>() => optional;
         /// What is taken on at once. Not in APISIX.
         limits: At<UpstreamLimits> = Located(map::<UpstreamLimits>()) => nested;
         /// How the health of the nodes is found out.
@@ -231,11 +205,35 @@ object! {
         tls: At<UpstreamTlsKeys> = Located(map::<UpstreamTlsKeys>()) => optional;
         /// Bounds of the idle connections kept.
         keepalive_pool: KeepalivePool = map::<KeepalivePool>() => nested;
+        parts {
+            /// Keys that mean what they say.
+            options: UpstreamOptions;
+        }
         unbuilt {
             discovery_args: "service discovery is";
             discovery_type: "service discovery is";
             service_name: "service discovery is";
         }
+    }
+}
+
+object! {
+    /// Keys of an upstream that mean what they say by themselves: they reach whoever uses them as they are read. A new one is a line
+    /// here, and its use.
+    pub struct UpstreamOptions: Serialize {
+        /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.
+        retries: u32 = int(0, RETRIES_MAX as i64) => optional;
+        /// Time after which no further try is begun; 0: no bound.
+        retry_timeout: Duration = FROM_ZERO => default(Duration::ZERO);
+        /// A bound on retries in flight; none where it is absent. Not in APISIX.
+        retry_budget: RetryBudget = map::<RetryBudget>() => optional;
+    }
+}
+
+/// What holds where nothing is written.
+impl Default for UpstreamOptions {
+    fn default() -> Self {
+        unwritten().expect("none of its keys must be there")
     }
 }
 

@@ -4,12 +4,12 @@
 //! roots for TLS.
 
 use crate::keys::nodes::parse_authority;
-use crate::keys::resources::UNIX_TIME;
+use crate::keys::shared::resource;
 use std::path::PathBuf;
 use std::time::Duration;
 use stillgate_plugin::Secret;
 use stillgate_plugin::secrets::{KvVersion, SECRET};
-use stillgate_schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, text};
+use stillgate_schema::kind::{At, Choice, Flag, Located, TEXT, Text, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::quantity::{Span, span};
@@ -20,19 +20,14 @@ const TEXT_BYTES_MAX: usize = 1024;
 const TIMEOUT: Span = span(Duration::from_millis(100), Duration::from_secs(60));
 const REFRESH: Span = span(Duration::from_secs(1), Duration::from_secs(24 * 3600));
 
-object! {
+resource! {
     /// A secret manager; [secrets.md](secrets.md) tells how references name it.
     pub(crate) struct SecretManagerKeys {
         /// `vault/` and a name, which references repeat: `vault/1` is that of `$secret://vault/1/PATH/KEY`.
         id: At<String> = Located(MANAGER_ID) => required;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared desc, labels, times;
+    {
         /// Address of the Vault: `http` or `https`, host, and port.
         uri: String = URI => required;
         /// The mount of the key-value engine, and what all paths have in common behind it.

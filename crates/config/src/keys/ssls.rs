@@ -3,11 +3,12 @@
 //! Files are only named here. Who reads them, and whether what is in them can be used, is the business of `stillgate-tls`.
 
 use crate::keys::nodes::parse_authority;
-use crate::keys::resources::{ID, STATUS, UNIX_TIME};
+use crate::keys::resources::{ID, STATUS};
+use crate::keys::shared::resource;
 use crate::values::{Host, Pem, TlsVersion};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use stillgate_schema::kind::{At, Choice, Flag, Labels, Located, TEXT, Text, int, list, some, text};
+use stillgate_schema::kind::{At, Choice, Flag, Located, Text, int, list, some, text};
 use stillgate_schema::object;
 use stillgate_schema::object::map;
 use stillgate_schema::text::diagnostic::{Fault, shortened};
@@ -15,19 +16,14 @@ use stillgate_schema::text::diagnostic::{Fault, shortened};
 /// The largest `client.depth`.
 pub const CLIENT_DEPTH_MAX: u8 = 10;
 
-object! {
+resource! {
     /// Certificates with their keys, and the server names they are shown for, or the upstreams they are shown to.
     pub(crate) struct SslKeys {
         /// Unique among `ssls`.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared desc, labels, times;
+    {
         /// `server`: shown to clients of a listener with `tls: true`; `client`: shown to upstreams that name it by
         /// `tls.client_cert_id`.
         r#type: SslType = SSL_TYPE => default(SslType::Server);

@@ -1,13 +1,14 @@
 //! The keys of `stream_routes`, which say which connections go where.
 
 use crate::keys::nodes::parse_authority;
-use crate::keys::resources::{ID, ON_CHANGE, STATUS, UNIX_TIME, UpstreamKeys};
+use crate::keys::resources::{ID, ON_CHANGE, STATUS, UpstreamKeys};
+use crate::keys::shared::resource;
 use crate::values::OnChange;
 use ipnet::IpNet;
 use serde::Serialize;
 use std::time::Duration;
 use stillgate_route::HostPattern;
-use stillgate_schema::kind::{At, Labels, Located, TEXT, Text, int, text};
+use stillgate_schema::kind::{At, Located, Text, int, text};
 use stillgate_schema::matching::NETWORK;
 use stillgate_schema::object;
 use stillgate_schema::object::map;
@@ -18,22 +19,15 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const BOUND: Span = span(Duration::from_millis(1), DAY);
 const IDLE: Span = span(Duration::from_millis(1), Duration::from_secs(365 * 24 * 3600));
 
-object! {
+resource! {
     /// Which connections of `gateway.stream_proxy` a stream route takes, and where they go. Among routes that take the same
     /// connection one with an exact `sni` comes first, then the longest `*.` one, then those without; then the order of the file.
     pub(crate) struct StreamRouteKeys {
         /// Unique among stream routes; the position in the list, from 1, where it is absent.
         id: At<String> = Located(ID) => optional;
-        /// For the reader.
-        name: String = TEXT => optional;
-        /// For the reader.
-        desc: String = TEXT => optional;
-        /// For the reader: names and texts.
-        labels: () = Labels => optional;
-        /// For the reader: seconds since 1970.
-        create_time: i64 = UNIX_TIME => optional;
-        /// For the reader: seconds since 1970.
-        update_time: i64 = UNIX_TIME => optional;
+    }
+    shared name, desc, labels, times;
+    {
         /// Address or network that the client must have.
         remote_addr: IpNet = NETWORK => optional;
         /// Address or network of ours that the connection must have come to; what a PROXY header says of that does not count.

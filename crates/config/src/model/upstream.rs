@@ -1,8 +1,8 @@
 //! Upstreams: who answers, how one of them is chosen, and within which bounds.
 
 use super::ssls::UpstreamTls;
-use crate::keys::checks::{Checks, RetryBudget, UpstreamLimits};
-use crate::keys::resources::{KeepalivePool, TimeoutKeys};
+use crate::keys::checks::{Checks, UpstreamLimits};
+use crate::keys::resources::{KeepalivePool, TimeoutKeys, UpstreamOptions};
 use crate::values::{Host, ProxyProtocol};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
@@ -18,12 +18,9 @@ pub struct Upstream {
     pub balance: Balance,
     /// May be empty: every request is answered 503.
     pub nodes: Vec<Node>,
-    /// Further nodes tried after the first failed; `None`: as many as there are other nodes.
-    pub retries: Option<u32>,
-    /// Time after which no further try is begun; zero: no bound.
-    pub retry_timeout: Duration,
-    /// Bounds retries in flight, in each worker; `None`: nothing does.
-    pub retry_budget: Option<RetryBudget>,
+    /// What means what it says. A digest names its keys as those of the upstream.
+    #[serde(flatten)]
+    pub options: UpstreamOptions,
     /// What each worker takes on at once.
     pub limits: UpstreamLimits,
     /// How the health of the nodes is found out; `None`: by connections that fail.

@@ -54,9 +54,7 @@ pub(crate) fn upstream(mut keys: UpstreamKeys, key: &str, ssls: &Ssls, path: &Pa
     Upstream {
         key: key.to_owned(),
         nodes: keys.nodes.map_or(Vec::new(), |n| nodes(n, port, &path.key("nodes"), sink)),
-        retries: keys.retries,
-        retry_timeout: keys.retry_timeout,
-        retry_budget: keys.retry_budget,
+        options: keys.options,
         limits: limits(keys.limits, path, sink),
         checks: checks(keys.checks, &balance, tls.as_ref(), http2, path, sink),
         timeout: defaults.overridden_by(&keys.timeout),

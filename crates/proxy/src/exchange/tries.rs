@@ -112,11 +112,11 @@ impl Tries<'_> {
             idempotent: serving.exchange.method_sent.is_idempotent(),
             body_replayable: serving.exchange.is_replayable(),
             retries_used: self.retries_used,
-            retries: definition.retries,
+            retries: definition.options.retries,
             choices: state.choices(),
             elapsed_ms: serving.worker.clock.now_ms() - self.began_ms,
-            in_budget: definition.retry_budget.as_ref().is_none_or(|budget| state.has_budget(budget)),
-            retry_timeout_ms: u64::try_from(definition.retry_timeout.as_millis()).unwrap_or(u64::MAX),
+            in_budget: definition.options.retry_budget.as_ref().is_none_or(|budget| state.has_budget(budget)),
+            retry_timeout_ms: u64::try_from(definition.options.retry_timeout.as_millis()).unwrap_or(u64::MAX),
         }
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         };
         let first = next(None, &config, 1);
         // One that changes keeps what is known of its nodes.
-        config.upstreams[PIECE] = Arc::new(Upstream { retries: Some(7), ..(*config.upstreams[PIECE]).clone() });
+        config.upstreams[PIECE] = Arc::new(Upstream { http2: true, ..(*config.upstreams[PIECE]).clone() });
         let second = next(Some(&first), &config, 2);
         assert_eq!(shared(&first, &second), 2);
         assert_eq!(state(&first, PIECE), state(&second, PIECE));

@@ -94,11 +94,15 @@ impl<'a> Choice<'a> {
             idempotent: true,
             body_replayable: true,
             retries_used: self.retries_used,
-            retries: definition.retries,
+            retries: definition.options.retries,
             choices: upstream.state.borrow().choices(),
             elapsed_ms: worker.clock.now_ms() - self.began_ms,
-            in_budget: definition.retry_budget.as_ref().is_none_or(|budget| upstream.state.borrow().has_budget(budget)),
-            retry_timeout_ms: u64::try_from(definition.retry_timeout.as_millis()).unwrap_or(u64::MAX),
+            in_budget: definition
+                .options
+                .retry_budget
+                .as_ref()
+                .is_none_or(|budget| upstream.state.borrow().has_budget(budget)),
+            retry_timeout_ms: u64::try_from(definition.options.retry_timeout.as_millis()).unwrap_or(u64::MAX),
         });
         match decision {
             Decision::RetrySame | Decision::RetryNext(_) => {

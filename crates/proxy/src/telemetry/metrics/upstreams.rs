@@ -38,7 +38,7 @@ impl MetricsPlan {
     /// Begins the counts of what can happen at an upstream at 0, so that an alert on a rate sees the first of them. With
     /// `metrics.expire` it sees it only until the idle series expires.
     pub(super) fn begin_counts(&self, writer: &mut Writer, upstream: &Upstream) {
-        let of_budget = upstream.retry_budget.is_some().then_some(Measure::RetriesOverBudget);
+        let of_budget = upstream.options.retry_budget.is_some().then_some(Measure::RetriesOverBudget);
         let of_limits = [Measure::RequestsShed, Measure::RequestsQueued];
         let of_limits = of_limits.into_iter().filter(|_| upstream.limits.requests.is_some());
         for measure in [Measure::UpstreamRetries].into_iter().chain(of_budget).chain(of_limits) {
