@@ -226,3 +226,21 @@ fn an_anonymous_consumer_must_be_there() {
     assert!(read(&mut reader, &plugins, &file("b", &["a"])).is_err());
     read(&mut reader, &plugins, &file("b", &["b"])).unwrap();
 }
+
+/// Of what stays once they are read, the text that the next is compared with included.
+#[test]
+fn a_consumer_takes_less_than_a_kibibyte() {
+    const CONSUMERS: usize = 5_000;
+    const BYTES_MAX: i64 = 1024;
+    let names: Vec<String> = (0..CONSUMERS).map(|n| format!("{{username: user-{n}, labels: {{team: t{}}}, plugins: {{key-auth: {{key: a-rather-long-key-of-the-user-{n}}}}}}}", n % 7)).collect();
+    let text = file(&["{id: r, uri: /r, upstream_id: u}".to_owned()], &names, false);
+    let (plugins, _) = plugin_set();
+    let mut reader = Reader::new(plugins);
+    let mut loaded = None;
+    let taken = allocation_counter::measure(|| {
+        loaded = Some(reader.load(Text::new(text.clone().into_bytes()), &|_| None).unwrap());
+    });
+    assert!(reader.is_incremental());
+    let each = taken.bytes_current / CONSUMERS as i64;
+    assert!(each <= BYTES_MAX, "{each} bytes each");
+}

@@ -251,12 +251,28 @@ fn unknown_keys_of_plugins_pass_where_apisix_takes_them() {
         put(Kind::PluginMetadata, "none", 6, json!({"count": 1})),
     ]);
     let unavailable = |id| (Kind::Routes, id, Serving::Unavailable);
-    let refused = [(Kind::PluginMetadata, "none", Serving::Nothing), unavailable("2"), unavailable("3")];
+    let refused = [(Kind::PluginMetadata, "none", Serving::Unavailable), unavailable("2"), unavailable("3")];
     check(&store, &[("1", Some("routes/1")), ("2", None), ("3", None)], &refused);
     let warnings: Vec<String> = store.load("r").warnings.into_iter().map(|warning| warning.path).collect();
     let expected =
         ["plugin_metadata/count: colour", "consumers/a: plugins.key-auth.colour", "routes/1: plugins.count.colour"];
     assert_eq!(warnings, expected);
+}
+
+#[test]
+fn nothing_is_served_with_a_plugin_whose_metadata_is_refused() {
+    let mut store = store();
+    let route = json!({"uri": "/a", "upstream": nodes(), "plugins": {"count": {"count": 1}}});
+    let metadata = |count: u32| put(Kind::PluginMetadata, "count", 2, json!({"count": count}));
+    store.apply([put(Kind::Routes, "r", 1, route), metadata(0)]);
+    let unavailable = |kind, id| (kind, id, Serving::Unavailable);
+    check(&store, &[("r", None)], &[unavailable(Kind::PluginMetadata, "count"), unavailable(Kind::Routes, "r")]);
+    store.apply([metadata(1)]);
+    check(&store, &[("r", Some("routes/r"))], &[]);
+    store.apply([metadata(0)]);
+    check(&store, &[("r", Some("routes/r"))], &[(Kind::PluginMetadata, "count", Serving::Previous)]);
+    store.apply([delete(Kind::PluginMetadata, "count")]);
+    check(&store, &[("r", Some("routes/r"))], &[]);
 }
 
 #[test]

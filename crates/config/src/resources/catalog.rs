@@ -113,6 +113,11 @@ impl Catalog {
         }
     }
 
+    /// Notes whether the metadata of a plugin is refused; whether that is new to those that have the plugin.
+    pub(crate) fn refuse_metadata(&mut self, plugin: &str, is_refused: bool) -> bool {
+        self.plugins.refuse_metadata(plugin, is_refused)
+    }
+
     /// What a service means, and the upstream that is written in it.
     pub(super) fn service(
         &self,

@@ -5,7 +5,7 @@ use super::definition::Named;
 use crate::keys::plugins::MetadataKeys;
 use crate::model::Kind;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use stillgate_plugin::secrets::substitute;
@@ -45,6 +45,8 @@ pub(crate) type List = Arc<[Arc<Entry>]>;
 pub(crate) struct SharedPlugins {
     pub(crate) set: PluginSet,
     pub(super) configs: HashMap<String, Identified<List>>,
+    /// Plugins whose metadata cannot be used: nothing is served with them.
+    refused_metadata: BTreeSet<String>,
 }
 
 impl SharedPlugins {
@@ -65,7 +67,30 @@ impl SharedPlugins {
         let Some(plugins) = plugins else { return Arc::default() };
         let origin = Origin { level, id: id.into() };
         let path = path.key("plugins");
-        self.set.table.compile(plugins, &origin, &*self.set.secrets, &path, sink).into()
+        let list: List = self.set.table.compile(plugins, &origin, &*self.set.secrets, &path, sink).into();
+        for entry in list.iter() {
+            self.check_metadata(entry, &path, sink);
+        }
+        list
+    }
+
+    fn check_metadata(&self, entry: &Entry, path: &Path<'_>, sink: &mut Sink) {
+        if self.set.table.find(entry.name).is_none_or(|(_, plugin)| plugin.metadata.is_none()) {
+            return;
+        }
+        sink.refers(Kind::PluginMetadata.name(), entry.name);
+        if self.refused_metadata.contains(entry.name) {
+            let fault = Fault::new(format!("the plugin_metadata of {} cannot be used", entry.name));
+            sink.error(entry.at, &path.key(entry.name), fault.hint("mend it, or delete it"));
+        }
+    }
+
+    /// Notes whether the metadata of a plugin is refused; whether that is new.
+    pub(super) fn refuse_metadata(&mut self, plugin: &str, is_refused: bool) -> bool {
+        match is_refused {
+            true => self.refused_metadata.insert(plugin.to_owned()),
+            false => self.refused_metadata.remove(plugin),
+        }
     }
 
     /// The chain of a route: its own plugins over those of its plugin config over those of its service. What equals the service's

@@ -3,6 +3,7 @@
 use crate::model::{Kind, Origin};
 use crate::resources::{Catalog, Claim, Definition, Holder, Named, Written};
 use serde_json::Value as Json;
+use std::collections::HashSet;
 use std::sync::Arc;
 use stillgate_schema::text::diagnostic::{Diagnostic, Fault, Path, Sink};
 use stillgate_schema::text::json::{DOCUMENT, node};
@@ -69,9 +70,12 @@ fn alone(kind: Kind, id: &str, document: &Json, nothing: &Catalog) -> Result<Vec
     let mut sink = Sink::alone().passing_unknown();
     let definition = define(kind, id, document, nothing, &mut sink);
     if !sink.has_errors() {
-        let claims =
-            definition.map(|definition| definition.claims().into_iter().chain(definition.credentials()).collect());
-        return Ok(claims.unwrap_or_default());
+        let mut claims: Vec<Claim> =
+            definition.iter().flat_map(|of| of.claims().into_iter().chain(of.credentials())).collect();
+        // One that it has twice is one.
+        let mut known = HashSet::new();
+        claims.retain(|claim| known.insert(claim.what.clone()));
+        return Ok(claims);
     }
     let errors = sink.into_errors().diagnostics;
     let is_match_known = definition.is_some_and(|definition| definition.has_match())

@@ -291,7 +291,12 @@ impl Store {
     /// Puts a definition where it is found; `None`: takes it away. Whether it is another one to those that refer to it.
     fn place(&mut self, (kind, id): &Key, created: u64, definition: Option<Definition>) -> bool {
         let rank = (created, id.clone());
-        let is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
+        let mut is_other = self.catalog.put(*kind, id, 0, definition.as_ref());
+        if *kind == Kind::PluginMetadata {
+            let rejected = self.rejected.get(&(*kind, id.clone()));
+            let is_refused = rejected.is_some_and(|rejected| rejected.serving == Serving::Unavailable);
+            is_other |= self.catalog.refuse_metadata(id, is_refused);
+        }
         let upstream = definition.as_ref().and_then(Definition::upstream);
         match kind {
             Kind::Upstreams => set(&mut self.upstreams, id.to_string(), upstream),
@@ -347,7 +352,7 @@ fn denying(rule: &str) -> Arc<Chain> {
 fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGlobalRule) -> Serving {
     match kind {
         Kind::Routes | Kind::StreamRoutes if is_match_known => Serving::Unavailable,
-        Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers | Kind::PluginMetadata => Serving::Nothing,
+        Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers => Serving::Nothing,
         Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
         // Those that refer to it.
         _ => Serving::Unavailable,

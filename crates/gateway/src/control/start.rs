@@ -131,6 +131,8 @@ pub(crate) fn serve(source: ConfigSource, announce: impl FnOnce(&Up<'_>)) -> Res
         Err(Refused::Unreadable(error)) => return Err(RunError::Read(error)),
         Err(Refused::Wrong { errors, .. }) => return Err(RunError::Config(errors)),
     };
+    // What reading took is many times what stays of it.
+    allocator::give_back();
     let logging = Logging::start(&loaded.config.gateway.log).map_err(RunError::Log)?;
     for warning in &loaded.warnings {
         warn!("{}", warning.in_file(source.name().as_deref()));

@@ -10,7 +10,7 @@ use super::values::{Asked, Texts, Values};
 use super::workers::Itself;
 use crate::plan::Plan;
 use crate::plan::metrics::{Added, Aspect, MetricsPlan};
-use crate::plan::snapshot::Snapshot;
+use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::telemetry::outcome::{Kept, Outcome};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,13 +164,7 @@ impl Recorder {
     ) -> Handles {
         let Recorder { writer, texts, buffers, .. } = self;
         let (found, kept) = (finished.outcome().route, finished.outcome().kept.clone());
-        let upstream = match &kept {
-            Some(kept) => Some(&*kept.upstream),
-            None => {
-                let slot = found.map(|found| snapshot.plan.routes[found.route].upstream());
-                slot.and_then(|slot| snapshot.upstreams.get(slot)).map(|upstream| &**upstream)
-            }
-        };
+        let upstream = upstream(found, kept.as_deref(), snapshot);
         let state = upstream.map(|upstream| upstream.state.borrow());
         let endpoint = finished.outcome().asked.and_then(|(slot, address)| {
             let present = state.as_ref()?.endpoint(slot);
@@ -244,6 +238,17 @@ impl Amounts {
             Aspect::Received => writer.add(handle, self.received),
             Aspect::Sent => writer.add(handle, self.sent),
         };
+    }
+}
+
+/// A request's upstream.
+fn upstream<'a>(found: Option<Match>, kept: Option<&'a Kept>, snapshot: &'a Snapshot) -> Option<&'a WorkerUpstream> {
+    match kept {
+        Some(kept) => Some(&kept.upstream),
+        None => {
+            let slot = snapshot.plan.routes[found?.route].upstream();
+            snapshot.upstreams.get(slot).map(|upstream| &**upstream)
+        }
     }
 }
 
