@@ -48,6 +48,7 @@ const CRATES: &[Rooms] = &[
             "exchange",
             "node",
             "worker",
+            "calls",
             "handover",
             "telemetry",
             "plan",

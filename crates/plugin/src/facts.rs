@@ -32,6 +32,8 @@ pub struct Facts<'a> {
     pub path: Option<NormalPath<'a>>,
     /// Who asks: the peer, or the one it speaks for where it is a trusted proxy.
     pub client: IpAddr,
+    /// The port of that, as far as it is known: of the peer, where it is not.
+    pub client_port: u16,
     /// The other end of the connection.
     pub peer: SocketAddr,
     /// Our end of it.
@@ -171,7 +173,7 @@ impl Lookup for Facts<'_> {
             Variable::ServerProtocol => Some(self.protocol.as_bytes()),
             Variable::RemoteAddr => Some(written(buffer, self.client)),
             Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
-            Variable::RemotePort => Some(written(buffer, self.peer.port())),
+            Variable::RemotePort => Some(written(buffer, self.client_port)),
             Variable::ServerAddr => Some(written(buffer, self.local.ip())),
             Variable::ServerPort => Some(written(buffer, self.local.port())),
             Variable::SslServerName => self.tls?.server_name().map(str::as_bytes),

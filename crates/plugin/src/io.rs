@@ -1,5 +1,6 @@
 //! What plugins have of their worker's event loop. The crate does no IO: the proxy implements this, tests have their own.
 
+use crate::calls::{Call, CallError, Reply};
 use crate::flow::LocalFuture;
 use std::time::Duration;
 
@@ -7,13 +8,27 @@ use std::time::Duration;
 pub trait Io {
     /// Ready after this time, to within a millisecond or two.
     fn sleep(&self, time: Duration) -> LocalFuture<()>;
+
+    /// Asks another server. Connections are kept by worker and server, and a server that failed five times in a row is left
+    /// alone for a while. It takes three times [`Call::timeout`] at most.
+    fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>>;
+
+    /// The same without waiting for anything: what comes back is dropped, and so is the call where too many are under way, which
+    /// is counted for `plugin`.
+    fn send(&self, plugin: &'static str, call: Call);
 }
 
-/// There is no event loop: nothing is ever ready at once but what takes no time.
+/// There is no event loop: time passes at once, and nobody answers.
 pub(crate) struct NoIo;
 
 impl Io for NoIo {
     fn sleep(&self, _: Duration) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))
     }
+
+    fn call(&self, _: Call) -> LocalFuture<Result<Reply, CallError>> {
+        Box::pin(std::future::ready(Err(CallError::Connect)))
+    }
+
+    fn send(&self, _: &'static str, _: Call) {}
 }

@@ -14,6 +14,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod calls;
 pub mod chain;
 pub mod consumers;
 pub mod definition;
@@ -34,6 +35,7 @@ pub mod worker;
 
 pub use answer::{Answer, Body};
 pub use body::{BodyChanges, BodyError, BodyFilter, Direction};
+pub use calls::{Call, CallError, Keep, Origin as CallOrigin, Reply, Url};
 pub use chain::{CHAIN_ENTRIES_MAX, Chain, Entry, Level, Origin};
 pub use consumers::{Attached, Consumer, Consumers, Credential, Proof};
 pub use definition::{Authenticate, Compile, CompileCredential, Define, Descriptor, Identity, Metadata, MetadataTable};

@@ -6,6 +6,7 @@ use crate::facts::{Facts, join};
 use crate::settled::Settled;
 use crate::worker::Worker;
 use std::any::Any;
+use std::net::IpAddr;
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::{Edits, FieldName, FieldValue, RequestEdits};
 
@@ -77,6 +78,14 @@ impl<'a> Request<'a> {
             true => self.received,
             false => self.body.replaced(),
         }
+    }
+
+    /// Says who asks: for all plugins behind this one, for the node (`X-Real-IP`, `X-Forwarded-For`), for logs and metrics.
+    pub fn set_client(&mut self, ip: IpAddr, port: Option<u16>) {
+        let ip = ip.to_canonical();
+        self.facts.client = ip;
+        self.facts.client_port = port.unwrap_or(self.facts.client_port);
+        self.settled.client = Some((ip, port));
     }
 
     /// Keeps `guard` until the request has ended, whatever becomes of it; then it is dropped.

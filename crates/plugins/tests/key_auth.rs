@@ -65,6 +65,8 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         host: b"a.example",
         path: None,
         client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        client_port: 40000,
+        trusted_proxies: &[],
         peer: address,
         local: address,
         protocol: "HTTP/1.1",

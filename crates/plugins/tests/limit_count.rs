@@ -63,6 +63,7 @@ impl Gateway {
             host: b"h",
             path: Some(path),
             client: client.into(),
+            client_port: 40000,
             peer,
             local: peer,
             protocol: "HTTP/1.1",

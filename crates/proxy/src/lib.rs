@@ -13,6 +13,7 @@
 //!   exchange       a request: its tries at nodes, its bytes, our own answers
 //!   node           connections to nodes, and what is known of their health
 //!   worker         what one worker has, and lends to those it serves
+//!   calls          HTTP to servers that are no nodes, for plugins
 //!   handover       live connections that go to another process, as they are written and sent
 //!   telemetry      metrics, access log, overview
 //!   plan           what is served from: routes, upstreams, a worker's view of them
@@ -26,6 +27,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod basics;
+mod calls;
 mod client;
 mod connection;
 mod exchange;

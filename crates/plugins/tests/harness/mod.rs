@@ -115,6 +115,7 @@ impl Plugins {
             host: b"h.example",
             path: Some(path),
             client: self.client,
+            client_port: 40000,
             peer,
             local: peer,
             protocol: "HTTP/1.1",

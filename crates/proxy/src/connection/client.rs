@@ -15,6 +15,9 @@ pub(crate) struct Client {
     pub(crate) peer: SocketAddr,
     /// Who asks: the peer, or whom a trusted one names in the present request.
     pub(crate) address: IpAddr,
+    /// The port of that, and whether a plugin says who asks.
+    pub(crate) port: u16,
+    pub(crate) is_named: bool,
     pub(crate) local: SocketAddr,
     /// What its TLS has agreed on; `None`: it has none with us.
     pub(crate) tls: Option<Rc<TlsFacts>>,
@@ -50,6 +53,8 @@ impl Client {
             timer: Timer::new(),
             peer,
             address: peer.ip().to_canonical(),
+            port: peer.port(),
+            is_named: false,
             local,
             is_https: tls.is_some(),
             tls,

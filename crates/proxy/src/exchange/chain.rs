@@ -215,7 +215,9 @@ fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAn
         if *joins && entry == 0 && !join_consumer(serving)? {
             continue;
         }
-        if let Some((entry, flow)) = request_phase(serving, *of, *phase, *joins, entry)? {
+        let paused = request_phase(serving, *of, *phase, *joins, entry);
+        adopt_client(serving);
+        if let Some((entry, flow)) = paused? {
             return Ok(Some(Paused { at: Place { step, entry }, flow }));
         }
         entry = 0;
@@ -231,10 +233,22 @@ pub(super) fn resume(serving: &mut Serving<'_>, at: Place, then: Resume) -> Resu
     let Opened { worker, mut asked, is_timed, .. } = open(serving);
     asked.body.plugin = entry.name;
     let flow = call(worker, entry, phase, is_timed, || then(&mut asked));
-    check_heads(worker, entry, &mut asked)?;
-    match settle(worker, entry, flow)? {
+    let checked = check_heads(worker, entry, &mut asked);
+    let flow = settle(worker, entry, flow);
+    adopt_client(serving);
+    checked?;
+    match flow? {
         Some(flow) => Ok(Some(Paused { at, flow })),
         None => go_on(serving, Place { entry: at.entry + 1, ..at }),
+    }
+}
+
+/// Whom a plugin has named asks from here on.
+fn adopt_client(serving: &mut Serving<'_>) {
+    let Serving { client, exchange, .. } = serving;
+    if let Some((ip, port)) = exchange.chains.settled.client.take() {
+        (client.address, client.is_named) = (ip, true);
+        client.port = port.unwrap_or(client.port);
     }
 }
 

@@ -102,6 +102,7 @@ pub(crate) fn facts_of<'a>(
         host: known.host(head),
         path: known.path(head),
         client: client.address,
+        client_port: client.port,
         peer: client.peer,
         local: client.local,
         protocol: client.protocol(request),

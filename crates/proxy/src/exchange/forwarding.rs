@@ -124,6 +124,9 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
     exchange.sets_host = replaces_host || !has_host;
     if trusted {
         trusted_lines(edits, head, &exchange.request, client, client.address);
+    } else if client.is_named {
+        named_lines(edits, client);
+        add_forwarded_host(edits, head, &exchange.request);
     } else {
         edits.added.extend_from_slice(&client.forwarded);
         add_forwarded_host(edits, head, &exchange.request);
@@ -252,7 +255,8 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
         edits.added.extend_from_slice(field.value.of(head));
         edits.added.extend_from_slice(b", ");
     }
-    write_line_end(&mut edits.added, client.peer.ip().to_canonical());
+    // Whom a plugin names stands for the peer.
+    write_line_end(&mut edits.added, if client.is_named { client_ip } else { client.peer.ip().to_canonical() });
     edits.added.extend_from_slice(b"X-Real-IP: ");
     write_line_end(&mut edits.added, client_ip);
     if missing(Name::XForwardedProto) {
@@ -265,6 +269,18 @@ fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: 
     if missing(Name::XForwardedHost) {
         add_forwarded_host(edits, head, request);
     }
+}
+
+/// [`untrusted_lines`] of a client that a plugin names.
+#[cold]
+fn named_lines(edits: &mut Edits, client: &Client) {
+    for name in ["X-Real-IP: ", "X-Forwarded-For: "] {
+        edits.added.extend_from_slice(name.as_bytes());
+        write_line_end(&mut edits.added, client.address);
+    }
+    edits.add(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
+    edits.added.extend_from_slice(b"X-Forwarded-Port: ");
+    write_line_end(&mut edits.added, client.local.port());
 }
 
 fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {

@@ -37,6 +37,7 @@ pub(crate) async fn refuse(worker: &Rc<Worker>, client: &mut Client, exchange: &
     exchange.request.clear();
     exchange.request.method = method_of(exchange.from_client.unparsed());
     client.address = client.peer.ip().to_canonical();
+    (client.port, client.is_named) = (client.peer.port(), false);
     let mut serving = Serving { worker, client, exchange, snapshot: &snapshot, route: None };
     let after = give(&mut serving, own).await;
     worker.counters.requests_total.add(1);
@@ -71,6 +72,7 @@ fn receive(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
     let started = exchange.from_client.start_body(exchange.request.len, exchange.request.framing);
     let head = exchange.from_client.head();
     client.address = client_address(settings, head, &exchange.request, client.peer.ip());
+    (client.port, client.is_named) = (client.peer.port(), false);
     // A path without a normal form is refused where it would be routed by.
     let _ = exchange.known.make(&exchange.request, head);
     started.map_err(OwnAnswer::from)

@@ -83,7 +83,8 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
     };
     let version = setup.plans.version();
     let snapshot = Rc::new(Snapshot::next(None, setup.plans.load(), version));
-    let worker = Rc::new(Worker {
+    let turns = Turns::new()?;
+    let worker = Rc::new_cyclic(|worker| Worker {
         clock: Clock::new(),
         buffers: Buffers::default(),
         counters: setup.counters,
@@ -94,7 +95,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
-        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading),
+        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading, worker.clone()),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),
@@ -106,7 +107,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         refusals: Cell::new(0),
         streams: Cell::new(0),
         give_back: setup.give_back,
-        turns: Turns::new()?,
+        turns,
     });
     let tasks = LocalSet::new();
     let living = worker.clone();

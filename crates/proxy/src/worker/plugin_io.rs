@@ -1,14 +1,35 @@
 //! What plugins have of the worker's event loop.
 
+use super::Worker;
+use crate::calls::Calls;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
-use stillgate_plugin::{Io, LocalFuture};
+use stillgate_config::Measure;
+use stillgate_plugin::{Call, CallError, Io, LocalFuture, Reply};
 
-/// The event loop of the worker whose thread this is.
-pub(crate) struct PluginIo;
+/// The event loop of a worker.
+pub(crate) struct PluginIo {
+    /// Whose it is.
+    pub(crate) worker: Weak<Worker>,
+    pub(crate) calls: Rc<Calls>,
+}
 
 impl Io for PluginIo {
     /// By the runtime's own timers, which know milliseconds: only requests that really wait pay for them.
     fn sleep(&self, time: Duration) -> LocalFuture<()> {
         Box::pin(tokio::time::sleep(time))
+    }
+
+    fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>> {
+        Box::pin(self.calls.clone().call(call))
+    }
+
+    fn send(&self, plugin: &'static str, call: Call) {
+        let is_sent = self.calls.send(call);
+        if let Some(worker) = self.worker.upgrade().filter(|_| !is_sent) {
+            worker.tell_plugin(|recorder, metrics| {
+                recorder.count_plugin(metrics, Measure::PluginSendsDropped, plugin);
+            });
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::random;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
@@ -48,8 +48,13 @@ struct Merged {
 
 impl Plugins {
     /// With a place for the table of limits, and the threads that all workers share.
-    pub(crate) fn new(limits: Arc<OnceLock<Arc<Limits>>>, offloading: Arc<Offloading>) -> Plugins {
-        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(PluginIo));
+    pub(crate) fn new(
+        limits: Arc<OnceLock<Arc<Limits>>>,
+        offloading: Arc<Offloading>,
+        worker: Weak<Worker>,
+    ) -> Plugins {
+        let io = PluginIo { worker, calls: Rc::default() };
+        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io));
         own.seed(random::number());
         Plugins { own, offloading, ..Plugins::default() }
     }

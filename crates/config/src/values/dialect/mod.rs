@@ -107,6 +107,8 @@ pub enum Measure {
     PluginHeadsRefused,
     /// `stillgate_plugin_bodies_refused_total`
     PluginBodiesRefused,
+    /// `stillgate_plugin_sends_dropped_total`
+    PluginSendsDropped,
     /// `process_cpu_seconds_total`
     ProcessCpu,
     /// `process_resident_memory_bytes`
@@ -277,6 +279,7 @@ impl Measure {
                 | Measure::PluginWaitsRefused
                 | Measure::PluginHeadsRefused
                 | Measure::PluginBodiesRefused
+                | Measure::PluginSendsDropped
                 | Measure::StreamSessions
                 | Measure::StreamBytes
         )

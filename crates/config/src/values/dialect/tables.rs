@@ -369,6 +369,14 @@ pub(super) const COMMON: &[FamilySpec] = &[
         "Bodies that a plugin did not let go on.",
     ),
     of_process(
+        Measure::PluginSendsDropped,
+        "stillgate_plugin_sends_dropped_total",
+        "",
+        Counter,
+        &[Plugin],
+        "Calls that a plugin sends without waiting for a response, such as mirrored requests, dropped because too many were under way.",
+    ),
+    of_process(
         Measure::ProcessCpu,
         "process_cpu_seconds_total",
         "seconds",

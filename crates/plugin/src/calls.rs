@@ -1,0 +1,306 @@
+//! HTTP calls of plugins to servers that are no nodes: what is asked, what comes back, why nothing does.
+//!
+//! A URL is parsed when a configuration is compiled; a call is put together for a request, and made by [`crate::Io::call`]. Header
+//! fields are typed, so no value can split the message.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_wire::{FieldName, FieldValue, HeadLimits, Method, ResponseHead, split_authority};
+
+/// The largest body of a response that a call takes, where its plugin has no bound of its own.
+pub const REPLY_BYTES_MAX: usize = 1024 * 1024;
+/// Limits of the head of a response.
+pub const REPLY_HEAD: HeadLimits = HeadLimits { head_bytes_max: 32 * 1024, target_bytes_max: 0, headers_max: 100 };
+/// `User-Agent` of calls.
+const USER_AGENT: &str = concat!("stillgate/", env!("CARGO_PKG_VERSION"));
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+
+/// A server: connections and the circuit breaker are kept by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Whether it speaks TLS.
+    pub is_https: bool,
+    /// Whether its certificate is verified.
+    pub verifies: bool,
+    /// A name, or an address without brackets.
+    pub host: Box<str>,
+    /// Its port.
+    pub port: u16,
+    /// The value of `Host`.
+    authority: Box<str>,
+}
+
+/// A URL that a configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// The server.
+    pub origin: Arc<Origin>,
+    /// Path and query; begins with `/`.
+    pub target: Box<str>,
+}
+
+impl Url {
+    /// Parses `http://HOST[:PORT][/PATH][?QUERY]`, and the same with `https`.
+    ///
+    /// # Errors
+    ///
+    /// Why it is none, for whoever has written it.
+    pub fn parse(text: &str, verifies: bool) -> Result<Url, String> {
+        let (is_https, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err(format!("{text:?} is no URL; write `http://HOST/PATH` or `https://HOST/PATH`")),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let wrong = || format!("{text:?} names no host");
+        let parsed =
+            split_authority(authority.as_bytes()).filter(|parsed| !parsed.host.is_empty()).ok_or_else(wrong)?;
+        let host = std::str::from_utf8(parsed.host).map_err(|_| wrong())?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if authority.starts_with('[') && host.parse::<IpAddr>().is_err() {
+            return Err(wrong());
+        }
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        if !is_target(target.as_bytes()) || target.contains('#') {
+            return Err(format!("the path of {text:?} has characters that a URL cannot have"));
+        }
+        let port = parsed.port.unwrap_or(if is_https { HTTPS_PORT } else { HTTP_PORT });
+        let origin =
+            Origin { is_https, verifies, host: host.to_ascii_lowercase().into(), port, authority: authority.into() };
+        Ok(Url { origin: Arc::new(origin), target: target.into() })
+    }
+}
+
+/// Whether a request line can hold it.
+fn is_target(target: &[u8]) -> bool {
+    target.first() == Some(&b'/') && target.iter().all(|byte| byte.is_ascii_graphic())
+}
+
+/// How long a connection is kept after a call, and how many of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// How long it may be idle.
+    pub idle: Duration,
+    /// Idle connections of a worker to the same server.
+    pub connections_max: usize,
+}
+
+/// APISIX's defaults.
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { idle: Duration::from_secs(60), connections_max: 5 }
+    }
+}
+
+/// One call.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Whom.
+    pub origin: Arc<Origin>,
+    /// For how long connecting, sending, and waiting for the whole response may take, each.
+    pub timeout: Duration,
+    /// `None`: the connection is closed after it.
+    pub keep: Option<Keep>,
+    /// The largest body of the response.
+    pub reply_bytes_max: usize,
+    method: Method,
+    head: Vec<u8>,
+    body: Vec<u8>,
+    has_user_agent: bool,
+}
+
+impl Call {
+    /// With a method and a target that a request or a configuration has. One that would split the message is replaced by `GET` or
+    /// `/`.
+    pub fn new(origin: &Arc<Origin>, method: &[u8], target: &[u8]) -> Call {
+        let target = if is_target(target) { target } else { b"/" };
+        let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_graphic);
+        let name = if is_method { method } else { b"GET" };
+        let method = Method::from_bytes(name);
+        let mut head = Vec::with_capacity(256);
+        for part in [name, b" ", target, b" HTTP/1.1\r\nHost: ", origin.authority.as_bytes()] {
+            head.extend_from_slice(part);
+        }
+        head.extend_from_slice(b"\r\n");
+        Call {
+            origin: origin.clone(),
+            timeout: Duration::from_secs(3),
+            keep: Some(Keep::default()),
+            reply_bytes_max: REPLY_BYTES_MAX,
+            method,
+            head,
+            body: Vec::new(),
+            has_user_agent: false,
+        }
+    }
+
+    /// Adds a header line. Those that say where the message ends are the client's own business.
+    pub fn header(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        self.has_user_agent |= name.bytes().eq_ignore_ascii_case(b"user-agent");
+        for part in [name.bytes(), b": ", value.bytes(), b"\r\n"] {
+            self.head.extend_from_slice(part);
+        }
+    }
+
+    /// Sets the body.
+    pub fn set_body(&mut self, body: Vec<u8>) {
+        self.body = body;
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// As it is sent.
+    pub fn message(&self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(self.head.len() + self.body.len() + 64);
+        message.extend_from_slice(&self.head);
+        if !self.has_user_agent {
+            message.extend_from_slice(format!("User-Agent: {USER_AGENT}\r\n").as_bytes());
+        }
+        if !self.body.is_empty() || matches!(self.method, Method::Post | Method::Put | Method::Patch) {
+            message.extend_from_slice(format!("Content-Length: {}\r\n", self.body.len()).as_bytes());
+        }
+        if self.keep.is_none() {
+            message.extend_from_slice(b"Connection: close\r\n");
+        }
+        message.extend_from_slice(b"\r\n");
+        message.extend_from_slice(&self.body);
+        message
+    }
+}
+
+/// What comes back of a call.
+#[derive(Debug, Default)]
+pub struct Reply {
+    /// The bytes of the head.
+    pub head: Vec<u8>,
+    /// Where in them what stands.
+    pub parsed: ResponseHead,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.parsed.status
+    }
+
+    /// The values of a header field, line by line.
+    pub fn headers<'a>(&'a self, name: FieldName<'a>) -> impl Iterator<Item = &'a [u8]> {
+        let fields = self.parsed.fields.iter();
+        fields
+            .filter(move |field| field.name.of(&self.head).eq_ignore_ascii_case(name.bytes()))
+            .map(|field| field.value.of(&self.head))
+    }
+
+    /// One of a text, for tests.
+    ///
+    /// # Panics
+    ///
+    /// If it is no response.
+    pub fn of_text(text: &str) -> Reply {
+        let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));
+        let head = format!("{}\r\n\r\n", head.replace('\n', "\r\n")).into_bytes();
+        let mut parsed = ResponseHead::default();
+        parsed.advance(&head, Method::Get, &REPLY_HEAD).expect("a response");
+        Reply { head, parsed, body: body.as_bytes().to_vec() }
+    }
+}
+
+/// Why there is no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallError {
+    /// The name has no address.
+    Resolve,
+    /// There is no connection to the server.
+    Connect,
+    /// It has not shown a certificate that is good for its name.
+    Tls,
+    /// It took too long.
+    Timeout,
+    /// It closed the connection.
+    Closed,
+    /// What came is no response.
+    BadReply,
+    /// The response is larger than it may be.
+    TooLarge,
+    /// The server has failed several times in a row: it is left alone for a while.
+    Resting,
+    /// As many calls are under way as may.
+    Busy,
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CallError::Resolve => "its name has no address",
+            CallError::Connect => "it could not be connected to",
+            CallError::Tls => "TLS with it failed",
+            CallError::Timeout => "it did not answer in time",
+            CallError::Closed => "it closed the connection",
+            CallError::BadReply => "its response is invalid",
+            CallError::TooLarge => "its response is too large",
+            CallError::Resting => "it failed several times in a row and is not asked for a while",
+            CallError::Busy => "too many calls to it are under way",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let check = |text: &str, expected: Result<(bool, &str, u16, &str), &str>| {
+            let url = Url::parse(text, true);
+            let got = url.as_ref().map(|url| {
+                let origin = &url.origin;
+                (origin.is_https, &*origin.host, origin.port, &*url.target)
+            });
+            assert_eq!(got.is_ok(), expected.is_ok(), "{text}: {got:?}");
+            match (got, expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{text}"),
+                (got, Err(part)) => assert!(got.unwrap_err().contains(part), "{text}"),
+                _ => unreachable!("compared above"),
+            }
+        };
+        check("http://a.test", Ok((false, "a.test", 80, "/")));
+        check("https://A.test:8443/b?c=d", Ok((true, "a.test", 8443, "/b?c=d")));
+        check("http://127.0.0.1:81?x", Ok((false, "127.0.0.1", 81, "/?x")));
+        check("https://[::1]/", Ok((true, "::1", 443, "/")));
+        check("a.test", Err("is no URL"));
+        check("ftp://a.test", Err("is no URL"));
+        check("http:///a", Err("names no host"));
+        check("http://u:p@a.test", Err("names no host"));
+        check("http://[zz]/", Err("names no host"));
+        check("http://a.test/a b", Err("characters"));
+        check("http://a.test/a\r\nX: y", Err("characters"));
+        check("http://a.test/#f", Err("characters"));
+    }
+
+    #[test]
+    fn a_call_is_one_message() {
+        let url = Url::parse("http://a.test:81/x", true).unwrap();
+        let mut call = Call::new(&url.origin, b"POST", b"/y z");
+        call.header(FieldName::constant("A"), FieldValue::constant("1"));
+        call.set_body(b"body".to_vec());
+        let text = String::from_utf8(call.message()).unwrap();
+        let agent = format!("User-Agent: {USER_AGENT}");
+        let expected =
+            format!("POST / HTTP/1.1\r\nHost: a.test:81\r\nA: 1\r\n{agent}\r\nContent-Length: 4\r\n\r\nbody");
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,89 @@
+//! A server that fails again and again is left alone for a while; then one call finds out whether it works again.
+
+use std::cell::Cell;
+use std::time::Duration;
+use stillgate_plugin::CallError;
+use tokio::time::Instant;
+
+/// So many failures in a row.
+const FAILURES_MAX: u32 = 5;
+/// How long it is left alone.
+const REST: Duration = Duration::from_secs(5);
+
+/// What is known of one server.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    failures: Cell<u32>,
+    /// It rests until then.
+    until: Cell<Option<Instant>>,
+    /// A call finds out.
+    is_tried: Cell<bool>,
+}
+
+/// A call that may be made.
+pub(super) struct Trial<'a> {
+    breaker: &'a Breaker,
+    /// It finds out whether the server works again.
+    is_probe: bool,
+}
+
+impl<'a> Trial<'a> {
+    /// Whether the server may be asked now.
+    pub(super) fn begin(breaker: &'a Breaker, now: Instant) -> Result<Trial<'a>, CallError> {
+        let rests = breaker.until.get();
+        if rests.is_some_and(|until| now < until || breaker.is_tried.get()) {
+            return Err(CallError::Resting);
+        }
+        let is_probe = rests.is_some();
+        breaker.is_tried.set(is_probe);
+        Ok(Trial { breaker, is_probe })
+    }
+
+    /// What the call has shown.
+    pub(super) fn end(self, is_good: bool, now: Instant) {
+        let Breaker { failures, until, .. } = self.breaker;
+        if is_good {
+            failures.set(0);
+            until.set(None);
+            return;
+        }
+        failures.set(failures.get().saturating_add(1));
+        if failures.get() >= FAILURES_MAX {
+            until.set(Some(now + REST));
+        }
+    }
+}
+
+/// Also of a call that nobody waited for to its end, which has shown nothing.
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if self.is_probe {
+            self.breaker.is_tried.set(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_failures_in_a_row_are_followed_by_a_rest() {
+        let (breaker, start) = (Breaker::default(), Instant::now());
+        let call = |at, is_good| Trial::begin(&breaker, at).map(|trial| trial.end(is_good, at)).is_ok();
+        for _ in 0..3 {
+            assert!((1..FAILURES_MAX).all(|_| call(start, false)));
+            assert!(call(start, true), "a success in between");
+        }
+        assert!((0..FAILURES_MAX).all(|_| call(start, false)));
+        assert!(!call(start, true) && !call(start + REST / 2, true));
+        // One call finds out, others are refused meanwhile, and one that is given up shows nothing.
+        let after = start + REST;
+        let probe = Trial::begin(&breaker, after).ok().unwrap();
+        assert!(!call(after, true));
+        drop(probe);
+        assert!(call(after, false));
+        assert!(!call(after, true) && !call(after + REST / 2, true));
+        assert!(call(after + REST, true) && call(after + REST, true));
+    }
+}

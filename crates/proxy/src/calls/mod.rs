@@ -1,0 +1,147 @@
+//! HTTP/1.1 calls to servers that are no nodes, on the worker's event loop: for plugins that ask others.
+//!
+//! ```text
+//!   Call ──▶ pool of its server ──▶ breaker ──▶ a kept connection, or: name ▶ connect ▶ TLS ──▶ message ──▶ Reply
+//! ```
+//!
+//! Nothing here is shared with other workers but what TLS is made with. Each step has a time, the number of calls under way and
+//! of kept connections a bound, and a server that fails is left alone for a while.
+
+mod breaker;
+mod connect;
+mod message;
+mod pool;
+
+use crate::connection::stream::Stream;
+use breaker::Trial;
+use pool::Pool;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use stillgate_plugin::{Call, CallError, CallOrigin, Reply};
+use tokio::time::{Instant, timeout};
+
+/// Servers that a worker keeps connections to.
+const ORIGINS_MAX: usize = 256;
+/// Calls of a worker under way to one server.
+const CALLS_MAX: usize = 1024;
+/// Calls of a worker that nobody waits for.
+const SENT_MAX: usize = 256;
+/// Their bytes.
+const SENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The servers that a worker's plugins ask.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pools: RefCell<HashMap<Arc<CallOrigin>, Rc<Pool>>>,
+    sent: Cell<(usize, usize)>,
+}
+
+impl Calls {
+    /// Makes a call.
+    pub(crate) async fn call(self: Rc<Self>, call: Call) -> Result<Reply, CallError> {
+        let pool = self.pool(&call.origin);
+        let _under_way = UnderWay::begin(&pool.under_way)?;
+        let trial = Trial::begin(&pool.breaker, Instant::now())?;
+        let result = exchange(&pool, &call).await;
+        // Too large a reply is a reply.
+        trial.end(matches!(result, Ok(_) | Err(CallError::TooLarge)), Instant::now());
+        result
+    }
+
+    /// Makes a call that nobody waits for; false: too many are under way.
+    pub(crate) fn send(self: &Rc<Self>, call: Call) -> bool {
+        let (count, bytes) = self.sent.get();
+        let after = (count + 1, bytes + call.bytes());
+        let has_room = after.0 <= SENT_MAX && after.1 <= SENT_BYTES_MAX;
+        if has_room {
+            self.sent.set(after);
+            let sent = Sent { calls: self.clone(), bytes: call.bytes() };
+            tokio::task::spawn_local(async move {
+                let origin = call.origin.clone();
+                if let Err(error) = sent.calls.clone().call(call).await {
+                    tracing::debug!(host = &*origin.host, port = origin.port, "a call failed: {error}");
+                }
+            });
+        }
+        has_room
+    }
+
+    fn pool(&self, origin: &Arc<CallOrigin>) -> Rc<Pool> {
+        let mut pools = self.pools.borrow_mut();
+        if let Some(pool) = pools.get(origin) {
+            return pool.clone();
+        }
+        if pools.len() >= ORIGINS_MAX {
+            pools.retain(|_, pool| pool.under_way.get() > 0);
+        }
+        let pool = Rc::new(Pool::new(origin.clone()));
+        if pools.len() < ORIGINS_MAX {
+            pools.insert(origin.clone(), pool.clone());
+        }
+        pool
+    }
+}
+
+/// Counts a call that nobody waits for, whatever becomes of its task.
+struct Sent {
+    calls: Rc<Calls>,
+    bytes: usize,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let (count, bytes) = self.calls.sent.get();
+        self.calls.sent.set((count - 1, bytes - self.bytes));
+    }
+}
+
+/// Counts a call while it is under way.
+struct UnderWay<'a>(&'a Cell<usize>);
+
+impl<'a> UnderWay<'a> {
+    fn begin(count: &'a Cell<usize>) -> Result<UnderWay<'a>, CallError> {
+        if count.get() >= CALLS_MAX {
+            return Err(CallError::Busy);
+        }
+        count.set(count.get() + 1);
+        Ok(UnderWay(count))
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// One call, on a kept connection first: where that has ended meanwhile, on a new one.
+async fn exchange(pool: &Pool, call: &Call) -> Result<Reply, CallError> {
+    let message = call.message();
+    if let Some(mut kept) = pool.take(Instant::now()) {
+        match message::exchange(&mut kept, call, &message).await {
+            Err((CallError::Closed, false)) => {}
+            result => return keep(pool, call, kept, result),
+        }
+    }
+    let mut fresh = timeout(call.timeout, connect::connect(pool)).await.map_err(|_| CallError::Timeout)??;
+    let result = message::exchange(&mut fresh, call, &message).await;
+    keep(pool, call, fresh, result)
+}
+
+fn keep(
+    pool: &Pool,
+    call: &Call,
+    stream: Stream,
+    result: Result<(Reply, bool), (CallError, bool)>,
+) -> Result<Reply, CallError> {
+    let (reply, is_kept) = result.map_err(|(error, _)| error)?;
+    if let Some(keep) = call.keep.filter(|_| is_kept) {
+        pool.give(stream, keep, Instant::now());
+    }
+    Ok(reply)
+}
+
+#[cfg(test)]
+mod tests;
