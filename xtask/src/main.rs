@@ -37,7 +37,7 @@ cargo xtask fuzz [--seconds S]        the fuzz targets, S (10) seconds each
 cargo xtask icount [--update]         instructions per operation against xtask/icount.toml
 cargo xtask bench proxy  [--rounds N] [--seconds S] [--connections N] [--routes N] [--case NAME] [--protocol http1|tls|http2|grpc] [--quick] [--syscalls] [--json FILE]
                                       CPU per request beside nginx, HAProxy and Envoy
-cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME] [--quick] [--json FILE]
+cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case NAME|all] [--quick] [--json FILE]
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served

@@ -14,7 +14,7 @@ use crate::Result;
 use crate::args::Args;
 use crate::envoy as envoy_program;
 use crate::packages::{self, HAPROXY, NGINX, WRK};
-use cases::{CASES, Case, Endpoint};
+use cases::{Case, Endpoint};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
@@ -22,6 +22,7 @@ use std::path::Path;
 
 mod cases;
 mod envoy;
+mod features;
 mod haproxy;
 mod nginx;
 mod stillgate;
@@ -86,16 +87,11 @@ pub(super) fn run(mut args: Args) -> Result {
     let json: Option<String> = args.value("--json")?;
     let binary = super::binary(&mut args)?;
     args.finish()?;
-    let chosen: Vec<&'static Case> =
-        CASES.iter().filter(|case| only.as_ref().is_none_or(|only| case.name.contains(only.as_str()))).collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
-        return Err(format!("--case: a part of one of: {}", names.join("; ")).into());
-    }
+    let chosen = chosen(only.as_deref())?;
     packages::ensure(&[NGINX, HAPROXY, WRK])?;
     let binary = binary.path()?;
     let dir = tempfile::tempdir()?;
-    let (_node, node) = nginx::start_node(dir.path())?;
+    let (_node, node) = nginx::start_node(dir.path(), &chosen)?;
     let mut subjects = start_all(&binary, dir.path(), node, &chosen)?;
     let Options { rounds, seconds, connections } = &options;
     println!("\n{rounds} rounds of {seconds} s a gateway and case, {connections} connections, one worker each\n");
@@ -108,12 +104,24 @@ pub(super) fn run(mut args: Args) -> Result {
         }
     }
     let measured = measure(&mut subjects, &options)?;
-    let results = report(&measured);
+    let results = report(&chosen, &measured);
     if let Some(path) = json {
         fs::write(&path, serde_json::to_string_pretty(&results)?)?;
         println!("written to {path}");
     }
     Ok(())
+}
+
+/// The plain case, and those whose names have this in them; `all` or nothing: all.
+fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>> {
+    let only = only.filter(|only| *only != "all").unwrap_or_default();
+    let mut cases = cases::all();
+    let names: Vec<&str> = cases.iter().skip(1).map(|case| case.name).collect();
+    cases.retain(|case| case.features.is_empty() || case.name.contains(only));
+    match cases.len() {
+        1 => Err(format!("--case: all, or a part of one of: {}", names.join("; ")).into()),
+        _ => Ok(cases),
+    }
 }
 
 /// Starts every gateway that can take part.
@@ -123,8 +131,19 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
     let ours = stillgate::accepted(binary, dir, chosen, node)?;
     let mut subjects = Vec::new();
     for gateway in peers.into_iter().flatten().chain([Gateway::Stillgate(binary)]) {
-        let is_ours = matches!(gateway, Gateway::Stillgate(_));
-        let mut endpoints = Endpoint::each(if is_ours { &ours } else { chosen })?;
+        let has = |case: &&&'static Case| {
+            case.features.iter().all(|feature| match gateway {
+                Gateway::Nginx => feature.nginx.is_some(),
+                Gateway::Haproxy => feature.haproxy.is_some(),
+                Gateway::Envoy(_) => feature.envoy.is_some(),
+                Gateway::Stillgate(_) => true,
+            })
+        };
+        let cases: Vec<_> = match gateway {
+            Gateway::Stillgate(_) => ours.clone(),
+            _ => chosen.iter().filter(has).copied().collect(),
+        };
+        let mut endpoints = Endpoint::each(&cases)?;
         let words = match gateway {
             Gateway::Nginx => nginx::configure(dir, &endpoints, node)?,
             Gateway::Haproxy => haproxy::configure(dir, &endpoints, node)?,
@@ -185,13 +204,13 @@ fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Resu
 }
 
 /// Prints a line for each case and gateway; the same as JSON.
-fn report(measured: &[Measured]) -> Value {
+fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     println!(
-        "{:26} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7}",
+        "{:32} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7}",
         "case", "gateway", "without", "with", "added", "quartiles", "added user", "ratio"
     );
     let mut results = Vec::new();
-    for case in CASES {
+    for case in cases {
         for of_case in measured.iter().filter(|measured| measured.case.name == case.name) {
             results.push(line(of_case));
         }
@@ -212,7 +231,7 @@ fn line(measured: &Measured) -> Value {
     let user_us = measured.median(|pair| pair.with.user_us - pair.without.user_us);
     let ratio = measured.median(|pair| pair.with.cpu_us / pair.without.cpu_us);
     println!(
-        "{:26} {gateway:10} {without:8.2} {with:8.2} {added_us:9.2} {:>16} {user_us:11.2} {ratio:7.3}",
+        "{:32} {gateway:10} {without:8.2} {with:8.2} {added_us:9.2} {:>16} {user_us:11.2} {ratio:7.3}",
         case.name,
         format!("{low:.2} to {high:.2}")
     );

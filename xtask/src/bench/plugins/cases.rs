@@ -1,10 +1,11 @@
-//! What the plugin bench compares: features that every gateway has in some form, one listener or route for each set of them.
-//!
-//! A feature is named after the plugin that gives it in Stillgate. What a peer does in its place is in its own file; where
-//! its own feature does less (a rate without remaining counts in headers, say), it is left at that.
+//! The cases of the plugin bench: each row of the table of features alone, and the chain of five; one listener or route each.
 
 use super::super::process::free_port;
 use super::super::served::Asker;
+use super::features::{
+    CORS_FEATURE, Feature, KEY_AUTH, KEY_HEADER, LIMIT_COUNT, ORIGIN, OTHERS, REFERER, REGEX_PATH, RESPONSE_REWRITE,
+    Seen,
+};
 use crate::Result;
 use std::net::SocketAddr;
 
@@ -12,79 +13,31 @@ use std::net::SocketAddr;
 const CONSUMERS: usize = 1000;
 /// The consumer that all requests come from.
 const CONSUMER: usize = 500;
-/// So many requests are admitted in a window: never fewer than the load sends.
-pub(super) const LIMIT: u32 = 1_000_000_000;
-
-/// The request header of keys. Field names are written as each gateway likes them.
-pub(super) const KEY_HEADER: &str = "apikey";
-/// The origin that all requests come from, the only one that is allowed.
-pub(super) const ORIGIN: &str = "https://bench.example";
-/// What the response headers of `cors` say beside the origin.
-pub(super) const CORS: [(&str, &str); 3] = [
-    ("Access-Control-Allow-Methods", "GET,POST"),
-    ("Access-Control-Allow-Headers", "apikey,content-type"),
-    ("Access-Control-Max-Age", "600"),
-];
-/// A request header that is set on the way to the node.
-pub(super) const REQUEST_FIELD: (&str, &str) = ("X-Bench", "1");
-/// A response header that is set.
-pub(super) const RESPONSE_FIELD: (&str, &str) = ("X-Answer", "bench");
-
-/// A rewritten path is any case's path, with the digit replaced.
-pub(super) const PATH_PATTERN: &str = "^/[0-9]/(.*)$";
-pub(super) const PATH_PREFIX: &str = "/rewritten/";
-pub(super) const PATH_REWRITTEN: &str = "/rewritten/item";
-
-/// What is done to a request or its response.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Feature {
-    /// The request's key must be one that is known.
-    KeyAuth,
-    /// The client's requests are counted against a limit.
-    LimitCount,
-    /// Response headers for an allowed origin.
-    Cors,
-    /// A request header is set and the path replaced.
-    FixedPath,
-    /// A request header is set and the path rewritten by a regular expression.
-    RegexPath,
-    /// A response header is set.
-    ResponseRewrite,
-}
 
 /// A set of features, with a path of its own.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    pub(super) features: &'static [Feature],
+    pub(super) features: Vec<&'static Feature>,
     /// All are of one length, so that none costs more to read.
     pub(super) path: &'static str,
 }
 
-const fn case(name: &'static str, path: &'static str, features: &'static [Feature]) -> Case {
-    Case { name, features, path }
+/// What each case is compared with, and then all cases. They are kept to the end of the process.
+pub(super) fn all() -> Vec<&'static Case> {
+    let five = [&KEY_AUTH, &LIMIT_COUNT, &CORS_FEATURE, &REGEX_PATH, &RESPONSE_REWRITE];
+    let alone = five.into_iter().chain(OTHERS).map(|feature| (feature.name, vec![feature]));
+    let cases = [("none", Vec::new())].into_iter().chain(alone).chain([("all five, regex_uri", five.to_vec())]);
+    let numbered = cases.enumerate().map(|(number, (name, features))| {
+        let path: &'static str = format!("/{number:02}/item").leak();
+        &*Box::leak(Box::new(Case { name, features, path }))
+    });
+    numbered.collect()
 }
-
-/// What each case is compared with.
-pub(super) const PLAIN: Case = case("none", "/0/item", &[]);
-
-pub(super) const CASES: &[Case] = &[
-    case("key-auth", "/1/item", &[Feature::KeyAuth]),
-    case("limit-count", "/2/item", &[Feature::LimitCount]),
-    case("cors", "/3/item", &[Feature::Cors]),
-    case("proxy-rewrite, uri", "/4/item", &[Feature::FixedPath]),
-    case("proxy-rewrite, regex_uri", "/5/item", &[Feature::RegexPath]),
-    case("response-rewrite", "/6/item", &[Feature::ResponseRewrite]),
-    case(
-        "all five, regex_uri",
-        "/7/item",
-        &[Feature::KeyAuth, Feature::LimitCount, Feature::Cors, Feature::RegexPath, Feature::ResponseRewrite],
-    ),
-];
 
 impl Case {
     /// Whether the node sees another path than the client asked for.
     pub(super) fn rewrites(&self) -> bool {
-        self.features.iter().any(|feature| matches!(feature, Feature::FixedPath | Feature::RegexPath))
+        self.features.iter().any(|feature| feature.rewrites)
     }
 }
 
@@ -95,44 +48,50 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// One endpoint for the plain case and for each of `cases`, each with a port of its own.
+    /// One endpoint for each case, each with a port of its own.
     pub(super) fn each(cases: &[&'static Case]) -> Result<Vec<Endpoint>> {
-        let cases = [&PLAIN].into_iter().chain(cases.iter().copied());
-        cases.map(|case| Ok(Endpoint { case, address: free_port()? })).collect()
+        cases.iter().map(|case| Ok(Endpoint { case, address: free_port()? })).collect()
     }
 
-    /// Fails where a feature does nothing that a client can see. What only the node sees is the node's to check.
+    /// Fails where a feature does nothing that a client can see.
     pub(super) fn check(&self) -> Result {
         let mut asker = Asker::connect(self.address)?;
         let answer = asker.get(self.case.path, &request_headers())?;
-        if answer.status != 200 {
-            return Err(format!("{}: answered {}", self.case.name, answer.status).into());
-        }
-        for feature in self.case.features {
-            let (name, expected) = match feature {
-                Feature::KeyAuth => {
+        let name = self.case.name;
+        let mut status = 200;
+        for feature in &self.case.features {
+            match feature.seen {
+                Seen::Nothing => {}
+                Seen::Status(other) => status = other,
+                Seen::Header(field, expected) => {
+                    let seen = answer.header(field);
+                    if seen != Some(expected) {
+                        return Err(format!("{name}: {field} is {seen:?} and not {expected}").into());
+                    }
+                }
+                Seen::Present(field) => {
+                    if answer.header(field).is_none() {
+                        return Err(format!("{name}: there is no {field}").into());
+                    }
+                }
+                Seen::Refused => {
                     let refused = asker.get(self.case.path, &[])?.status;
                     if !matches!(refused, 401 | 403) {
-                        return Err(format!("{}: without a key answered {refused}", self.case.name).into());
+                        return Err(format!("{name}: without its headers answered {refused}").into());
                     }
-                    continue;
                 }
-                Feature::Cors => ("access-control-allow-origin", ORIGIN),
-                Feature::ResponseRewrite => ("x-answer", RESPONSE_FIELD.1),
-                Feature::LimitCount | Feature::FixedPath | Feature::RegexPath => continue,
-            };
-            let seen = answer.header(name);
-            if seen != Some(expected) {
-                return Err(format!("{}: {name} is {seen:?} and not {expected}", self.case.name).into());
             }
         }
-        Ok(())
+        match answer.status == status {
+            true => Ok(()),
+            false => Err(format!("{name}: answered {} and not {status}", answer.status).into()),
+        }
     }
 }
 
 /// What every request has, so that those of the plain case cost as much to read.
 pub(super) fn request_headers() -> Vec<String> {
-    vec![format!("{KEY_HEADER}: {}", key(CONSUMER)), format!("Origin: {ORIGIN}")]
+    vec![format!("{KEY_HEADER}: {}", used_key()), format!("Origin: {ORIGIN}"), format!("Referer: {REFERER}")]
 }
 
 /// The key that requests have.
@@ -155,10 +114,11 @@ mod tests {
 
     #[test]
     fn paths_are_distinct_and_of_one_length() {
-        let mut paths: Vec<&str> = CASES.iter().map(|case| case.path).chain([PLAIN.path]).collect();
-        assert!(paths.iter().all(|path| path.len() == PLAIN.path.len()));
+        let cases = all();
+        let mut paths: Vec<&str> = cases.iter().map(|case| case.path).collect();
+        assert!(paths.iter().all(|path| path.len() == paths[0].len()));
         paths.sort_unstable();
         paths.dedup();
-        assert_eq!(paths.len(), CASES.len() + 1);
+        assert_eq!(paths.len(), cases.len());
     }
 }

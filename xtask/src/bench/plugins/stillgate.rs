@@ -2,12 +2,9 @@
 
 use super::super::process::free_port;
 use super::super::{check, peers};
-use super::cases::{
-    CORS, Case, Endpoint, Feature, LIMIT, ORIGIN, PATH_PATTERN, PATH_PREFIX, PATH_REWRITTEN, REQUEST_FIELD,
-    RESPONSE_FIELD, consumers,
-};
+use super::cases::{Case, Endpoint, consumers};
 use crate::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
@@ -52,14 +49,19 @@ pub(super) fn configure(
 fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String {
     let mut text = peers::stillgate_head(address, None, (upstream, "http"), "");
     for (number, case) in cases.iter().enumerate() {
-        let plugins: serde_json::Map<String, Value> = case.features.iter().map(|&feature| plugin(feature)).collect();
+        let plugins: serde_json::Map<String, Value> = case
+            .features
+            .iter()
+            .map(|feature| (feature.stillgate)())
+            .map(|(name, keys)| (name.to_owned(), keys))
+            .collect();
         // A `String` takes every write; JSON is YAML.
         let _ = write!(text, "  - id: r{number}\n    uri: {}\n    upstream_id: u\n", case.path);
         if !plugins.is_empty() {
             let _ = writeln!(text, "    plugins: {}", Value::Object(plugins));
         }
     }
-    if cases.iter().any(|case| case.features.contains(&Feature::KeyAuth)) {
+    if cases.iter().flat_map(|case| &case.features).any(|feature| feature.name == "key-auth") {
         text.push_str("consumers:\n");
         for (key, name) in consumers() {
             // A `String` takes every write.
@@ -67,28 +69,4 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
         }
     }
     text
-}
-
-/// A plugin's name and its keys.
-fn plugin(feature: Feature) -> (String, Value) {
-    let set = |(name, value): (&str, &str)| json!({ "set": { name: value } });
-    let (name, keys) = match feature {
-        Feature::KeyAuth => ("key-auth", json!({})),
-        Feature::LimitCount => ("limit-count", json!({ "count": LIMIT, "time_window": 3600, "rejected_code": 429 })),
-        Feature::Cors => {
-            let [(_, methods), (_, headers), (_, age)] = CORS;
-            let age: u32 = age.parse().unwrap_or_default();
-            let keys = json!({
-                "allow_origins": ORIGIN, "allow_methods": methods, "allow_headers": headers, "max_age": age,
-            });
-            ("cors", keys)
-        }
-        Feature::FixedPath => ("proxy-rewrite", json!({ "uri": PATH_REWRITTEN, "headers": set(REQUEST_FIELD) })),
-        Feature::RegexPath => {
-            let rule = json!([PATH_PATTERN, format!("{PATH_PREFIX}$1")]);
-            ("proxy-rewrite", json!({ "regex_uri": rule, "headers": set(REQUEST_FIELD) }))
-        }
-        Feature::ResponseRewrite => ("response-rewrite", json!({ "headers": set(RESPONSE_FIELD) })),
-    };
-    (name.to_owned(), keys)
 }

@@ -1,0 +1,381 @@
+//! What the plugin bench compares: one row a feature, with its plugin in Stillgate and the like in each peer that has it.
+//!
+//! A new plugin is a row here. Where a peer's own feature does less (a rate without remaining counts in headers, say), it is
+//! left at that; where it has nothing like it, the peer is left out of the row.
+
+use super::cases::{consumers, used_key};
+use crate::Result;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// So many requests are admitted in a window: never fewer than the load sends.
+const LIMIT: u32 = 1_000_000_000;
+/// Networks of `ip-restriction`, none of which is the load's.
+const NETWORKS: u32 = 100_000;
+/// The request header of keys. Field names are written as each gateway likes them.
+pub(super) const KEY_HEADER: &str = "apikey";
+/// The origin that all requests come from, the only one that is allowed.
+pub(super) const ORIGIN: &str = "https://bench.example";
+/// The page that all requests come from.
+pub(super) const REFERER: &str = "https://bench.example/page";
+/// What the response headers of `cors` say beside the origin.
+const CORS: [(&str, &str); 3] = [
+    ("Access-Control-Allow-Methods", "GET,POST"),
+    ("Access-Control-Allow-Headers", "apikey,content-type"),
+    ("Access-Control-Max-Age", "600"),
+];
+/// A request header that is set on the way to the node.
+pub(super) const REQUEST_FIELD: (&str, &str) = ("X-Bench", "1");
+/// A response header that is set.
+const RESPONSE_FIELD: (&str, &str) = ("X-Answer", "bench");
+/// A rewritten path is any case's path, with the number replaced.
+const PATH_PATTERN: &str = "^/[0-9]+/(.*)$";
+const PATH_PREFIX: &str = "/rewritten/";
+pub(super) const PATH_REWRITTEN: &str = "/rewritten/item";
+
+/// A row.
+pub(super) struct Feature {
+    pub(super) name: &'static str,
+    /// The plugin's name and its keys.
+    pub(super) stillgate: fn() -> (&'static str, Value),
+    pub(super) nginx: Option<fn(&Path) -> Result<Nginx>>,
+    /// Lines of a frontend.
+    pub(super) haproxy: Option<fn(&Path) -> Result<String>>,
+    pub(super) envoy: Option<fn() -> Envoy>,
+    /// What a client can see of it.
+    pub(super) seen: Seen,
+    /// Whether the node sees another path than the client asked for.
+    pub(super) rewrites: bool,
+}
+
+/// nginx's part.
+#[derive(Default)]
+pub(super) struct Nginx {
+    /// Directives of `http`, which stand there once however many cases need them.
+    pub(super) http: String,
+    /// Directives of a location.
+    pub(super) location: String,
+}
+
+/// Envoy's part: an HTTP filter, and changes of the route.
+pub(super) struct Envoy {
+    /// The filter's type, and its configuration.
+    pub(super) filter: Option<(&'static str, Value)>,
+    pub(super) route: fn(&mut Value),
+}
+
+/// What an answer shows of a feature. What only the node sees is the node's to check.
+#[derive(Clone, Copy)]
+pub(super) enum Seen {
+    Nothing,
+    /// A header with this value.
+    Header(&'static str, &'static str),
+    /// A header with some value.
+    Present(&'static str),
+    /// Without the headers that all requests have, the request is refused.
+    Refused,
+    /// Another status than 200.
+    Status(u16),
+}
+
+/// What most rows have in common.
+const NONE: Feature = Feature {
+    name: "",
+    stillgate: || ("", Value::Null),
+    nginx: None,
+    haproxy: None,
+    envoy: None,
+    seen: Seen::Nothing,
+    rewrites: false,
+};
+
+/// Those that the chain of five has too.
+pub(super) static KEY_AUTH: Feature = Feature {
+    name: "key-auth",
+    stillgate: || ("key-auth", json!({})),
+    nginx: Some(|dir| {
+        let keys: String = consumers().map(|(key, name)| format!("{key} {name};\n")).collect();
+        let file = file(dir, "nginx.keys", &keys)?;
+        Ok(Nginx {
+            http: format!(
+                "map_hash_max_size 8192; map_hash_bucket_size 128;
+ map $http_apikey $consumer {{ default \"\"; include {}; }}\n ",
+                file.display()
+            ),
+            location: "if ($consumer = \"\") { return 401; } proxy_set_header X-Consumer-Username $consumer; "
+                .to_owned(),
+        })
+    }),
+    haproxy: Some(|dir| {
+        let keys: String = consumers().map(|(key, name)| format!("{key} {name}\n")).collect();
+        Ok(format!(
+            "  http-request set-var(txn.consumer) req.hdr({KEY_HEADER}),map_str({})
+  http-request deny deny_status 401 unless {{ var(txn.consumer) -m found }}
+  http-request set-header X-Consumer-Username %[var(txn.consumer)]\n",
+            file(dir, "haproxy.keys", &keys)?.display()
+        ))
+    }),
+    // One exact match, which names no consumer: the cheapest form there is.
+    envoy: Some(|| {
+        let exact = json!({ "name": KEY_HEADER, "string_match": { "exact": used_key() } });
+        allowing(&json!({ "header": exact }))
+    }),
+    seen: Seen::Refused,
+    ..NONE
+};
+
+pub(super) static LIMIT_COUNT: Feature = Feature {
+    name: "limit-count",
+    stillgate: || ("limit-count", json!({ "count": LIMIT, "time_window": 3600, "rejected_code": 429 })),
+    nginx: Some(|_| {
+        Ok(Nginx {
+            http: "limit_req_zone $binary_remote_addr zone=limit:1m rate=1000000r/s;\n ".to_owned(),
+            location: format!("limit_req zone=limit burst={} nodelay; ", LIMIT / 1000),
+        })
+    }),
+    haproxy: Some(|_| {
+        Ok(format!(
+            "  stick-table type ip size 100k expire 1h store http_req_rate(1h)
+  http-request track-sc0 src
+  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {LIMIT} }}\n"
+        ))
+    }),
+    envoy: Some(|| {
+        let always = |key: &str| json!({ "runtime_key": key, "default_value": { "numerator": 100 } });
+        let bucket = json!({ "max_tokens": LIMIT, "tokens_per_fill": LIMIT, "fill_interval": "1s" });
+        let typed = json!({
+            "stat_prefix": "limit", "token_bucket": bucket,
+            "filter_enabled": always("limit_enabled"), "filter_enforced": always("limit_enforced"),
+        });
+        Envoy { filter: Some(("local_ratelimit.v3.LocalRateLimit", typed)), route: |_| {} }
+    }),
+    seen: Seen::Nothing,
+    ..NONE
+};
+
+pub(super) static CORS_FEATURE: Feature = Feature {
+    name: "cors",
+    stillgate: || {
+        let [(_, methods), (_, headers), (_, age)] = CORS;
+        let age: u32 = age.parse().unwrap_or_default();
+        let keys = json!({
+            "allow_origins": ORIGIN, "allow_methods": methods, "allow_headers": headers, "max_age": age,
+        });
+        ("cors", keys)
+    },
+    nginx: Some(|_| {
+        let mut location =
+            "add_header Access-Control-Allow-Origin $allowed_origin; add_header Vary Origin; ".to_owned();
+        for (name, value) in CORS {
+            // A `String` takes every write.
+            let _ = write!(location, "add_header {name} \"{value}\"; ");
+        }
+        let http = format!("map $http_origin $allowed_origin {{ default \"\"; {ORIGIN} $http_origin; }}\n ");
+        Ok(Nginx { http, location })
+    }),
+    haproxy: Some(|_| {
+        let allowed = format!("if {{ var(txn.origin) -m str {ORIGIN} }}");
+        let mut text = "  http-request set-var(txn.origin) req.hdr(origin)\n".to_owned();
+        let fields = [("Access-Control-Allow-Origin", "%[var(txn.origin)]"), ("Vary", "Origin")];
+        for (name, value) in fields.into_iter().chain(CORS) {
+            // A `String` takes every write.
+            let _ = writeln!(text, "  http-response set-header {name} {value} {allowed}");
+        }
+        Ok(text)
+    }),
+    envoy: Some(|| Envoy {
+        filter: Some(("cors.v3.Cors", json!({}))),
+        route: |route| {
+            let [(_, methods), (_, headers), (_, age)] = CORS;
+            let policy = json!({
+                "@type": format!("{}.filters.http.cors.v3.CorsPolicy", super::envoy::EXTENSIONS),
+                "allow_origin_string_match": [{ "exact": ORIGIN }],
+                "allow_methods": methods, "allow_headers": headers, "max_age": age,
+            });
+            route["typed_per_filter_config"] = json!({ "envoy.filters.http.cors": policy });
+        },
+    }),
+    seen: Seen::Header("access-control-allow-origin", ORIGIN),
+    ..NONE
+};
+
+pub(super) static REGEX_PATH: Feature = Feature {
+    name: "proxy-rewrite, regex_uri",
+    stillgate: || {
+        let rule = json!([PATH_PATTERN, format!("{PATH_PREFIX}$1")]);
+        ("proxy-rewrite", json!({ "regex_uri": rule, "headers": set(REQUEST_FIELD) }))
+    },
+    nginx: Some(|_| location(format!("rewrite {PATH_PATTERN} {PATH_PREFIX}$1 break; {}", nginx_set()))),
+    haproxy: Some(|_| Ok(format!("{}  http-request replace-path {PATH_PATTERN} {PATH_PREFIX}\\1\n", haproxy_set()))),
+    envoy: Some(|| Envoy {
+        filter: None,
+        route: |route| {
+            let substitution = format!("{PATH_PREFIX}\\1");
+            route["route"]["regex_rewrite"] =
+                json!({ "pattern": { "regex": PATH_PATTERN }, "substitution": substitution });
+            route["request_headers_to_add"] = json!([envoy_set(REQUEST_FIELD)]);
+        },
+    }),
+    rewrites: true,
+    ..NONE
+};
+
+pub(super) static RESPONSE_REWRITE: Feature = Feature {
+    name: "response-rewrite",
+    stillgate: || ("response-rewrite", json!({ "headers": set(RESPONSE_FIELD) })),
+    nginx: Some(|_| location(format!("add_header {} {}; ", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
+    haproxy: Some(|_| Ok(format!("  http-response set-header {} {}\n", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
+    envoy: Some(|| Envoy {
+        filter: None,
+        route: |route| route["response_headers_to_add"] = json!([envoy_set(RESPONSE_FIELD)]),
+    }),
+    seen: Seen::Header("x-answer", RESPONSE_FIELD.1),
+    ..NONE
+};
+
+/// The others, each a case of its own.
+pub(super) static OTHERS: &[Feature] = &[
+    Feature {
+        name: "proxy-rewrite, uri",
+        stillgate: || ("proxy-rewrite", json!({ "uri": PATH_REWRITTEN, "headers": set(REQUEST_FIELD) })),
+        nginx: Some(|_| location(format!("rewrite ^ {PATH_REWRITTEN} break; {}", nginx_set()))),
+        haproxy: Some(|_| Ok(format!("{}  http-request set-path {PATH_REWRITTEN}\n", haproxy_set()))),
+        envoy: Some(|| Envoy {
+            filter: None,
+            route: |route| {
+                // A path is its own prefix.
+                route["route"]["prefix_rewrite"] = json!(PATH_REWRITTEN);
+                route["request_headers_to_add"] = json!([envoy_set(REQUEST_FIELD)]);
+            },
+        }),
+        rewrites: true,
+        ..NONE
+    },
+    Feature {
+        name: "ip-restriction, 100,000 networks",
+        stillgate: || ("ip-restriction", json!({ "blacklist": networks().collect::<Vec<_>>() })),
+        nginx: Some(|dir| {
+            let list: String = networks().map(|network| format!("{network} 1;\n")).collect();
+            let http = format!(
+                "geo $is_refused {{ default 0; include {}; }}\n ",
+                file(dir, "nginx.networks", &list)?.display()
+            );
+            Ok(Nginx { http, location: "if ($is_refused) { return 403; } ".to_owned() })
+        }),
+        haproxy: Some(|dir| {
+            let list: String = networks().map(|network| format!("{network}\n")).collect();
+            let list = file(dir, "haproxy.networks", &list)?;
+            Ok(format!("  http-request deny deny_status 403 if {{ src -f {} }}\n", list.display()))
+        }),
+        ..NONE
+    },
+    Feature {
+        name: "referer-restriction",
+        stillgate: || ("referer-restriction", json!({ "whitelist": ["bench.example", "*.other.example"] })),
+        nginx: Some(|_| {
+            location("valid_referers bench.example *.other.example; if ($invalid_referer) { return 403; } ".to_owned())
+        }),
+        haproxy: Some(|_| {
+            Ok("  http-request deny deny_status 403 unless { req.hdr(referer),field(3,/) -m str bench.example }\n"
+                .to_owned())
+        }),
+        envoy: Some(|| {
+            let host = json!({ "name": "referer", "string_match": { "prefix": "https://bench.example/" } });
+            allowing(&json!({ "header": host }))
+        }),
+        seen: Seen::Refused,
+        ..NONE
+    },
+    Feature {
+        name: "request-id",
+        stillgate: || ("request-id", json!({})),
+        nginx: Some(|_| {
+            location("proxy_set_header X-Request-Id $request_id; add_header X-Request-Id $request_id; ".to_owned())
+        }),
+        haproxy: Some(|_| {
+            Ok("  http-request set-var(txn.id) uuid\n  http-request set-header X-Request-Id %[var(txn.id)]
+  http-response set-header X-Request-Id %[var(txn.id)]\n"
+                .to_owned())
+        }),
+        seen: Seen::Present("x-request-id"),
+        ..NONE
+    },
+    Feature {
+        name: "redirect",
+        stillgate: || ("redirect", json!({ "uri": "/elsewhere", "ret_code": 301 })),
+        nginx: Some(|_| location("return 301 /elsewhere; ".to_owned())),
+        haproxy: Some(|_| Ok("  http-request redirect location /elsewhere code 301\n".to_owned())),
+        envoy: Some(|| Envoy {
+            filter: None,
+            route: |route| {
+                if let Some(route) = route.as_object_mut() {
+                    route.remove("route");
+                }
+                route["redirect"] = json!({ "path_redirect": "/elsewhere" });
+            },
+        }),
+        seen: Seen::Status(301),
+        ..NONE
+    },
+    Feature {
+        name: "mocking",
+        stillgate: || ("mocking", json!({ "response_example": "hello", "content_type": "text/plain" })),
+        nginx: Some(|_| location("default_type text/plain; return 200 hello; ".to_owned())),
+        haproxy: Some(|_| Ok("  http-request return status 200 content-type text/plain string hello\n".to_owned())),
+        envoy: Some(|| Envoy {
+            filter: None,
+            route: |route| {
+                if let Some(route) = route.as_object_mut() {
+                    route.remove("route");
+                }
+                route["direct_response"] = json!({ "status": 200, "body": { "inline_string": "hello" } });
+            },
+        }),
+        ..NONE
+    },
+    Feature {
+        name: "echo, headers",
+        stillgate: || ("echo", json!({ "before_body": "", "headers": { RESPONSE_FIELD.0: RESPONSE_FIELD.1 } })),
+        ..NONE
+    },
+];
+
+/// Networks that no request comes from.
+fn networks() -> impl Iterator<Item = String> {
+    (0..NETWORKS).map(|number| format!("11.{}.{}.{}/31", number >> 15, (number >> 7) & 255, (number & 127) * 2))
+}
+
+fn file(dir: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = dir.join(name);
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+fn set((name, value): (&str, &str)) -> Value {
+    json!({ "set": { name: value } })
+}
+
+fn location(location: String) -> Result<Nginx> {
+    Ok(Nginx { location, ..Nginx::default() })
+}
+
+fn nginx_set() -> String {
+    format!("proxy_set_header {} {}; ", REQUEST_FIELD.0, REQUEST_FIELD.1)
+}
+
+fn haproxy_set() -> String {
+    format!("  http-request set-header {} {}\n", REQUEST_FIELD.0, REQUEST_FIELD.1)
+}
+
+fn envoy_set((name, value): (&str, &str)) -> Value {
+    json!({ "header": { "key": name, "value": value }, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD" })
+}
+
+/// A filter that lets in those of whom this is true.
+fn allowing(principal: &Value) -> Envoy {
+    let policy = json!({ "permissions": [{ "any": true }], "principals": [principal] });
+    let typed = json!({ "rules": { "action": "ALLOW", "policies": { "those": policy } } });
+    Envoy { filter: Some(("rbac.v3.RBAC", typed)), route: |_| {} }
+}
