@@ -5,6 +5,7 @@
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
+use std::sync::OnceLock;
 
 /// What a counter is found by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,20 @@ impl KeyHasher {
     }
 }
 
+/// The parts that all keys of a limit begin with, taken in once.
+#[derive(Debug, Default)]
+pub struct Begun(OnceLock<([u64; 2], KeyHasher)>);
+
+impl Begun {
+    /// A hasher of the table with these seeds that has taken the parts in, which `take_in` does where it is the first time.
+    pub(crate) fn hasher(&self, seeds: [u64; 2], take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
+        let anew = || take_in(KeyHasher::new(seeds));
+        let (of_seeds, hasher) = self.0.get_or_init(|| (seeds, anew()));
+        // A process has one table, and tests have several.
+        if *of_seeds == seeds { *hasher } else { anew() }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -66,6 +81,15 @@ mod tests {
         assert_eq!(key([1, 2], &["route", "::1"]), key([1, 2], &["route", "::1"]));
         assert_ne!(key([1, 2], &["route", "::1"]), key([1, 3], &["route", "::1"]));
         assert_ne!(key([1, 2], &["route", "::1"]), key([2, 2], &["route", "::1"]));
+    }
+
+    #[test]
+    fn what_was_taken_in_once_is_as_taken_in_each_time() {
+        let begun = Begun::default();
+        let of = |seeds| begun.hasher(seeds, |hasher| hasher.part(b"limit")).part(b"client").finish();
+        for seeds in [[1, 2], [1, 2], [3, 4], [1, 2]] {
+            assert_eq!(of(seeds), key(seeds, &["limit", "client"]));
+        }
     }
 
     #[test]

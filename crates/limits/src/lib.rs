@@ -46,7 +46,7 @@ mod table;
 mod window;
 
 pub use bucket::Contended;
-pub use key::{Key, KeyHasher};
+pub use key::{Begun, Key, KeyHasher};
 #[cfg(not(loom))]
 pub use table::{Happened, Limits};
 pub use window::{Limit, Taken};

@@ -1,7 +1,7 @@
 //! The table: many buckets in memory that two processes share, and the loop from a key to an answer.
 
 use crate::bucket::{Bucket, Contended, Life, TRIES_MAX};
-use crate::key::{Key, KeyHasher};
+use crate::key::{Begun, Key, KeyHasher};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
 use crate::memory::Mapping;
 use crate::window::{Aligned, Limit, Taken};
@@ -88,6 +88,11 @@ impl Limits {
     /// Begins a key of this table. Both processes make the same key of the same parts.
     pub fn hasher(&self) -> KeyHasher {
         KeyHasher::new(self.seeds)
+    }
+
+    /// The same where all keys of a limit begin with the same parts, which `take_in` adds.
+    pub fn hasher_of(&self, begun: &Begun, take_in: impl Fn(KeyHasher) -> KeyHasher) -> KeyHasher {
+        begun.hasher(self.seeds, take_in)
     }
 
     /// Takes `cost` from the fixed window of a key, which begins now if there is none. A cost of 0 only looks:

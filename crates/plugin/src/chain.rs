@@ -79,8 +79,6 @@ pub struct Entry {
     pub at: Position,
     /// Of all that is configured, `_meta` and what secrets stand for included.
     pub identity: Identity,
-    /// Unlike that of any other entry of the process; what workers keep of it is under this.
-    pub instance: u64,
     /// The plugin.
     pub plugin: Box<dyn Plugin>,
 }
@@ -144,6 +142,12 @@ impl Chain {
     #[inline]
     pub fn has(&self, phase: Phase) -> bool {
         self.phases.contains(phase)
+    }
+
+    /// The phases in which some plugin is called.
+    #[inline]
+    pub fn phases(&self) -> Phases {
+        self.phases
     }
 
     /// All of them, in order.

@@ -8,7 +8,6 @@ use crate::table::of_node;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use stillgate_schema::{Definitions, Kind, Node, Object, Path, Position, Sink, map, read};
@@ -75,8 +74,6 @@ pub struct Compile<'a> {
     /// What tells this configuration, in this resource, from all others, in this process and in the one that takes over: state
     /// that is to outlive a reload is kept under it. Another configuration has another identity.
     pub identity: Identity,
-    /// What tells this configuration's [`crate::Entry`] from all others of the process, for [`crate::Worker::own`].
-    pub instance: u64,
 }
 
 /// Digest of a plugin's name, resource and configuration.
@@ -197,32 +194,40 @@ impl fmt::Debug for Descriptor {
 }
 
 /// What `plugin_metadata` says, by plugin.
+///
+/// A list, as it is looked into by requests, and few plugins have any.
 #[derive(Default, Clone)]
-pub struct MetadataTable(HashMap<&'static str, (Identity, Arc<dyn Any + Send + Sync>)>);
+pub struct MetadataTable(Vec<(&'static str, Identity, Arc<dyn Any + Send + Sync>)>);
 
 impl MetadataTable {
     /// Sets that of a plugin.
     pub fn insert(&mut self, plugin: &'static str, identity: Identity, metadata: Arc<dyn Any + Send + Sync>) {
-        self.0.insert(plugin, (identity, metadata));
+        self.0.retain(|(name, ..)| *name != plugin);
+        self.0.push((plugin, identity, metadata));
     }
 
     /// That of a plugin.
+    #[inline]
     pub fn get<T: 'static>(&self, plugin: &str) -> Option<&T> {
-        self.0.get(plugin)?.1.downcast_ref()
+        self.find(plugin)?.2.downcast_ref()
+    }
+
+    #[inline]
+    fn find(&self, plugin: &str) -> Option<&(&'static str, Identity, Arc<dyn Any + Send + Sync>)> {
+        self.0.iter().find(|(name, ..)| *name == plugin)
     }
 }
 
 /// The same configuration, read once or twice.
 impl PartialEq for MetadataTable {
     fn eq(&self, other: &MetadataTable) -> bool {
-        let same =
-            |(name, (identity, _)): (&&str, &(Identity, _))| other.0.get(*name).is_some_and(|of| of.0 == *identity);
-        self.0.len() == other.0.len() && self.0.iter().all(same)
+        let is_there = |name: &str, identity: Identity| other.find(name).is_some_and(|of| of.1 == identity);
+        self.0.len() == other.0.len() && self.0.iter().all(|(name, identity, _)| is_there(name, *identity))
     }
 }
 
 impl fmt::Debug for MetadataTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.0.iter().map(|(name, ..)| name)).finish()
     }
 }

@@ -171,10 +171,10 @@ impl Lookup for Facts<'_> {
             Variable::RequestMethod => Some(self.method()),
             Variable::Scheme => Some(self.scheme.as_bytes()),
             Variable::ServerProtocol => Some(self.protocol.as_bytes()),
-            Variable::RemoteAddr => Some(written(buffer, self.client)),
-            Variable::PeerAddr => Some(written(buffer, self.peer.ip())),
+            Variable::RemoteAddr => Some(address(buffer, self.client)),
+            Variable::PeerAddr => Some(address(buffer, self.peer.ip())),
             Variable::RemotePort => Some(written(buffer, self.client_port)),
-            Variable::ServerAddr => Some(written(buffer, self.local.ip())),
+            Variable::ServerAddr => Some(address(buffer, self.local.ip())),
             Variable::ServerPort => Some(written(buffer, self.local.port())),
             Variable::SslServerName => self.tls?.server_name().map(str::as_bytes),
             Variable::Ssl(variable) => self.tls?.value(*variable).map(str::as_bytes),
@@ -203,9 +203,29 @@ pub fn written(buffer: &mut Vec<u8>, value: impl std::fmt::Display) -> &[u8] {
     buffer
 }
 
+/// The same of an address, as limits ask for it with each request.
+fn address(buffer: &mut Vec<u8>, address: IpAddr) -> &[u8] {
+    let IpAddr::V4(address) = address else { return written(buffer, address) };
+    buffer.clear();
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        if at > 0 {
+            buffer.push(b'.');
+        }
+        buffer.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+    }
+    buffer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_written_as_the_standard_library_does() {
+        for text in ["0.0.0.0", "192.0.2.7", "255.255.255.255", "::1", "2001:db8::5", "::ffff:9.9.9.9"] {
+            assert_eq!(address(&mut vec![b'x'], text.parse().unwrap()), text.as_bytes());
+        }
+    }
 
     #[test]
     fn cookies_and_arguments() {

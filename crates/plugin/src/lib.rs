@@ -23,6 +23,7 @@ pub mod filter;
 pub mod flow;
 pub mod io;
 pub mod meta;
+pub mod per_worker;
 pub mod phase;
 pub mod query;
 pub mod request;
@@ -44,6 +45,7 @@ pub use filter::Filter;
 pub use flow::{Flow, LocalFuture, QueueFull};
 pub use io::Io;
 pub use meta::Meta;
+pub use per_worker::PerWorker;
 pub use phase::{Phase, Phases};
 pub use request::Request;
 pub use response::Response;
@@ -53,8 +55,8 @@ pub use table::Table;
 pub use template::Template;
 pub use worker::Worker;
 
-/// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, or in
-/// [`Worker`].
+/// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
+/// [`Worker`], or in a [`PerWorker`] that it has.
 ///
 /// A phase that the plugin does not name in [`Define::PHASES`] is never called.
 pub trait Plugin: Send + Sync + 'static {

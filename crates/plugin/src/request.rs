@@ -49,7 +49,7 @@ impl<'a> Request<'a> {
 
     /// The value of the first line of a header field.
     pub fn first_header(&self, name: FieldName<'_>) -> Option<&[u8]> {
-        self.edits.fields.values(&self.facts.request.fields, self.facts.head, name).next()
+        self.edits.fields.first(&self.facts.request.fields, self.facts.head, name)
     }
 
     /// Replaces a header field of the request.
@@ -111,8 +111,9 @@ impl<'a> Request<'a> {
         let credential = found.credential.and_then(|place| consumer.credentials.get(usize::from(place)));
         let about =
             [(USERNAME, Some(&*consumer.name)), (CREDENTIAL, credential.map(|id| &**id)), (CUSTOM_ID, custom_id)];
+        let names = about.map(|(name, _)| name);
+        self.edits.fields.remove_each(&self.facts.request.fields, self.facts.head, &names);
         for (name, value) in about {
-            self.remove_header(name);
             if let Some(Ok(value)) = value.map(|value| FieldValue::new(value.as_bytes())) {
                 self.add_header(name, value);
             }

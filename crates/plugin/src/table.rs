@@ -7,7 +7,6 @@ use crate::secrets::{Secrets, substitute};
 use serde_json::json;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use stillgate_schema::{Definitions, Fault, Json, Node, Path, Position, Sink, Value, expected, json_of, map, read};
 
 /// The key under which each plugin has what all plugins have.
@@ -128,10 +127,9 @@ fn compile(
             read(&map::<MetaKeys>(), &node, &path, sink)?.into_meta(&path, sink)?
         }
     };
-    let instance = next_instance();
     let of_own = identity(descriptor.name, origin, &own, path, sink);
     let identity = identity(descriptor.name, origin, node, path, sink);
-    let mut cx = Compile { path, at: node.at, origin, identity: of_own, instance, sink };
+    let mut cx = Compile { path, at: node.at, origin, identity: of_own, sink };
     let plugin = descriptor.compile(&own, &mut cx)?;
     Some(Entry {
         name: descriptor.name,
@@ -142,7 +140,6 @@ fn compile(
         origin: origin.clone(),
         at,
         identity,
-        instance,
         plugin,
     })
 }
@@ -153,12 +150,6 @@ fn split(node: &Node) -> (Node, Option<Node>) {
     let Some(meta) = entries.iter().find(|entry| &*entry.key == META) else { return (node.clone(), None) };
     let own: Rc<[_]> = entries.iter().filter(|entry| &*entry.key != META).cloned().collect();
     (Node { at: node.at, value: Value::Map(own) }, Some(meta.value.clone()))
-}
-
-/// A number for [`Entry::instance`].
-pub fn next_instance() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The same for the same configuration in the same resource, in whatever order its keys are written.

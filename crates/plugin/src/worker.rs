@@ -1,9 +1,7 @@
-//! What a worker keeps for plugins: the present time, and memory of each plugin's own.
+//! What a worker has for plugins: the present time, the counters of limits, and buffers.
 
 use crate::io::{Io, NoIo};
-use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
@@ -18,9 +16,6 @@ pub struct Worker {
     random: Cell<u64>,
     /// For values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
-    /// By [`crate::Entry::instance`]: caches of regexes and the like. Bounded by the number of plugins in the Plan, since what
-    /// is of no entry any more is dropped with [`Worker::keep`].
-    own: RefCell<HashMap<u64, Box<dyn Any>>>,
     io: Rc<dyn Io>,
 }
 
@@ -39,7 +34,6 @@ impl Worker {
             now_ms: Cell::default(),
             random: Cell::default(),
             buffers: RefCell::default(),
-            own: RefCell::default(),
             io: Rc::new(NoIo),
         }
     }
@@ -95,20 +89,5 @@ impl Worker {
     /// Says where the random numbers begin: elsewhere for each worker.
     pub fn seed(&self, seed: u64) {
         self.random.set(seed);
-    }
-
-    /// Calls `then` with the memory of one configured plugin, made with `make` when it is first asked for. The plugin must not
-    /// ask for its memory again within `then`.
-    pub fn own<T: 'static, R>(&self, instance: u64, make: impl FnOnce() -> T, then: impl FnOnce(&mut T) -> R) -> R {
-        let taken = self.own.borrow_mut().remove(&instance);
-        let mut own = taken.and_then(|own| own.downcast::<T>().ok()).unwrap_or_else(|| Box::new(make()));
-        let result = then(&mut own);
-        self.own.borrow_mut().insert(instance, own);
-        result
-    }
-
-    /// Drops the memory of plugins for which `is_there` does not hold.
-    pub fn keep(&self, mut is_there: impl FnMut(u64) -> bool) {
-        self.own.borrow_mut().retain(|instance, _| is_there(*instance));
     }
 }

@@ -49,7 +49,6 @@ fn entry(level: Level, of: &Configured) -> Arc<Entry> {
         origin: Origin { level, id: "1".into() },
         at: Position { line: 1, column: 1 },
         identity: Identity::of(&[text.as_bytes()]),
-        instance: 0,
         plugin: Box::new(Nothing),
     })
 }

@@ -6,7 +6,7 @@ use crate::patterns::PATTERN;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 use std::collections::BTreeMap;
 use stillgate_plugin::{
-    Answer, Compile, Define, Flow, Metadata, MetadataTable, Phase, Phases, Plugin, Request, Response,
+    Answer, Compile, Define, Flow, Metadata, MetadataTable, PerWorker, Phase, Phases, Plugin, Request, Response,
 };
 use stillgate_schema::kind::{some, unplaced};
 use stillgate_schema::{
@@ -64,7 +64,7 @@ pub(crate) struct Cors {
     varies: bool,
     /// Those of [`ACCESS`] and [`TIMING`]. Each worker searches with a copy, since searching takes memory.
     patterns: [Option<RegexSet>; 2],
-    instance: u64,
+    own: PerWorker<[Option<RegexSet>; 2]>,
 }
 
 const ACCESS: usize = 0;
@@ -93,6 +93,8 @@ pub(crate) enum Origins {
     Listed(Box<[OwnedFieldValue]>),
 }
 
+const ORIGIN: FieldName<'static> = FieldName::constant("Origin");
+const REQUEST_HEADERS: FieldName<'static> = FieldName::constant("Access-Control-Request-Headers");
 const ALLOW_ORIGIN: FieldName<'static> = FieldName::constant("Access-Control-Allow-Origin");
 const ALLOW_METHODS: FieldName<'static> = FieldName::constant("Access-Control-Allow-Methods");
 const ALLOW_HEADERS: FieldName<'static> = FieldName::constant("Access-Control-Allow-Headers");
@@ -134,7 +136,7 @@ impl Define for Cors {
             echoes_headers: keys.allow_headers == "**",
             varies,
             patterns,
-            instance: cx.instance,
+            own: PerWorker::new(),
         })
     }
 }
@@ -153,19 +155,13 @@ impl Plugin for Cors {
 
     fn header_filter(&self, response: &mut Response<'_>) {
         let facts = response.facts;
-        let value_of = |name: &[u8]| {
-            let mut fields = facts.request.fields.iter();
-            let field = fields.find(|field| field.name.of(facts.head).eq_ignore_ascii_case(name))?;
-            Some(FieldValue::of_head(field.value.of(facts.head)))
-        };
-        let origin = value_of(b"Origin");
+        let value_of = |name: FieldName<'_>| name.value_in(&facts.request.fields, facts.head);
+        let origin = value_of(ORIGIN);
         if self.varies {
             response.add_header(VARY, FieldValue::constant("Origin"));
         }
-        let worker = response.worker;
         let matches = |at: usize, origin: &[u8]| {
-            worker.own(
-                self.instance,
+            self.own.with(
                 || self.patterns.clone(),
                 |patterns| patterns[at].as_ref().is_some_and(|patterns| patterns.is_match(origin)),
             )
@@ -175,7 +171,7 @@ impl Plugin for Cors {
             response.edits.fields.overlay(response.fields, response.head, &self.lines);
             response.set_header(ALLOW_ORIGIN, allowed);
             if self.echoes_headers {
-                match value_of(b"Access-Control-Request-Headers") {
+                match value_of(REQUEST_HEADERS) {
                     Some(asked) => response.set_header(ALLOW_HEADERS, asked),
                     None => response.remove_header(ALLOW_HEADERS),
                 }

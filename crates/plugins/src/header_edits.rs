@@ -78,14 +78,23 @@ impl Head for Response<'_> {
 impl HeaderEdits {
     /// Makes the edits. At the first value that cannot stand in a head it stops, with those before it made.
     pub(crate) fn apply(&self, head: &mut impl Head, worker: &Worker, groups: &Groups<'_>) -> Result<(), EditError> {
-        if self.0.is_empty() {
-            return Ok(());
+        if !self.0.iter().any(Edit::is_late) {
+            let (mut out, mut buffer) = (Vec::new(), Vec::new());
+            return self.0.iter().try_for_each(|edit| edit.apply(head, groups, &mut out, &mut buffer));
         }
         worker.with_buffers(|out, buffer| self.0.iter().try_for_each(|edit| edit.apply(head, groups, out, buffer)))
     }
 }
 
 impl Edit {
+    /// Whether its value is known only with the request.
+    fn is_late(&self) -> bool {
+        match self {
+            Edit::Add(_, value) | Edit::Set(_, value) | Edit::SetHost(value) => matches!(value, Value::Template(_)),
+            Edit::Remove(_) => false,
+        }
+    }
+
     fn apply(
         &self,
         head: &mut impl Head,

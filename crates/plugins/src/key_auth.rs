@@ -13,7 +13,7 @@ use stillgate_plugin::{
 use stillgate_route::path::target_path;
 use stillgate_schema::kind::Text;
 use stillgate_schema::{Fault, Flag, TEXT, object, text};
-use stillgate_wire::{FieldName, FieldValue};
+use stillgate_wire::{FieldName, OwnedFieldName, OwnedFieldValue};
 
 object! {
     /// Asks for a consumer's key.
@@ -58,13 +58,12 @@ const REALM: Text<String> = text("a realm", |text| {
 
 /// key-auth with one configuration.
 pub(crate) struct KeyAuth {
-    header: Box<[u8]>,
+    header: OwnedFieldName,
     query: Box<[u8]>,
     hide_credentials: bool,
     anonymous: Option<Box<str>>,
     /// The value of `WWW-Authenticate`.
-    challenge: Box<[u8]>,
-    instance: u64,
+    challenge: OwnedFieldValue,
 }
 
 impl Define for KeyAuth {
@@ -73,14 +72,14 @@ impl Define for KeyAuth {
     const PRIORITY: i32 = 2500;
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
-    fn compile(keys: KeyAuthKeys, cx: &mut Compile<'_>) -> Option<KeyAuth> {
+    fn compile(keys: KeyAuthKeys, _: &mut Compile<'_>) -> Option<KeyAuth> {
+        let challenge = format!("apikey realm=\"{}\"", keys.realm);
         Some(KeyAuth {
-            header: keys.header.into_bytes().into(),
+            header: OwnedFieldName::new(keys.header.as_bytes()).expect("checked when it was read"),
             query: keys.query.into_bytes().into(),
             hide_credentials: keys.hide_credentials,
             anonymous: keys.anonymous_consumer.map(String::into),
-            challenge: format!("apikey realm=\"{}\"", keys.realm).into_bytes().into(),
-            instance: cx.instance,
+            challenge: OwnedFieldValue::new(challenge.as_bytes()).expect("a realm has no control characters"),
         })
     }
 }
@@ -112,22 +111,10 @@ enum Place {
 
 impl Plugin for KeyAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        // Where the key is put together, which has to be decoded, and the target without it.
-        let worker = request.worker;
-        worker.own(self.instance, Vec::new, |buffer| self.authenticate(request, buffer))
-    }
-
-    fn named_consumer(&self) -> Option<&str> {
-        self.anonymous.as_deref()
-    }
-}
-
-impl KeyAuth {
-    fn authenticate(&self, request: &mut Request<'_>, buffer: &mut Vec<u8>) -> Flow {
-        match (self.find(request, buffer), &self.anonymous) {
+        match (self.find(request), &self.anonymous) {
             (Ok((attached, place)), _) => {
                 if self.hide_credentials {
-                    self.hide(place, request, buffer);
+                    self.hide(place, request);
                 }
                 request.attach(attached);
                 Flow::Continue
@@ -136,8 +123,8 @@ impl KeyAuth {
             (Err(_), Some(name)) => {
                 let Some(attached) = request.consumers.named(name) else { return self.refuse(NO_ANONYMOUS, request) };
                 if self.hide_credentials {
-                    self.hide(Place::Header, request, buffer);
-                    self.hide(Place::Query, request, buffer);
+                    self.hide(Place::Header, request);
+                    self.hide(Place::Query, request);
                 }
                 request.attach_anonymous(attached);
                 Flow::Continue
@@ -145,44 +132,44 @@ impl KeyAuth {
         }
     }
 
+    fn named_consumer(&self) -> Option<&str> {
+        self.anonymous.as_deref()
+    }
+}
+
+impl KeyAuth {
     /// Who has the key, or why nobody has.
-    fn find(&self, request: &Request<'_>, buffer: &mut Vec<u8>) -> Result<(Attached, Place), &'static str> {
+    fn find(&self, request: &Request<'_>) -> Result<(Attached, Place), &'static str> {
         let consumers = request.consumers;
-        if let Some(key) = request.first_header(self.header_name()) {
+        if let Some(key) = request.first_header(self.header.name()) {
             return consumers.find(Self::NAME, key).map(|found| (found, Place::Header)).ok_or(INVALID);
         }
         let query = target_path(request.target()).1.unwrap_or_default();
         match argument(query, &self.query) {
             Argument::Absent => Err(MISSING),
             Argument::Other => Err(INVALID),
-            Argument::One(value) => {
-                buffer.clear();
-                buffer.extend(decoded(value));
-                consumers.find(Self::NAME, buffer).map(|found| (found, Place::Query)).ok_or(INVALID)
-            }
+            Argument::One(value) => request.worker.with_buffers(|key, _| {
+                key.extend(decoded(value));
+                consumers.find(Self::NAME, key).map(|found| (found, Place::Query)).ok_or(INVALID)
+            }),
         }
     }
 
-    fn hide(&self, place: Place, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+    fn hide(&self, place: Place, request: &mut Request<'_>) {
+        let worker = request.worker;
         match place {
-            Place::Header => request.remove_header(self.header_name()),
-            Place::Query => {
-                buffer.clear();
-                write_without(request.target(), &self.query, buffer);
-                if buffer.len() < request.target().len() {
-                    request.edits.set_target(buffer).expect("a part of a good target is good");
+            Place::Header => request.remove_header(self.header.name()),
+            Place::Query => worker.with_buffers(|target, _| {
+                write_without(request.target(), &self.query, target);
+                if target.len() < request.target().len() {
+                    request.edits.set_target(target).expect("a part of a good target is good");
                 }
-            }
+            }),
         }
     }
 
     fn refuse(&self, message: &'static str, request: &mut Request<'_>) -> Flow {
-        let value = FieldValue::new(&self.challenge).expect("a realm has no control characters");
-        request.response.add(CHALLENGE, value);
+        request.response.add(CHALLENGE, self.challenge.value());
         Flow::Answer(Answer::text(401, message))
-    }
-
-    fn header_name(&self) -> FieldName<'_> {
-        FieldName::new(&self.header).expect("checked when it was read")
     }
 }

@@ -8,7 +8,7 @@ use crate::encoding::{Percent, encode};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Part as Group, Replacement};
 use regex::bytes::{CaptureLocations, Regex};
-use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{Answer, Compile, Define, Flow, Metadata, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Fault, Flag, Located, Position, TEXT, Text, int, object, text};
@@ -55,7 +55,7 @@ pub(crate) struct Redirect {
     status: u16,
     encodes: bool,
     adds_query: bool,
-    instance: u64,
+    own: PerWorker<Search>,
 }
 
 enum To {
@@ -117,7 +117,7 @@ impl Define for Redirect {
             status: keys.ret_code,
             encodes: keys.encode_uri,
             adds_query: keys.append_query_string,
-            instance: cx.instance,
+            own: PerWorker::new(),
         })
     }
 }
@@ -200,8 +200,7 @@ fn text_part(plain: &mut String) -> Option<Part> {
 
 impl Plugin for Redirect {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        let worker = request.worker;
-        worker.own(self.instance, || self.search(), |search| self.redirect(request, search))
+        self.own.with(|| self.search(), |search| self.redirect(request, search))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
-use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Fault, LateVars, Located, int, map, object};
@@ -38,7 +38,7 @@ object! {
 /// The plugin.
 pub(crate) struct TrafficLabel {
     rules: Box<[Rule]>,
-    instance: u64,
+    own: PerWorker<Vec<Vec<i64>>>,
 }
 
 struct Rule {
@@ -74,7 +74,7 @@ impl Define for TrafficLabel {
             let action = |keys: TrafficLabelActionKeys| Action { fields: keys.set_headers, weight: keys.weight.into() };
             rules.push(Rule { condition, actions: rule.actions.into_iter().map(action).collect() });
         }
-        Some(TrafficLabel { rules: rules.into(), instance: cx.instance })
+        Some(TrafficLabel { rules: rules.into(), own: PerWorker::new() })
     }
 }
 
@@ -89,7 +89,7 @@ impl Plugin for TrafficLabel {
             [only] => only,
             actions => {
                 let credits = || self.rules.iter().map(|rule| vec![0; rule.actions.len()]).collect::<Vec<_>>();
-                &actions[request.worker.own(self.instance, credits, |credits| next(actions, &mut credits[index]))]
+                &actions[self.own.with(credits, |credits| next(actions, &mut credits[index]))]
             }
         };
         match action.fields.apply(request, request.worker, &Groups::NONE) {

@@ -153,7 +153,7 @@ fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Com
         ActionKeys::Return(status) => Some(Action::Return(Answer::shared(status, Arc::from(REJECTED)))),
         ActionKeys::LimitCount(keys) => {
             let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
-            let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, instance: cx.instance, sink: cx.sink };
+            let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, sink: cx.sink };
             Some(Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)))
         }
     }

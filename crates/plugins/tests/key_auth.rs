@@ -92,7 +92,7 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
     match flow {
         Flow::Answer(answer) => {
             writeln!(out, "{} {}", answer.status, answer.content_type.as_deref().unwrap_or("-")).unwrap();
-            out.push_str(std::str::from_utf8(&response.added).unwrap());
+            out.push_str(std::str::from_utf8(response.lines()).unwrap());
             out.push_str(std::str::from_utf8(answer.body.bytes()).unwrap());
         }
         Flow::Continue => {

@@ -31,7 +31,7 @@ mod upgrade;
 pub use chunked::{ChunkDecoder, Decoded};
 pub use edits::{
     ADDED_BYTES_MAX, EditError, Edits, FieldName, FieldValue, OwnedFieldName, OwnedFieldValue, RequestEdits,
-    ResponseEdits,
+    ResponseEdits, remove_lines,
 };
 pub use error::{ChunkError, Fault, ProxyProtocolError, RequestError, ResponseError};
 pub use fields::{Field, FieldSet, Fields, Span};

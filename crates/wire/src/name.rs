@@ -61,7 +61,7 @@ static FIRST: [[u8; 32]; LENGTH_MAX + 1] = {
 impl Name {
     /// Which of the known names this is, in any case.
     #[inline]
-    pub fn classify(name: &[u8]) -> Name {
+    pub const fn classify(name: &[u8]) -> Name {
         if name.is_empty() || name.len() > LENGTH_MAX {
             return Name::Other;
         }
@@ -69,12 +69,15 @@ impl Name {
         if first == 0 {
             return Name::Other;
         }
-        for (text, id) in &Name::TABLE[first as usize - 1..] {
+        let mut at = first as usize - 1;
+        while at < Name::TABLE.len() {
+            let (text, id) = Name::TABLE[at];
+            at += 1;
             if text.len() != name.len() {
                 continue;
             }
             if name.eq_ignore_ascii_case(text) {
-                return *id;
+                return id;
             }
             if is_lookalike(name, text) {
                 return Name::Lookalike;
@@ -114,10 +117,20 @@ impl Name {
 }
 
 /// Whether only the case and `_` in the place of `-` make a difference, and the latter does.
-fn is_lookalike(name: &[u8], text: &[u8]) -> bool {
-    name.len() == text.len()
-        && name.contains(&b'_')
-        && name.iter().zip(text).all(|(a, b)| a.eq_ignore_ascii_case(b) || (*a == b'_' && *b == b'-'))
+const fn is_lookalike(name: &[u8], text: &[u8]) -> bool {
+    if name.len() != text.len() {
+        return false;
+    }
+    let (mut at, mut has_underscore) = (0, false);
+    while at < name.len() {
+        let is_underscore = name[at] == b'_' && text[at] == b'-';
+        if !is_underscore && !name[at].eq_ignore_ascii_case(&text[at]) {
+            return false;
+        }
+        has_underscore |= is_underscore;
+        at += 1;
+    }
+    has_underscore
 }
 
 /// Whether a [`Name::Lookalike`] is one of a framing field: `Content_Length`, `Transfer_Encoding`.

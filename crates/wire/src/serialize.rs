@@ -12,7 +12,7 @@ use crate::response::ResponseHead;
 pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits: &RequestEdits) {
     let is_line_kept = edits.method().is_none() && edits.target().is_none();
     if is_line_kept && parsed.version == Version::Http11 && matches!(parsed.form, Form::Origin | Form::Asterisk) {
-        return write_lines(out, head, 0, &parsed.fields, &edits.fields);
+        return write_request_lines(out, head, 0, &parsed.fields, &edits.fields);
     }
     let path = edits.target().unwrap_or_else(|| parsed.path_and_query.of(head));
     out.extend_from_slice(edits.method().unwrap_or_else(|| parsed.method_bytes(head)));
@@ -22,7 +22,7 @@ pub fn write_request(out: &mut Vec<u8>, head: &[u8], parsed: &RequestHead, edits
     }
     out.extend_from_slice(path);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
+    write_request_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
 }
 
 /// Appends a response head with status line in HTTP/1.1, whatever the upstream spoke (RFC 9110 section 2.5). `reason` is for a status
@@ -44,26 +44,49 @@ pub fn write_response(
         out.push(b' ');
         out.extend_from_slice(reason(status).as_bytes());
         out.extend_from_slice(b"\r\n");
-        return write_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
+        return write_response_lines(out, head, fields_start(&parsed.fields), &parsed.fields, &edits.fields);
     }
     // The space behind the status is there even where no reason follows (RFC 9112 section 4); some leave it out.
     let is_complete = head[STATUS_END] == b' ';
     if parsed.version == Version::Http11 && is_complete {
-        return write_lines(out, head, 0, &parsed.fields, &edits.fields);
+        return write_response_lines(out, head, 0, &parsed.fields, &edits.fields);
     }
     out.extend_from_slice(Version::Http11.as_str().as_bytes());
     out.extend_from_slice(&head[VERSION_END..STATUS_END]);
     if !is_complete {
         out.push(b' ');
     }
-    write_lines(out, head, STATUS_END, &parsed.fields, &edits.fields);
+    write_response_lines(out, head, STATUS_END, &parsed.fields, &edits.fields);
 }
 
 fn fields_start(fields: &Fields) -> usize {
     fields.iter().next().map_or(fields.end, |first| first.name.start) as usize
 }
 
-fn write_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+fn write_request_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+    write_kept(out, head, start, fields, edits);
+    out.extend_from_slice(&edits.appended);
+    push_unless_empty(out, edits.lines());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_response_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
+    write_kept(out, head, start, fields, edits);
+    push_unless_empty(out, edits.lines());
+    out.extend_from_slice(&edits.appended);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Most heads have no lines of plugins.
+#[inline]
+fn push_unless_empty(out: &mut Vec<u8>, lines: &[u8]) {
+    if !lines.is_empty() {
+        out.extend_from_slice(lines);
+    }
+}
+
+#[inline]
+fn write_kept(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, edits: &Edits) {
     let mut from = start;
     for index in edits.removed.iter() {
         let line = fields.line(index);
@@ -73,8 +96,6 @@ fn write_lines(out: &mut Vec<u8>, head: &[u8], start: usize, fields: &Fields, ed
         from = line.end;
     }
     out.extend_from_slice(&head[from..fields.end as usize]);
-    out.extend_from_slice(&edits.added);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Most bytes of [`chunk_head`].

@@ -2,7 +2,6 @@
 //! answers each of them 503.
 
 use std::sync::Arc;
-use stillgate_plugin::table::next_instance;
 use stillgate_plugin::{Answer, Entry, Flow, Identity, Level, Meta, Origin, Phase, Phases, Plugin, Request};
 use stillgate_schema::text::diagnostic::Position;
 
@@ -36,7 +35,6 @@ pub(crate) fn unavailable(level: Level, id: &str) -> Arc<Entry> {
         origin: Origin { level, id: id.into() },
         at: Position::NOWHERE,
         identity: Identity::of(&[NAME.as_bytes(), level.name().as_bytes(), id.as_bytes()]),
-        instance: next_instance(),
         plugin: Box::new(Unavailable),
     })
 }

@@ -75,8 +75,8 @@ struct Looker {
     credentials: BTreeSet<&'static str>,
     /// Those that some chain has.
     asked: HashSet<&'static str>,
-    /// Entries by their instance, and what was told of them.
-    told: HashSet<(u64, Kind)>,
+    /// Entries by their address, and what was told of them.
+    told: HashSet<(usize, Kind)>,
 }
 
 impl Looker {
@@ -131,7 +131,7 @@ impl Looker {
     }
 
     fn tell(&mut self, entry: &Entry, kind: Kind, message: &str, route: Option<usize>) {
-        if self.told.insert((entry.instance, kind)) {
+        if self.told.insert((std::ptr::from_ref(entry).addr(), kind)) {
             let message = format!("{} of {}: {message}", entry.name, entry.origin);
             self.add(ChainFinding { line: entry.at.line, message, hint: kind.hint(), route });
         }

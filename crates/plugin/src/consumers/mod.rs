@@ -188,6 +188,11 @@ impl Consumers {
         &self.known(attached.consumer).expect("it was found here").consumer
     }
 
+    /// The one at a place, where there is one.
+    pub fn get(&self, attached: Attached) -> Option<&Consumer> {
+        self.known(attached.consumer).map(|known| &known.consumer)
+    }
+
     /// The plugins of which somebody has a credential. It looks at every consumer.
     pub fn plugins_with_credentials(&self) -> BTreeSet<&'static str> {
         self.all().flat_map(|known| known.credentials.iter()).map(|credential| credential.plugin).collect()

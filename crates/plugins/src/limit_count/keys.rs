@@ -8,7 +8,7 @@ use stillgate_schema::{
     At, Choice, Definitions, Fault, Flag, Json, Kind, Located, Node, Path, Sink, TEXT, Text, Value, expected, int, map,
     object, some, text,
 };
-use stillgate_wire::FieldName;
+use stillgate_wire::OwnedFieldName;
 
 object! {
     /// At most so many requests in a window of time.
@@ -55,7 +55,7 @@ object! {
         /// A text with variables such as `$http_x_user`. Of a request that has none of them the rule counts nothing.
         key: At<String> = Located(TEXT) => required;
         /// The rule's headers are `X-PREFIX-RateLimit-Limit` and so on; its number, from 1, where this is absent.
-        header_prefix: HeaderText = HEADER => optional;
+        header_prefix: String = PREFIX => optional;
     }
 }
 
@@ -63,11 +63,11 @@ object! {
     /// The names of the headers.
     pub(crate) struct LimitCountMetadata {
         /// What the limit is.
-        limit_header: HeaderText = HEADER => default(HeaderText("X-RateLimit-Limit".into()));
+        limit_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Limit"));
         /// What remains of it.
-        remaining_header: HeaderText = HEADER => default(HeaderText("X-RateLimit-Remaining".into()));
+        remaining_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Remaining"));
         /// Seconds until it begins anew.
-        reset_header: HeaderText = HEADER => default(HeaderText("X-RateLimit-Reset".into()));
+        reset_header: OwnedFieldName = HEADER => default(named("X-RateLimit-Reset"));
     }
 }
 
@@ -106,20 +106,17 @@ const MESSAGE: Text<String> = text("a text", |text| match text.is_empty() {
     false => Ok(text.to_owned()),
 });
 
-/// The name of a header field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HeaderText(Box<str>);
-
-impl HeaderText {
-    /// The name.
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-const HEADER: Text<HeaderText> = text("the name of a header field", |text| {
-    FieldName::new(text.as_bytes()).map(|_| HeaderText(text.into())).map_err(|error| Fault::new(error.to_string()))
+const HEADER: Text<OwnedFieldName> = text("the name of a header field", |text| {
+    OwnedFieldName::new(text.as_bytes()).map_err(|error| Fault::new(error.to_string()))
 });
+
+const PREFIX: Text<String> = text("the name of a header field", |text| {
+    OwnedFieldName::new(text.as_bytes()).map(|_| text.to_owned()).map_err(|error| Fault::new(error.to_string()))
+});
+
+fn named(name: &str) -> OwnedFieldName {
+    OwnedFieldName::new(name.as_bytes()).expect("a name that stands here")
+}
 
 /// A number that means nothing here.
 struct NumberOfOthers;

@@ -15,7 +15,7 @@ pub(crate) use keys::{LimitCountKeys, LimitCountMetadata};
 
 use keys::{KeyType, RuleKeys, WindowType};
 use number::Number;
-use stillgate_limits::{KeyHasher, Limit, Limits};
+use stillgate_limits::{Begun, KeyHasher, Limit, Limits};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Identity, Metadata, Phase, Phases, Plugin, Request, Template};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault};
@@ -42,6 +42,8 @@ struct Rule {
     key: Key,
     /// In the names of its headers; `None`: they have none.
     prefix: Option<Box<str>>,
+    /// What all its keys begin with.
+    begun: Begun,
 }
 
 impl Rule {
@@ -83,7 +85,7 @@ impl Define for LimitCount {
             (Some(rules), None, None) => several(rules, cx)?,
             (None, Some(count), Some(seconds)) => {
                 let key = key(&keys.key, keys.key_type, cx)?;
-                Box::new([Rule { count, seconds, key, prefix: None }])
+                Box::new([Rule { count, seconds, key, prefix: None, begun: Begun::default() }])
             }
             (Some(_), ..) => {
                 return refuse("`rules` stands beside `count` or `time_window`", "keep one of the two", cx);
@@ -143,9 +145,15 @@ fn several(keys: Vec<RuleKeys>, cx: &mut Compile<'_>) -> Option<Box<[Rule]>> {
             cx.sink.warning(rule.key.at, &path.key("key"), fault.hint("write one, such as $remote_addr"));
         }
         seen.push(text.clone());
-        let prefix = rule.header_prefix.map_or_else(|| (index + 1).to_string(), |prefix| prefix.as_str().to_owned());
+        let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
         let (count, seconds) = (rule.count, rule.time_window);
-        rules.push(Rule { count, seconds, key: Key::Present(template), prefix: Some(prefix.into()) });
+        rules.push(Rule {
+            count,
+            seconds,
+            key: Key::Present(template),
+            prefix: Some(prefix.into()),
+            begun: Begun::default(),
+        });
     }
     Some(rules.into())
 }
@@ -216,7 +224,9 @@ impl LimitCount {
 
     /// What a request is counted under; `None`: the rule does not apply to it.
     fn key(&self, limits: &Limits, index: usize, rule: &Rule, request: &Request<'_>) -> Option<KeyHasher> {
-        let hasher = limits.hasher().part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
+        let take_in =
+            |hasher: KeyHasher| hasher.part(&self.identity.0.to_le_bytes()).part(&(index as u64).to_le_bytes());
+        let hasher = limits.hasher_of(&rule.begun, take_in);
         request.worker.with_buffers(|text, buffer| {
             let present = match &rule.key {
                 Key::Constant(text) => return Some(hasher.part(text)),

@@ -4,7 +4,7 @@ mod target;
 
 use crate::header_edits::{HeaderEdits, Headers};
 use crate::replacement::Groups;
-use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_plugin::{Answer, Compile, Define, Flow, PerWorker, Phase, Phases, Plugin, Request};
 use stillgate_schema::kind::list;
 use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, Text, object, text};
 use stillgate_wire::{EditError, OwnedFieldValue};
@@ -40,7 +40,7 @@ pub(crate) struct ProxyRewrite {
     host: Option<OwnedFieldValue>,
     target: Rewriting,
     headers: HeaderEdits,
-    instance: u64,
+    own: PerWorker<Search>,
 }
 
 impl Define for ProxyRewrite {
@@ -66,18 +66,16 @@ impl Define for ProxyRewrite {
             host: keys.host,
             target,
             headers: keys.headers,
-            instance: cx.instance,
+            own: PerWorker::new(),
         })
     }
 }
 
 impl Plugin for ProxyRewrite {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        let worker = request.worker;
         let outcome = match &self.target {
             Rewriting::None => self.edit(request, &Groups::NONE),
-            target => worker.own(
-                self.instance,
+            target => self.own.with(
                 || Search::new(target),
                 |search| search.rewrite(target, request).and_then(|groups| self.edit(request, &groups)),
             ),

@@ -9,9 +9,9 @@ use crate::replacement::Groups;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use std::rc::Rc;
+use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;
-use stillgate_plugin::{Compile, Define, Filter, Phase, Phases, Plugin, Response};
+use stillgate_plugin::{Compile, Define, Filter, PerWorker, Phase, Phases, Plugin, Response};
 use stillgate_route::vars::Expr;
 use stillgate_schema::kind::some;
 use stillgate_schema::{At, Choice, Fault, Flag, LateVars, Located, TEXT, Text, int, map, object, text};
@@ -78,7 +78,7 @@ pub(crate) struct ResponseRewrite {
     headers: HeaderEdits,
     condition: Option<Filter>,
     body: NewBody,
-    instance: u64,
+    own: PerWorker<Arc<[Substitution]>>,
 }
 
 enum NewBody {
@@ -127,7 +127,7 @@ impl Define for ResponseRewrite {
             headers: keys.headers,
             condition,
             body,
-            instance: cx.instance,
+            own: PerWorker::new(),
         })
     }
 }
@@ -176,8 +176,8 @@ impl ResponseRewrite {
             NewBody::Filtered { substitutions, bytes_max } => {
                 let decoding = Decoding::of(response.header(CONTENT_ENCODING, &mut Vec::new()));
                 forget_old_body(response);
-                let own = || Rc::<[Substitution]>::from(substitutions.clone());
-                let substitutions = response.worker.own(self.instance, own, |own| own.clone());
+                let own = || Arc::<[Substitution]>::from(substitutions.clone());
+                let substitutions = self.own.with(own, |own| own.clone());
                 response.body.filter(Box::new(WholeBody::new(substitutions, decoding, *bytes_max)));
             }
         }

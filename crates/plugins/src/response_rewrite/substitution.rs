@@ -5,7 +5,7 @@ use crate::decoding::{Decoder, Decoding};
 use crate::patterns::{Flags, compile};
 use crate::replacement::{Groups, Language, Replacement};
 use regex::bytes::{CaptureLocations, Regex};
-use std::rc::Rc;
+use std::sync::Arc;
 use stillgate_plugin::{BodyError, BodyFilter, Compile};
 use stillgate_route::{Lookup, Variable};
 use stillgate_schema::{At, Fault, Path, Sink};
@@ -182,7 +182,7 @@ impl Replaced {
 
 /// Holds a body, and replaces in all of it when it is there.
 pub(super) struct WholeBody {
-    substitutions: Rc<[Substitution]>,
+    substitutions: Arc<[Substitution]>,
     decoder: Decoder,
     bytes_max: usize,
     /// From the body's end on.
@@ -198,7 +198,7 @@ struct Whole {
 }
 
 impl WholeBody {
-    pub(super) fn new(substitutions: Rc<[Substitution]>, decoding: Decoding, bytes_max: usize) -> WholeBody {
+    pub(super) fn new(substitutions: Arc<[Substitution]>, decoding: Decoding, bytes_max: usize) -> WholeBody {
         WholeBody { substitutions, decoder: Decoder::new(decoding, bytes_max), bytes_max, whole: None }
     }
 }

@@ -188,7 +188,7 @@ fn write(serving: &mut Serving<'_>, own: &Given, keep_alive: bool) {
         out.extend_from_slice(b"Retry-After: 1\r\n");
     }
     let edits = &exchange.response_edits.fields;
-    out.extend_from_slice(&edits.added);
+    out.extend_from_slice(edits.lines());
     let lines = CommonLines::new(snapshot.plan.settings.server_header, true, exchange.request.version, keep_alive);
     lines.without(edits).push(worker, out);
     out.extend_from_slice(b"\r\n");

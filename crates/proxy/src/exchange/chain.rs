@@ -11,6 +11,7 @@
 
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
+use super::receiver::Receiver;
 use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
 use crate::worker::Worker;
@@ -20,7 +21,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Resume;
-use stillgate_plugin::{Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Request, Response, Settled};
+use stillgate_plugin::{
+    Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Phases, Request, Response, Settled,
+};
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields};
 
@@ -29,6 +32,8 @@ use stillgate_wire::{Edits, Fields};
 pub(crate) struct Chains {
     is_on: bool,
     is_timed: bool,
+    /// Those in which a plugin of either chain is called.
+    phases: Phases,
     global: Judged,
     route: Judged,
     /// In place of the route's, since a consumer has plugins.
@@ -41,8 +46,10 @@ pub(crate) struct Chains {
     is_head_refused: bool,
     /// Fields that the response will have, from whichever side it comes.
     preset: Edits,
-    /// The head of the node's response, for the phase `log`; empty: we have answered.
+    /// The head of the node's response where the phase `log` has plugins: the buffer that it came in is gone by then.
     response_head: Vec<u8>,
+    /// A node has answered, and not we.
+    is_of_node: bool,
     /// The status of the response as it came.
     came_with: u16,
     /// Of a tunnel, in place of what its Plan had.
@@ -153,12 +160,16 @@ pub(crate) fn begin(serving: &mut Serving<'_>) {
     }
 }
 
-#[cold]
+#[inline(never)]
 fn start(serving: &mut Serving<'_>) {
     let plugins = &serving.worker.plugins;
     plugins.own.set_now_ms(serving.worker.clock.now_unix_ms());
-    serving.exchange.chains.is_on = true;
-    serving.exchange.chains.is_timed = plugins.is_timed();
+    let of_route = serving.route.and_then(|route| route.chain.as_ref());
+    let global = serving.snapshot.plan.global.as_ref();
+    let chains = &mut serving.exchange.chains;
+    chains.is_on = true;
+    chains.is_timed = plugins.is_timed();
+    chains.phases = global.into_iter().chain(of_route).fold(Phases::NONE, |all, chain| all.or(chain.phases()));
 }
 
 /// One of the phases before the upstream is known.
@@ -204,13 +215,16 @@ pub(super) fn before_target(serving: &mut Serving<'_>) -> Result<Option<Paused>,
 }
 
 /// The same from a place on.
-#[cold]
+#[inline(never)]
 fn go_on(serving: &mut Serving<'_>, from: Place) -> Result<Option<Paused>, OwnAnswer> {
     let mut entry = from.entry;
     for (step, Step { of, phase, joins }) in STEPS.iter().enumerate().skip(from.step) {
         // Without a route only global rules are run.
         if *of == Of::Route && serving.route.is_none() {
             break;
+        }
+        if *of == Of::Global && serving.snapshot.plan.global.is_none() {
+            continue;
         }
         if *joins && entry == 0 && !join_consumer(serving)? {
             continue;
@@ -266,20 +280,24 @@ fn join_consumer(serving: &mut Serving<'_>) -> Result<bool, OwnAnswer> {
     if consumer.plugins.is_empty() {
         return Ok(false);
     }
-    let of_route = serving.route.and_then(|route| route.chain.as_ref());
-    let merged = serving.worker.plugins.merged(of_route, &consumer.plugins).map_err(|error| {
+    let place = serving.exchange.outcome.route.map_or(0, |found| found.route);
+    let of_route = serving.route.and_then(|route| route.chain.as_ref()).map(|chain| (place, chain));
+    let consumers = &serving.snapshot.plan.consumers;
+    let merged = serving.worker.plugins.merged(of_route, consumers, attached).map_err(|error| {
         tracing::error!(consumer = %consumer.name, "a request is refused: {error}");
         OwnAnswer::error(500, "the plugins of the route and the consumer are too many")
     })?;
-    serving.exchange.chains.merged = Some(merged);
-    serving.exchange.chains.route = Judged::default();
+    let chains = &mut serving.exchange.chains;
+    chains.phases = chains.phases.or(merged.phases());
+    chains.merged = Some(merged);
+    chains.route = Judged::default();
     Ok(true)
 }
 
 /// `before_proxy`: the node is about to be asked.
 #[inline]
 pub(crate) fn before_proxy(serving: &mut Serving<'_>) -> Result<(), OwnAnswer> {
-    if !serving.exchange.chains.is_on {
+    if !serving.exchange.chains.phases.contains(Phase::BeforeProxy) {
         return Ok(());
     }
     for of in [Of::Global, Of::Route] {
@@ -317,6 +335,7 @@ struct Opened<'a> {
     is_timed: bool,
 }
 
+#[inline(always)]
 fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
     let Serving { worker, client, exchange, snapshot, .. } = serving;
     let Exchange { request, from_client, known, request_edits, request_body, chains, outcome, .. } = &mut **exchange;
@@ -339,7 +358,7 @@ fn open<'a>(serving: &'a mut Serving<'_>) -> Opened<'a> {
 
 /// Runs a phase of one chain from an entry on, until a plugin answers or waits: then it is the entry, and what it waits for. With
 /// `is_joined` only those are called that a consumer has added.
-#[cold]
+#[inline(never)]
 fn request_phase(
     serving: &mut Serving<'_>,
     of: Of,
@@ -363,7 +382,10 @@ fn request_phase(
             Phase::Access => entry.plugin.access(&mut asked),
             _ => entry.plugin.before_proxy(&mut asked),
         });
-        check_heads(worker, entry, &mut asked)?;
+        if matches!(flow, Ok(Flow::Continue)) {
+            check_heads(worker, entry, &mut asked)?;
+            continue;
+        }
         if let Some(flow) = settle(worker, entry, flow)? {
             return Ok(Some((at, flow)));
         }
@@ -382,7 +404,7 @@ fn check_heads(worker: &Worker, entry: &Entry, asked: &mut Request<'_>) -> Resul
 }
 
 /// What a call of a plugin means for its request; `Some`: it waits.
-#[inline]
+#[cold]
 fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Result<Option<Flow>, OwnAnswer> {
     match flow {
         Ok(Flow::Continue) => Ok(None),
@@ -402,50 +424,81 @@ fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Resul
 pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     chains.response_head.clear();
+    chains.is_of_node = !matches!(answered, Answered::Us(_));
     match answered {
         Answered::Node | Answered::Switching => {
-            let head = if answered == Answered::Node { from_node.head() } else { from_node.unparsed() };
+            let head = head_of(from_node, answered);
             chains.came_with = response.status;
-            chains.response_head.extend_from_slice(&head[..response.len]);
-            response_edits.fields.overlay(&response.fields, &chains.response_head, &chains.preset);
+            response_edits.fields.overlay(&response.fields, head, &chains.preset);
+            if chains.phases.contains(Phase::Log) {
+                chains.response_head.extend_from_slice(&head[..response.len]);
+            }
         }
         Answered::Us(status) => {
             chains.came_with = status;
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }
     }
-    response_phase(serving, Of::Global, Phase::HeaderFilter)?;
-    response_phase(serving, Of::Route, Phase::HeaderFilter)
+    response_phase(serving, Of::Global, Phase::HeaderFilter, Some(answered))?;
+    response_phase(serving, Of::Route, Phase::HeaderFilter, Some(answered))
+}
+
+/// Where the head of a node's response stands before it is passed on.
+fn head_of(from_node: &Receiver, answered: Answered) -> &[u8] {
+    match answered {
+        Answered::Node => from_node.head(),
+        Answered::Switching => from_node.unparsed(),
+        Answered::Us(_) => &[],
+    }
 }
 
 /// `log`: the response is out.
 #[inline]
 pub(crate) fn log(serving: &mut Serving<'_>) {
-    if serving.exchange.chains.is_on {
+    if !serving.exchange.chains.is_on {
+        return;
+    }
+    if serving.exchange.chains.phases.contains(Phase::Log) {
         // One that panics has been counted; the others are called all the same.
-        let _ = response_phase(serving, Of::Global, Phase::Log);
-        let _ = response_phase(serving, Of::Route, Phase::Log);
+        let _ = response_phase(serving, Of::Global, Phase::Log, None);
+        let _ = response_phase(serving, Of::Route, Phase::Log, None);
         // In this phase they have no effect.
         serving.exchange.response_body.clear();
-        serving.exchange.chains.settled.clear();
     }
+    serving.exchange.chains.settled.clear();
 }
 
-#[cold]
-fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase) -> Result<(), PluginFailed> {
+/// Runs a phase of one chain. `answered`: the response has just come, and what it came in is still here.
+#[inline(never)]
+fn response_phase(
+    serving: &mut Serving<'_>,
+    of: Of,
+    phase: Phase,
+    answered: Option<Answered>,
+) -> Result<(), PluginFailed> {
     let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
     let Serving { worker, client, exchange, snapshot, .. } = serving;
-    let Exchange { request, from_client, known, response, response_edits, response_body, chains, outcome, .. } =
-        &mut **exchange;
+    let Exchange {
+        request,
+        from_client,
+        from_node,
+        known,
+        response,
+        response_edits,
+        response_body,
+        chains,
+        outcome,
+        ..
+    } = &mut **exchange;
     let none = Fields::default();
-    let is_of_node = !chains.response_head.is_empty();
+    let is_of_node = chains.is_of_node;
     let kept = chains.kept.as_deref();
     let mut answer = Response {
         facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
         fields: if is_of_node { &response.fields } else { &none },
-        head: &chains.response_head,
+        head: answered.map_or(&chains.response_head, |answered| head_of(from_node, answered)),
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,

@@ -86,8 +86,8 @@ impl Known {
     }
 }
 
-/// The facts of a request, put together from where they are kept.
-#[inline]
+/// The facts of a request, put together from where they are kept, and where they are wanted: there are many of them.
+#[inline(always)]
 pub(crate) fn facts_of<'a>(
     known: &'a Known,
     request: &'a RequestHead,

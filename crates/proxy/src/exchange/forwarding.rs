@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use stillgate_config::PassHost;
 use stillgate_wire::{
-    Edits, FieldName, FieldValue, Fields, Form, Framing, Method, Name, RequestHead, Version, upgrade_protocols,
+    Edits, FieldName, FieldValue, Form, Framing, Method, Name, RequestHead, Version, remove_lines, upgrade_protocols,
     write_request, write_upgrade_lines,
 };
 
@@ -25,6 +25,9 @@ const X_FORWARDED_FOR: FieldName<'_> = FieldName::constant("X-Forwarded-For");
 const X_FORWARDED_HOST: FieldName<'_> = FieldName::constant("X-Forwarded-Host");
 const X_FORWARDED_PORT: FieldName<'_> = FieldName::constant("X-Forwarded-Port");
 const X_FORWARDED_PROTO: FieldName<'_> = FieldName::constant("X-Forwarded-Proto");
+/// What the gateway tells a node of the client, where plugins may do so.
+const TOLD_OF_CLIENT: [FieldName<'_>; 5] =
+    [X_REAL_IP, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO];
 const SERVER_LINE: &str = concat!("Server: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
 
 /// The lines added to every request of a client that is no trusted proxy, but for `X-Forwarded-Host`.
@@ -81,14 +84,17 @@ pub(super) fn edit_request(serving: &mut Serving<'_>, pass_host: &PassHost) {
     let exchange = &mut *serving.exchange;
     exchange.method_sent = exchange.request.method;
     exchange.framing_sent = exchange.request.framing;
-    let of_plugins = if exchange.chains.is_on() { take_plugin_edits(serving) } else { None };
+    let has_plugins = exchange.chains.is_on();
+    if has_plugins {
+        read_plugin_edits(serving);
+    }
     edit_fields(serving, pass_host);
-    if let Some(of_plugins) = of_plugins {
-        return_plugin_edits(serving, of_plugins);
+    if has_plugins {
+        agree_with_plugins(serving);
     }
     let exchange = &mut *serving.exchange;
     if exchange.framing_sent == Framing::Chunked {
-        exchange.request_edits.fields.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        exchange.request_edits.fields.appended.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
 }
 
@@ -128,18 +134,18 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
         named_lines(edits, client);
         add_forwarded_host(edits, head, &exchange.request);
     } else {
-        edits.added.extend_from_slice(&client.forwarded);
+        edits.appended.extend_from_slice(&client.forwarded);
         add_forwarded_host(edits, head, &exchange.request);
     }
     if exchange.passes_upgrade {
-        write_upgrade_lines(&mut edits.added, upgrade_protocols(&exchange.request.fields, head));
+        write_upgrade_lines(&mut edits.appended, upgrade_protocols(&exchange.request.fields, head));
     }
 }
 
-/// Takes out the lines that plugins have added, and chooses method and framing by what they have changed.
-#[cold]
-fn take_plugin_edits(serving: &mut Serving<'_>) -> Option<Edits> {
-    let Exchange { request, request_edits, request_body, method_sent, framing_sent, .. } = &mut *serving.exchange;
+/// Chooses method, framing and `Host` by what plugins have changed.
+fn read_plugin_edits(serving: &mut Serving<'_>) {
+    let Exchange { request, request_edits, request_body, method_sent, framing_sent, value, .. } =
+        &mut *serving.exchange;
     if let Some(method) = request_edits.method() {
         *method_sent = Method::from_bytes(method);
     }
@@ -159,52 +165,53 @@ fn take_plugin_edits(serving: &mut Serving<'_>) -> Option<Edits> {
         }
     }
     // By name, `Host` is set as by its own function: there is one line.
-    let none = Fields::default();
-    let mut added = Edits::default();
-    added.added = std::mem::take(&mut request_edits.fields.added);
-    let host = added.values(&none, &[], HOST).last().map(<[u8]>::to_vec);
-    if let Some(host) = host {
-        added.remove(&none, &[], HOST);
-        request_edits.set_host(FieldValue::of_head(&host));
+    if take_last(&mut request_edits.fields, HOST, value) {
+        request_edits.set_host(FieldValue::of_head(value));
     }
-    Some(added)
 }
 
-/// Puts the lines that plugins have added behind ours. What is told of the client is theirs to set, but for its address: to
+/// Takes the lines of a name out of those that plugins have added; the value of the last is left in `value`. `false`: there is
+/// none.
+fn take_last(edits: &mut Edits, name: FieldName<'_>, value: &mut Vec<u8>) -> bool {
+    let Some(last) = edits.added(name).last() else { return false };
+    value.clear();
+    value.extend_from_slice(last);
+    edits.remove_added(name);
+    true
+}
+
+/// Brings our lines and those of plugins together. What is told of the client is theirs to set, but for its address: to
 /// `X-Forwarded-For` the peer is appended in any case.
-#[cold]
-fn return_plugin_edits(serving: &mut Serving<'_>, mut of_plugins: Edits) {
-    let Exchange { request_edits, request_body, framing_sent, sets_host, .. } = &mut *serving.exchange;
-    let none = Fields::default();
-    let host = request_edits.host().map(<[u8]>::to_vec);
-    let ours = &mut request_edits.fields;
-    if let Some(host) = host {
+fn agree_with_plugins(serving: &mut Serving<'_>) {
+    let Exchange { request_edits, request_body, framing_sent, sets_host, value, .. } = &mut *serving.exchange;
+    if let Some(host) = request_edits.host() {
         // The same for every node.
-        ours.append(HOST, FieldValue::of_head(&host));
+        value.clear();
+        value.extend_from_slice(host);
+        request_edits.fields.append(HOST, FieldValue::of_head(value));
         *sets_host = false;
     }
-    for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
-        if of_plugins.values(&none, &[], name).next().is_some() {
-            ours.remove(&none, &[], name);
+    let edits = &mut request_edits.fields;
+    if edits.may_have_added(&TOLD_OF_CLIENT) {
+        for name in [X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT] {
+            if edits.added(name).next().is_some() {
+                remove_lines(&mut edits.appended, name);
+            }
+        }
+        edits.remove_added(X_REAL_IP);
+        if take_last(edits, X_FORWARDED_FOR, value) {
+            remove_lines(&mut edits.appended, X_FORWARDED_FOR);
+            edits.append(X_FORWARDED_FOR, FieldValue::of_head(value));
+            edits.appended.truncate(edits.appended.len() - b"\r\n".len());
+            edits.appended.extend_from_slice(b", ");
+            write_line_end(&mut edits.appended, speaker(serving.client));
         }
     }
-    of_plugins.remove(&none, &[], X_REAL_IP);
-    let said = of_plugins.values(&none, &[], X_FORWARDED_FOR).last().map(<[u8]>::to_vec);
-    if let Some(mut chain) = said {
-        of_plugins.remove(&none, &[], X_FORWARDED_FOR);
-        let peer = ours.values(&none, &[], X_FORWARDED_FOR).last().unwrap_or_default();
-        let peer = peer.rsplit(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
-        chain.extend_from_slice(b", ");
-        chain.extend_from_slice(peer);
-        ours.remove(&none, &[], X_FORWARDED_FOR);
-        ours.append(X_FORWARDED_FOR, FieldValue::of_head(&chain));
-    }
-    ours.added.append(&mut of_plugins.added);
     if let Framing::Length(length) = *framing_sent
         && !request_body.is_empty()
     {
-        ours.added.extend_from_slice(b"Content-Length: ");
-        write_line_end(&mut ours.added, length);
+        edits.appended.extend_from_slice(b"Content-Length: ");
+        write_line_end(&mut edits.appended, length);
     }
 }
 
@@ -226,7 +233,7 @@ pub(super) fn stage_request(
         exchange.to_node.coding = Coding::Chunked;
     }
     let definition = &upstream.planned.definition;
-    let added = exchange.request_edits.fields.added.len();
+    let appended = exchange.request_edits.fields.appended.len();
     if exchange.sets_host {
         let state = upstream.state.borrow();
         // Taken out while the exchange lends its head.
@@ -242,7 +249,7 @@ pub(super) fn stage_request(
     }
     let out = exchange.to_node.head(buffers);
     write_request(out, exchange.from_client.head(), &exchange.request, &exchange.request_edits);
-    exchange.request_edits.fields.added.truncate(added);
+    exchange.request_edits.fields.appended.truncate(appended);
     exchange.request_pipe().stage(worker)
 }
 
@@ -250,37 +257,41 @@ pub(super) fn stage_request(
 /// for.
 fn trusted_lines(edits: &mut Edits, head: &[u8], request: &RequestHead, client: &Client, client_ip: IpAddr) {
     let missing = |id: Name| request.fields.get(head, id).is_none();
-    edits.added.extend_from_slice(b"X-Forwarded-For: ");
+    edits.appended.extend_from_slice(b"X-Forwarded-For: ");
     for field in request.fields.iter().filter(|field| field.id == Name::XForwardedFor) {
-        edits.added.extend_from_slice(field.value.of(head));
-        edits.added.extend_from_slice(b", ");
+        edits.appended.extend_from_slice(field.value.of(head));
+        edits.appended.extend_from_slice(b", ");
     }
-    // Whom a plugin names stands for the peer.
-    write_line_end(&mut edits.added, if client.is_named { client_ip } else { client.peer.ip().to_canonical() });
-    edits.added.extend_from_slice(b"X-Real-IP: ");
-    write_line_end(&mut edits.added, client_ip);
+    write_line_end(&mut edits.appended, speaker(client));
+    edits.appended.extend_from_slice(b"X-Real-IP: ");
+    write_line_end(&mut edits.appended, client_ip);
     if missing(Name::XForwardedProto) {
         edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
     }
     if missing(Name::XForwardedPort) {
-        edits.added.extend_from_slice(b"X-Forwarded-Port: ");
-        write_line_end(&mut edits.added, client.local.port());
+        edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
+        write_line_end(&mut edits.appended, client.local.port());
     }
     if missing(Name::XForwardedHost) {
         add_forwarded_host(edits, head, request);
     }
 }
 
+/// Who is appended to `X-Forwarded-For`: the peer, or whom a plugin names in its stead.
+fn speaker(client: &Client) -> IpAddr {
+    if client.is_named { client.address } else { client.peer.ip().to_canonical() }
+}
+
 /// [`untrusted_lines`] of a client that a plugin names.
 #[cold]
 fn named_lines(edits: &mut Edits, client: &Client) {
     for name in ["X-Real-IP: ", "X-Forwarded-For: "] {
-        edits.added.extend_from_slice(name.as_bytes());
-        write_line_end(&mut edits.added, client.address);
+        edits.appended.extend_from_slice(name.as_bytes());
+        write_line_end(&mut edits.appended, client.address);
     }
-    edits.add(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
-    edits.added.extend_from_slice(b"X-Forwarded-Port: ");
-    write_line_end(&mut edits.added, client.local.port());
+    edits.append(X_FORWARDED_PROTO, FieldValue::of_head(client.scheme().as_bytes()));
+    edits.appended.extend_from_slice(b"X-Forwarded-Port: ");
+    write_line_end(&mut edits.appended, client.local.port());
 }
 
 fn write_line_end(out: &mut Vec<u8>, value: impl std::fmt::Display) {
@@ -350,9 +361,9 @@ pub(super) fn end_response_edits(
         lines = lines.without(edits);
     }
     if chunked {
-        edits.added.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        edits.appended.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    lines.push(worker, &mut edits.added);
+    lines.push(worker, &mut edits.appended);
 }
 
 /// `Server`, `Date` and `Connection` as the situation wants them.
@@ -371,10 +382,7 @@ impl CommonLines {
 
     /// Without those that plugins have set.
     pub(super) fn without(self, edits: &Edits) -> CommonLines {
-        let is_set = |name| edits.values(&Fields::default(), &[], name).next().is_some();
-        if edits.added.is_empty() {
-            return self;
-        }
+        let is_set = |name| edits.added(name).next().is_some();
         CommonLines { server: self.server && !is_set(SERVER), date: self.date && !is_set(DATE), ..self }
     }
 

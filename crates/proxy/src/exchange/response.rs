@@ -136,7 +136,7 @@ fn delimit_changed(serving: &mut Serving<'_>) -> Option<Delimited> {
         response_body.start(false, held());
     }
     if let Some(length) = length {
-        write!(edits.added, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");
+        write!(edits.appended, "Content-Length: {length}\r\n").expect("writing to a vector does not fail");
     }
     let is_by_head = !may_have_body || length.is_some();
     Some(if is_by_head { Delimited::Head } else { Delimited::by_chunks(request.version) })

@@ -70,7 +70,10 @@ pub(super) fn agree(relay: &mut Relay<'_>) -> Result<(), Event> {
     }
     let exchange = &mut *relay.serving.exchange;
     let head = &exchange.from_node.unparsed()[..exchange.response.len];
-    write_upgrade_lines(&mut exchange.response_edits.fields.added, upgrade_protocols(&exchange.response.fields, head));
+    write_upgrade_lines(
+        &mut exchange.response_edits.fields.appended,
+        upgrade_protocols(&exchange.response.fields, head),
+    );
     let before = exchange.bytes_sent();
     let worker = relay.serving.worker;
     let out = exchange.to_client.head(&worker.buffers);

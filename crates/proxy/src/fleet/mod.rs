@@ -4,6 +4,8 @@
 //! those of another process do, `draining` how it stops accepting, `serving` how what it listens on changes.
 
 mod accept;
+#[cfg(test)]
+pub(crate) mod allocations;
 mod draining;
 mod overview;
 mod serving;
@@ -91,6 +93,23 @@ impl Fleet {
         writers: Vec<Writer>,
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
+        let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, writers, give_back)?;
+        for setup in setups {
+            let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{}", setup.number));
+            fleet.threads.push(thread.spawn(move || thread::run(setup)).map_err(StartError::Thread)?);
+        }
+        Ok(fleet)
+    }
+
+    /// The same without threads, and what each of them is to run.
+    fn set_up(
+        gateway: &Gateway,
+        sockets: Sockets,
+        plans: Arc<PlanCell>,
+        sinks: Vec<Sink>,
+        writers: Vec<Writer>,
+        give_back: fn(),
+    ) -> Result<(Fleet, Vec<Setup>), StartError> {
         let workers = worker_count(gateway);
         debug_assert!(sinks.is_empty() || sinks.len() == workers);
         debug_assert!(writers.is_empty() || writers.len() == workers);
@@ -114,10 +133,11 @@ impl Fleet {
         let offloading = Arc::new(Offloading::default());
         let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let mut setups = Vec::with_capacity(workers);
         for (index, added) in dealt.into_iter().enumerate() {
             let (update, updates) = mpsc::channel(UPDATES_MAX);
             fleet.updates.push(update);
-            let setup = Setup {
+            setups.push(Setup {
                 number: index,
                 listeners: ListenerUpdate { added, ..ListenerUpdate::default() },
                 updates,
@@ -132,11 +152,9 @@ impl Fleet {
                 give_back,
                 secret: random::number(),
                 seed: time_seed.wrapping_add(index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-            };
-            let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{index}"));
-            fleet.threads.push(thread.spawn(move || thread::run(setup)).map_err(StartError::Thread)?);
+            });
         }
-        Ok(fleet)
+        Ok((fleet, setups))
     }
 
     /// Where the listeners are, in the configuration's order.

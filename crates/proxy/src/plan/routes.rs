@@ -137,6 +137,11 @@ impl Routes {
         piece[route % PIECE].chain = chain;
     }
 
+    /// The route at a place, where there is one.
+    pub(crate) fn get(&self, route: usize) -> Option<&PlanRoute> {
+        self.pieces.get(route / PIECE)?.get(route % PIECE)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PlanRoute> {
         self.pieces.iter().flat_map(|piece| piece.iter())
     }

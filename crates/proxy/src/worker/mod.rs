@@ -93,6 +93,7 @@ impl Worker {
         if let Some(recorder) = &self.recorder {
             recorder.borrow_mut().renumber(next.plan.numbering);
         }
+        self.plugins.renew(&next.plan);
         self.snapshot.replace(next);
     }
 

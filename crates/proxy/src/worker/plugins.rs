@@ -7,16 +7,17 @@ use super::Worker;
 use super::body_memory::BodyMemory;
 use super::offload::Offloading;
 use super::plugin_io::PluginIo;
+use crate::plan::Plan;
 use crate::random;
+use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{Chain, Entry, Phase};
+use stillgate_plugin::{Attached, Chain, Consumers, Entry, Phase};
 
 /// One request in so many is timed.
 const TIMED_OF: u32 = 1_000;
@@ -30,7 +31,7 @@ pub(crate) struct Plugins {
     pub(crate) own: stillgate_plugin::Worker,
     /// What filters of bodies hold.
     pub(crate) held: Rc<BodyMemory>,
-    /// Chains of routes joined by plugins of consumers, by the memory of both.
+    /// Chains of routes joined by plugins of consumers, by the memory of both. What a new Plan does not have is dropped.
     merged: RefCell<HashMap<(usize, usize), Merged>>,
     requests: Cell<u32>,
     /// For what would take too long here.
@@ -42,8 +43,24 @@ pub(crate) struct Plugins {
 /// A chain and what it was made of, which stays where it is as long as its address is a key.
 struct Merged {
     chain: Rc<Chain>,
-    _route: Option<Arc<Chain>>,
-    _consumer: Arc<[Arc<Entry>]>,
+    /// The route's, and a place where a Plan has it.
+    of_route: Option<(usize, Arc<Chain>)>,
+    of_consumer: Arc<[Arc<Entry>]>,
+    /// A consumer that has these plugins.
+    consumer: Attached,
+}
+
+impl Merged {
+    /// Whether what it was made of is in a Plan, where it was before.
+    fn is_in(&self, plan: &Plan) -> bool {
+        let is_same = |chain: &Arc<Chain>, place: usize| {
+            let route = plan.routes.get(place);
+            route.and_then(|route| route.chain.as_ref()).is_some_and(|other| Arc::ptr_eq(chain, other))
+        };
+        let consumer = plan.consumers.get(self.consumer);
+        self.of_route.as_ref().is_none_or(|(place, chain)| is_same(chain, *place))
+            && consumer.is_some_and(|consumer| Arc::ptr_eq(&consumer.plugins, &self.of_consumer))
+    }
 }
 
 impl Plugins {
@@ -59,24 +76,32 @@ impl Plugins {
         Plugins { own, offloading, ..Plugins::default() }
     }
 
-    /// The route's chain with a consumer's plugins in it.
+    /// The chain of a route, which the Plan has at a place, with a consumer's plugins in it.
     pub(crate) fn merged(
         &self,
-        route: Option<&Arc<Chain>>,
-        consumer: &Arc<[Arc<Entry>]>,
+        of_route: Option<(usize, &Arc<Chain>)>,
+        consumers: &Consumers,
+        consumer: Attached,
     ) -> Result<Rc<Chain>, TooLong> {
-        let key = (route.map_or(0, |route| Arc::as_ptr(route).addr()), Arc::as_ptr(consumer).cast::<u8>().addr());
+        let of_consumer = &consumers.of(consumer).plugins;
+        let route = of_route.map(|(_, chain)| chain);
+        let key = (route.map_or(0, |route| Arc::as_ptr(route).addr()), Arc::as_ptr(of_consumer).cast::<u8>().addr());
         let mut known = self.merged.borrow_mut();
         if let Some(merged) = known.get(&key) {
             return Ok(merged.chain.clone());
         }
-        let chain = Rc::new(Chain::merge([route.map_or(&[][..], |route| route.entries()), consumer])?);
+        let chain = Rc::new(Chain::merge([route.map_or(&[][..], |route| route.entries()), of_consumer])?);
         if known.len() >= MERGED_MAX {
             known.clear();
         }
-        let merged = Merged { chain: chain.clone(), _route: route.cloned(), _consumer: consumer.clone() };
-        known.insert(key, merged);
+        let of_route = of_route.map(|(place, chain)| (place, chain.clone()));
+        known.insert(key, Merged { chain: chain.clone(), of_route, of_consumer: of_consumer.clone(), consumer });
         Ok(chain)
+    }
+
+    /// Another Plan is served from: what belongs to plugins that are not in it is dropped.
+    pub(crate) fn renew(&self, plan: &Plan) {
+        self.merged.borrow_mut().retain(|_, merged| merged.is_in(plan));
     }
 
     /// Whether the next request is timed.
@@ -92,6 +117,7 @@ impl Plugins {
 pub(crate) struct Panicked;
 
 /// Calls a plugin, timed or not, whatever becomes of it.
+#[inline]
 pub(crate) fn call<R>(
     worker: &Worker,
     entry: &Entry,
@@ -102,13 +128,24 @@ pub(crate) fn call<R>(
     let began = is_timed.then(Instant::now);
     let result = guarded(then);
     if let Some(began) = began {
-        let took = began.elapsed();
-        worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
+        tell_time(worker, entry, phase, began);
     }
-    result.inspect_err(|Panicked| {
-        worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
-        tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
-    })
+    if result.is_err() {
+        tell_panic(worker, entry, phase);
+    }
+    result
+}
+
+#[cold]
+fn tell_time(worker: &Worker, entry: &Entry, phase: Phase, began: Instant) {
+    let took = began.elapsed();
+    worker.tell_plugin(|recorder, metrics| recorder.observe_plugin(metrics, entry.name, phase, took));
+}
+
+#[cold]
+fn tell_panic(worker: &Worker, entry: &Entry, phase: Phase) {
+    worker.tell_plugin(|recorder, metrics| recorder.count_plugin_panic(metrics, entry.name));
+    tracing::error!(plugin = entry.name, origin = %entry.origin, phase = phase.name(), "a plugin panicked");
 }
 
 /// What plugins do that ends a request, beyond answering it.
@@ -162,6 +199,7 @@ impl Worker {
 }
 
 /// Runs a plugin's code. What a panic says may hold what is secret: only its place is told.
+#[inline]
 pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
     static HOOK: Once = Once::new();
     thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
@@ -181,18 +219,52 @@ pub(crate) fn guarded<R>(then: impl FnOnce() -> R) -> Result<R, Panicked> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stillgate_plugin::Consumer;
+
+    fn consumers() -> (Consumers, Attached) {
+        let mut consumers = Consumers::default();
+        let (name, plugins) = ("c".into(), Arc::default());
+        let consumer = Consumer { name, group: None, labels: Box::default(), plugins, credentials: Box::default() };
+        consumers.insert(consumer, Vec::new()).unwrap();
+        let attached = consumers.named("c").unwrap();
+        (consumers, attached)
+    }
 
     #[test]
     fn chains_with_consumers_are_merged_once() {
-        let plugins = Plugins::default();
-        let (route, consumer): (_, Arc<[Arc<Entry>]>) = (Arc::new(Chain::default()), Arc::default());
-        let first = plugins.merged(Some(&route), &consumer).unwrap();
-        assert!(Rc::ptr_eq(&first, &plugins.merged(Some(&route), &consumer).unwrap()));
-        assert!(!Rc::ptr_eq(&first, &plugins.merged(None, &consumer).unwrap()));
+        let (plugins, route) = (Plugins::default(), Arc::new(Chain::default()));
+        let (consumers, consumer) = consumers();
+        let first = plugins.merged(Some((0, &route)), &consumers, consumer).unwrap();
+        assert!(Rc::ptr_eq(&first, &plugins.merged(Some((0, &route)), &consumers, consumer).unwrap()));
+        assert!(!Rc::ptr_eq(&first, &plugins.merged(None, &consumers, consumer).unwrap()));
         for _ in 0..2 * MERGED_MAX {
-            plugins.merged(Some(&Arc::new(Chain::default())), &consumer).unwrap();
+            plugins.merged(Some((0, &Arc::new(Chain::default()))), &consumers, consumer).unwrap();
             assert!(plugins.merged.borrow().len() <= MERGED_MAX);
         }
+    }
+
+    #[test]
+    fn a_new_plan_drops_merged_chains_that_it_does_not_have() {
+        let text = "upstreams: [{id: u, type: roundrobin, nodes: {\"10.0.0.1:81\": 1}}]\n\
+                    routes: [{id: a, uri: /a, upstream_id: u}, {id: b, uri: /b, upstream_id: u}]\n";
+        let config = stillgate_config::load(text, &|_| None).unwrap().config;
+        let mut plan = Plan::build(1, &config, &Default::default(), None, None, None).unwrap();
+        let chains = [Arc::new(Chain::default()), Arc::new(Chain::default())];
+        chains.iter().enumerate().for_each(|(at, chain)| plan.routes.set_chain(at, Some(chain.clone())));
+        let (consumers, consumer) = consumers();
+        plan.consumers = Arc::new(consumers.clone());
+        let plugins = Plugins::default();
+        let merge = |at: usize| plugins.merged(Some((at, &chains[at])), &consumers, consumer).unwrap();
+        let (stays, _) = (merge(0), merge(1));
+        plugins.renew(&plan);
+        assert_eq!(plugins.merged.borrow().len(), 2);
+        plan.routes.set_chain(1, None);
+        plugins.renew(&plan);
+        assert_eq!((plugins.merged.borrow().len(), Arc::strong_count(&chains[1])), (1, 1));
+        assert!(Rc::ptr_eq(&stays, &merge(0)));
+        plan.consumers = Arc::default();
+        plugins.renew(&plan);
+        assert_eq!(plugins.merged.borrow().len(), 0);
     }
 
     #[test]

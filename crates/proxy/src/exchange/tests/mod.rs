@@ -1,6 +1,7 @@
 //! Exchanges with plugins, end to end: a worker that serves a Plan whose chains are put together by hand.
 
 mod bodies;
+mod large;
 mod phases;
 mod store;
 mod waiting;
@@ -11,7 +12,6 @@ use crate::plan::{Plan, PlanCell};
 use crate::sockets::{Inherited, Sockets};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stillgate_config::Config;
@@ -84,7 +84,6 @@ impl Scripted {
 
     /// As it stands in a chain.
     fn entry(self, name: &'static str, meta: Meta) -> Arc<Entry> {
-        static INSTANCES: AtomicU64 = AtomicU64::new(0);
         Arc::new(Entry {
             name,
             priority: meta.priority.unwrap_or(0),
@@ -94,7 +93,6 @@ impl Scripted {
             origin: Origin { level: Level::Route, id: "r".into() },
             at: Default::default(),
             identity: Identity::of(&[name.as_bytes()]),
-            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             plugin: Box::new(self),
         })
     }
@@ -146,15 +144,7 @@ impl Bench {
         writers: Vec<Writer>,
         change: impl FnOnce(&mut Plan),
     ) -> Bench {
-        let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
-        let text = format!(
-            "gateway: {{workers: 1, listeners: [{{address: \"127.0.0.1:0\"}}]}}\n\
-             upstreams: [{{id: u, type: roundrobin, nodes: {{{}}}}}]\n\
-             routes: [{{id: r, uri: /r*, upstream_id: u, enable_websocket: true}}]\n",
-            nodes.join(", ")
-        );
-        let config = stillgate_config::load(text, &|_| None).unwrap().config;
-        let mut plan = Plan::build(1, &config, &HashMap::new(), None, metrics, None).unwrap();
+        let (config, mut plan) = planned_with(nodes, metrics);
         change(&mut plan);
         Bench::serving_with(&config, Arc::new(PlanCell::new(Arc::new(plan))), writers)
     }
@@ -199,6 +189,24 @@ fn exposition(registry: &Arc<Registry>) -> String {
         text.extend_from_slice(piece.as_ref());
     }
     String::from_utf8(text).unwrap()
+}
+
+/// The configuration of a [`Bench`], and a Plan without plugins.
+fn planned(nodes: &[&Upstream]) -> (Config, Plan) {
+    planned_with(nodes, None)
+}
+
+fn planned_with(nodes: &[&Upstream], metrics: Option<Arc<MetricsPlan>>) -> (Config, Plan) {
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{}\": 1", node.addr())).collect();
+    let text = format!(
+        "gateway: {{workers: 1, listeners: [{{address: \"127.0.0.1:0\"}}]}}\n\
+         upstreams: [{{id: u, type: roundrobin, nodes: {{{}}}}}]\n\
+         routes: [{{id: r, uri: /r*, upstream_id: u, enable_websocket: true}}]\n",
+        nodes.join(", ")
+    );
+    let config = stillgate_config::load(text, &|_| None).unwrap().config;
+    let plan = Plan::build(1, &config, &HashMap::new(), None, metrics, None).unwrap();
+    (config, plan)
 }
 
 impl Drop for Bench {
