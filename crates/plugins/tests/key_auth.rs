@@ -71,7 +71,6 @@ fn rewrite(entry: &Entry, consumers: &Consumers, head: &str) -> String {
         local: address,
         protocol: "HTTP/1.1",
         scheme: "http",
-        trusted_proxies: &[],
         tls: None,
         route: None,
     };
