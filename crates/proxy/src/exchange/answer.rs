@@ -157,7 +157,7 @@ fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
     let Given { mut answer, message, kind } = own;
     let content_type = answer.content_type.take();
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
-        serving.exchange.response_edits.fields.append(CONTENT_TYPE, value);
+        serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
     }
     chain::header_filter(serving, Answered::Us(answer.status)).map_err(|_| Failed { is_panic: true })?;
     let Serving { worker, client, exchange, .. } = serving;
