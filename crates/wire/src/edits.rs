@@ -6,8 +6,15 @@
 //! A name carries what the parser would have recognised it as, so that most comparisons are those of two numbers, and lines
 //! that plugins add are listed, so that none is searched for in text.
 
+mod lines;
+mod names;
+
+pub use lines::remove_lines;
+pub use names::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
+
 use crate::fields::{Field, FieldSet, Fields};
-use crate::name::Name;
+use lines::{Line, Lines, push_line};
+use names::{is_token, tag};
 use std::fmt;
 
 /// Why a name, value, target or the like cannot be part of a head.
@@ -45,162 +52,6 @@ impl fmt::Display for EditError {
 
 impl std::error::Error for EditError {}
 
-/// A field that cannot be edited by name, as those that frame a message, and that the parser has no use for.
-const HTTP2_SETTINGS: &[u8] = b"http2-settings";
-
-/// The name of a header field that may be edited.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldName<'a> {
-    bytes: &'a [u8],
-    id: Name,
-    tag: u8,
-}
-
-impl<'a> FieldName<'a> {
-    /// Checks a name.
-    pub fn new(name: &'a [u8]) -> Result<FieldName<'a>, EditError> {
-        if name.is_empty() || !name.iter().copied().all(is_token) {
-            return Err(EditError::Name);
-        }
-        let id = Name::classify(name);
-        let is_framing = id.is_hop_by_hop() || matches!(id, Name::ContentLength | Name::Trailer);
-        if is_framing || name.eq_ignore_ascii_case(HTTP2_SETTINGS) {
-            return Err(EditError::Framing);
-        }
-        Ok(FieldName { bytes: name, id, tag: tag(name) })
-    }
-
-    /// A name that stands in the program, checked while it is compiled.
-    pub const fn constant(name: &'static str) -> FieldName<'static> {
-        let bytes = name.as_bytes();
-        assert!(!bytes.is_empty());
-        let mut at = 0;
-        while at < bytes.len() {
-            assert!(is_token(bytes[at]));
-            at += 1;
-        }
-        FieldName { bytes, id: Name::classify(bytes), tag: tag(bytes) }
-    }
-
-    /// As it will be written.
-    pub fn bytes(self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// The value of the first field of this name in a head.
-    pub fn value_in<'h>(self, fields: &Fields, head: &'h [u8]) -> Option<FieldValue<'h>> {
-        fields.iter().find(|field| self.is_of(field, head)).map(|field| FieldValue(field.value.of(head)))
-    }
-
-    /// Whether a line of a head has this name.
-    #[inline]
-    fn is_of(self, field: &Field, head: &[u8]) -> bool {
-        self.id == field.id
-            && (!matches!(self.id, Name::Other | Name::Lookalike)
-                || (usize::from(field.name.len) == self.bytes.len()
-                    && self.bytes.eq_ignore_ascii_case(field.name.of(head))))
-    }
-}
-
-/// A number below 64 that names have in common which differ in case only, and few others.
-const fn tag(name: &[u8]) -> u8 {
-    let [first, .., last] = name else { return name.len() as u8 };
-    // Of letters this bit is the case; of two bytes that are the same it stays the same.
-    let (first, last) = (*first | 0x20, *last | 0x20);
-    (first.wrapping_mul(5) ^ last.wrapping_mul(11)).wrapping_add((name.len() as u8).wrapping_mul(7)) & 63
-}
-
-/// A name that is kept, checked once: of a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedFieldName {
-    bytes: Box<[u8]>,
-    id: Name,
-    tag: u8,
-}
-
-impl OwnedFieldName {
-    /// Checks a name, as [`FieldName::new`].
-    pub fn new(name: &[u8]) -> Result<OwnedFieldName, EditError> {
-        FieldName::new(name).map(|name| OwnedFieldName { bytes: name.bytes.into(), id: name.id, tag: name.tag })
-    }
-
-    /// For edits.
-    #[inline]
-    pub fn name(&self) -> FieldName<'_> {
-        FieldName { bytes: &self.bytes, id: self.id, tag: self.tag }
-    }
-}
-
-/// A value that is kept, checked once: of a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedFieldValue(Box<[u8]>);
-
-impl OwnedFieldValue {
-    /// Checks a value, as [`FieldValue::new`].
-    pub fn new(value: &[u8]) -> Result<OwnedFieldValue, EditError> {
-        FieldValue::new(value).map(|value| OwnedFieldValue(value.0.into()))
-    }
-
-    /// For edits.
-    #[inline]
-    pub fn value(&self) -> FieldValue<'_> {
-        FieldValue(&self.0)
-    }
-}
-
-/// The value of a header field.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldValue<'a>(&'a [u8]);
-
-impl<'a> FieldValue<'a> {
-    /// Checks a value. Blanks around it are left out.
-    pub fn new(value: &'a [u8]) -> Result<FieldValue<'a>, EditError> {
-        let value = match value {
-            [first, .., last] if *first > b' ' && *last > b' ' => value,
-            value => value.trim_ascii(),
-        };
-        // Each byte is looked at, whatever was found before: that takes many at once.
-        let is_bad = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
-        match value.iter().fold(false, |found, byte| found | is_bad(*byte)) {
-            true => Err(EditError::Value),
-            false => Ok(FieldValue(value)),
-        }
-    }
-
-    /// A value that stands in the program, checked while it is compiled.
-    pub const fn constant(value: &'static str) -> FieldValue<'static> {
-        let bytes = value.as_bytes();
-        let mut at = 0;
-        while at < bytes.len() {
-            assert!(!bytes[at].is_ascii_control());
-            at += 1;
-        }
-        FieldValue(bytes)
-    }
-
-    /// A number as text: digits, perhaps with a point in it.
-    ///
-    /// # Panics
-    ///
-    /// With anything else.
-    #[inline]
-    pub fn number(digits: &'a [u8]) -> FieldValue<'a> {
-        assert!(digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.')), "not a number");
-        FieldValue(digits)
-    }
-
-    /// A value of a head that was parsed, which cannot hold a line break.
-    #[inline]
-    pub fn of_head(value: &'a [u8]) -> FieldValue<'a> {
-        FieldValue(value)
-    }
-
-    /// Its bytes.
-    pub fn bytes(self) -> &'a [u8] {
-        self.0
-    }
-}
-
 /// Bytes of lines that edits by name add to a head. A short template makes a long value of what a client sends, many times
 /// over.
 pub const ADDED_BYTES_MAX: usize = 64 * 1024;
@@ -216,113 +67,6 @@ pub struct Edits {
     lines: Lines,
     /// A line was left out, as the others have [`ADDED_BYTES_MAX`] already: the message cannot be sent.
     is_too_large: bool,
-}
-
-/// Lines that are found by their names.
-#[derive(Debug, Default)]
-struct Lines {
-    /// Each with its CRLF.
-    text: Vec<u8>,
-    list: Vec<Line>,
-    /// The tags of the lines, and perhaps of some that are gone, as bits.
-    tags: u64,
-    /// What the parser takes the names for, in the same way.
-    ids: u32,
-}
-
-const _: () = assert!((Name::Other as u32) < u32::BITS, "a bit for each name");
-
-/// Where a line stands in [`Lines::text`].
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    start: u32,
-    /// Behind its CRLF.
-    end: u32,
-    name_bytes: u32,
-    tag: u8,
-    id: Name,
-}
-
-impl Line {
-    #[inline]
-    fn name(self, text: &[u8]) -> &[u8] {
-        &text[self.start as usize..(self.start + self.name_bytes) as usize]
-    }
-
-    #[inline]
-    fn value(self, text: &[u8]) -> &[u8] {
-        &text[(self.start + self.name_bytes) as usize + COLON.len()..self.end as usize - END.len()]
-    }
-}
-
-const COLON: &[u8] = b": ";
-const END: &[u8] = b"\r\n";
-
-impl Lines {
-    fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
-        let start = self.text.len();
-        push_line(&mut self.text, name, value);
-        let end = self.text.len();
-        self.tags |= 1 << name.tag;
-        self.ids |= 1 << name.id as u8;
-        let name_bytes = name.bytes.len() as u32;
-        self.list.push(Line { start: start as u32, end: end as u32, name_bytes, tag: name.tag, id: name.id });
-    }
-
-    #[inline]
-    fn may_have(&self, name: FieldName<'_>) -> bool {
-        self.tags & 1 << name.tag != 0
-    }
-
-    #[inline]
-    fn is(&self, line: Line, name: FieldName<'_>) -> bool {
-        line.tag == name.tag && line.name(&self.text).eq_ignore_ascii_case(name.bytes)
-    }
-
-    fn find(&self, name: FieldName<'_>) -> Option<usize> {
-        self.list.iter().position(|line| self.is(*line, name))
-    }
-
-    #[inline]
-    fn remove(&mut self, name: FieldName<'_>) {
-        if self.may_have(name) {
-            self.remove_found(name);
-        }
-    }
-
-    fn remove_found(&mut self, name: FieldName<'_>) {
-        while let Some(at) = self.find(name) {
-            let Line { start, end, .. } = self.list.remove(at);
-            self.text.drain(start as usize..end as usize);
-            for behind in &mut self.list[at..] {
-                behind.start -= end - start;
-                behind.end -= end - start;
-            }
-        }
-    }
-
-    fn append(&mut self, over: &Lines) {
-        let before = self.text.len() as u32;
-        self.text.extend_from_slice(&over.text);
-        let moved = |line: &Line| Line { start: line.start + before, end: line.end + before, ..*line };
-        self.list.extend(over.list.iter().map(moved));
-        self.tags |= over.tags;
-        self.ids |= over.ids;
-    }
-
-    fn clear(&mut self) {
-        self.text.clear();
-        self.list.clear();
-        (self.tags, self.ids) = (0, 0);
-    }
-}
-
-#[inline]
-fn push_line(out: &mut Vec<u8>, name: FieldName<'_>, value: FieldValue<'_>) {
-    out.extend_from_slice(name.bytes);
-    out.extend_from_slice(COLON);
-    out.extend_from_slice(value.0);
-    out.extend_from_slice(END);
 }
 
 impl Edits {
@@ -474,20 +218,6 @@ impl Edits {
     }
 }
 
-/// Takes all lines of a name out of text such as [`Edits::appended`].
-pub fn remove_lines(text: &mut Vec<u8>, name: FieldName<'_>) {
-    let mut at = 0;
-    while let Some(line) = text.get(at..).filter(|rest| !rest.is_empty()) {
-        let bytes = memchr::memchr(b'\n', line).map_or(line.len(), |end| end + 1);
-        let is_it =
-            line.get(name.bytes.len()) == Some(&b':') && line[..name.bytes.len()].eq_ignore_ascii_case(name.bytes);
-        match is_it {
-            true => drop(text.drain(at..at + bytes)),
-            false => at += bytes,
-        }
-    }
-}
-
 /// Changes to a request's head.
 #[derive(Debug, Default)]
 pub struct RequestEdits {
@@ -590,12 +320,6 @@ impl ResponseEdits {
     pub fn status(&self) -> Option<u16> {
         self.status
     }
-}
-
-const fn is_token(byte: u8) -> bool {
-    matches!(byte,
-        b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z'
-        | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
 }
 
 #[cfg(test)]

@@ -1,0 +1,125 @@
+//! Lines that edits add to a head, found by their names without searching text.
+
+use super::names::{FieldName, FieldValue};
+use crate::name::Name;
+
+/// Lines that are found by their names.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Each with its CRLF.
+    pub(super) text: Vec<u8>,
+    pub(super) list: Vec<Line>,
+    /// The tags of the lines, and perhaps of some that are gone, as bits.
+    pub(super) tags: u64,
+    /// What the parser takes the names for, in the same way.
+    pub(super) ids: u32,
+}
+
+const _: () = assert!((Name::Other as u32) < u32::BITS, "a bit for each name");
+
+/// Where a line stands in [`Lines::text`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    start: u32,
+    /// Behind its CRLF.
+    end: u32,
+    name_bytes: u32,
+    pub(super) tag: u8,
+    pub(super) id: Name,
+}
+
+impl Line {
+    #[inline]
+    pub(super) fn name(self, text: &[u8]) -> &[u8] {
+        &text[self.start as usize..(self.start + self.name_bytes) as usize]
+    }
+
+    #[inline]
+    pub(super) fn value(self, text: &[u8]) -> &[u8] {
+        &text[(self.start + self.name_bytes) as usize + COLON.len()..self.end as usize - END.len()]
+    }
+}
+
+const COLON: &[u8] = b": ";
+const END: &[u8] = b"\r\n";
+
+impl Lines {
+    pub(super) fn add(&mut self, name: FieldName<'_>, value: FieldValue<'_>) {
+        let start = self.text.len();
+        push_line(&mut self.text, name, value);
+        let end = self.text.len();
+        self.tags |= 1 << name.tag;
+        self.ids |= 1 << name.id as u8;
+        let name_bytes = name.bytes.len() as u32;
+        self.list.push(Line { start: start as u32, end: end as u32, name_bytes, tag: name.tag, id: name.id });
+    }
+
+    #[inline]
+    pub(super) fn may_have(&self, name: FieldName<'_>) -> bool {
+        self.tags & 1 << name.tag != 0
+    }
+
+    #[inline]
+    pub(super) fn is(&self, line: Line, name: FieldName<'_>) -> bool {
+        line.tag == name.tag && line.name(&self.text).eq_ignore_ascii_case(name.bytes)
+    }
+
+    fn find(&self, name: FieldName<'_>) -> Option<usize> {
+        self.list.iter().position(|line| self.is(*line, name))
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, name: FieldName<'_>) {
+        if self.may_have(name) {
+            self.remove_found(name);
+        }
+    }
+
+    fn remove_found(&mut self, name: FieldName<'_>) {
+        while let Some(at) = self.find(name) {
+            let Line { start, end, .. } = self.list.remove(at);
+            self.text.drain(start as usize..end as usize);
+            for behind in &mut self.list[at..] {
+                behind.start -= end - start;
+                behind.end -= end - start;
+            }
+        }
+    }
+
+    pub(super) fn append(&mut self, over: &Lines) {
+        let before = self.text.len() as u32;
+        self.text.extend_from_slice(&over.text);
+        let moved = |line: &Line| Line { start: line.start + before, end: line.end + before, ..*line };
+        self.list.extend(over.list.iter().map(moved));
+        self.tags |= over.tags;
+        self.ids |= over.ids;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.list.clear();
+        (self.tags, self.ids) = (0, 0);
+    }
+}
+
+#[inline]
+pub(super) fn push_line(out: &mut Vec<u8>, name: FieldName<'_>, value: FieldValue<'_>) {
+    out.extend_from_slice(name.bytes);
+    out.extend_from_slice(COLON);
+    out.extend_from_slice(value.0);
+    out.extend_from_slice(END);
+}
+
+/// Takes all lines of a name out of text such as [`super::Edits::appended`].
+pub fn remove_lines(text: &mut Vec<u8>, name: FieldName<'_>) {
+    let mut at = 0;
+    while let Some(line) = text.get(at..).filter(|rest| !rest.is_empty()) {
+        let bytes = memchr::memchr(b'\n', line).map_or(line.len(), |end| end + 1);
+        let is_it =
+            line.get(name.bytes.len()) == Some(&b':') && line[..name.bytes.len()].eq_ignore_ascii_case(name.bytes);
+        match is_it {
+            true => drop(text.drain(at..at + bytes)),
+            false => at += bytes,
+        }
+    }
+}

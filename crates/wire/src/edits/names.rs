@@ -1,0 +1,168 @@
+//! Names and values of header fields that cannot split a message: checked where they are made, in every build.
+
+use super::EditError;
+use crate::fields::{Field, Fields};
+use crate::name::Name;
+
+/// A field that cannot be edited by name, as those that frame a message, and that the parser has no use for.
+const HTTP2_SETTINGS: &[u8] = b"http2-settings";
+
+/// The name of a header field that may be edited.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldName<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) id: Name,
+    pub(super) tag: u8,
+}
+
+impl<'a> FieldName<'a> {
+    /// Checks a name.
+    pub fn new(name: &'a [u8]) -> Result<FieldName<'a>, EditError> {
+        if name.is_empty() || !name.iter().copied().all(is_token) {
+            return Err(EditError::Name);
+        }
+        let id = Name::classify(name);
+        let is_framing = id.is_hop_by_hop() || matches!(id, Name::ContentLength | Name::Trailer);
+        if is_framing || name.eq_ignore_ascii_case(HTTP2_SETTINGS) {
+            return Err(EditError::Framing);
+        }
+        Ok(FieldName { bytes: name, id, tag: tag(name) })
+    }
+
+    /// A name that stands in the program, checked while it is compiled.
+    pub const fn constant(name: &'static str) -> FieldName<'static> {
+        let bytes = name.as_bytes();
+        assert!(!bytes.is_empty());
+        let mut at = 0;
+        while at < bytes.len() {
+            assert!(is_token(bytes[at]));
+            at += 1;
+        }
+        FieldName { bytes, id: Name::classify(bytes), tag: tag(bytes) }
+    }
+
+    /// As it will be written.
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The value of the first field of this name in a head.
+    pub fn value_in<'h>(self, fields: &Fields, head: &'h [u8]) -> Option<FieldValue<'h>> {
+        fields.iter().find(|field| self.is_of(field, head)).map(|field| FieldValue(field.value.of(head)))
+    }
+
+    /// Whether a line of a head has this name.
+    #[inline]
+    pub(super) fn is_of(self, field: &Field, head: &[u8]) -> bool {
+        self.id == field.id
+            && (!matches!(self.id, Name::Other | Name::Lookalike)
+                || (usize::from(field.name.len) == self.bytes.len()
+                    && self.bytes.eq_ignore_ascii_case(field.name.of(head))))
+    }
+}
+
+/// A number below 64 that names have in common which differ in case only, and few others.
+pub(super) const fn tag(name: &[u8]) -> u8 {
+    let [first, .., last] = name else { return name.len() as u8 };
+    // Of letters this bit is the case; of two bytes that are the same it stays the same.
+    let (first, last) = (*first | 0x20, *last | 0x20);
+    (first.wrapping_mul(5) ^ last.wrapping_mul(11)).wrapping_add((name.len() as u8).wrapping_mul(7)) & 63
+}
+
+/// A name that is kept, checked once: of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedFieldName {
+    bytes: Box<[u8]>,
+    id: Name,
+    tag: u8,
+}
+
+impl OwnedFieldName {
+    /// Checks a name, as [`FieldName::new`].
+    pub fn new(name: &[u8]) -> Result<OwnedFieldName, EditError> {
+        FieldName::new(name).map(|name| OwnedFieldName { bytes: name.bytes.into(), id: name.id, tag: name.tag })
+    }
+
+    /// For edits.
+    #[inline]
+    pub fn name(&self) -> FieldName<'_> {
+        FieldName { bytes: &self.bytes, id: self.id, tag: self.tag }
+    }
+}
+
+/// A value that is kept, checked once: of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedFieldValue(Box<[u8]>);
+
+impl OwnedFieldValue {
+    /// Checks a value, as [`FieldValue::new`].
+    pub fn new(value: &[u8]) -> Result<OwnedFieldValue, EditError> {
+        FieldValue::new(value).map(|value| OwnedFieldValue(value.0.into()))
+    }
+
+    /// For edits.
+    #[inline]
+    pub fn value(&self) -> FieldValue<'_> {
+        FieldValue(&self.0)
+    }
+}
+
+/// The value of a header field.
+#[derive(Debug, Clone, Copy)]
+pub struct FieldValue<'a>(pub(super) &'a [u8]);
+
+impl<'a> FieldValue<'a> {
+    /// Checks a value. Blanks around it are left out.
+    pub fn new(value: &'a [u8]) -> Result<FieldValue<'a>, EditError> {
+        let value = match value {
+            [first, .., last] if *first > b' ' && *last > b' ' => value,
+            value => value.trim_ascii(),
+        };
+        // Each byte is looked at, whatever was found before: that takes many at once.
+        let is_bad = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
+        match value.iter().fold(false, |found, byte| found | is_bad(*byte)) {
+            true => Err(EditError::Value),
+            false => Ok(FieldValue(value)),
+        }
+    }
+
+    /// A value that stands in the program, checked while it is compiled.
+    pub const fn constant(value: &'static str) -> FieldValue<'static> {
+        let bytes = value.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            assert!(!bytes[at].is_ascii_control());
+            at += 1;
+        }
+        FieldValue(bytes)
+    }
+
+    /// A number as text: digits, perhaps with a point in it.
+    ///
+    /// # Panics
+    ///
+    /// With anything else.
+    #[inline]
+    pub fn number(digits: &'a [u8]) -> FieldValue<'a> {
+        assert!(digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'.')), "not a number");
+        FieldValue(digits)
+    }
+
+    /// A value of a head that was parsed, which cannot hold a line break.
+    #[inline]
+    pub fn of_head(value: &'a [u8]) -> FieldValue<'a> {
+        FieldValue(value)
+    }
+
+    /// Its bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// RFC 9110 section 5.6.2.
+pub(super) const fn is_token(byte: u8) -> bool {
+    matches!(byte,
+        b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z'
+        | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
+}
