@@ -1,5 +1,6 @@
 //! Changes of a body on its way: filters that see it piece by piece, and bodies put in place of it.
 
+use crate::flow::{Output, Work};
 use std::fmt;
 
 /// Which way a body goes.
@@ -21,6 +22,12 @@ pub trait BodyFilter {
     /// Takes the next piece; what of the body can go on is appended to `out`.
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError>;
 
+    /// Nothing more of the body is here for now. What is held back only to be put together better is appended to `out`, so
+    /// that the other side need not wait for what may come much later.
+    fn pause(&mut self, _out: &mut Vec<u8>) -> Result<(), BodyError> {
+        Ok(())
+    }
+
     /// The body has ended; the rest is appended to `out`.
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), BodyError>;
 
@@ -32,6 +39,22 @@ pub trait BodyFilter {
 
     /// Bytes it holds back, as counted against the worker's bound.
     fn held_bytes(&self) -> usize;
+
+    /// Most of a body that it takes at once without holding the worker up, which serves others in between.
+    fn piece_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// What it has to have done on a thread that serves no requests, asked after each of the calls above. Until
+    /// [`BodyFilter::worked`] it is given nothing more.
+    fn work(&mut self) -> Option<Work> {
+        None
+    }
+
+    /// The work is done, with this result. What can go on is appended to `out`.
+    fn worked(&mut self, _result: Output, _out: &mut Vec<u8>) -> Result<(), BodyError> {
+        Ok(())
+    }
 }
 
 /// Why a body cannot go on. A request is answered with the status; a response that has begun is cut, one that has not becomes
@@ -113,6 +136,15 @@ impl BodyChanges {
     /// Whether what comes is dropped, since something else takes its place.
     pub fn drops_what_comes(&self) -> bool {
         matches!(self.list.first(), Some((_, Change::Replace(_))))
+    }
+
+    /// Most that the filters take at once without holding the worker up.
+    pub fn piece_bytes_max(&self) -> usize {
+        let of_filter = |(_, change): &(&str, Change)| match change {
+            Change::Filter(filter) => filter.piece_bytes_max(),
+            Change::Replace(_) => usize::MAX,
+        };
+        self.list.iter().map(of_filter).min().unwrap_or(usize::MAX)
     }
 
     /// The changes, in order.

@@ -40,10 +40,13 @@ pub enum Flow {
     Body(WholeBody),
 }
 
+/// Work for a thread that serves no requests.
+pub type Work = Box<dyn FnOnce() -> Output + Send>;
+
 /// Work for a thread that serves no requests, and what is done with its result.
 pub struct Offload {
     /// The work.
-    pub work: Box<dyn FnOnce() -> Output + Send>,
+    pub work: Work,
     /// What is done then.
     pub then: Box<dyn FnOnce(Result<Output, QueueFull>, &mut Request<'_>) -> Flow>,
 }

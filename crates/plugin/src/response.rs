@@ -19,6 +19,8 @@ pub struct Response<'a> {
     pub fields: &'a Fields,
     /// The bytes they stand in.
     pub head: &'a [u8],
+    /// Bytes of the body as it comes, where that is known before it comes.
+    pub length: Option<u64>,
     /// What the client gets in place of it.
     pub edits: &'a mut ResponseEdits,
     /// Changes of the body. In the phase `log` they have no effect.

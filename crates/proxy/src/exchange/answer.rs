@@ -159,7 +159,8 @@ fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
     if let Some(Ok(value)) = content_type.as_deref().map(|text| FieldValue::new(text.as_bytes())) {
         serving.exchange.response_edits.fields.add(CONTENT_TYPE, value);
     }
-    chain::header_filter(serving, Answered::Us(answer.status)).map_err(|_| Failed { is_panic: true })?;
+    chain::header_filter(serving, Answered::Us(answer.status, answer.body.bytes().len()))
+        .map_err(|_| Failed { is_panic: true })?;
     let Serving { worker, client, exchange, .. } = serving;
     if !exchange.response_body.is_empty() {
         let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker);

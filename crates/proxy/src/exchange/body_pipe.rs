@@ -6,27 +6,36 @@
 //!                                    Replace ──▶ out ──▶ Sender      what is received is dropped
 //! ```
 //!
+//! Where the node has nothing more for now, filters give what they hold back without need. A filter that takes long says how
+//! much it takes at once, and the worker serves others in between; one that takes too long for that has its work done on
+//! another thread, and nothing is read meanwhile.
+//!
 //! Nothing is read, and no filter is given a piece, before what the last one came to is written: that is the backpressure, and
 //! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all that its filters
 //! have given is still in `out`: filters run once, however many nodes are asked.
 
+use super::filters::{Filters, Step, cpu_time};
 use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::basics::buffer::Buffers;
 use crate::connection::stream::Stream;
 use crate::worker::Worker;
 use crate::worker::body_memory::{Full, Held};
+use crate::worker::offload::{Done, Offloading};
 use crate::worker::plugins::{Refusal, guarded};
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use stillgate_plugin::BodyChanges;
 use stillgate_plugin::body::Change;
-use stillgate_plugin::{BodyChanges, BodyError};
+use stillgate_plugin::flow::{Output, Work};
+use tokio::sync::oneshot;
 
 /// What a filter is given at once.
-const PIECE_BYTES_MAX: usize = 16 * 1024;
+pub(super) const PIECE_BYTES_MAX: usize = 16 * 1024;
 /// CPU time that filters may take for a body, and what each byte that they get or give adds to it: a long body may take long, one
 /// that costs more than other bodies of its length may not.
 const CPU_MAX: Duration = Duration::from_millis(200);
@@ -50,6 +59,14 @@ pub(crate) struct Filtered {
     taken: usize,
     /// Whether `out` is kept from its beginning on.
     keeps: bool,
+    /// Most that the filters are given at once.
+    piece_bytes: usize,
+    /// They were given that much: others are served before they are given more.
+    is_tired: bool,
+    /// Since the last piece the filters have been asked for what they hold back without need.
+    is_paused: bool,
+    /// Work of a filter that is done elsewhere.
+    waiting: Option<Waiting>,
     /// The filters have been told of the end.
     is_ended: bool,
     /// The sender has been told of the end.
@@ -63,6 +80,22 @@ pub(crate) struct Filtered {
     /// What the filters have got and given, and how long they took for it.
     seen_bytes: u64,
     cpu: Duration,
+}
+
+/// Filters that go on when the work of one of them is done. What comes to that filter, and goes on from it, is kept in
+/// [`Filtered::between`].
+struct Waiting {
+    /// Its place among the filters.
+    at: usize,
+    plugin: &'static str,
+    step: Step,
+    done: Doing,
+}
+
+/// Where the work is.
+enum Doing {
+    Here(Work),
+    Elsewhere(oneshot::Receiver<Done>),
 }
 
 /// Why a body goes no further.
@@ -128,6 +161,7 @@ impl Filtered {
     /// The body is about to go on its way. `keeps`: it may have to be sent again.
     pub(crate) fn start(&mut self, keeps: bool, held: Held) {
         self.keeps = keeps;
+        self.piece_bytes = self.changes.piece_bytes_max().clamp(1, PIECE_BYTES_MAX);
         self.held = Some(held);
     }
 
@@ -202,29 +236,46 @@ impl Filtered {
         if !self.unwritten().is_empty() || self.is_ended {
             return Ok(());
         }
-        self.keeps &= self.out.len() <= KEPT_BYTES_MAX;
-        if !self.keeps {
-            self.clear_out();
-        }
-        while self.unwritten().is_empty() && !self.is_ended {
+        self.make_room();
+        while self.unwritten().is_empty() && !self.is_ended && self.waiting.is_none() && !self.is_tired {
             let is_replaced = self.changes.drops_what_comes();
             if is_replaced {
                 self.drop_received(receiver);
                 self.take_replacement()?;
             } else if !receiver.content().is_empty() {
-                let piece = &receiver.content()[..receiver.content().len().min(PIECE_BYTES_MAX)];
+                let piece = &receiver.content()[..receiver.content().len().min(self.piece_bytes)];
                 let (bytes, left) = (piece.len(), receiver.content().len() - piece.len());
                 debug_assert!(bytes > 0);
-                self.run(piece, false)?;
+                self.run(piece, Step::Piece)?;
                 receiver.written_but(left);
             } else if receiver.is_done() {
-                self.run(&[], true)?;
+                self.run(&[], Step::End)?;
             } else {
                 break;
             }
         }
         self.has_begun |= self.is_ended || !self.unwritten().is_empty();
         Ok(())
+    }
+
+    /// What was written is kept only where it may have to be written again.
+    fn make_room(&mut self) {
+        self.keeps &= self.out.len() <= KEPT_BYTES_MAX;
+        if !self.keeps {
+            self.clear_out();
+        }
+    }
+
+    /// There is nothing more of the body for now: whether filters have something all the same.
+    fn pause(&mut self) -> Result<bool, BrokenBody> {
+        let is_under_way = self.held.is_some() && !self.is_ended && !self.changes.drops_what_comes();
+        if !is_under_way || self.is_paused || self.waiting.is_some() || !self.unwritten().is_empty() {
+            return Ok(false);
+        }
+        self.make_room();
+        self.run(&[], Step::Pause)?;
+        self.has_begun |= !self.unwritten().is_empty();
+        Ok(!self.unwritten().is_empty() || self.waiting.is_some())
     }
 
     fn drop_received(&mut self, receiver: &mut Receiver) {
@@ -237,8 +288,9 @@ impl Filtered {
         // Taken out while the filters behind it run.
         let body = std::mem::take(replacement(&mut self.changes));
         let rest = &body[self.taken..];
-        let piece = &rest[..rest.len().min(PIECE_BYTES_MAX)];
-        let ran = self.run(piece, piece.len() == rest.len());
+        let piece = &rest[..rest.len().min(self.piece_bytes)];
+        let step = if piece.len() == rest.len() { Step::End } else { Step::Piece };
+        let ran = self.run(piece, step);
         self.taken += piece.len();
         *replacement(&mut self.changes) = body;
         ran
@@ -247,50 +299,107 @@ impl Filtered {
     /// Runs a body that is here as a whole.
     fn run_all(&mut self, body: &[u8]) -> Result<(), BrokenBody> {
         if !self.changes.drops_what_comes() {
-            body.chunks(PIECE_BYTES_MAX).try_for_each(|piece| self.run(piece, false))?;
-            return self.run(&[], true);
+            for piece in body.chunks(PIECE_BYTES_MAX) {
+                self.run(piece, Step::Piece)?;
+                self.finish_work()?;
+            }
+            self.run(&[], Step::End)?;
+            return self.finish_work();
         }
         while !self.is_ended {
             self.take_replacement()?;
+            self.finish_work()?;
         }
         Ok(())
     }
 
-    /// Runs a piece, and the end behind it, through all filters.
-    fn run(&mut self, piece: &[u8], is_end: bool) -> Result<(), BrokenBody> {
+    /// Runs a piece, and what follows it, through all filters.
+    fn run(&mut self, piece: &[u8], step: Step) -> Result<(), BrokenBody> {
         if self.changes.filters_mut().next().is_none() {
             self.out.extend_from_slice(piece);
-            self.is_ended |= is_end;
+            self.is_ended |= step == Step::End;
             return Ok(());
         }
+        self.is_paused = step == Step::Pause;
+        self.is_tired = self.piece_bytes < PIECE_BYTES_MAX && !piece.is_empty();
         self.seen_bytes += piece.len() as u64;
+        self.between[0].clear();
+        self.between[0].extend_from_slice(piece);
+        self.run_from(0, None, step)
+    }
+
+    /// Runs what is in `between` through the filters from one on; with a result, its work is done.
+    fn run_from(&mut self, at: usize, result: Option<Output>, step: Step) -> Result<(), BrokenBody> {
         let cpu_max = CPU_MAX + Duration::from_nanos(self.seen_bytes.saturating_mul(CPU_NANOS_PER_BYTE));
         let began = cpu_time();
         let until = began + cpu_max.saturating_sub(self.cpu);
         let running = Cell::new("");
         let ran = guarded(|| {
             let filters = Filters { changes: &mut self.changes, between: &mut self.between, running: &running, until };
-            filters.run(piece, is_end, &mut self.out)
+            filters.run(at, result, step, &mut self.out)
         });
         self.cpu += cpu_time().saturating_sub(began);
         let broken = |why| BrokenBody { plugin: running.get(), why };
-        let held = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
+        let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
         let given = self.unwritten().len() as u64;
         self.seen_bytes += given;
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
             return Err(broken(Why::Refused(Refusal::Time)));
         }
-        self.is_ended |= is_end;
+        self.is_ended |= step == Step::End && work.is_none();
+        let plugin = running.get();
+        self.waiting = work.map(|(at, work)| Waiting { at, plugin, step, done: Doing::Here(work) });
+        let held: usize = self.changes.filters_mut().map(|(_, filter)| filter.held_bytes()).sum();
         let bytes = held + self.out.len() + self.between.iter().map(Vec::capacity).sum::<usize>();
         let counted = self.held.as_mut().map_or(Ok(()), |counted| counted.set(bytes));
         counted.map_err(|full| broken(Why::Refused(full.into())))
     }
-}
 
-/// Of this thread. Others that want its core do not count.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    /// Waits for work that is done elsewhere. Ready when filters can be given more.
+    #[cold]
+    fn poll_work(&mut self, cx: &mut Context<'_>, threads: &Offloading) -> Poll<Result<(), BrokenBody>> {
+        while let Some(Waiting { at, plugin, step, done }) = self.waiting.take() {
+            let mut receiver = match done {
+                Doing::Elsewhere(receiver) => receiver,
+                Doing::Here(work) => match threads.submit_or_return(work) {
+                    Ok(receiver) => receiver,
+                    // They have more to do than they can: it is done here.
+                    Err(work) => {
+                        self.work_here(at, plugin, step, work)?;
+                        continue;
+                    }
+                },
+            };
+            match Pin::new(&mut receiver).poll(cx) {
+                Poll::Pending => {
+                    self.waiting = Some(Waiting { at, plugin, step, done: Doing::Elsewhere(receiver) });
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(Ok(result))) => self.worked(at, result, step)?,
+                Poll::Ready(Ok(Err(_)) | Err(_)) => return Poll::Ready(Err(BrokenBody { plugin, why: Why::Panic })),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn work_here(&mut self, at: usize, plugin: &'static str, step: Step, work: Work) -> Result<(), BrokenBody> {
+        let result = guarded(work).map_err(|_| BrokenBody { plugin, why: Why::Panic })?;
+        self.worked(at, result, step)
+    }
+
+    fn worked(&mut self, at: usize, result: Output, step: Step) -> Result<(), BrokenBody> {
+        self.run_from(at, Some(result), step)?;
+        self.has_begun |= self.is_ended || !self.unwritten().is_empty();
+        Ok(())
+    }
+
+    /// Has all work done by this thread.
+    fn finish_work(&mut self) -> Result<(), BrokenBody> {
+        while let Some(Waiting { at, plugin, step, done: Doing::Here(work) }) = self.waiting.take() {
+            self.work_here(at, plugin, step, work)?;
+        }
+        Ok(())
+    }
 }
 
 /// The body that takes the place of what comes.
@@ -301,62 +410,12 @@ fn replacement(changes: &mut BodyChanges) -> &mut Vec<u8> {
     }
 }
 
-/// The filters of a body, about to be given a piece.
-struct Filters<'a> {
-    changes: &'a mut BodyChanges,
-    between: &'a mut [Vec<u8>; 2],
-    /// The plugin whose filter is called; after that, the one whose filter holds most.
-    running: &'a Cell<&'static str>,
-    /// In CPU time of the thread.
-    until: Duration,
-}
-
-impl Filters<'_> {
-    /// Appends to `out` what they make of a piece, and returns how many bytes they hold.
-    fn run(self, piece: &[u8], is_end: bool, out: &mut Vec<u8>) -> Result<usize, Refusal> {
-        let [current, next] = self.between;
-        current.clear();
-        current.extend_from_slice(piece);
-        let (mut held, mut most) = (0, (0, ""));
-        for (plugin, filter) in self.changes.filters_mut() {
-            self.running.set(plugin);
-            next.clear();
-            for piece in current.chunks(PIECE_BYTES_MAX) {
-                filter.piece(piece, next).map_err(refusal)?;
-            }
-            if is_end {
-                filter.end(next).map_err(refusal)?;
-                while filter.has_more() && cpu_time() <= self.until {
-                    filter.end(next).map_err(refusal)?;
-                }
-            }
-            held += filter.held_bytes();
-            most = most.max((filter.held_bytes() + next.len(), plugin));
-            std::mem::swap(current, next);
-        }
-        self.running.set(most.1);
-        out.extend_from_slice(current);
-        for memory in self.between {
-            memory.clear();
-            memory.shrink_to(KEPT_BYTES_MAX);
-        }
-        Ok(held)
-    }
-}
-
 impl From<Full> for Refusal {
     fn from(full: Full) -> Refusal {
         match full {
             Full::Worker => Refusal::Memory,
             Full::Client => Refusal::ClientMemory,
         }
-    }
-}
-
-fn refusal(error: BodyError) -> Refusal {
-    match error {
-        BodyError::TooLarge => Refusal::TooLarge,
-        BodyError::Malformed => Refusal::Malformed,
     }
 }
 
@@ -427,6 +486,31 @@ impl BodyPipe<'_> {
         flushed
     }
 
+    /// With nothing left to write: stages what filters hold back without need, as there is nothing more for now. Whether
+    /// something has come of that.
+    #[cold]
+    pub(crate) fn pause(&mut self, worker: &Worker) -> Result<bool, BrokenBody> {
+        let comes = self.filtered.pause().inspect_err(|broken| broken.tell(worker))?;
+        if !self.filtered.unwritten().is_empty() {
+            self.stage(worker)?;
+        }
+        Ok(comes)
+    }
+
+    /// Waits for filters that work elsewhere, or that have been given as much as they take at once. Ready when something can
+    /// be staged, or more be read.
+    pub(crate) fn wait_for_filters(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<Result<(), BrokenBody>> {
+        if std::mem::take(&mut self.filtered.is_tired) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let worked = self.filtered.poll_work(cx, &worker.plugins.offloading);
+        worked.map_err(|broken| {
+            broken.tell(worker);
+            broken
+        })
+    }
+
     /// With nothing left to write: whether something can be staged before more is read.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
@@ -435,8 +519,10 @@ impl BodyPipe<'_> {
 
     #[cold]
     fn has_more_filtered(&self) -> bool {
+        let filtered = &*self.filtered;
         let is_here = !self.receiver.content().is_empty() || self.receiver.is_done();
-        !self.filtered.is_end_staged && (is_here || self.filtered.changes.drops_what_comes())
+        let has_given = !filtered.unwritten().is_empty();
+        !filtered.is_end_staged && (is_here || has_given || filtered.changes.drops_what_comes())
     }
 
     /// With nothing left to write: whether the message has been sent to its end, and of what it took the place of enough was
@@ -459,90 +545,4 @@ impl BodyPipe<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use stillgate_plugin::BodyFilter;
-
-    use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
-    use std::rc::Rc;
-
-    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-
-    /// Holds what it gets, and takes CPU time at the end, in parts.
-    struct Holding {
-        bytes: usize,
-        cpu: Duration,
-        parts: usize,
-    }
-
-    impl BodyFilter for Holding {
-        fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
-            self.bytes += piece.len();
-            Ok(())
-        }
-
-        fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
-            let until = cpu_time() + self.cpu;
-            while cpu_time() < until {}
-            self.parts = self.parts.saturating_sub(1);
-            Ok(())
-        }
-
-        fn has_more(&self) -> bool {
-            self.parts > 0
-        }
-
-        fn held_bytes(&self) -> usize {
-            self.bytes
-        }
-    }
-
-    fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> Filtered {
-        let mut filtered = Filtered::default();
-        filtered.changes.plugin = "holding";
-        filtered.changes.filter(Box::new(Holding { bytes: 0, cpu, parts }));
-        filtered.start(false, worker.begin(CLIENT));
-        filtered
-    }
-
-    fn refused(refusal: Refusal) -> Result<(), BrokenBody> {
-        Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
-    }
-
-    #[test]
-    fn what_filters_of_a_worker_hold_is_bounded() {
-        let worker = Rc::default();
-        let start = || filtered(&worker, Duration::ZERO, 0);
-        let piece = vec![0; 1024 * 1024];
-        let mut bodies: Vec<Filtered> = Vec::new();
-        let last = loop {
-            let mut filtered = start();
-            let ran = filtered.run(&piece, false);
-            bodies.push(filtered);
-            if ran.is_err() {
-                break ran;
-            }
-            assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
-        };
-        // They are of one client.
-        assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 31));
-        // Whatever ends a body gives back what it held.
-        bodies.iter_mut().for_each(Filtered::clear);
-        assert!(start().run(&piece[..1024], false).is_ok());
-    }
-
-    #[test]
-    fn the_time_that_filters_take_is_bounded() {
-        let worker = Rc::default();
-        // Within it in all, above it at once, and above it in parts of which only some are done.
-        assert_eq!(filtered(&worker, CPU_MAX / 10, 5).run(b"a", true), Ok(()));
-        assert_eq!(filtered(&worker, CPU_MAX * 2, 1).run(b"a", true), refused(Refusal::Time));
-        let mut long = filtered(&worker, CPU_MAX / 10, 10_000);
-        assert_eq!(long.run(b"a", true), refused(Refusal::Time));
-        assert!(long.cpu < CPU_MAX * 5, "{:?}", long.cpu);
-        // A long body may take longer.
-        let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
-        let mut long = Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) };
-        assert_eq!(long.run(b"a", true), Ok(()));
-    }
-}
+mod tests;

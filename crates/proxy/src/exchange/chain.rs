@@ -25,7 +25,7 @@ use stillgate_plugin::{
     Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Phases, Request, Response, Settled,
 };
 use stillgate_route::Lookup;
-use stillgate_wire::{Edits, Fields};
+use stillgate_wire::{Edits, Fields, Framing};
 
 /// Where the chains of one request stand.
 #[derive(Default)]
@@ -52,6 +52,8 @@ pub(crate) struct Chains {
     is_of_node: bool,
     /// The status of the response as it came.
     came_with: u16,
+    /// Of an answer of our own.
+    own_length: Option<u64>,
     /// Of a tunnel, in place of what its Plan had.
     kept: Option<Box<KeptPlugins>>,
 }
@@ -118,8 +120,8 @@ pub(crate) enum Answered {
     Node,
     /// The same with a 101, behind which there is no body.
     Switching,
-    /// We, with this status.
-    Us(u16),
+    /// We, with this status and so many bytes.
+    Us(u16, usize),
 }
 
 /// A plugin could not do what it does to a response: it panicked, or added more to the head than it may. It has been counted.
@@ -424,7 +426,7 @@ fn settle(worker: &Worker, entry: &Entry, flow: Result<Flow, Panicked>) -> Resul
 pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Result<(), PluginFailed> {
     let Exchange { chains, response, from_node, response_edits, .. } = &mut *serving.exchange;
     chains.response_head.clear();
-    chains.is_of_node = !matches!(answered, Answered::Us(_));
+    chains.is_of_node = !matches!(answered, Answered::Us(..));
     match answered {
         Answered::Node | Answered::Switching => {
             let head = head_of(from_node, answered);
@@ -434,8 +436,9 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
                 chains.response_head.extend_from_slice(&head[..response.len]);
             }
         }
-        Answered::Us(status) => {
+        Answered::Us(status, length) => {
             chains.came_with = status;
+            chains.own_length = Some(length as u64);
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }
     }
@@ -448,7 +451,16 @@ fn head_of(from_node: &Receiver, answered: Answered) -> &[u8] {
     match answered {
         Answered::Node => from_node.head(),
         Answered::Switching => from_node.unparsed(),
-        Answered::Us(_) => &[],
+        Answered::Us(..) => &[],
+    }
+}
+
+/// What a node has said of its body's length.
+fn length_of(framing: Framing) -> Option<u64> {
+    match framing {
+        Framing::None => Some(0),
+        Framing::Length(length) => Some(length),
+        Framing::Chunked | Framing::UntilClose => None,
     }
 }
 
@@ -499,6 +511,7 @@ fn response_phase(
         is_of_node,
         fields: if is_of_node { &response.fields } else { &none },
         head: answered.map_or(&chains.response_head, |answered| head_of(from_node, answered)),
+        length: if is_of_node { length_of(response.framing) } else { chains.own_length },
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,

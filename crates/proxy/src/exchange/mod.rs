@@ -23,6 +23,7 @@ pub(crate) mod body_pipe;
 pub(crate) mod chain;
 mod connecting;
 pub(crate) mod facts;
+mod filters;
 pub(crate) mod forwarding;
 mod matching;
 mod pool;

@@ -197,6 +197,9 @@ impl<'a> Relay<'a> {
                     }
                 }
             }
+            if !self.serving.exchange.request_body.is_empty() && self.wait_for_request_filters(cx)?.is_pending() {
+                return Ok(());
+            }
             if self.serving.exchange.request_pipe().has_more() {
                 self.stage_request_body()?;
                 continue;
@@ -208,6 +211,17 @@ impl<'a> Relay<'a> {
             if self.read_request_body(cx)?.is_pending() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Filters of the request work elsewhere, or have worked for long enough.
+    #[cold]
+    fn wait_for_request_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        match exchange.request_pipe().wait_for_filters(cx, worker) {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(broken)) => Err(Event::BrokenRequest(broken)),
         }
     }
 
@@ -280,6 +294,9 @@ impl<'a> Relay<'a> {
             if !self.serving.exchange.holds_response() && self.flush_to_client(cx)?.is_pending() {
                 return Ok(());
             }
+            if self.wait_for_filters(cx)?.is_pending() {
+                return Ok(());
+            }
             let pipe = self.serving.exchange.response_pipe();
             if pipe.has_more() {
                 self.stage_response_body()?;
@@ -290,7 +307,11 @@ impl<'a> Relay<'a> {
             }
             let Serving { worker, exchange, .. } = &mut self.serving;
             match exchange.from_node.poll_read_body(false, cx, self.node, &worker.buffers) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending if exchange.response_body.is_empty() => return Ok(()),
+                Poll::Pending => match self.pause_response()? {
+                    true => continue,
+                    false => return Ok(()),
+                },
                 // The end of a body that ends with the connection; of any other it is a truncation.
                 Poll::Ready(Ok(Ok(0))) if exchange.response.framing == stillgate_wire::Framing::UntilClose => {
                     exchange.from_node.finish()
@@ -303,6 +324,27 @@ impl<'a> Relay<'a> {
             }
             self.stage_response_body()?;
         }
+    }
+
+    /// Filters of the response work elsewhere, or have worked for long enough.
+    #[inline]
+    fn wait_for_filters(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Event> {
+        if self.serving.exchange.response_body.is_empty() {
+            return Ok(Poll::Ready(()));
+        }
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        match exchange.response_pipe().wait_for_filters(cx, worker) {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(broken)) => Err(self.stop(Event::BrokenResponse(broken))),
+        }
+    }
+
+    /// The node has nothing more for now: whether filters have.
+    #[cold]
+    fn pause_response(&mut self) -> Result<bool, Event> {
+        let Serving { worker, exchange, .. } = &mut self.serving;
+        exchange.response_pipe().pause(worker).map_err(|broken| self.stop(Event::BrokenResponse(broken)))
     }
 
     #[inline]

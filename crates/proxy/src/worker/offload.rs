@@ -7,7 +7,7 @@ use super::plugins::{Panicked, guarded};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::OnceLock;
 use stillgate_plugin::QueueFull;
-use stillgate_plugin::flow::Output;
+use stillgate_plugin::flow::{Output, Work};
 use tokio::sync::oneshot;
 
 /// Threads that work for plugins.
@@ -28,21 +28,23 @@ pub(crate) struct Offloading {
 }
 
 struct Job {
-    work: Box<dyn FnOnce() -> Output + Send>,
+    work: Work,
     done: oneshot::Sender<Done>,
 }
 
 impl Offloading {
     /// Has work done. Dropping the receiver lets go of work that has not begun.
-    pub(crate) fn submit(
-        &self,
-        work: Box<dyn FnOnce() -> Output + Send>,
-    ) -> Result<oneshot::Receiver<Done>, QueueFull> {
-        let Some(queue) = self.queue.get_or_init(begin) else { return Err(QueueFull) };
+    pub(crate) fn submit(&self, work: Work) -> Result<oneshot::Receiver<Done>, QueueFull> {
+        self.submit_or_return(work).map_err(|_| QueueFull)
+    }
+
+    /// The same; where as much waits as may, the work comes back.
+    pub(crate) fn submit_or_return(&self, work: Work) -> Result<oneshot::Receiver<Done>, Work> {
+        let Some(queue) = self.queue.get_or_init(begin) else { return Err(work) };
         let (done, receiver) = oneshot::channel();
         match queue.try_send(Job { work, done }) {
             Ok(()) => Ok(receiver),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(QueueFull),
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Err(job.work),
         }
     }
 }

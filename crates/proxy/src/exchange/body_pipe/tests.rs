@@ -1,0 +1,87 @@
+//! What filters of bodies may hold, and how long they may take.
+
+use super::*;
+use stillgate_plugin::BodyFilter;
+
+use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
+use std::rc::Rc;
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+/// Holds what it gets, and takes CPU time at the end, in parts.
+struct Holding {
+    bytes: usize,
+    cpu: Duration,
+    parts: usize,
+}
+
+impl BodyFilter for Holding {
+    fn piece(&mut self, piece: &[u8], _: &mut Vec<u8>) -> Result<(), BodyError> {
+        self.bytes += piece.len();
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
+        let until = cpu_time() + self.cpu;
+        while cpu_time() < until {}
+        self.parts = self.parts.saturating_sub(1);
+        Ok(())
+    }
+
+    fn has_more(&self) -> bool {
+        self.parts > 0
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn filtered(worker: &Rc<BodyMemory>, cpu: Duration, parts: usize) -> Filtered {
+    let mut filtered = Filtered::default();
+    filtered.changes.plugin = "holding";
+    filtered.changes.filter(Box::new(Holding { bytes: 0, cpu, parts }));
+    filtered.start(false, worker.begin(CLIENT));
+    filtered
+}
+
+fn refused(refusal: Refusal) -> Result<(), BrokenBody> {
+    Err(BrokenBody { plugin: "holding", why: Why::Refused(refusal) })
+}
+
+#[test]
+fn what_filters_of_a_worker_hold_is_bounded() {
+    let worker = Rc::default();
+    let start = || filtered(&worker, Duration::ZERO, 0);
+    let piece = vec![0; 1024 * 1024];
+    let mut bodies: Vec<Filtered> = Vec::new();
+    let last = loop {
+        let mut filtered = start();
+        let ran = filtered.run(&piece, Step::Piece);
+        bodies.push(filtered);
+        if ran.is_err() {
+            break ran;
+        }
+        assert!(bodies.len() * piece.len() <= WORKER_BYTES_MAX);
+    };
+    // They are of one client.
+    assert_eq!((last, bodies.len()), (refused(Refusal::ClientMemory), 31));
+    // Whatever ends a body gives back what it held.
+    bodies.iter_mut().for_each(Filtered::clear);
+    assert!(start().run(&piece[..1024], Step::Piece).is_ok());
+}
+
+#[test]
+fn the_time_that_filters_take_is_bounded() {
+    let worker = Rc::default();
+    // Within it in all, above it at once, and above it in parts of which only some are done.
+    assert_eq!(filtered(&worker, CPU_MAX / 10, 5).run(b"a", Step::End), Ok(()));
+    assert_eq!(filtered(&worker, CPU_MAX * 2, 1).run(b"a", Step::End), refused(Refusal::Time));
+    let mut long = filtered(&worker, CPU_MAX / 10, 10_000);
+    assert_eq!(long.run(b"a", Step::End), refused(Refusal::Time));
+    assert!(long.cpu < CPU_MAX * 5, "{:?}", long.cpu);
+    // A long body may take longer.
+    let seen_bytes = CPU_MAX.as_nanos() as u64 * 2 / CPU_NANOS_PER_BYTE;
+    let mut long = Filtered { seen_bytes, ..filtered(&worker, CPU_MAX * 2, 1) };
+    assert_eq!(long.run(b"a", Step::End), Ok(()));
+}
