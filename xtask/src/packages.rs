@@ -35,6 +35,10 @@ pub(crate) const NGINX_LUA: Package =
     Package { name: "libnginx-mod-http-lua", probe: Probe::File("/usr/lib/nginx/modules/ngx_http_lua_module.so") };
 /// Checks strictly every message the end-to-end tests show it.
 pub(crate) const H11: Package = Package { name: "python3-h11", probe: Probe::PythonModule("h11") };
+/// Decodes brotli in the end-to-end tests.
+pub(crate) const PYTHON_BROTLI: Package = Package { name: "python3-brotli", probe: Probe::PythonModule("brotli") };
+/// Decodes zstd in the end-to-end tests.
+pub(crate) const ZSTD: Package = program("zstd", "zstd");
 /// A WebSocket client and server of the end-to-end tests.
 pub(crate) const WEBSOCKETS: Package = Package { name: "python3-websockets", probe: Probe::PythonModule("websockets") };
 /// A gRPC client and server of the end-to-end tests.

@@ -3,8 +3,8 @@
 use crate::Result;
 use crate::args::Args;
 use crate::packages::{
-    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT, VALGRIND,
-    WEBSOCKETS,
+    self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
+    PYTHON_BROTLI, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
 use crate::{arrows, documents, fuzz, h2spec, icount, rooms, suite, tidy};
@@ -44,8 +44,21 @@ const FUZZ_SECONDS: u64 = 10;
 pub(crate) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     args.finish()?;
-    let mut needed =
-        vec![NGINX, NGINX_LUA, HAPROXY, CURL, H11, PROMETHEUS, PROMETHEUS_CLIENT, CHROMIUM, WEBSOCKETS, GRPCIO, PEBBLE];
+    let mut needed = vec![
+        NGINX,
+        NGINX_LUA,
+        HAPROXY,
+        CURL,
+        H11,
+        PROMETHEUS,
+        PROMETHEUS_CLIENT,
+        CHROMIUM,
+        WEBSOCKETS,
+        GRPCIO,
+        PEBBLE,
+        PYTHON_BROTLI,
+        ZSTD,
+    ];
     if !quick {
         needed.extend([GXX, VALGRIND]);
     }

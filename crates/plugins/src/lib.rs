@@ -9,6 +9,7 @@
 mod apisix;
 mod body_fields;
 mod buffering;
+mod compression;
 mod cors;
 mod decoding;
 mod echo;
@@ -54,5 +55,8 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<traffic_label::TrafficLabel>(),
     Descriptor::of::<workflow::Workflow>(),
     Descriptor::of::<buffering::ProxyControl>(),
+    Descriptor::of::<compression::Gzip>(),
+    Descriptor::of::<compression::Brotli>(),
+    Descriptor::of::<compression::Zstd>(),
     Descriptor::of::<buffering::ProxyBuffering>(),
 ];

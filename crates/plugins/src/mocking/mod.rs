@@ -5,6 +5,7 @@ mod schema;
 use crate::fields::{FieldMap, Fields};
 use schema::{Schema, SchemaKind, Writer};
 use std::sync::Arc;
+use std::time::Duration;
 use stillgate_plugin::{Answer, Body, Compile, Define, Flow, Phase, Phases, Plugin, Request, Template};
 use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, text};
 use stillgate_wire::{FieldName, FieldValue, OwnedFieldName, OwnedFieldValue};
@@ -73,6 +74,12 @@ fn default_content_type() -> ContentType {
 
 /// The plugin.
 pub(crate) struct Mocking {
+    delay_s: u32,
+    mock: Arc<Mock>,
+}
+
+/// What is answered with.
+struct Mock {
     status: u16,
     fields: Fields,
     content: Content,
@@ -91,11 +98,6 @@ impl Define for Mocking {
     const PHASES: Phases = Phases::of(&[Phase::Access]);
 
     fn compile(keys: MockingKeys, cx: &mut Compile<'_>) -> Option<Mocking> {
-        if keys.delay > 0 {
-            let fault = Fault::new("a delay is not built yet").hint("remove the key");
-            cx.sink.error(cx.at, &cx.path.key("delay"), fault);
-            return None;
-        }
         let content = match (keys.response_example, keys.response_schema) {
             (Some(example), _) => match Template::parse(&example.value) {
                 Ok(template) => match template.constant() {
@@ -116,7 +118,8 @@ impl Define for Mocking {
             fields.push(own("x-mock-by", OwnedFieldValue::new(MADE_BY.as_bytes()).ok()?)?);
         }
         fields.extend(keys.response_headers);
-        Some(Mocking { status: keys.response_status, fields: fields.into(), content })
+        let mock = Arc::new(Mock { status: keys.response_status, fields: fields.into(), content });
+        Some(Mocking { delay_s: keys.delay, mock })
     }
 }
 
@@ -125,6 +128,17 @@ const MADE_BY: &str = concat!("Stillgate/", env!("CARGO_PKG_VERSION"));
 
 impl Plugin for Mocking {
     fn access(&self, request: &mut Request<'_>) -> Flow {
+        if self.delay_s == 0 {
+            return self.mock.answer(request);
+        }
+        let mock = self.mock.clone();
+        let time = Duration::from_secs(self.delay_s.into());
+        Flow::wait(request.worker.io().sleep(time), move |(), request| mock.answer(request))
+    }
+}
+
+impl Mock {
+    fn answer(&self, request: &mut Request<'_>) -> Flow {
         set_fields(&self.fields, request);
         let body = match &self.content {
             Content::Constant(text) => Body::Shared(text.clone()),

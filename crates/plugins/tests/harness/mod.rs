@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test executable uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "writing to a text does not fail")]
 
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::{Context, Poll, Waker};
@@ -11,15 +12,16 @@ use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    BodyChanges, BodyError, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request, Response, Settled,
-    Worker,
+    BodyChanges, BodyError, BodyFilter, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request,
+    Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
 use stillgate_schema::text::tree;
 use stillgate_schema::{Node, Path, Sink};
 use stillgate_wire::{
-    Edits, Fields, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    Edits, Fields, Framing, HeadLimits, Method, Progress, RequestEdits, RequestHead, ResponseEdits, ResponseHead,
+    Version,
 };
 
 /// Configured plugins.
@@ -30,6 +32,8 @@ pub(crate) struct Plugins {
     /// For its time and its table of limits.
     pub(crate) worker: Worker,
     trusted: Vec<ipnet::IpNet>,
+    /// For the changes of a body that are not made.
+    begun: RefCell<Option<BodyChanges>>,
 }
 
 /// What comes back of a node.
@@ -46,7 +50,7 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
             let (metadata, worker) = (MetadataTable::default(), Worker::default());
-            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new() })
+            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun: RefCell::default() })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -94,6 +98,13 @@ impl Plugins {
         self
     }
 
+    /// What becomes of the head of a response, and the changes of its body, which are not made.
+    pub(crate) fn begin(&self, request: &str, response: &str) -> (String, BodyChanges) {
+        self.begun.replace(Some(BodyChanges::default()));
+        let transcript = self.run(request, response);
+        (transcript, self.begun.take().expect("set above"))
+    }
+
     /// A request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
@@ -118,7 +129,7 @@ impl Plugins {
             client_port: 40000,
             peer,
             local: peer,
-            protocol: "HTTP/1.1",
+            protocol: if parsed.version == Version::Http10 { "HTTP/1.0" } else { "HTTP/1.1" },
             scheme: "http",
             trusted_proxies: &self.trusted,
             tls: None,
@@ -202,6 +213,7 @@ impl Plugins {
             is_of_node: answer.is_none(),
             fields,
             head,
+            length: answer.as_ref().map(|(_, body)| body.len() as u64).or(length_of(&parsed)),
             edits: &mut edits,
             body: &mut body,
             consumer: None,
@@ -213,6 +225,9 @@ impl Plugins {
             entry.plugin.header_filter(&mut response);
         }
         let status = response.status();
+        if let Some(begun) = &mut *self.begun.borrow_mut() {
+            std::mem::swap(begun, &mut body);
+        }
         match changed(&mut body, pieces) {
             Err(error) => writeln!(out, "< 502, since {error}").unwrap(),
             Ok(body) => {
@@ -243,10 +258,25 @@ pub(crate) fn settled_flow(mut flow: Flow, request: &mut Request<'_>) -> Flow {
     }
 }
 
+fn length_of(head: &ResponseHead) -> Option<u64> {
+    match head.framing {
+        Framing::Length(length) => Some(length),
+        _ => None,
+    }
+}
+
 fn print_fields(mark: &str, edits: &Edits, fields: &Fields, head: &[u8], out: &mut String) {
     edits.each(fields, head, &mut |name, value| {
         writeln!(out, "{mark}{}: {}", name.escape_ascii(), String::from_utf8_lossy(value)).unwrap();
     });
+}
+
+/// Has work of a filter done.
+pub(crate) fn work(filter: &mut dyn BodyFilter, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    while let Some(work) = filter.work() {
+        filter.worked(work(), out)?;
+    }
+    Ok(())
 }
 
 /// What the changes make of a body.
@@ -259,11 +289,13 @@ pub(crate) fn changed(changes: &mut BodyChanges, pieces: &[&[u8]]) -> Result<Vec
                 let mut out = Vec::new();
                 for piece in &pieces {
                     filter.piece(piece, &mut out)?;
+                    work(&mut **filter, &mut out)?;
                 }
                 filter.end(&mut out)?;
                 while filter.has_more() {
                     filter.end(&mut out)?;
                 }
+                work(&mut **filter, &mut out)?;
                 vec![out]
             }
         };

@@ -3,6 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod compression;
 mod echo;
 mod error_page;
 mod mocking;

@@ -41,6 +41,11 @@ fn an_example_is_answered_with() {
 }
 
 #[test]
+fn an_answer_can_take_its_time() {
+    assert_eq!(body("mocking: {response_example: 'of $arg_b', delay: 3600}"), "of c");
+}
+
+#[test]
 fn data_is_made_up_after_a_schema() {
     let schema = "{type: object, properties: {\
         s: {type: string, example: 'x $arg_b \" y'}, n: {type: number, example: 123.12}, i: {type: integer, example: 155.55}, \
@@ -90,6 +95,7 @@ fn bad_configurations_are_refused() {
         "mocking: {response_schema: {properties: {a: {type: date}}}}",
         "mocking: {response_schema: {properties: {a: {}}}}",
         "mocking: {response_schema: a}",
+        "mocking: {response_example: a, delay: 3601}",
     ];
     let text: String = all.into_iter().map(refusal).collect();
     expect![[r#"
@@ -104,5 +110,6 @@ fn bad_configurations_are_refused() {
         1:28: mocking.response_schema: a: the type "date" cannot be made up
         1:28: mocking.response_schema: a: a `type` is missing; write string, number, integer, boolean, array or object
         1:28: mocking.response_schema: expected a JSON Schema of an object
+        1:39: mocking.delay: expected a whole number from 0 to 3600, found the number 3601
     "#]].assert_eq(&text);
 }

@@ -1,7 +1,7 @@
 //! What filters of bodies may hold, and how long they may take.
 
 use super::*;
-use stillgate_plugin::BodyFilter;
+use stillgate_plugin::{BodyError, BodyFilter};
 
 use crate::worker::body_memory::{BodyMemory, WORKER_BYTES_MAX};
 use std::rc::Rc;

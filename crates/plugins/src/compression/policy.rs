@@ -1,0 +1,194 @@
+//! Which responses are compressed, and what becomes of their heads.
+
+use super::accept::takes;
+use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG};
+use stillgate_plugin::Response;
+use stillgate_schema::kind::{some, text};
+use stillgate_schema::{
+    Choice, Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, read, text as text_kind,
+};
+use stillgate_wire::{FieldName, FieldValue};
+
+/// Media types.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Types {
+    /// `*`
+    All,
+    Listed(Vec<String>),
+}
+
+impl Default for Types {
+    fn default() -> Types {
+        Types::Listed(vec!["text/html".to_owned()])
+    }
+}
+
+/// The kind of `types`: a list, or `*`.
+pub(super) struct TypesKind;
+
+const TYPE: Text<String> = text_kind("a media type", |text| match text.is_empty() {
+    true => Err(Fault::new("an empty media type").hint("write one such as \"text/html\"")),
+    false => Ok(text.to_ascii_lowercase()),
+});
+
+const ALL: Text<()> = text("a list of media types, or \"*\"", |text| match text {
+    "*" => Ok(()),
+    _ => Err(Fault::new(format!("expected a list of media types, or \"*\", found {text:?}"))),
+});
+
+impl Kind for TypesKind {
+    type Out = Types;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Types> {
+        match &node.value {
+            Value::List(_) => read(&some(TYPE), node, path, sink).map(Types::Listed),
+            Value::Scalar(_) => read(&ALL, node, path, sink).map(|()| Types::All),
+            _ => {
+                expected("a list of media types, or \"*\"", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        serde_json::json!({"title": "list of text, or `*`", "anyOf": [some(TYPE).schema(definitions), {"const": "*"}]})
+    }
+
+    fn show(&self, types: &Types) -> Json {
+        match types {
+            Types::All => "*".into(),
+            Types::Listed(types) => types.clone().into(),
+        }
+    }
+}
+
+/// The lowest version of HTTP whose clients get a coding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HttpVersion {
+    Http10,
+    Http11,
+}
+
+pub(super) const HTTP_VERSION: Choice<HttpVersion> = Choice {
+    words: &[("1.1", HttpVersion::Http11), ("1.0", HttpVersion::Http10), ("1", HttpVersion::Http10)],
+    unbuilt: &[],
+};
+
+/// Which responses are compressed.
+pub(super) struct Policy {
+    /// As it is called in `Content-Encoding`.
+    pub(super) coding: &'static str,
+    pub(super) types: Types,
+    pub(super) min_length: u64,
+    pub(super) http_version: HttpVersion,
+    pub(super) vary: bool,
+    /// Whether only 200, 403 and 404 are compressed, as nginx's own filter has it.
+    pub(super) is_strict: bool,
+}
+
+const VARY: FieldName<'static> = FieldName::constant("Vary");
+const ACCEPT_ENCODING: FieldValue<'static> = FieldValue::constant("Accept-Encoding");
+const CACHE_CONTROL: FieldName<'static> = FieldName::constant("Cache-Control");
+const CONTENT_RANGE: FieldName<'static> = FieldName::constant("Content-Range");
+
+/// What no longer holds of a body that is coded: where its parts are, and what its bytes come to.
+const OF_PLAIN_BODY: [FieldName<'static>; 5] = [
+    FieldName::constant("Accept-Ranges"),
+    FieldName::constant("Content-MD5"),
+    FieldName::constant("Content-Digest"),
+    FieldName::constant("Repr-Digest"),
+    FieldName::constant("Digest"),
+];
+
+impl Policy {
+    /// Whether the body goes to this client in the coding; then the head says so, once `is_possible` holds as well. Whether the
+    /// response depends on `Accept-Encoding` is said in either case.
+    pub(super) fn begin(&self, response: &mut Response<'_>, is_possible: impl FnOnce() -> bool) -> bool {
+        if !self.concerns(response) {
+            return false;
+        }
+        if self.vary {
+            add_vary(response);
+        }
+        if !self.compresses(response) || !is_possible() {
+            return false;
+        }
+        OF_PLAIN_BODY.into_iter().for_each(|name| response.remove_header(name));
+        response.set_header(CONTENT_ENCODING, FieldValue::constant(self.coding));
+        weaken_etag(response);
+        true
+    }
+
+    /// Whether the response is one that is compressed for clients that take it.
+    fn concerns(&self, response: &Response<'_>) -> bool {
+        let mut buffer = Vec::new();
+        let Some(content_type) = response.header(CONTENT_TYPE, &mut buffer) else { return false };
+        let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let is_listed = match &self.types {
+            Types::All => true,
+            Types::Listed(types) => types.iter().any(|listed| media_type.eq_ignore_ascii_case(listed.as_bytes())),
+        };
+        // Messages of gRPC have a coding of their own; nothing else reads them.
+        let is_grpc = media_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
+        let length = if response.body.is_empty() { response.length } else { response.body.length() };
+        let is_new_enough = self.http_version == HttpVersion::Http10 || response.facts.protocol != "HTTP/1.0";
+        let length = length.filter(|_| response.facts.method() != b"HEAD");
+        is_listed && !is_grpc && length.is_none_or(|length| length >= self.min_length) && is_new_enough
+    }
+
+    fn compresses(&self, response: &Response<'_>) -> bool {
+        let status = response.status();
+        let has_body = response.facts.method() != b"HEAD" && !matches!(status, ..200 | 204 | 205 | 206 | 304);
+        if !has_body || (self.is_strict && !matches!(status, 200 | 403 | 404)) {
+            return false;
+        }
+        let mut buffer = Vec::new();
+        if response.header(CONTENT_RANGE, &mut buffer).is_some() || is_coded(response, &mut buffer) {
+            return false;
+        }
+        let is_fixed = response.header(CACHE_CONTROL, &mut buffer).is_some_and(|value| names(value, "no-transform"));
+        let facts = response.facts;
+        let accepted = facts.request.fields.iter();
+        let accepted = accepted.filter(|field| field.name.of(facts.head).eq_ignore_ascii_case(b"accept-encoding"));
+        !is_fixed && takes(accepted.map(|field| field.value.of(facts.head)), self.coding)
+    }
+}
+
+/// Whether the body has a coding already.
+fn is_coded(response: &Response<'_>, buffer: &mut Vec<u8>) -> bool {
+    let coding = response.header(CONTENT_ENCODING, buffer);
+    coding.is_some_and(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether a list of words has one of them.
+fn names(list: &[u8], word: &str) -> bool {
+    list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}
+
+fn add_vary(response: &mut Response<'_>) {
+    let mut buffer = Vec::new();
+    let is_there =
+        response.header(VARY, &mut buffer).is_some_and(|vary| names(vary, "Accept-Encoding") || names(vary, "*"));
+    if !is_there {
+        response.add_header(VARY, ACCEPT_ENCODING);
+    }
+}
+
+/// The coded body is another one than the node's, and as good: `W/` says so (RFC 9110 section 8.8.3). What is no entity tag is
+/// left out.
+fn weaken_etag(response: &mut Response<'_>) {
+    let mut buffer = Vec::new();
+    let mut weak = Vec::new();
+    match response.header(ETAG, &mut buffer) {
+        None | Some([b'W', b'/', b'"', ..]) => return,
+        Some(strong @ [b'"', .., b'"']) => {
+            weak.extend_from_slice(b"W/");
+            weak.extend_from_slice(strong);
+        }
+        Some(_) => {}
+    }
+    match weak.is_empty() {
+        true => response.remove_header(ETAG),
+        false => response.set_header(ETAG, FieldValue::of_head(&weak)),
+    }
+}
