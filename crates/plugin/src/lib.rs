@@ -53,7 +53,7 @@ pub use secrets::{NoSecrets, Secret, Secrets};
 pub use settled::Settled;
 pub use table::Table;
 pub use template::Template;
-pub use worker::Worker;
+pub use worker::{Counts, Worker};
 
 /// One configured plugin, as workers run it. It is shared by all of them, so what it changes is elsewhere: in a request, in
 /// [`Worker`], or in a [`PerWorker`] that it has.

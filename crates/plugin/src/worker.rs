@@ -6,6 +6,19 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use stillgate_limits::Limits;
 
+/// What the process has served so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections of clients that are open.
+    pub connections_open: u64,
+    /// Connections of clients that were accepted.
+    pub connections_total: u64,
+    /// Requests that are being served.
+    pub requests_in_flight: u64,
+    /// Requests that were answered.
+    pub requests_total: u64,
+}
+
 /// What plugins have of the worker that runs them. It never leaves the worker's thread.
 pub struct Worker {
     /// Counters of limits, shared by all workers and with the process that takes over. Made before the first Plan is published
@@ -17,6 +30,7 @@ pub struct Worker {
     /// For values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     io: Rc<dyn Io>,
+    counts: Rc<dyn Fn() -> Counts>,
 }
 
 /// Without limits, and without an event loop.
@@ -35,12 +49,23 @@ impl Worker {
             random: Cell::default(),
             buffers: RefCell::default(),
             io: Rc::new(NoIo),
+            counts: Rc::new(Counts::default),
         }
     }
 
     /// With an event loop.
     pub fn with_io(self, io: Rc<dyn Io>) -> Worker {
         Worker { io, ..self }
+    }
+
+    /// With what the process counts.
+    pub fn with_counts(self, counts: Rc<dyn Fn() -> Counts>) -> Worker {
+        Worker { counts, ..self }
+    }
+
+    /// What the process has served so far.
+    pub fn counts(&self) -> Counts {
+        (self.counts)()
     }
 
     /// The worker's event loop, for futures of [`crate::Flow::wait`].

@@ -8,6 +8,7 @@
 
 mod apisix;
 mod body_fields;
+mod body_transformer;
 mod buffering;
 mod compression;
 mod cors;
@@ -16,6 +17,7 @@ mod echo;
 mod encoding;
 mod error_page;
 mod fields;
+mod grpc_web;
 mod header_edits;
 mod ip_restriction;
 mod key_auth;
@@ -24,6 +26,7 @@ mod lists;
 mod mocking;
 mod patterns;
 mod proxy_rewrite;
+mod public_api;
 mod random;
 mod redirect;
 mod referer_restriction;
@@ -55,6 +58,12 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<traffic_label::TrafficLabel>(),
     Descriptor::of::<workflow::Workflow>(),
     Descriptor::of::<buffering::ProxyControl>(),
+    Descriptor::of::<public_api::PublicApi>(),
+    Descriptor::of::<public_api::NodeStatus>(),
+    Descriptor::of::<public_api::ServerInfo>(),
+    Descriptor::of::<public_api::Prometheus>(),
+    Descriptor::of::<grpc_web::GrpcWeb>(),
+    Descriptor::of::<body_transformer::BodyTransformer>(),
     Descriptor::of::<compression::Gzip>(),
     Descriptor::of::<compression::Brotli>(),
     Descriptor::of::<compression::Zstd>(),

@@ -167,6 +167,13 @@ fn with_time(now_ms: u64, mut bytes: [u8; 16]) -> [u8; 16] {
     bytes
 }
 
+/// A random UUID (version 4).
+pub(crate) fn random_uuid() -> String {
+    let mut id = Vec::new();
+    write_uuid(uuid(random::bytes(), 4), &mut id);
+    String::from_utf8_lossy(&id).into_owned()
+}
+
 fn write_uuid(bytes: [u8; 16], id: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (at, byte) in bytes.into_iter().enumerate() {

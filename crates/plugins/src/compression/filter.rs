@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use stillgate_plugin::{BodyError, BodyFilter};
 
-/// What the encoders of one worker may take. It is less than half of what filters may hold, above which each client has a bound: a response for which there is no more goes
-/// on without a coding.
+/// What the encoders of one worker may take. It is less than half of what filters may hold, above which each client has a bound
+/// of its own: a response for which there is no more goes on without a coding.
 const ENCODER_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 thread_local! {

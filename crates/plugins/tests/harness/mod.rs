@@ -34,6 +34,8 @@ pub(crate) struct Plugins {
     trusted: Vec<ipnet::IpNet>,
     /// For the changes of a body that are not made.
     begun: RefCell<Option<BodyChanges>>,
+    /// The body that the last request's node gets in place of the client's, or its answer.
+    sent: RefCell<String>,
 }
 
 /// What comes back of a node.
@@ -50,7 +52,15 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
             let (metadata, worker) = (MetadataTable::default(), Worker::default());
-            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun: RefCell::default() })
+            Ok(Plugins {
+                chain,
+                metadata,
+                client,
+                worker,
+                trusted: Vec::new(),
+                begun: RefCell::default(),
+                sent: RefCell::default(),
+            })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -103,6 +113,12 @@ impl Plugins {
         self.begun.replace(Some(BodyChanges::default()));
         let transcript = self.run(request, response);
         (transcript, self.begun.take().expect("set above"))
+    }
+
+    /// What the node gets in place of the body of a request, or status and body of an answer.
+    pub(crate) fn body_of_request(&self, request: &str) -> String {
+        self.run(request, OK);
+        self.sent.take()
     }
 
     /// A request and the response of a node.
@@ -173,11 +189,13 @@ impl Plugins {
                     _ => entry.plugin.before_proxy(&mut request),
                 };
                 if let Flow::Answer(answer) = settled_flow(flow, &mut request) {
+                    self.sent.replace(format!("{} {}", answer.status, String::from_utf8_lossy(answer.body.bytes())));
                     writeln!(out, "> {} answers", entry.name).unwrap();
                     return Some((answer.status, answer.body.bytes().to_vec()));
                 }
             }
         }
+        self.sent.replace(String::from_utf8_lossy(body.replaced().unwrap_or_default()).into_owned());
         let method = edits.method().unwrap_or_else(|| facts.method());
         let target = edits.target().unwrap_or_else(|| facts.path_and_query());
         writeln!(out, "> {} {}", String::from_utf8_lossy(method), String::from_utf8_lossy(target)).unwrap();

@@ -3,11 +3,14 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod body_transformer;
 mod compression;
 mod echo;
 mod error_page;
+mod grpc_web;
 mod mocking;
 mod names;
+mod public_api;
 mod redirect;
 mod request_id;
 mod traffic_label;

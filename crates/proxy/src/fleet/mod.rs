@@ -143,6 +143,7 @@ impl Fleet {
                 updates,
                 plans: plans.clone(),
                 counters: counters[index].clone(),
+                tally: Tally(counters.clone()),
                 sink: sinks.next(),
                 writer: writers.next(),
                 commands: receiver.clone(),

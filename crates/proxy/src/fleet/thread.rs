@@ -4,7 +4,7 @@ use super::serving::{ListenerUpdate, Serving};
 use super::{overview, taking, turns};
 use crate::basics::buffer::Buffers;
 use crate::basics::clock::Clock;
-use crate::basics::counters::WorkerCounters;
+use crate::basics::counters::{Tally, WorkerCounters};
 use crate::handover::{Arrival, Giving, RoutePlaces, Successor};
 use crate::plan::PlanCell;
 use crate::plan::caching::RouteMemory;
@@ -57,6 +57,8 @@ pub(crate) struct Setup {
     pub(crate) updates: mpsc::Receiver<ListenerUpdate>,
     pub(crate) plans: Arc<PlanCell>,
     pub(crate) counters: Arc<WorkerCounters>,
+    /// Those of all workers.
+    pub(crate) tally: Tally,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
     pub(crate) commands: watch::Receiver<Command>,
@@ -95,7 +97,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
-        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading, worker.clone()),
+        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading, worker.clone(), setup.tally),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),

@@ -7,6 +7,7 @@ use super::Worker;
 use super::body_memory::BodyMemory;
 use super::offload::Offloading;
 use super::plugin_io::PluginIo;
+use crate::basics::counters::{Counters, Tally};
 use crate::plan::Plan;
 use crate::random;
 use hashbrown::HashMap;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{Attached, Chain, Consumers, Entry, Phase};
+use stillgate_plugin::{Attached, Chain, Consumers, Counts, Entry, Phase};
 
 /// One request in so many is timed.
 const TIMED_OF: u32 = 1_000;
@@ -69,9 +70,14 @@ impl Plugins {
         limits: Arc<OnceLock<Arc<Limits>>>,
         offloading: Arc<Offloading>,
         worker: Weak<Worker>,
+        tally: Tally,
     ) -> Plugins {
         let io = PluginIo { worker, calls: Rc::default() };
-        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io));
+        let counts = move || {
+            let Counters { connections_open, connections_total, requests_in_flight, requests_total, .. } = tally.read();
+            Counts { connections_open, connections_total, requests_in_flight, requests_total }
+        };
+        let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
         Plugins { own, offloading, ..Plugins::default() }
     }

@@ -1,0 +1,173 @@
+//! `public-api` serves what other plugins report, on routes of one's own; `node-status`, `server-info` and `prometheus` are those
+//! plugins, which do nothing to a request.
+//!
+//! Metrics are not served this way: encoding them on a thread that serves requests would make these wait. The exporter has
+//! threads of its own.
+
+use serde_json::json;
+use std::sync::OnceLock;
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::{Fault, Flag, Text, object, text};
+
+object! {
+    /// Serves what other plugins report.
+    pub(crate) struct PublicApiKeys {
+        /// What is served; the path of the request if the key is absent.
+        uri: String = URI => optional;
+    }
+}
+
+object! {
+    /// Reports connections and requests, by `public-api`.
+    pub(crate) struct NodeStatusKeys {}
+}
+
+object! {
+    /// No effect: what it reports is in `/v1/status` of the admin API.
+    pub(crate) struct ServerInfoKeys {}
+}
+
+object! {
+    /// Counts requests, which happens without it as well.
+    pub(crate) struct PrometheusKeys {
+        /// Names of routes and services in place of their ids in labels. Only `false` is built.
+        prefer_name: bool = PREFER_NAME => default(false);
+    }
+}
+
+/// Where APISIX serves node-status.
+const STATUS: &str = "/apisix/status";
+/// Where APISIX serves metrics.
+const METRICS: &str = "/apisix/prometheus/metrics";
+
+const URI: Text<String> = text("a path", |text| match text {
+    STATUS => Ok(text.to_owned()),
+    METRICS => Err(Fault::new("metrics are not served by threads that serve requests")
+        .hint("scrape the exporter: `gateway.metrics.address`")),
+    _ => Err(Fault::new(format!("{text:?} is not served")).hint(format!("write {STATUS:?}"))),
+})
+.shown();
+
+struct PreferName;
+const PREFER_NAME: PreferName = PreferName;
+
+impl stillgate_schema::Kind for PreferName {
+    type Out = bool;
+
+    fn read(
+        &self,
+        node: &stillgate_schema::Node,
+        path: &stillgate_schema::Path<'_>,
+        sink: &mut stillgate_schema::Sink,
+    ) -> Option<bool> {
+        let value = stillgate_schema::read(&Flag, node, path, sink)?;
+        if value {
+            let fault = Fault::new("labels with names in place of ids are not built yet");
+            sink.error(node.at, path, fault.hint("remove the key; labels have ids, which do not change with a name"));
+            return None;
+        }
+        Some(value)
+    }
+
+    fn schema(&self, definitions: &mut stillgate_schema::Definitions) -> stillgate_schema::Json {
+        Flag.schema(definitions)
+    }
+
+    fn show(&self, value: &bool) -> stillgate_schema::Json {
+        Flag.show(value)
+    }
+}
+
+/// `public-api`
+pub(crate) struct PublicApi {
+    uri: Option<Box<str>>,
+}
+
+/// `node-status`
+pub(crate) struct NodeStatus;
+
+/// `server-info`
+pub(crate) struct ServerInfo;
+
+/// `prometheus`
+pub(crate) struct Prometheus;
+
+impl Plugin for NodeStatus {}
+impl Plugin for ServerInfo {}
+impl Plugin for Prometheus {}
+
+impl Define for NodeStatus {
+    type Keys = NodeStatusKeys;
+    const NAME: &'static str = "node-status";
+    const PRIORITY: i32 = 1000;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(_: NodeStatusKeys, _: &mut Compile<'_>) -> Option<NodeStatus> {
+        Some(NodeStatus)
+    }
+}
+
+impl Define for ServerInfo {
+    type Keys = ServerInfoKeys;
+    const NAME: &'static str = "server-info";
+    const PRIORITY: i32 = 990;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(_: ServerInfoKeys, _: &mut Compile<'_>) -> Option<ServerInfo> {
+        Some(ServerInfo)
+    }
+}
+
+impl Define for Prometheus {
+    type Keys = PrometheusKeys;
+    const NAME: &'static str = "prometheus";
+    const PRIORITY: i32 = 500;
+    const PHASES: Phases = Phases::NONE;
+
+    fn compile(_: PrometheusKeys, _: &mut Compile<'_>) -> Option<Prometheus> {
+        Some(Prometheus)
+    }
+}
+
+impl Define for PublicApi {
+    type Keys = PublicApiKeys;
+    const NAME: &'static str = "public-api";
+    const PRIORITY: i32 = 501;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: PublicApiKeys, _: &mut Compile<'_>) -> Option<PublicApi> {
+        Some(PublicApi { uri: keys.uri.map(String::into) })
+    }
+}
+
+impl Plugin for PublicApi {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let of_request = request.facts.path.map_or(&b"/"[..], |path| path.bytes());
+        let asked = self.uri.as_deref().map_or(of_request, str::as_bytes);
+        if asked != STATUS.as_bytes() || request.facts.method() != b"GET" {
+            return Flow::Answer(Answer::page(404));
+        }
+        let counts = request.worker.counts();
+        let text = |count: u64| count.to_string();
+        // As nginx counts them: every connection that is accepted is handled, and one that serves no request waits.
+        let status = json!({
+            "id": id(),
+            "status": {
+                "active": text(counts.connections_open),
+                "accepted": text(counts.connections_total),
+                "handled": text(counts.connections_total),
+                "total": text(counts.requests_total),
+                "reading": "0",
+                "writing": text(counts.requests_in_flight),
+                "waiting": text(counts.connections_open.saturating_sub(counts.requests_in_flight)),
+            },
+        });
+        Flow::Answer(Answer::owned(200, status.to_string().into_bytes()))
+    }
+}
+
+/// What tells this process from others: a random UUID.
+fn id() -> &'static str {
+    static ID: OnceLock<String> = OnceLock::new();
+    ID.get_or_init(crate::request_id::random_uuid)
+}

@@ -1,0 +1,49 @@
+//! `public-api`, `node-status`, `server-info` and `prometheus`
+
+use super::{harness, run};
+use expect_test::expect;
+use harness::{OK, refusal};
+
+#[test]
+fn the_status_is_served() {
+    for config in [
+        "public-api: {}",
+        "public-api: {uri: /apisix/status}",
+        "public-api: {}\nnode-status: {}\nserver-info: {}\nprometheus: {}",
+    ] {
+        let transcript = run(config, "GET /apisix/status HTTP/1.1\nHost: h\n\n", OK);
+        let line = transcript.lines().last().and_then(|line| line.strip_prefix("< ")).expect("a body");
+        let body: String = serde_json::from_str(line).expect("a text");
+        let json: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(json["id"].as_str().map(str::len), Some(36));
+        for name in ["active", "accepted", "handled", "total", "reading", "writing", "waiting"] {
+            assert_eq!(json["status"][name], "0", "{name}");
+        }
+    }
+}
+
+#[test]
+fn nothing_else_is_served() {
+    let status = |config: &str, start: &str| {
+        let transcript = run(config, &format!("{start} HTTP/1.1\nHost: h\n\n"), OK);
+        transcript.lines().find_map(|line| line.strip_prefix("< ")).expect("a status").to_owned()
+    };
+    assert_eq!(status("public-api: {}", "GET /apisix/other"), "404");
+    assert_eq!(status("public-api: {}", "POST /apisix/status"), "404");
+    assert_eq!(status("public-api: {uri: /apisix/status}", "GET /mine"), "200");
+    let all = [
+        "public-api: {uri: /apisix/prometheus/metrics}",
+        "public-api: {uri: /v1/server_info}",
+        "node-status: {a: 1}",
+        "prometheus: {prefer_name: true}",
+        "server-info: {a: 1}",
+    ];
+    let text: String = all.into_iter().map(refusal).collect();
+    expect![[r#"
+        1:19: public-api.uri: metrics are not served by threads that serve requests; scrape the exporter: `gateway.metrics.address`
+        1:19: public-api.uri: "/v1/server_info" is not served; write "/apisix/status"
+        1:15: node-status.a: unknown key "a"; known keys: 
+        1:27: prometheus.prefer_name: labels with names in place of ids are not built yet; remove the key; labels have ids, which do not change with a name
+        1:15: server-info.a: unknown key "a"; known keys: 
+    "#]].assert_eq(&text);
+}
