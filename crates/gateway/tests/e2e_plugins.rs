@@ -3,8 +3,9 @@
 mod reflect;
 
 use reflect::{ask, asked, check, gateway, reflecting, route, try_ask};
+use std::sync::{Arc, Condvar, Mutex};
 use stillgate_testkit::{
-    ACCEPT_TEXT, Broken, Gateway, Head, Message, ReservedPort, Upstream, eventually, http2, scrape,
+    ACCEPT_TEXT, Broken, Gateway, Head, Message, ReservedPort, Setup, Upstream, eventually, http2, scrape,
 };
 
 struct Gate {
@@ -599,45 +600,64 @@ fn a_reload_fails_no_request_in_a_chain() {
     gateway.assert_healthy();
 }
 
-/// Ten thousand requests wait in their chains while the configuration changes: each ends under the one that it began with.
+/// Answers nothing before it is let, and then everything.
+fn holding(may_go: Arc<(Mutex<bool>, Condvar)>) -> Upstream {
+    Upstream::serve(move |connection| {
+        while connection.read_request().is_ok() {
+            let (may, changed) = &*may_go;
+            drop(changed.wait_while(may.lock().expect("no test panics with it"), |may| !*may));
+            if connection.try_send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Ten thousand requests wait between `access` and `before_proxy` while the configuration changes: each ends under the one that
+/// it began with.
 #[test]
 fn a_reload_leaves_ten_thousand_requests_in_their_chains() {
     const CONNECTIONS: u32 = 100;
     const STREAMS: u32 = 100;
-    let (node, metrics) = (reflecting(), ReservedPort::new());
+    let may_go = Arc::new((Mutex::new(false), Condvar::new()));
+    let (node, metrics) = (holding(may_go.clone()), ReservedPort::new());
     let setup = |status: u16| {
         let plugins = format!(
-            r#"{{"key-auth": {{}}, "cors": {{}}, "mocking": {{"delay": 5, "response_status": {status}, "response_example": "x"}}, "response-rewrite": {{"headers": {{"set": {{"X-A": "1"}}}}}}}}"#
+            r#"{{"key-auth": {{}}, "cors": {{}}, "proxy-rewrite": {{"uri": "/b"}}, "response-rewrite": {{"status_code": {status}}}}}"#
         );
-        let resources = format!("{CONSUMERS}{}", routes(&[("/a", &plugins)]));
+        let upstream = format!(
+            "upstreams:\n  - {{\"id\": \"node\", \"type\": \"roundrobin\", \"nodes\": {{\"{}\": 1}}, \
+             \"limits\": {{\"requests\": 1, \"queue\": 10000, \"queue_timeout\": \"10m\"}}}}\n",
+            node.addr()
+        );
         let gateway = format!("workers: 2\nmetrics: {{address: \"{}\"}}", metrics.addr());
-        reflect::setup(node.addr(), &resources).gateway(&gateway)
+        Setup::resources(format!("{upstream}{CONSUMERS}{}", routes(&[("/a", &plugins)]))).gateway(&gateway)
     };
-    let mut gateway = Gateway::start(reflect::STILLGATE, &setup(200));
-    let begin = || {
-        let mut client = http2::Http2::connect_with(gateway.addr(), &[http2::NO_DYNAMIC_TABLE]);
-        for number in 0..STREAMS {
-            let mut fields = http2::get_fields("/a").to_vec();
-            fields.push(("apikey", "auth-one"));
-            client.send_head(2 * number + 1, &fields, http2::END_STREAM);
-        }
-        client
-    };
-    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| begin()).collect();
-    let line = format!("stillgate_plugin_waits_total{{plugin=\"mocking\"}} {}", CONNECTIONS * STREAMS);
-    let told = || scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
-    eventually("all to wait", || told().lines().any(|have| have == line));
-    gateway.reload(&setup(404));
-    for client in &mut clients {
-        for _ in 0..STREAMS {
-            assert_eq!(client.until(|frame| frame.kind == http2::kind::HEADERS).status(), 200);
-        }
-    }
-    let mut client = http2::Http2::connect_with(gateway.addr(), &[http2::NO_DYNAMIC_TABLE]);
+    let mut gateway = Gateway::start(reflect::STILLGATE, &setup(404));
     let mut fields = http2::get_fields("/a").to_vec();
     fields.push(("apikey", "auth-one"));
-    client.send_head(1, &fields, http2::END_STREAM);
-    assert_eq!(client.finish(1).0[0].status(), 404);
+    let begin = |streams: u32| {
+        let mut client = http2::Http2::connect_with(gateway.addr(), &[http2::NO_DYNAMIC_TABLE]);
+        (0..streams).for_each(|number| client.send_head(2 * number + 1, &fields, http2::END_STREAM));
+        client
+    };
+    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| begin(STREAMS)).collect();
+    let waiting = || {
+        let told = scrape(metrics.addr(), "/metrics", ACCEPT_TEXT, false).text().to_owned();
+        let line =
+            told.lines().find_map(|line| line.strip_prefix("stillgate_upstream_requests_waiting{upstream=\"node\"} "));
+        line.and_then(|count| count.parse().ok()).unwrap_or(0) + node.connections()
+    };
+    eventually("all to wait", || waiting() == (CONNECTIONS * STREAMS) as usize);
+    gateway.reload(&setup(500));
+    *may_go.0.lock().expect("no node panics") = true;
+    may_go.1.notify_all();
+    for client in &mut clients {
+        for _ in 0..STREAMS {
+            assert_eq!(client.until(|frame| frame.kind == http2::kind::HEADERS).status(), 404);
+        }
+    }
+    assert_eq!(begin(1).finish(1).0[0].status(), 500);
     gateway.assert_healthy();
 }
 
