@@ -17,7 +17,6 @@ const FUNCTION_LINES_MAX: &[(&str, usize)] = &[
     ("crates/proxy/src/exchange/", 60),
     ("crates/proxy/src/fleet/", 60),
     ("crates/proxy/src/node/", 60),
-    ("crates/proxy/src/plan/", 60),
     ("crates/proxy/src/worker/", 60),
 ];
 

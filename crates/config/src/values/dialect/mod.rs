@@ -5,6 +5,7 @@
 //! `values::metrics`. How a value comes about is the business of whoever records it.
 
 mod labels;
+mod plugin_tables;
 mod reference;
 mod tables;
 
@@ -223,7 +224,7 @@ impl Dialect {
             Dialect::Native => tables::NATIVE,
             Dialect::Apisix => tables::APISIX,
         };
-        own.iter().chain(tables::COMMON)
+        own.iter().chain(tables::COMMON).chain(plugin_tables::PLUGINS)
     }
 
     /// The family of a name, which may lack the dialect's prefix: `http_status` is `apisix_http_status`.

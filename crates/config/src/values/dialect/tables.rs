@@ -11,7 +11,7 @@
 use super::FamilyKind::{Counter, FloatCounter, Gauge, Histogram, Info};
 use super::Label::{
     Code, Consumer, Direction, Family, Hostname, Ip, Kind, Listener, MatchedHost, MatchedUri, Method, Name, Node, Part,
-    Phase, Plugin, Port, Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
+    Port, Protocol, Reason, Route, Service, Ssl, State, StreamRoute, Type, Upstream, Version, Worker,
 };
 use super::{FamilyKind, FamilySpec, Label, Measure};
 use stillgate_metrics::Merge::{Last, Sum, Total};
@@ -30,11 +30,6 @@ const TUNNEL_SECONDS: &[f64] =
 /// the first bucket. A turn of a worker's event loop is of the same kind.
 const OVERHEAD_SECONDS: &[f64] = &[
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
-];
-
-/// Seconds one call of a plugin takes: most look at a few fields, the slowest decode a body.
-const PLUGIN_SECONDS: &[f64] = &[
-    0.00000025, 0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.001, 0.01, 0.1,
 ];
 
 /// Milliseconds; APISIX's `DEFAULT_BUCKETS`.
@@ -297,86 +292,6 @@ pub(super) const COMMON: &[FamilySpec] = &[
     ),
     of_process(Measure::MetricsSeries, "stillgate_metrics_series", "", Gauge(Last), &[Family], "Series of a family."),
     of_process(
-        Measure::PluginDuration,
-        "stillgate_plugin_seconds",
-        "seconds",
-        Histogram(PLUGIN_SECONDS),
-        &[Plugin, Phase],
-        "Time of one call of a plugin, measured in one of 1000 requests that have plugins.",
-    ),
-    of_process(
-        Measure::PluginAnswers,
-        "stillgate_plugin_answers_total",
-        "",
-        Counter,
-        &[Plugin, Code],
-        "Requests that a plugin answered itself, such as those it refused.",
-    ),
-    of_process(
-        Measure::PluginPanics,
-        "stillgate_plugin_panics_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Calls of a plugin that panicked, a bug of the plugin. The request is answered 500 if its response has not begun.",
-    ),
-    of_process(
-        Measure::PluginOffloads,
-        "stillgate_plugin_offloads_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Work of plugins that a thread beside the workers was given.",
-    ),
-    of_process(
-        Measure::PluginOffloadsRefused,
-        "stillgate_plugin_offloads_refused_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Work of plugins that was refused because as much waited as may; the request is answered 503 or as the plugin says.",
-    ),
-    of_process(
-        Measure::PluginWaits,
-        "stillgate_plugin_waits_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Times that a plugin let its request wait: for another server, a delay, or the body.",
-    ),
-    of_process(
-        Measure::PluginWaitsRefused,
-        "stillgate_plugin_waits_refused_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Requests answered 503 because as many of their worker waited for plugins as may.",
-    ),
-    of_process(
-        Measure::PluginHeadsRefused,
-        "stillgate_plugin_heads_refused_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Requests answered 500 because a plugin added more to a head than 64 KiB.",
-    ),
-    of_process(
-        Measure::PluginBodiesRefused,
-        "stillgate_plugin_bodies_refused_total",
-        "",
-        Counter,
-        &[Plugin, Reason],
-        "Bodies that a plugin did not let go on.",
-    ),
-    of_process(
-        Measure::PluginSendsDropped,
-        "stillgate_plugin_sends_dropped_total",
-        "",
-        Counter,
-        &[Plugin],
-        "Calls that a plugin sends without waiting for a response, such as mirrored requests, dropped because too many were under way.",
-    ),
-    of_process(
         Measure::ProcessCpu,
         "process_cpu_seconds_total",
         "seconds",
@@ -625,7 +540,7 @@ const fn of_requests(
 }
 
 /// A family that tells how the process is.
-const fn of_process(
+pub(super) const fn of_process(
     measure: Measure,
     name: &'static str,
     unit: &'static str,
