@@ -108,12 +108,15 @@ proptest! {
     #[test]
     fn higher_priorities_run_first_in_every_phase(resources in prop::collection::vec(resource(), 5)) {
         let chain = merged(&resources);
-        let sorted = |list: &[i32]| list.windows(2).all(|pair| pair[0] >= pair[1]);
-        prop_assert!(sorted(&chain.entries().iter().map(|entry| entry.priority).collect::<Vec<_>>()));
+        // By name where priorities are the same.
+        let sorted = |list: &[&Entry]| {
+            list.windows(2).all(|pair| (-pair[0].priority, pair[0].name) < (-pair[1].priority, pair[1].name))
+        };
+        prop_assert!(sorted(&chain.entries().iter().map(|entry| &**entry).collect::<Vec<_>>()));
         for phase in Phase::ALL {
             let of_phase: Vec<_> = chain.of(phase).collect();
             prop_assert_eq!(chain.has(phase), !of_phase.is_empty());
-            prop_assert!(sorted(&of_phase.iter().map(|(_, entry)| entry.priority).collect::<Vec<_>>()));
+            prop_assert!(sorted(&of_phase.iter().map(|(_, entry)| *entry).collect::<Vec<_>>()));
             for (at, entry) in &of_phase {
                 prop_assert!(std::ptr::eq(&*chain.entries()[*at], *entry), "an index that points at another entry");
                 prop_assert!(entry.phases.contains(phase));

@@ -441,7 +441,7 @@ mod tests {
         }
         assert_eq!(value(" a\tb \u{e4} ").bytes(), "a\tb \u{e4}".as_bytes());
         let mut edits = RequestEdits::default();
-        for bad in ["", "a", "*", "/a b", "/a\r\nb", "/\0", "http://h/"] {
+        for bad in ["", "a", "*", "/a b", "/a\r\nb", "/\0", "/\u{7f}", "http://h/"] {
             assert_eq!(edits.set_target(bad.as_bytes()), Err(EditError::Target), "{bad:?}");
         }
         assert_eq!(edits.set_target(&[b'/'; crate::HEAD_BYTES_MAX + 1]), Err(EditError::TooLarge));
