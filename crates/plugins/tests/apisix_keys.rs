@@ -16,7 +16,10 @@ const END: &str = "<!-- end -->";
 
 /// Defaults that the schemas do not tell, by plugin, part and key. The plugins' own tests have them.
 const UNTOLD: &[(&str, &str, &str)] = &[
+    ("acl", "", "external_user_label_field"),
     ("cors", "", "allow_origins"),
+    ("grpc-web", "", "cors_allow_headers"),
+    ("gzip", "", "buffers"),
     ("limit-count", "", "sync_interval"),
     ("limit-count", "metadata", "limit_header"),
     ("limit-count", "metadata", "remaining_header"),
@@ -225,6 +228,8 @@ impl Comparison {
         };
         let is_same = match (&of_fact, ours) {
             (None, ours) => is_empty(ours) || *ours == json!(false),
+            // A word that looks like a number.
+            (Some(_), Json::String(ours)) if Some(ours.as_str()) == fact.default => true,
             (Some(fact), ours) => {
                 let number = |value: &Json| value.as_f64();
                 fact == ours
