@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use stillgate_plugin::{CHAIN_ENTRIES_MAX, Chain, Entry, Identity, Level, Meta, Origin, Phase, Phases, Plugin};
@@ -110,7 +111,8 @@ proptest! {
         let chain = merged(&resources);
         // By name where priorities are the same.
         let sorted = |list: &[&Entry]| {
-            list.windows(2).all(|pair| (-pair[0].priority, pair[0].name) < (-pair[1].priority, pair[1].name))
+            let place = |entry: &Entry| (Reverse(entry.priority), entry.name);
+            list.windows(2).all(|pair| place(pair[0]) < place(pair[1]))
         };
         prop_assert!(sorted(&chain.entries().iter().map(|entry| &**entry).collect::<Vec<_>>()));
         for phase in Phase::ALL {
