@@ -42,8 +42,8 @@ pub(super) fn resolve(file: File, digest: String, plugins: PluginSet, sink: &mut
     let shared_upstreams = taking.upstreams.len();
     taking.list(Kind::Routes, file.routes, Written::Route);
     let global = taking.global_rules();
-    let Taking { catalog, claims, sink, mut named, consumers, metadata, .. } = taking;
-    check_names(&mut named, &consumers, sink);
+    let Taking { catalog, claims, sink, named, consumers, metadata, .. } = taking;
+    check_names(&named, &consumers, sink);
     check_own_addresses(&catalog.listeners, &file.gateway, sink);
     taking.upstreams.iter().for_each(|upstream| check_nodes(&catalog.listeners, upstream, sink));
     let plugins = plugins::Shared {
@@ -77,7 +77,7 @@ pub(super) fn note_names(entries: &[Arc<Entry>], named: &mut NamedConsumers) {
 }
 
 /// Reports consumers that plugins name and that are not there.
-fn check_names(named: &mut NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
+fn check_names(named: &NamedConsumers, consumers: &Consumers, sink: &mut Sink) {
     for (name, (plugin, at, origin)) in named.iter().filter(|(name, _)| consumers.named(name).is_none()) {
         let fault = Fault::new(format!("{plugin} of {origin} names the consumer {name:?}, which is not there"));
         sink.error(*at, &Path::Root.key("consumers"), fault.hint("add it to `consumers`, or name another"));

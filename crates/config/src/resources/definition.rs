@@ -21,6 +21,7 @@ use stillgate_schema::text::diagnostic::{Path, Position, Sink};
 use stillgate_schema::text::tree::Node;
 
 /// A resource as it is written.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and never kept")]
 pub(crate) enum Written {
     Ssl(SslKeys),
     Metadata(MetadataKeys),

@@ -12,9 +12,9 @@
 //! part that could not be understood. What a store serves depends only on what it holds, not on the order in which that came.
 
 mod held;
-mod store;
+mod served;
 
-pub use store::Store;
+pub use served::Store;
 
 use crate::model::{Kind, Origin};
 use serde_json::Value as Json;
