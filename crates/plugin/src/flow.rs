@@ -24,6 +24,8 @@ pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 pub type Resume = Box<dyn FnOnce(&mut Request<'_>) -> Flow>;
 /// What comes of work that was offloaded.
 pub type Output = Box<dyn Any + Send>;
+/// The same with what came of it, or without where it was never begun.
+pub type ResumeWith = Box<dyn FnOnce(Result<Output, QueueFull>, &mut Request<'_>) -> Flow>;
 
 /// How a request goes on after a plugin's phase.
 #[must_use]
@@ -48,7 +50,7 @@ pub struct Offload {
     /// The work.
     pub work: Work,
     /// What is done then.
-    pub then: Box<dyn FnOnce(Result<Output, QueueFull>, &mut Request<'_>) -> Flow>,
+    pub then: ResumeWith,
 }
 
 /// As much work waits already as may.
