@@ -3,7 +3,7 @@
 //! Bodies go on piece by piece in both directions, always: what `request_buffering: false` and `disable_proxy_buffering: true`
 //! ask for. Nothing here writes a body to a file, which is what the opposite is for.
 
-use stillgate_plugin::{Compile, Define, Phases, Plugin};
+use crate::inert::without_phases;
 use stillgate_schema::{Flag, object};
 
 object! {
@@ -28,27 +28,5 @@ pub(crate) struct ProxyControl;
 /// `proxy-buffering`
 pub(crate) struct ProxyBuffering;
 
-impl Plugin for ProxyControl {}
-impl Plugin for ProxyBuffering {}
-
-impl Define for ProxyControl {
-    type Keys = ProxyControlKeys;
-    const NAME: &'static str = "proxy-control";
-    const PRIORITY: i32 = 21990;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: ProxyControlKeys, _: &mut Compile<'_>) -> Option<ProxyControl> {
-        Some(ProxyControl)
-    }
-}
-
-impl Define for ProxyBuffering {
-    type Keys = ProxyBufferingKeys;
-    const NAME: &'static str = "proxy-buffering";
-    const PRIORITY: i32 = 21991;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: ProxyBufferingKeys, _: &mut Compile<'_>) -> Option<ProxyBuffering> {
-        Some(ProxyBuffering)
-    }
-}
+without_phases!(ProxyControl, ProxyControlKeys, "proxy-control", 21990);
+without_phases!(ProxyBuffering, ProxyBufferingKeys, "proxy-buffering", 21991);

@@ -19,6 +19,7 @@ mod error_page;
 mod fields;
 mod grpc_web;
 mod header_edits;
+mod inert;
 mod ip_restriction;
 mod key_auth;
 mod limit_count;

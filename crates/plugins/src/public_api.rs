@@ -4,6 +4,7 @@
 //! Metrics are not served this way: encoding them on a thread that serves requests would make these wait. The exporter has
 //! threads of its own.
 
+use crate::inert::without_phases;
 use serde_json::json;
 use std::sync::OnceLock;
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
@@ -92,42 +93,9 @@ pub(crate) struct ServerInfo;
 /// `prometheus`
 pub(crate) struct Prometheus;
 
-impl Plugin for NodeStatus {}
-impl Plugin for ServerInfo {}
-impl Plugin for Prometheus {}
-
-impl Define for NodeStatus {
-    type Keys = NodeStatusKeys;
-    const NAME: &'static str = "node-status";
-    const PRIORITY: i32 = 1000;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: NodeStatusKeys, _: &mut Compile<'_>) -> Option<NodeStatus> {
-        Some(NodeStatus)
-    }
-}
-
-impl Define for ServerInfo {
-    type Keys = ServerInfoKeys;
-    const NAME: &'static str = "server-info";
-    const PRIORITY: i32 = 990;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: ServerInfoKeys, _: &mut Compile<'_>) -> Option<ServerInfo> {
-        Some(ServerInfo)
-    }
-}
-
-impl Define for Prometheus {
-    type Keys = PrometheusKeys;
-    const NAME: &'static str = "prometheus";
-    const PRIORITY: i32 = 500;
-    const PHASES: Phases = Phases::NONE;
-
-    fn compile(_: PrometheusKeys, _: &mut Compile<'_>) -> Option<Prometheus> {
-        Some(Prometheus)
-    }
-}
+without_phases!(NodeStatus, NodeStatusKeys, "node-status", 1000);
+without_phases!(ServerInfo, ServerInfoKeys, "server-info", 990);
+without_phases!(Prometheus, PrometheusKeys, "prometheus", 500);
 
 impl Define for PublicApi {
     type Keys = PublicApiKeys;

@@ -1,7 +1,8 @@
 //! A body on its way through an encoder, and what all encoders of a worker may take.
 
-use std::cell::Cell;
-use stillgate_plugin::{BodyError, BodyFilter};
+use super::policy::Policy;
+use std::cell::{Cell, RefCell};
+use stillgate_plugin::{BodyError, BodyFilter, Response};
 
 /// What the encoders of one worker may take. It is less than half of what filters may hold, above which each client has a bound
 /// of its own: a response for which there is no more goes on without a coding.
@@ -35,6 +36,53 @@ impl Drop for Reserved {
     }
 }
 
+/// Encoders that a worker keeps for later bodies, since making one means to clear all its memory.
+pub(super) struct Idle<T> {
+    /// Each with its level.
+    list: RefCell<Vec<(i32, T)>>,
+    count_max: usize,
+}
+
+impl<T> Idle<T> {
+    pub(super) const fn new(count_max: usize) -> Idle<T> {
+        Idle { list: RefCell::new(Vec::new()), count_max }
+    }
+
+    /// One of a level.
+    pub(super) fn take(&self, level: i32) -> Option<T> {
+        let mut list = self.list.borrow_mut();
+        let at = list.iter().position(|(of, _)| *of == level)?;
+        Some(list.swap_remove(at).1)
+    }
+
+    /// Keeps one, or drops it where enough are kept.
+    pub(super) fn give(&self, level: i32, encoder: T) {
+        let mut list = self.list.borrow_mut();
+        if list.len() < self.count_max {
+            list.push((level, encoder));
+        }
+    }
+}
+
+/// Has the body of a response coded where the policy says so, by an encoder that takes so much memory and is made when the body
+/// begins. `piece_bytes_max`: so much at once takes no more than about 100 µs.
+pub(super) fn begin<E: Encoder + 'static>(
+    policy: &Policy,
+    response: &mut Response<'_>,
+    encoder_bytes: usize,
+    piece_bytes_max: usize,
+    make: impl FnMut() -> Option<E> + 'static,
+) {
+    let mut reserved = None;
+    let begins = policy.begin(response, || {
+        reserved = Reserved::take(encoder_bytes);
+        reserved.is_some()
+    });
+    if let Some(reserved) = reserved.filter(|_| begins) {
+        response.body.filter(Box::new(Compressing { make, encoder: None, reserved: Some(reserved), piece_bytes_max }));
+    }
+}
+
 /// What codes a body.
 pub(super) trait Encoder {
     /// Takes a piece, and appends what can go on.
@@ -48,19 +96,14 @@ pub(super) trait Encoder {
 }
 
 /// The filter. Its encoder is there from the first piece to the end.
-pub(super) struct Compressing<E, M> {
+struct Compressing<E, M> {
     make: M,
     encoder: Option<E>,
     reserved: Option<Reserved>,
-    /// So much at once takes no more than about 100 µs.
     piece_bytes_max: usize,
 }
 
 impl<E: Encoder, M: FnMut() -> Option<E>> Compressing<E, M> {
-    pub(super) fn new(make: M, reserved: Reserved, piece_bytes_max: usize) -> Compressing<E, M> {
-        Compressing { make, encoder: None, reserved: Some(reserved), piece_bytes_max }
-    }
-
     fn encoder(&mut self) -> Result<&mut E, BodyError> {
         if self.encoder.is_none() {
             self.encoder = Some((self.make)().ok_or(BodyError::TooLarge)?);

@@ -1,10 +1,9 @@
 //! `gzip`
 
-use super::filter::{Compressing, Encoder, Reserved};
+use super::filter::{self, Encoder, Idle};
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
 use crc32fast::Hasher;
 use flate2::{Compress, Compression, FlushCompress, Status};
-use std::cell::RefCell;
 use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, map, object};
 
@@ -39,7 +38,7 @@ object! {
 /// The plugin.
 pub(crate) struct Gzip {
     policy: Policy,
-    level: u32,
+    level: i32,
     piece_bytes_max: usize,
 }
 
@@ -67,23 +66,17 @@ impl Define for Gzip {
 
 impl Plugin for Gzip {
     fn header_filter(&self, response: &mut Response<'_>) {
-        let mut reserved = None;
-        let begins = self.policy.begin(response, || {
-            reserved = Reserved::take(ENCODER_BYTES);
-            reserved.is_some()
+        let level = self.level;
+        filter::begin(&self.policy, response, ENCODER_BYTES, self.piece_bytes_max, move || {
+            Some(GzipEncoder::begin(level))
         });
-        if let Some(reserved) = reserved.filter(|_| begins) {
-            let level = self.level;
-            let make = move || Some(GzipEncoder::begin(level));
-            response.body.filter(Box::new(Compressing::new(make, reserved, self.piece_bytes_max)));
-        }
     }
 }
 
 /// What zlib-rs calls level 1 is cheaper than the least that others have, and makes bodies a quarter larger. Its level 2
 /// is smaller and cheaper than zlib's level 1.
-fn level_of(comp_level: u32) -> u32 {
-    comp_level.max(2)
+fn level_of(comp_level: u32) -> i32 {
+    comp_level.clamp(2, 9) as i32
 }
 
 /// What takes about 100 µs: 16 KiB take 80 µs at level 2, 130 µs at 6 and 200 µs at 9 (`docs/benchmarks.md`).
@@ -97,12 +90,11 @@ fn piece_bytes_max(comp_level: u32) -> usize {
 
 /// What an encoder takes: a window of 32 KiB twice, chains, hash table, and what is not written yet.
 const ENCODER_BYTES: usize = 352 * 1024;
-/// Encoders that a worker keeps for later, since making one means to clear all of that.
+/// Encoders that a worker keeps for later.
 const IDLE_MAX: usize = 4;
 
 thread_local! {
-    /// Each with its level.
-    static IDLE: RefCell<Vec<(u32, Compress)>> = const { RefCell::new(Vec::new()) };
+    static IDLE: Idle<Compress> = const { Idle::new(IDLE_MAX) };
 }
 
 /// As nginx writes it: no name, no time, of Unix.
@@ -110,7 +102,7 @@ const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 /// The format (RFC 1952) around raw deflate.
 struct GzipEncoder {
-    level: u32,
+    level: i32,
     /// `None`: it has been given back.
     deflate: Option<Compress>,
     checksum: Hasher,
@@ -118,17 +110,13 @@ struct GzipEncoder {
 }
 
 impl GzipEncoder {
-    fn begin(level: u32) -> GzipEncoder {
-        let idle = IDLE.with_borrow_mut(|idle| {
-            let at = idle.iter().position(|(of, _)| *of == level)?;
-            Some(idle.swap_remove(at).1)
-        });
-        let deflate = match idle {
+    fn begin(level: i32) -> GzipEncoder {
+        let deflate = match IDLE.with(|idle| idle.take(level)) {
             Some(mut deflate) => {
                 deflate.reset();
                 deflate
             }
-            None => Compress::new(Compression::new(level), false),
+            None => Compress::new(Compression::new(level.unsigned_abs()), false),
         };
         GzipEncoder { level, deflate: Some(deflate), checksum: Hasher::new(), has_header: false }
     }
@@ -181,10 +169,7 @@ impl Encoder for GzipEncoder {
 impl Drop for GzipEncoder {
     fn drop(&mut self) {
         let Some(deflate) = self.deflate.take() else { return };
-        IDLE.with_borrow_mut(|idle| {
-            if idle.len() < IDLE_MAX {
-                idle.push((self.level, deflate));
-            }
-        });
+        // A thread that ends keeps nothing.
+        let _ = IDLE.try_with(|idle| idle.give(self.level, deflate));
     }
 }

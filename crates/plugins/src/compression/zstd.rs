@@ -1,8 +1,7 @@
 //! `zstd`, which APISIX does not have (RFC 8878): at its default level about as small as gzip at 6, at half the CPU of gzip at 1.
 
-use super::filter::{Compressing, Encoder, Reserved};
+use super::filter::{self, Encoder, Idle};
 use super::policy::{HTTP_VERSION, HttpVersion, Policy, Types, TypesKind};
-use std::cell::RefCell;
 use stillgate_plugin::{BodyError, Compile, Define, Phase, Phases, Plugin, Response};
 use stillgate_schema::{Flag, int, object};
 use zstd_safe::zstd_sys::ZSTD_EndDirective as Directive;
@@ -56,16 +55,8 @@ impl Define for Zstd {
 
 impl Plugin for Zstd {
     fn header_filter(&self, response: &mut Response<'_>) {
-        let mut reserved = None;
-        let begins = self.policy.begin(response, || {
-            reserved = Reserved::take(ENCODER_BYTES);
-            reserved.is_some()
-        });
-        if let Some(reserved) = reserved.filter(|_| begins) {
-            let level = self.level;
-            let make = move || ZstdEncoder::begin(level);
-            response.body.filter(Box::new(Compressing::new(make, reserved, self.piece_bytes_max)));
-        }
+        let level = self.level;
+        filter::begin(&self.policy, response, ENCODER_BYTES, self.piece_bytes_max, move || ZstdEncoder::begin(level));
     }
 }
 
@@ -86,8 +77,7 @@ const ENCODER_BYTES: usize = 3 * 1024 * 1024;
 const IDLE_MAX: usize = 2;
 
 thread_local! {
-    /// Each with its level.
-    static IDLE: RefCell<Vec<(i32, CCtx<'static>)>> = const { RefCell::new(Vec::new()) };
+    static IDLE: Idle<CCtx<'static>> = const { Idle::new(IDLE_MAX) };
 }
 
 struct ZstdEncoder {
@@ -99,11 +89,7 @@ struct ZstdEncoder {
 impl ZstdEncoder {
     /// `None`: there is no memory for it.
     fn begin(level: i32) -> Option<ZstdEncoder> {
-        let idle = IDLE.with_borrow_mut(|idle| {
-            let at = idle.iter().position(|(of, _)| *of == level)?;
-            Some(idle.swap_remove(at).1)
-        });
-        let context = match idle {
+        let context = match IDLE.with(|idle| idle.take(level)) {
             Some(mut context) => {
                 context.reset(ResetDirective::SessionOnly).ok()?;
                 context
@@ -157,10 +143,7 @@ impl Encoder for ZstdEncoder {
 impl Drop for ZstdEncoder {
     fn drop(&mut self) {
         let Some(context) = self.context.take() else { return };
-        IDLE.with_borrow_mut(|idle| {
-            if idle.len() < IDLE_MAX {
-                idle.push((self.level, context));
-            }
-        });
+        // A thread that ends keeps nothing.
+        let _ = IDLE.try_with(|idle| idle.give(self.level, context));
     }
 }
