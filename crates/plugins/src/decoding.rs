@@ -231,7 +231,7 @@ impl<T: Clone + Default> Allocator<T> for Counting {
     }
 
     fn free_cell(&mut self, memory: Self::AllocatedMemory) {
-        self.0.set(self.0.get() - memory.slice().len() * size_of::<T>());
+        self.0.set(self.0.get() - size_of_val(memory.slice()));
         StandardAlloc::default().free_cell(memory);
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn tell(prefix: Option<&str>, limit: Limit, taken: Taken, request: &m
         remaining.format(taken.remaining.max(0)).as_bytes(),
         reset.write(taken.reset_ms),
     ];
-    let told = names.into_iter().zip(values.map(|digits| FieldValue::number(digits)));
+    let told = names.into_iter().zip(values.map(FieldValue::number));
     match prefix {
         None => told.for_each(|(name, value)| set(name, value, request)),
         Some(prefix) => request.worker.with_buffers(|prefixed, _| {
