@@ -6,11 +6,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod acl;
 mod apisix;
+mod attach_consumer_label;
 mod body_fields;
 mod body_transformer;
 mod buffering;
 mod compression;
+mod consumer_restriction;
 mod cors;
 mod decoding;
 mod echo;
@@ -44,6 +47,9 @@ use stillgate_plugin::{Descriptor, Table};
 pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES };
 
 const PLUGINS: &[Descriptor] = &[
+    Descriptor::of::<acl::Acl>(),
+    Descriptor::of::<attach_consumer_label::AttachConsumerLabel>(),
+    Descriptor::of::<consumer_restriction::ConsumerRestriction>(),
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
     Descriptor::of::<ip_restriction::IpRestriction>(),

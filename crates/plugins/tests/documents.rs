@@ -36,6 +36,9 @@ fn plugins_with_metadata_are_on_its_page() {
 fn check(descriptor: &Descriptor) {
     let mut definitions = Definitions::default();
     (descriptor.schema)(&mut definitions);
+    if let Some(credential) = descriptor.credential {
+        (credential.schema)(&mut definitions);
+    }
     if let Some(metadata) = descriptor.metadata {
         (metadata.schema)(&mut definitions);
     }

@@ -36,6 +36,7 @@ pub(crate) struct Plugins {
     begun: RefCell<Option<BodyChanges>>,
     /// The body that the last request's node gets in place of the client's, or its answer.
     sent: RefCell<String>,
+    consumers: Consumers,
 }
 
 /// What comes back of a node.
@@ -51,16 +52,9 @@ pub(crate) fn plugins(yaml: &str) -> Result<Plugins, String> {
         (false, Some(entries)) => {
             let chain = Chain::merge([&entries[..]]).expect("a short chain");
             let client = Ipv4Addr::new(192, 0, 2, 7).into();
-            let (metadata, worker) = (MetadataTable::default(), Worker::default());
-            Ok(Plugins {
-                chain,
-                metadata,
-                client,
-                worker,
-                trusted: Vec::new(),
-                begun: RefCell::default(),
-                sent: RefCell::default(),
-            })
+            let (metadata, worker, consumers) = Default::default();
+            let (begun, sent) = Default::default();
+            Ok(Plugins { chain, metadata, client, worker, trusted: Vec::new(), begun, sent, consumers })
         }
         _ => Err(sink.into_errors().to_string()),
     }
@@ -121,6 +115,16 @@ impl Plugins {
         self.sent.take()
     }
 
+    /// With consumers.
+    pub(crate) fn with_consumers(self, consumers: Consumers) -> Plugins {
+        Plugins { consumers, ..self }
+    }
+
+    /// Sets the time of requests, in milliseconds since 1970.
+    pub(crate) fn set_now_ms(&self, now_ms: u64) {
+        self.worker.set_now_ms(now_ms);
+    }
+
     /// A request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
@@ -168,7 +172,6 @@ impl Plugins {
     ) -> Option<(u16, Vec<u8>)> {
         let (mut edits, mut body) = (RequestEdits::default(), BodyChanges::default());
         let (mut consumer, mut settled) = (None, Settled::default());
-        let consumers = Consumers::default();
         let mut request = Request {
             facts,
             edits: &mut edits,
@@ -177,7 +180,7 @@ impl Plugins {
             settled: &mut settled,
             response: early,
             consumer: &mut consumer,
-            consumers: &consumers,
+            consumers: &self.consumers,
             worker: &self.worker,
             metadata: &self.metadata,
         };
@@ -224,7 +227,6 @@ impl Plugins {
         };
         let (mut edits, mut body) = (ResponseEdits::default(), BodyChanges::default());
         edits.fields.overlay(fields, head, early);
-        let consumers = Consumers::default();
         let mut response = Response {
             facts,
             came_with,
@@ -235,7 +237,7 @@ impl Plugins {
             edits: &mut edits,
             body: &mut body,
             consumer: None,
-            consumers: &consumers,
+            consumers: &self.consumers,
             worker: &self.worker,
             metadata: &self.metadata,
         };

@@ -1,0 +1,165 @@
+//! consumer-restriction: which consumers, groups, services or routes are let through, and with which methods.
+
+use serde_json::json;
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_route::{Lookup, Variable};
+use stillgate_schema::kind::Text;
+use stillgate_schema::{Choice, Fault, TEXT, int, map, object, some, text};
+
+object! {
+    /// Lets some through and others not.
+    pub struct ConsumerRestrictionKeys {
+        /// What the lists name: consumers, groups of consumers, services or routes.
+        r#type: Kind = KIND => default(Kind::ConsumerName);
+        /// Only these are let through.
+        whitelist: Vec<String> = some(TEXT) => optional;
+        /// These are not let through.
+        blacklist: Vec<String> = some(TEXT) => optional;
+        /// Who may use which methods only. Who is not named here may use all.
+        allowed_by_methods: Vec<MethodsOfKeys> = some(map::<MethodsOfKeys>()) => optional;
+        /// The status of a request that is not let through.
+        rejected_code: u16 = int(200, 599) => default(403);
+        /// `message` of its answer.
+        rejected_msg: String = TEXT => optional;
+        any_of {
+            "nothing is restricted": whitelist | blacklist | allowed_by_methods;
+        }
+    }
+}
+
+object! {
+    /// Methods that one may use.
+    pub struct MethodsOfKeys {
+        /// A name, of what `type` says.
+        user: String = TEXT => required;
+        /// The methods.
+        methods: Vec<String> = some(METHOD) => required;
+    }
+}
+
+/// What the lists name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Consumers, by `username`.
+    ConsumerName,
+    /// Groups, by the consumer's `group_id`.
+    ConsumerGroupId,
+    /// Services.
+    ServiceId,
+    /// Routes.
+    RouteId,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("consumer_name", Kind::ConsumerName),
+    ("consumer_group_id", Kind::ConsumerGroupId),
+    ("service_id", Kind::ServiceId),
+    ("route_id", Kind::RouteId),
+];
+
+const KIND: Choice<Kind> = Choice { words: KINDS, unbuilt: &[] };
+
+/// APISIX's list.
+const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
+
+const METHOD: Text<String> = text("a method", |text| match METHODS.contains(&text) {
+    true => Ok(text.to_owned()),
+    false => Err(Fault::new(format!("{text:?} is not a method")).hint(format!("use one of {}", METHODS.join(", ")))),
+});
+
+/// consumer-restriction with one configuration.
+pub(crate) struct ConsumerRestriction {
+    kind: Kind,
+    variable: Variable,
+    /// Empty: all are let through.
+    whitelist: Names,
+    blacklist: Names,
+    /// By name; the first of a name counts.
+    allowed_by_methods: Box<[(Box<str>, Box<[String]>)]>,
+    unknown: Answer,
+    rejected: Answer,
+}
+
+/// Names, sorted.
+struct Names(Box<[String]>);
+
+impl Names {
+    fn new(names: Option<Vec<String>>) -> Names {
+        let mut names = names.unwrap_or_default();
+        names.sort_unstable();
+        Names(names.into())
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.0.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+    }
+}
+
+impl Define for ConsumerRestriction {
+    type Keys = ConsumerRestrictionKeys;
+    const NAME: &'static str = "consumer-restriction";
+    const PRIORITY: i32 = 2400;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: ConsumerRestrictionKeys, _: &mut Compile<'_>) -> Option<ConsumerRestriction> {
+        let kind = keys.r#type;
+        let word = KINDS.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word);
+        let unknown = format!("The request is rejected, please check the {word} for this request");
+        let rejected = keys.rejected_msg.unwrap_or_else(|| format!("The {word} is forbidden."));
+        let methods = keys.allowed_by_methods.unwrap_or_default().into_iter();
+        let mut allowed_by_methods: Vec<_> = methods.map(|of| (of.user.into(), of.methods.into())).collect();
+        // Stable: the first of a name stays the first.
+        allowed_by_methods.sort_by(|(a, _): &(Box<str>, Box<[String]>), (b, _)| a.cmp(b));
+        allowed_by_methods.dedup_by(|later, earlier| later.0 == earlier.0);
+        Some(ConsumerRestriction {
+            kind,
+            variable: match kind {
+                Kind::ConsumerName => Variable::ConsumerName,
+                Kind::ConsumerGroupId => Variable::ConsumerGroupId,
+                Kind::ServiceId => Variable::ServiceId,
+                Kind::RouteId => Variable::RouteId,
+            },
+            whitelist: Names::new(keys.whitelist),
+            blacklist: Names::new(keys.blacklist),
+            allowed_by_methods: allowed_by_methods.into(),
+            unknown: message(401, &unknown),
+            rejected: message(keys.rejected_code, &rejected),
+        })
+    }
+}
+
+/// An answer that the configuration holds.
+fn message(status: u16, text: &str) -> Answer {
+    Answer::shared(status, format!("{}\n", json!({"message": text})).into_bytes().into())
+}
+
+impl Plugin for ConsumerRestriction {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let mut buffer = Vec::new();
+        let Some(value) = request.value(&self.variable, &mut buffer) else {
+            return Flow::Answer(self.unknown.clone());
+        };
+        match self.lets_through(value, request.facts.method()) {
+            true => Flow::Continue,
+            false => Flow::Answer(self.rejected.clone()),
+        }
+    }
+
+    fn reads_consumer(&self) -> bool {
+        matches!(self.kind, Kind::ConsumerName | Kind::ConsumerGroupId)
+    }
+}
+
+impl ConsumerRestriction {
+    /// As in APISIX: who is in the whitelist may use all methods.
+    fn lets_through(&self, name: &[u8], method: &[u8]) -> bool {
+        if self.blacklist.has(name) {
+            return false;
+        }
+        if !self.whitelist.0.is_empty() {
+            return self.whitelist.has(name);
+        }
+        let found = self.allowed_by_methods.binary_search_by(|(user, _)| user.as_bytes().cmp(name));
+        found.map_or(true, |at| self.allowed_by_methods[at].1.iter().any(|allowed| allowed.as_bytes() == method))
+    }
+}

@@ -1,0 +1,56 @@
+//! Consumers as a configuration would make them.
+
+use stillgate_plugin::{Consumer, Consumers, Credential};
+use stillgate_plugins::TABLE;
+use stillgate_schema::text::tree;
+use stillgate_schema::{Path, Sink, Value};
+
+/// Consumers with their labels and what is written under `plugins`; the error is what a file would be refused with.
+pub(crate) fn try_consumers(list: &[(&str, &[(&str, &str)], &str)]) -> Result<Consumers, String> {
+    let mut all = Consumers::default();
+    for (name, labels, plugins) in list {
+        let credentials = credentials(plugins)?;
+        let mut labels: Vec<_> = labels.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+        labels.sort();
+        let consumer = Consumer {
+            name: (*name).into(),
+            group: Some("g".into()),
+            labels: labels.into(),
+            plugins: Default::default(),
+            credentials: Default::default(),
+        };
+        all.insert(consumer, credentials).map_err(|taken| format!("{taken:?}"))?;
+    }
+    Ok(all)
+}
+
+/// Good ones.
+#[track_caller]
+pub(crate) fn consumers(list: &[(&str, &[(&str, &str)], &str)]) -> Consumers {
+    try_consumers(list).expect("good consumers")
+}
+
+/// What a credential is refused with.
+#[track_caller]
+pub(crate) fn refusal(plugins: &str) -> String {
+    try_consumers(&[("jack", &[], plugins)]).expect_err("it was accepted") + "\n"
+}
+
+fn credentials(plugins: &str) -> Result<Vec<Credential>, String> {
+    let mut sink = Sink::default();
+    let root = tree::parse(0, plugins, &|_| None, &mut sink).expect("YAML").root;
+    let mut out = Vec::new();
+    if let Value::Map(entries) = &root.value {
+        for entry in entries.iter() {
+            let (_, plugin) = TABLE.find(&entry.key).expect("a plugin");
+            let part = plugin.credential.expect("a plugin that authenticates");
+            if let Some((lookup, proof)) = (part.read)(&entry.value, &Path::Root.key(&entry.key), &mut sink) {
+                out.push(Credential { plugin: plugin.name, lookup, place: None, proof });
+            }
+        }
+    }
+    match sink.has_errors() {
+        true => Err(sink.into_errors().to_string()),
+        false => Ok(out),
+    }
+}

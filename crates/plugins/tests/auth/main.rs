@@ -1,0 +1,27 @@
+//! Plugins that find out who asks, and those that ask who that is.
+
+#![allow(clippy::unwrap_used)]
+
+mod consumers;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod restriction;
+
+use harness::{OK, plugins};
+use stillgate_plugin::Consumers;
+
+/// What becomes of a request: what the node gets, or what the client is answered.
+#[track_caller]
+fn outcome(config: &str, consumers: &Consumers, head: &str) -> String {
+    let plugins = plugins(config).expect("a good configuration").with_consumers(consumers.clone());
+    part(&plugins.run(&format!("{head}\n\n"), OK))
+}
+
+/// Of a transcript the request, if a node gets it, and the answer otherwise.
+fn part(transcript: &str) -> String {
+    let (request, response) = transcript.split_at(transcript.find("< ").expect("a response"));
+    match request.contains(" answers\n") {
+        true => response.to_owned(),
+        false => request.to_owned(),
+    }
+}
