@@ -5,15 +5,15 @@
 //! `hide_credentials` a key that nobody has is hidden too when the request goes on as the anonymous consumer; and the other
 //! arguments of the query keep their order and spelling when the key is taken out.
 
+use crate::authentication::{HEADER, REALM, Strangers};
 use stillgate_plugin::query::{Argument, argument, decoded, write_without};
 use stillgate_plugin::secrets::SECRET;
 use stillgate_plugin::{
-    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
 };
 use stillgate_route::path::target_path;
-use stillgate_schema::kind::Text;
-use stillgate_schema::{Fault, Flag, TEXT, object, text};
-use stillgate_wire::{FieldName, OwnedFieldName, OwnedFieldValue};
+use stillgate_schema::{Flag, TEXT, object};
+use stillgate_wire::OwnedFieldName;
 
 object! {
     /// Asks for a consumer's key.
@@ -39,31 +39,12 @@ object! {
     }
 }
 
-const HEADER: Text<String> = text("the name of a header field", |text| match FieldName::new(text.as_bytes()) {
-    Ok(_) => Ok(text.to_owned()),
-    Err(error) => Err(Fault::new(format!("{text:?}: {error}"))),
-})
-.shown();
-
-const REALM: Text<String> = text("a realm", |text| {
-    let is_bad = |byte: u8| !(b' '..=b'~').contains(&byte) || matches!(byte, b'"' | b'\\');
-    match text.is_empty() || text.bytes().any(is_bad) {
-        true => Err(Fault::new(format!("{text:?} is not a realm"))
-            .hint("use printable ASCII characters other than '\"' and '\\'")),
-        false => Ok(text.to_owned()),
-    }
-})
-.pattern(r"^[ -!#-[\]-~]+$")
-.shown();
-
 /// key-auth with one configuration.
 pub(crate) struct KeyAuth {
     header: OwnedFieldName,
     query: Box<[u8]>,
     hide_credentials: bool,
-    anonymous: Option<Box<str>>,
-    /// The value of `WWW-Authenticate`.
-    challenge: OwnedFieldValue,
+    strangers: Strangers,
 }
 
 impl Define for KeyAuth {
@@ -73,13 +54,11 @@ impl Define for KeyAuth {
     const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
 
     fn compile(keys: KeyAuthKeys, _: &mut Compile<'_>) -> Option<KeyAuth> {
-        let challenge = format!("apikey realm=\"{}\"", keys.realm);
         Some(KeyAuth {
             header: OwnedFieldName::new(keys.header.as_bytes()).expect("checked when it was read"),
             query: keys.query.into_bytes().into(),
             hide_credentials: keys.hide_credentials,
-            anonymous: keys.anonymous_consumer.map(String::into),
-            challenge: OwnedFieldValue::new(challenge.as_bytes()).expect("a realm has no control characters"),
+            strangers: Strangers::new(keys.anonymous_consumer, "apikey", &keys.realm),
         })
     }
 }
@@ -97,10 +76,8 @@ impl Authenticate for KeyAuth {
     }
 }
 
-const CHALLENGE: FieldName<'static> = FieldName::constant("WWW-Authenticate");
 const MISSING: &str = "{\"message\":\"Missing API key in request\"}\n";
 const INVALID: &str = "{\"message\":\"Invalid API key in request\"}\n";
-const NO_ANONYMOUS: &str = "{\"message\":\"Invalid user authorization\"}\n";
 
 /// Where a key was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,29 +88,30 @@ enum Place {
 
 impl Plugin for KeyAuth {
     fn rewrite(&self, request: &mut Request<'_>) -> Flow {
-        match (self.find(request), &self.anonymous) {
-            (Ok((attached, place)), _) => {
+        match self.find(request) {
+            Ok((attached, place)) => {
                 if self.hide_credentials {
                     self.hide(place, request);
                 }
                 request.attach(attached);
-                Flow::Continue
             }
-            (Err(message), None) => self.refuse(message, request),
-            (Err(_), Some(name)) => {
-                let Some(attached) = request.consumers.named(name) else { return self.refuse(NO_ANONYMOUS, request) };
+            Err(message) => {
+                let attached = match self.strangers.admit(message, request) {
+                    Ok(attached) => attached,
+                    Err(answer) => return answer,
+                };
                 if self.hide_credentials {
                     self.hide(Place::Header, request);
                     self.hide(Place::Query, request);
                 }
                 request.attach_anonymous(attached);
-                Flow::Continue
             }
         }
+        Flow::Continue
     }
 
     fn named_consumer(&self) -> Option<&str> {
-        self.anonymous.as_deref()
+        self.strangers.anonymous()
     }
 }
 
@@ -166,10 +144,5 @@ impl KeyAuth {
                 }
             }),
         }
-    }
-
-    fn refuse(&self, message: &'static str, request: &mut Request<'_>) -> Flow {
-        request.response.add(CHALLENGE, self.challenge.value());
-        Flow::Answer(Answer::text(401, message))
     }
 }

@@ -9,6 +9,8 @@
 mod acl;
 mod apisix;
 mod attach_consumer_label;
+mod authentication;
+mod basic_auth;
 mod body_fields;
 mod body_transformer;
 mod buffering;
@@ -16,6 +18,7 @@ mod compression;
 mod consumer_restriction;
 mod cors;
 mod decoding;
+mod digested;
 mod echo;
 mod encoding;
 mod error_page;
@@ -49,6 +52,7 @@ pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES };
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),
     Descriptor::of::<attach_consumer_label::AttachConsumerLabel>(),
+    Descriptor::of::<basic_auth::BasicAuth>().authenticates::<basic_auth::BasicAuth>(),
     Descriptor::of::<consumer_restriction::ConsumerRestriction>(),
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod basic_auth;
 mod consumers;
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -1,0 +1,76 @@
+//! What plugins that authenticate have in common: who is let in without credentials, how the others are refused, and kinds of
+//! keys.
+
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use stillgate_plugin::{Answer, Attached, Flow, Request};
+use stillgate_schema::kind::Text;
+use stillgate_schema::{Fault, text};
+use stillgate_wire::{FieldName, OwnedFieldValue};
+
+/// The name of a header field.
+pub(crate) const HEADER: Text<String> =
+    text("the name of a header field", |text| match FieldName::new(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(Fault::new(format!("{text:?}: {error}"))),
+    })
+    .shown();
+
+/// A realm.
+pub(crate) const REALM: Text<String> = text("a realm", |text| {
+    let is_bad = |byte: u8| !(b' '..=b'~').contains(&byte) || matches!(byte, b'"' | b'\\');
+    match text.is_empty() || text.bytes().any(is_bad) {
+        true => Err(Fault::new(format!("{text:?} is not a realm"))
+            .hint("use printable ASCII characters other than '\"' and '\\'")),
+        false => Ok(text.to_owned()),
+    }
+})
+.pattern(r"^[ -!#-[\]-~]+$")
+.shown();
+
+/// The field of an answer with 401 that says how to authenticate.
+pub(crate) const CHALLENGE: FieldName<'static> = FieldName::constant("WWW-Authenticate");
+/// The field that carries the credentials of most schemes.
+pub(crate) const AUTHORIZATION: FieldName<'static> = FieldName::constant("Authorization");
+
+/// As nginx decodes: padding may be missing.
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+const NO_ANONYMOUS: &str = "{\"message\":\"Invalid user authorization\"}\n";
+
+/// What becomes of requests without good credentials.
+pub(crate) struct Strangers {
+    /// The consumer that they count as.
+    anonymous: Option<Box<str>>,
+    /// The value of `WWW-Authenticate`.
+    challenge: OwnedFieldValue,
+}
+
+impl Strangers {
+    /// With the keys `anonymous_consumer` and `realm`.
+    pub(crate) fn new(anonymous: Option<String>, scheme: &str, realm: &str) -> Strangers {
+        let challenge = OwnedFieldValue::new(format!("{scheme} realm=\"{realm}\"").as_bytes());
+        let challenge = challenge.expect("a realm has no control characters");
+        Strangers { anonymous: anonymous.map(String::into), challenge }
+    }
+
+    /// The consumer that the request counts as, or its answer: 401 with this body.
+    pub(crate) fn admit(&self, body: &'static str, request: &mut Request<'_>) -> Result<Attached, Flow> {
+        let Some(name) = &self.anonymous else { return Err(self.refuse(body, request)) };
+        request.consumers.named(name).ok_or_else(|| self.refuse(NO_ANONYMOUS, request))
+    }
+
+    /// The name of that consumer.
+    pub(crate) fn anonymous(&self) -> Option<&str> {
+        self.anonymous.as_deref()
+    }
+
+    fn refuse(&self, body: &'static str, request: &mut Request<'_>) -> Flow {
+        request.response.add(CHALLENGE, self.challenge.value());
+        Flow::Answer(Answer::text(401, body))
+    }
+}

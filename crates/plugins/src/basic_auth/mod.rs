@@ -1,0 +1,280 @@
+//! basic-auth: a user name and a password say which consumer asks.
+//!
+//! Statuses, bodies and header fields are APISIX's. It differs in that a password ends with the header and not at its second
+//! colon.
+
+//!
+//! An addition: the password in the configuration may be a hash by argon2 or bcrypt. Comparing with one takes milliseconds, so
+//! it is done by threads that serve nobody; what was right is remembered by its digest, per worker, and counts as long as the
+//! consumer has the same credential.
+
+mod attempts;
+mod password;
+
+use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
+use crate::digested::Digested;
+use attempts::{Attempts, RETRY_AFTER_S};
+use base64::Engine;
+use password::{Password, is_same};
+use std::cell::RefCell;
+use std::sync::Arc;
+use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin::{
+    Answer, Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Proof, Request,
+    Secret,
+};
+use stillgate_schema::{Flag, TEXT, object};
+use stillgate_wire::{FieldName, FieldValue};
+
+object! {
+    /// Asks for a consumer's user name and password.
+    pub struct BasicAuthKeys {
+        /// The node does not get the user name and the password.
+        hide_credentials: bool = Flag => default(false);
+        /// The consumer that requests without a valid password count as. Without it they are answered with 401.
+        anonymous_consumer: String = TEXT => optional;
+        /// The realm in `WWW-Authenticate` of an answer with 401.
+        realm: String = REALM => default("basic".to_owned());
+    }
+}
+
+object! {
+    /// A consumer's user name and password.
+    pub struct BasicAuthCredential {
+        /// The user name. No two consumers can have the same.
+        username: Secret = SECRET => required;
+        /// The password, or a hash of it: `$argon2id$…`, `$argon2i$…`, `$argon2d$…`, or `$2b$…` of bcrypt.
+        password: Secret = SECRET => required;
+    }
+}
+
+/// basic-auth with one configuration.
+pub(crate) struct BasicAuth(Arc<Config>);
+
+struct Config {
+    hide_credentials: bool,
+    strangers: Strangers,
+}
+
+impl Define for BasicAuth {
+    type Keys = BasicAuthKeys;
+    const NAME: &'static str = "basic-auth";
+    const PRIORITY: i32 = 2520;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: BasicAuthKeys, _: &mut Compile<'_>) -> Option<BasicAuth> {
+        Some(BasicAuth(Arc::new(Config {
+            hide_credentials: keys.hide_credentials,
+            strangers: Strangers::new(keys.anonymous_consumer, "Basic", &keys.realm),
+        })))
+    }
+}
+
+impl Authenticate for BasicAuth {
+    type Credential = BasicAuthCredential;
+    type Proof = Password;
+
+    fn lookup(credential: &BasicAuthCredential) -> &[u8] {
+        credential.username.reveal().as_bytes()
+    }
+
+    fn proof(credential: BasicAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Password> {
+        Password::new(credential.password, cx)
+    }
+}
+
+const MISSING: &str = "{\"message\":\"Missing authorization in request\"}\n";
+const MALFORMED: &str = "{\"message\":\"Invalid authorization in request\"}\n";
+const INVALID: &str = "{\"message\":\"Invalid user authorization\"}\n";
+
+const TOO_MANY: &str = "{\"message\":\"Too many attempts\"}\n";
+const RETRY_AFTER: FieldName<'static> = FieldName::constant("Retry-After");
+
+/// What a worker keeps, for all configurations.
+struct Memory {
+    /// Passwords that a hash is of.
+    right: Digested<()>,
+    attempts: Attempts,
+}
+
+thread_local! {
+    /// Workers are threads: each has one, whatever the number of configurations.
+    static MEMORY: RefCell<Memory> =
+        RefCell::new(Memory { right: Digested::new(), attempts: Attempts::new() });
+}
+
+/// What is known of a request.
+enum Outcome {
+    Known(Attached),
+    /// The password has to be compared with a hash.
+    Hashed(Login),
+}
+
+/// A password, and whose it should be.
+struct Login {
+    attached: Attached,
+    proof: Arc<Proof>,
+    password: Vec<u8>,
+}
+
+impl Plugin for BasicAuth {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let worker = request.worker;
+        match worker.with_buffers(|buffer, spare| find(request, buffer, spare)) {
+            Ok(Outcome::Known(attached)) => self.0.finish(Ok(attached), request),
+            Ok(Outcome::Hashed(login)) => compare(self.0.clone(), login, request),
+            Err(body) => self.0.finish(Err(body), request),
+        }
+    }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.0.strangers.anonymous()
+    }
+}
+
+/// Compares a password with a hash, where it was not right before.
+fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow {
+    let Login { attached, proof, password } = login;
+    let identity = proof.identity.0;
+    let (digest, attempt) = MEMORY.with_borrow_mut(|Memory { right, attempts }| {
+        // With the credential's identity: what is right for one hash says nothing of another.
+        let digest = right.digest(&[&identity.to_le_bytes(), &password]);
+        match right.get(digest) {
+            Some(()) => (None, None),
+            None => (Some(digest), attempts.begin(identity, request.facts.client, request.worker.now_ms())),
+        }
+    });
+    let (digest, attempt) = match (digest, attempt) {
+        (None, _) => return config.finish(Ok(attached), request),
+        (Some(_), None) => {
+            request.response.add(RETRY_AFTER, FieldValue::constant(RETRY_AFTER_S));
+            return Flow::Answer(Answer::text(429, TOO_MANY));
+        }
+        (Some(digest), Some(attempt)) => (digest, attempt),
+    };
+    let is_right = move || match proof.get::<Password>() {
+        Some(Password::Hashed(hash)) => hash.is_of(&password),
+        _ => false,
+    };
+    Flow::offload(is_right, move |is_right, request| {
+        MEMORY.with_borrow_mut(|Memory { right, attempts }| {
+            if is_right != Ok(false) {
+                attempts.give_back(attempt);
+            }
+            if is_right == Ok(true) {
+                right.put(digest, ());
+            }
+        });
+        match is_right {
+            Ok(true) => config.finish(Ok(attached), request),
+            Ok(false) => config.finish(Err(INVALID), request),
+            Err(full) => full.into(),
+        }
+    })
+}
+
+impl Config {
+    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+        let (attached, is_known) = match found {
+            Ok(attached) => (attached, true),
+            Err(body) => match self.strangers.admit(body, request) {
+                Ok(attached) => (attached, false),
+                Err(answer) => return answer,
+            },
+        };
+        if self.hide_credentials {
+            request.remove_header(AUTHORIZATION);
+        }
+        match is_known {
+            true => request.attach(attached),
+            false => request.attach_anonymous(attached),
+        }
+        Flow::Continue
+    }
+}
+
+/// Who asks, or why that is not known. The buffers are for what is decoded.
+fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<Outcome, &'static str> {
+    let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
+    let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
+    let user = without_blanks(user, spare);
+    let (attached, proof) = request.consumers.find_with_proof(BasicAuth::NAME, user).ok_or(INVALID)?;
+    match proof.get::<Password>() {
+        Some(Password::Plain(known)) => {
+            match is_same(known, password) || is_same(known, without_blanks(password, spare)) {
+                true => Ok(Outcome::Known(attached)),
+                false => Err(INVALID),
+            }
+        }
+        Some(Password::Hashed(_)) => {
+            let password = without_line_end(password).to_vec();
+            Ok(Outcome::Hashed(Login { attached, proof: proof.clone(), password }))
+        }
+        None => Err(INVALID),
+    }
+}
+
+/// Of a password whose hash is known, blanks count; a line end behind it does not.
+fn without_line_end(password: &[u8]) -> &[u8] {
+    let password = password.strip_suffix(b"\n").unwrap_or(password);
+    password.strip_suffix(b"\r").unwrap_or(password)
+}
+
+/// The user name and the password in a value of `Authorization`.
+fn decode<'a>(header: &[u8], buffer: &'a mut Vec<u8>) -> Option<(&'a [u8], &'a [u8])> {
+    const SCHEME: &[u8] = b"Basic";
+    let (scheme, encoded) = header.split_at_checked(SCHEME.len())?;
+    if !scheme.eq_ignore_ascii_case(SCHEME) || !encoded.first()?.is_ascii_whitespace() {
+        return None;
+    }
+    buffer.clear();
+    BASE64.decode_vec(encoded.trim_ascii(), buffer).ok()?;
+    let colon = memchr::memchr(b':', buffer)?;
+    Some((&buffer[..colon], &buffer[colon + 1..]))
+}
+
+/// As APISIX takes a user name and a password: some clients encode a line end with them.
+fn without_blanks<'a>(text: &'a [u8], spare: &'a mut Vec<u8>) -> &'a [u8] {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    if !text.iter().any(is_blank) {
+        return text;
+    }
+    spare.clear();
+    spare.extend(text.iter().filter(|byte| !is_blank(byte)));
+    spare
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_decoded_as_nginx_does() {
+        let check = |header: &str, expected: Option<(&str, &str)>| {
+            let mut buffer = b"rest".to_vec();
+            let expected = expected.map(|(user, password)| (user.as_bytes(), password.as_bytes()));
+            assert_eq!(decode(header.as_bytes(), &mut buffer), expected, "{header}");
+        };
+        check("Basic Zm9vOmJhcg==", Some(("foo", "bar")));
+        check("basic \t Zm9vOmJhcg", Some(("foo", "bar")));
+        check("Basic Zm9vOmJhcjpiYXo=", Some(("foo", "bar:baz")));
+        check("Basic Zm9vOg==", Some(("foo", "")));
+        check("Basic OmJhcg==", Some(("", "bar")));
+        check("Basic YmFy", None);
+        check("Basic aca_a", None);
+        check("Basic ", None);
+        check("Basic", None);
+        check("BasicZm9vOmJhcg==", None);
+        check("Bearer Zm9vOmJhcg==", None);
+        check("", None);
+        check("Bas", None);
+    }
+
+    #[test]
+    fn blanks_are_left_out() {
+        let mut spare = b"rest".to_vec();
+        assert_eq!(without_blanks(b"foo", &mut spare), b"foo");
+        assert_eq!(without_blanks(b" f o\to\r\n", &mut spare), b"foo");
+        assert_eq!(without_blanks(b" \n", &mut spare), b"");
+    }
+}

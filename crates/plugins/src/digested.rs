@@ -1,0 +1,113 @@
+//! What a worker remembers of credentials: that they were verified, and how often they were wrong. It is found by digest, so
+//! that the credentials themselves are not kept, and bounded.
+//!
+//! Digests are SipHash-2-4 of 128 bits under a key that is made for each worker and never leaves it: without the key nobody can
+//! make two texts with one digest. It is several times as fast as SHA-256 where the CPU has no instructions for that.
+
+use aws_lc_rs::rand;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+
+/// How much is remembered, at most: a power of two, of [`WAYS`] entries each.
+const SETS: usize = 1024;
+/// Among these the one that was not asked for the longest time makes place.
+const WAYS: usize = 4;
+
+/// Values by digest.
+pub(crate) struct Digested<V> {
+    key: [u8; 16],
+    /// Empty until the first is put there.
+    sets: Vec<[Option<Entry<V>>; WAYS]>,
+    /// Grows with each use.
+    turn: u64,
+}
+
+struct Entry<V> {
+    digest: u128,
+    used: u64,
+    value: V,
+}
+
+impl<V> Digested<V> {
+    /// Empty, with a key of its own.
+    pub(crate) fn new() -> Digested<V> {
+        let mut key = [0; 16];
+        rand::fill(&mut key).expect("the system has randomness");
+        Digested { key, sets: Vec::new(), turn: 0 }
+    }
+
+    /// The digest of parts, each with its length, so that no two lists of parts are one.
+    pub(crate) fn digest(&self, parts: &[&[u8]]) -> u128 {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        for part in parts {
+            hasher.write(&(part.len() as u64).to_le_bytes());
+            hasher.write(part);
+        }
+        hasher.finish128().as_u128()
+    }
+
+    /// What was put there.
+    #[inline]
+    pub(crate) fn get(&mut self, digest: u128) -> Option<&V> {
+        self.turn += 1;
+        let entries = self.sets.get_mut(set_of(digest))?;
+        let entry = entries.iter_mut().flatten().find(|entry| entry.digest == digest)?;
+        entry.used = self.turn;
+        Some(&entry.value)
+    }
+
+    /// Remembers a value.
+    pub(crate) fn put(&mut self, digest: u128, value: V) {
+        if self.sets.is_empty() {
+            self.sets.resize_with(SETS, || [const { None }; WAYS]);
+        }
+        self.turn += 1;
+        let entries = &mut self.sets[set_of(digest)];
+        let is_it = |entry: &Option<Entry<V>>| entry.as_ref().is_some_and(|entry| entry.digest == digest);
+        let oldest = |entry: &Option<Entry<V>>| entry.as_ref().map_or(0, |entry| entry.used);
+        let place = entries.iter().position(is_it);
+        let place = place.or_else(|| (0..WAYS).min_by_key(|at| oldest(&entries[*at]))).unwrap_or(0);
+        entries[place] = Some(Entry { digest, used: self.turn, value });
+    }
+}
+
+fn set_of(digest: u128) -> usize {
+    digest as usize % SETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_stays() {
+        let mut all = Digested::new();
+        assert_eq!(all.get(0), None);
+        // All in one set.
+        let digest = |at: usize| (at * SETS) as u128;
+        (0..WAYS).for_each(|at| all.put(digest(at), at));
+        assert_eq!(all.get(digest(0)), Some(&0));
+        all.put(digest(WAYS), WAYS);
+        assert_eq!(all.get(digest(1)), None);
+        assert_eq!(all.get(digest(0)), Some(&0));
+        all.put(digest(0), 100);
+        assert_eq!(all.get(digest(0)), Some(&100));
+        assert_eq!(all.get(digest(2)), Some(&2));
+        for at in 0..100_000 {
+            all.put(all.digest(&[&usize::to_le_bytes(at)]), at);
+        }
+        let entries = all.sets.iter().flatten().flatten().count();
+        assert_eq!(entries, SETS * WAYS);
+    }
+
+    #[test]
+    fn digests_tell_lists_apart_and_depend_on_the_key() {
+        let (one, other) = (Digested::<()>::new(), Digested::<()>::new());
+        let all =
+            [one.digest(&[b"ab", b"c"]), one.digest(&[b"a", b"bc"]), one.digest(&[b"abc"]), other.digest(&[b"abc"])];
+        for (at, digest) in all.iter().enumerate() {
+            assert!(!all[..at].contains(digest));
+        }
+        assert_eq!(one.digest(&[b"ab", b"c"]), all[0]);
+    }
+}

@@ -1,0 +1,338 @@
+//! `basic-auth`: user names and passwords.
+
+use super::consumers::{consumers, refusal};
+use super::outcome;
+use expect_test::{Expect, expect};
+use stillgate_plugin::Consumers;
+
+fn known() -> Consumers {
+    consumers(&[
+        ("jack", &[("custom_id", "7")], "basic-auth: {username: foo, password: bar}"),
+        ("rose", &[], "basic-auth: {username: r, password: \"a b:c\"}"),
+        ("anonymous", &[("custom_id", "none")], "{}"),
+    ])
+}
+
+#[track_caller]
+fn check(config: &str, authorization: &str, expected: Expect) {
+    expected.assert_eq(&outcome(config, &known(), &format!("GET / HTTP/1.1\nHost: h{authorization}")));
+}
+
+#[test]
+fn a_good_password_says_who_asks() {
+    check(
+        "basic-auth: {}",
+        "\nAuthorization: Basic Zm9vOmJhcg==\nX-Consumer-Username: root",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > Authorization: Basic Zm9vOmJhcg==
+        > X-Consumer-Username: jack
+        > X-Consumer-Custom-ID: 7
+    "#]],
+    );
+    check(
+        "basic-auth: {hide_credentials: true}",
+        "\nauthorization: basic Zm9vOmJhcg",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: jack
+        > X-Consumer-Custom-ID: 7
+    "#]],
+    );
+    // With a line end behind it, as `echo foo:bar | base64` writes it.
+    check(
+        "basic-auth: {}",
+        "\nAuthorization: Basic Zm9vOmJhcgo=",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > Authorization: Basic Zm9vOmJhcgo=
+        > X-Consumer-Username: jack
+        > X-Consumer-Custom-ID: 7
+    "#]],
+    );
+    // A colon and a blank in the password.
+    check(
+        "basic-auth: {hide_credentials: true}",
+        "\nAuthorization: Basic cjphIGI6Yw==",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: rose
+    "#]],
+    );
+}
+
+#[test]
+fn others_are_answered_401() {
+    check(
+        "basic-auth: {}",
+        "",
+        expect![[r#"
+        < 401
+        < WWW-Authenticate: Basic realm="basic"
+        < "{\"message\":\"Missing authorization in request\"}\n"
+    "#]],
+    );
+    for malformed in ["Bad_header YmFyOmJhcgo=", "Basic aca_a", "Basic YmFy", "Basic", "", "Bearer Zm9vOmJhcg=="] {
+        check(
+            "basic-auth: {realm: the gate}",
+            &format!("\nAuthorization: {malformed}"),
+            expect![[r#"
+            < 401
+            < WWW-Authenticate: Basic realm="the gate"
+            < "{\"message\":\"Invalid authorization in request\"}\n"
+        "#]],
+        );
+    }
+    let invalid = [
+        "bar:bar",
+        "foo:foo",
+        "foo:",
+        ":bar",
+        "foo:ba",
+        "foo:barr",
+        "foo:BAR",
+        "FOO:bar",
+        "foo:bar:x",
+        // The name of the consumer is not its user name.
+        "jack:bar",
+    ];
+    for pair in invalid {
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair);
+        check(
+            "basic-auth: {}",
+            &format!("\nAuthorization: Basic {encoded}"),
+            expect![[r#"
+            < 401
+            < WWW-Authenticate: Basic realm="basic"
+            < "{\"message\":\"Invalid user authorization\"}\n"
+        "#]],
+        );
+    }
+    // The first line counts.
+    check(
+        "basic-auth: {}",
+        "\nAuthorization: Basic eDp5\nAuthorization: Basic Zm9vOmJhcg==",
+        expect![[r#"
+        < 401
+        < WWW-Authenticate: Basic realm="basic"
+        < "{\"message\":\"Invalid user authorization\"}\n"
+    "#]],
+    );
+}
+
+#[test]
+fn the_anonymous_consumer_stands_for_the_others() {
+    let config = "basic-auth: {anonymous_consumer: anonymous, hide_credentials: true}";
+    check(
+        config,
+        "",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: anonymous
+    "#]],
+    );
+    check(
+        config,
+        "\nAuthorization: Basic Zm9vOmZvbwo=\nX-Consumer-Custom-ID: 7",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: anonymous
+    "#]],
+    );
+    check(
+        "basic-auth: {anonymous_consumer: nobody}",
+        "",
+        expect![[r#"
+        < 401
+        < WWW-Authenticate: Basic realm="basic"
+        < "{\"message\":\"Invalid user authorization\"}\n"
+    "#]],
+    );
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let config = |yaml: &str, expected: Expect| expected.assert_eq(&super::harness::refusal(yaml));
+    config(
+        "basic-auth: {realm: 'a\"b'}",
+        expect![[r#"
+        1:21: basic-auth.realm: "a\"b" is not a realm; use printable ASCII characters other than '"' and '\'
+    "#]],
+    );
+    config(
+        "basic-auth: {username: a, password: b}",
+        expect![[r#"
+        1:14: basic-auth.username: unknown key "username"; known keys: hide_credentials, anonymous_consumer, realm
+        1:27: basic-auth.password: unknown key "password"; known keys: hide_credentials, anonymous_consumer, realm
+    "#]],
+    );
+    let credential = |yaml: &str, expected: Expect| expected.assert_eq(&refusal(yaml));
+    credential(
+        "basic-auth: {username: a}",
+        expect![[r#"
+        1:13: basic-auth: the key "password" is missing; add it
+    "#]],
+    );
+    credential(
+        "basic-auth: {username: a, password: ''}",
+        expect![[r#"
+        1:37: basic-auth.password: a secret cannot be empty
+    "#]],
+    );
+    credential(
+        "basic-auth: {username: 1, password: [a]}",
+        expect![[r#"
+        1:24: basic-auth.username: expected a text; write it in quotes, or as "$env://NAME"
+        1:37: basic-auth.password: expected a text; write it in quotes, or as "$env://NAME"
+    "#]],
+    );
+    credential(
+        "basic-auth: {username: a, password: b, realm: c}",
+        expect![[r#"
+        1:40: basic-auth.realm: unknown key "realm"; known keys: username, password
+    "#]],
+    );
+}
+
+/// Of "password", by argon2id with 256 KiB: a test vector of the reference implementation.
+pub(super) const HASH_OF_PASSWORD: &str =
+    "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+/// Of "bar", by bcrypt at its lowest cost.
+const BCRYPT_OF_BAR: &str = "$2b$04$abcdefghijklmnopqrstuuEnktNu4dNa/sMz6nY.lAbxawdTTajT2";
+
+fn hashed() -> Consumers {
+    let credential = |user: &str, hash: &str| format!("basic-auth: {{username: {user}, password: \"{hash}\"}}");
+    let (foo, moo) = (credential("foo", HASH_OF_PASSWORD), credential("moo", BCRYPT_OF_BAR));
+    consumers(&[("jack", &[], &foo), ("rose", &[], &moo), ("anonymous", &[], "{}")])
+}
+
+/// Whether each of some pairs is let through, and as whom.
+fn seen(plugins: &super::harness::Plugins, pairs: &[&str]) -> String {
+    let mut seen = String::new();
+    for pair in pairs {
+        let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pair);
+        let transcript =
+            plugins.run(&format!("GET / HTTP/1.1\nHost: h\nAuthorization: Basic {encoded}\n\n"), super::OK);
+        let outcome = super::part(&transcript);
+        let said = outcome.lines().find(|line| line.contains("Username") || line.starts_with("< ")).unwrap();
+        seen.push_str(&format!("{pair:?}: {said}\n"));
+    }
+    seen
+}
+
+#[test]
+fn passwords_are_compared_with_hashes() {
+    let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
+    let pairs = [
+        "foo:password",
+        "foo:password",
+        "foo:password\n",
+        "foo:password ",
+        "foo:passwort",
+        "foo:",
+        "moo:bar",
+        "moo:bar\r\n",
+        "moo:bar2",
+        "bar:bar",
+    ];
+    expect![[r#"
+        "foo:password": > X-Consumer-Username: jack
+        "foo:password": > X-Consumer-Username: jack
+        "foo:password\n": > X-Consumer-Username: jack
+        "foo:password ": < 401
+        "foo:passwort": < 401
+        "foo:": < 401
+        "moo:bar": > X-Consumer-Username: rose
+        "moo:bar\r\n": > X-Consumer-Username: rose
+        "moo:bar2": < 401
+        "bar:bar": < 401
+    "#]]
+    .assert_eq(&seen(&plugins, &pairs));
+    // The hash itself is no password.
+    assert!(seen(&plugins, &[&format!("foo:{HASH_OF_PASSWORD}")]).contains("401"));
+    // What was right for a credential is not for another that takes its place.
+    let other = consumers(&[(
+        "jack",
+        &[],
+        "basic-auth: {username: foo, password: \"$2b$04$abcdefghijklmnopqrstuu0HtfOlPbTiymk5tcV.3TsFPDd3SYZqu\"}",
+    )]);
+    let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(other);
+    assert!(seen(&plugins, &["foo:password"]).contains("401"));
+    assert!(seen(&plugins, &["foo:other"]).contains("jack"));
+}
+
+#[test]
+fn wrong_passwords_are_throttled() {
+    let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
+    plugins.set_now_ms(1_700_000_000_000);
+    let wrong: Vec<String> = (0..40).map(|at| format!("foo:{at}")).collect();
+    let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+    let answers = seen(&plugins, &wrong);
+    assert_eq!((answers.matches("401").count(), answers.matches("429").count()), (32, 8));
+    // The right one, too, which is not known to be so; other users and other addresses are not meant.
+    assert!(seen(&plugins, &["foo:password"]).contains("429"));
+    assert!(seen(&plugins, &["moo:bar"]).contains("rose"));
+    let plugins = plugins.asked_by("192.0.2.8");
+    assert!(seen(&plugins, &["foo:password"]).contains("jack"));
+    // Now it is known, for the others as well.
+    let plugins = plugins.asked_by("192.0.2.7");
+    assert!(seen(&plugins, &["foo:password"]).contains("jack"));
+    let transcript = plugins.run("GET / HTTP/1.1\nHost: h\nAuthorization: Basic Zm9vOnh4\n\n", super::OK);
+    expect![[r#"
+        < 429
+        < Retry-After: 4
+        < "{\"message\":\"Too many attempts\"}\n"
+    "#]]
+    .assert_eq(&super::part(&transcript));
+    plugins.set_now_ms(1_700_000_004_000);
+    assert!(seen(&plugins, &["foo:xx"]).contains("401"));
+}
+
+#[test]
+fn hashes_that_cannot_be_used_are_refused() {
+    let check = |hash: &str, expected: Expect| {
+        expected.assert_eq(&refusal(&format!("basic-auth: {{username: a, password: \"{hash}\"}}")));
+    };
+    check(
+        "$argon2id$",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: salt too short (minimum 8 bytes); make it again
+    "#]],
+    );
+    check(
+        "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHQ",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: it has no salt or no hash; make it again
+    "#]],
+    );
+    check(
+        "$argon2id$v=19$m=524288,t=1,p=1$c2FsdHNhbHQ$c2FsdHNhbHRzYWx0c2FsdA",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: it takes more than 262144 KiB, or 1048576 KiB in all passes; make it again
+    "#]],
+    );
+    check(
+        "$argon2id$v=19$m=65536,t=100,p=1$c2FsdHNhbHQ$c2FsdHNhbHRzYWx0c2FsdA",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: it takes more than 262144 KiB, or 1048576 KiB in all passes; make it again
+    "#]],
+    );
+    check(
+        "$2b$16$abcdefghijklmnopqrstuuAgE6f4uAbYfr5Rl6DJ0AP9RVZUq5iVy",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: its cost is above 15; make it again
+    "#]],
+    );
+    check(
+        "$2b$04$short",
+        expect![[r#"
+        1:13: basic-auth.password: the hash cannot be used: Invalid hash: the hash format is malformed; expected 60 ASCII bytes; make it again
+    "#]],
+    );
+}
