@@ -27,6 +27,7 @@ mod grpc_web;
 mod header_edits;
 mod inert;
 mod ip_restriction;
+mod jwt_auth;
 mod key_auth;
 mod limit_count;
 mod lists;
@@ -54,6 +55,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<attach_consumer_label::AttachConsumerLabel>(),
     Descriptor::of::<basic_auth::BasicAuth>().authenticates::<basic_auth::BasicAuth>(),
     Descriptor::of::<consumer_restriction::ConsumerRestriction>(),
+    Descriptor::of::<jwt_auth::JwtAuth>().authenticates::<jwt_auth::JwtAuth>(),
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
     Descriptor::of::<ip_restriction::IpRestriction>(),

@@ -6,6 +6,7 @@ mod basic_auth;
 mod consumers;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod jwt_auth;
 mod restriction;
 
 use harness::{OK, plugins};

@@ -1,0 +1,220 @@
+//! Keys of credentials, and how signatures are verified with them.
+//!
+//! A key is made for the algorithm that its credential names, and can do nothing else: a token chooses neither.
+
+use super::JwtAuthCredential;
+use crate::authentication::BASE64;
+use aws_lc_rs::hmac;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
+    RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
+};
+use base64::Engine;
+use stillgate_plugin::CompileCredential;
+use stillgate_schema::Fault;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::{PublicKey, RSAPublicKey};
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+/// How tokens are signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    /// HMAC with SHA-256.
+    Hs256,
+    /// HMAC with SHA-384.
+    Hs384,
+    /// HMAC with SHA-512.
+    Hs512,
+    /// RSA, PKCS #1 version 1.5, with SHA-256.
+    Rs256,
+    /// RSA, PKCS #1 version 1.5, with SHA-384.
+    Rs384,
+    /// RSA, PKCS #1 version 1.5, with SHA-512.
+    Rs512,
+    /// RSA, PSS, with SHA-256.
+    Ps256,
+    /// RSA, PSS, with SHA-384.
+    Ps384,
+    /// RSA, PSS, with SHA-512.
+    Ps512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// ECDSA on P-521 with SHA-512.
+    Es512,
+    /// Ed25519.
+    EdDsa,
+}
+
+/// Their names (RFC 7518 section 3.1, RFC 8037 section 3.1).
+pub(super) const ALGORITHMS: &[(&str, Algorithm)] = &[
+    ("HS256", Algorithm::Hs256),
+    ("HS384", Algorithm::Hs384),
+    ("HS512", Algorithm::Hs512),
+    ("RS256", Algorithm::Rs256),
+    ("RS384", Algorithm::Rs384),
+    ("RS512", Algorithm::Rs512),
+    ("ES256", Algorithm::Es256),
+    ("ES384", Algorithm::Es384),
+    ("ES512", Algorithm::Es512),
+    ("PS256", Algorithm::Ps256),
+    ("PS384", Algorithm::Ps384),
+    ("PS512", Algorithm::Ps512),
+    ("EdDSA", Algorithm::EdDsa),
+];
+
+/// RSA keys above this take more than 100 µs to verify with.
+const FAST_RSA_BITS_MAX: usize = 4096;
+
+impl Algorithm {
+    /// The one of a name.
+    pub(super) fn named(name: &str) -> Option<Algorithm> {
+        ALGORITHMS.iter().find(|(known, _)| *known == name).map(|(_, algorithm)| *algorithm)
+    }
+}
+
+/// RSA keys below this are too weak, and none above the other are used.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+/// Verifies the tokens of one credential.
+pub(crate) struct Verifier {
+    /// What `alg` of a token must say.
+    pub(super) algorithm: Algorithm,
+    key: Key,
+    is_slow: bool,
+    /// `lifetime_grace_period`
+    pub(super) grace_s: u64,
+}
+
+enum Key {
+    Shared(hmac::Key),
+    Public(ParsedPublicKey),
+}
+
+impl Verifier {
+    /// Of a credential's keys.
+    pub(super) fn new(keys: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
+        let grace_s = keys.lifetime_grace_period;
+        let key = match hmac_of(keys.algorithm) {
+            Some(algorithm) => {
+                let Some(secret) = &keys.secret else {
+                    return missing("secret", "for this algorithm", "tokens are signed with it", cx);
+                };
+                let secret = secret.reveal().as_bytes();
+                let secret = match keys.base64_secret {
+                    false => secret.to_vec(),
+                    true => match BASE64.decode(secret) {
+                        Ok(secret) if !secret.is_empty() => secret,
+                        _ => {
+                            return refuse("secret", "it is not base64", "encode it, or leave `base64_secret` out", cx);
+                        }
+                    },
+                };
+                Key::Shared(hmac::Key::new(algorithm, &secret))
+            }
+            None => {
+                let Some(text) = &keys.public_key else {
+                    return missing("public_key", "for this algorithm", "tokens are verified with it", cx);
+                };
+                match public_key(keys.algorithm, text.reveal().as_bytes()) {
+                    Ok(key) => Key::Public(key),
+                    Err(why) => {
+                        return refuse("public_key", why, "give the PEM of the key that belongs to `algorithm`", cx);
+                    }
+                }
+            }
+        };
+        let is_slow = match &key {
+            Key::Shared(_) => false,
+            Key::Public(key) => keys.algorithm == Algorithm::Es512 || rsa_bits(key.as_ref()) > Some(FAST_RSA_BITS_MAX),
+        };
+        Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s })
+    }
+
+    /// Whether verifying takes more than 100 µs, so that no worker should do it.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+
+    /// Whether a signature is good.
+    pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
+        match &self.key {
+            Key::Shared(key) => hmac::verify(key, signed, signature).is_ok(),
+            Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
+        }
+    }
+}
+
+fn missing<T>(key: &str, when: &str, why: &str, cx: &mut CompileCredential<'_>) -> Option<T> {
+    let fault = Fault::new(format!("the key {key:?} is missing {when}")).hint(format!("add it: {why}"));
+    cx.sink.error(cx.at, cx.path, fault);
+    None
+}
+
+fn refuse<T>(key: &str, why: &str, hint: &str, cx: &mut CompileCredential<'_>) -> Option<T> {
+    cx.sink.error(cx.at, &cx.path.key(key), Fault::new(why).hint(hint));
+    None
+}
+
+fn hmac_of(algorithm: Algorithm) -> Option<hmac::Algorithm> {
+    match algorithm {
+        Algorithm::Hs256 => Some(hmac::HMAC_SHA256),
+        Algorithm::Hs384 => Some(hmac::HMAC_SHA384),
+        Algorithm::Hs512 => Some(hmac::HMAC_SHA512),
+        _ => None,
+    }
+}
+
+/// What a public key must be, and how it verifies.
+fn verification(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorithm> {
+    Some(match algorithm {
+        Algorithm::Hs256 | Algorithm::Hs384 | Algorithm::Hs512 => return None,
+        Algorithm::Rs256 => &RSA_PKCS1_2048_8192_SHA256,
+        Algorithm::Rs384 => &RSA_PKCS1_2048_8192_SHA384,
+        Algorithm::Rs512 => &RSA_PKCS1_2048_8192_SHA512,
+        Algorithm::Ps256 => &RSA_PSS_2048_8192_SHA256,
+        Algorithm::Ps384 => &RSA_PSS_2048_8192_SHA384,
+        Algorithm::Ps512 => &RSA_PSS_2048_8192_SHA512,
+        Algorithm::Es256 => &ECDSA_P256_SHA256_FIXED,
+        Algorithm::Es384 => &ECDSA_P384_SHA384_FIXED,
+        Algorithm::Es512 => &ECDSA_P521_SHA512_FIXED,
+        Algorithm::EdDsa => &ED25519,
+    })
+}
+
+/// Reads a public key, or a certificate of one, in PEM.
+fn public_key(algorithm: Algorithm, text: &[u8]) -> Result<ParsedPublicKey, &'static str> {
+    const OF_ANOTHER: &str = "the key is of another kind than `algorithm`";
+    let (_, pem) = parse_x509_pem(text).map_err(|_| "it is not PEM")?;
+    let der = match pem.label.as_str() {
+        "PUBLIC KEY" | "RSA PUBLIC KEY" => pem.contents,
+        "CERTIFICATE" => pem.parse_x509().map_err(|_| "the certificate is broken")?.public_key().raw.to_vec(),
+        label if label.ends_with("PRIVATE KEY") => return Err("it is a private key, which only who signs should have"),
+        _ => return Err("it is PEM of something else than a public key"),
+    };
+    if let Some(bits) = rsa_bits(&der)
+        && !RSA_BITS.contains(&bits)
+    {
+        return Err("an RSA key has from 2048 to 8192 bits");
+    }
+    let verification = verification(algorithm).ok_or(OF_ANOTHER)?;
+    ParsedPublicKey::new(verification, der).map_err(|_| OF_ANOTHER)
+}
+
+/// How large an RSA key is; `None`: it is none.
+fn rsa_bits(der: &[u8]) -> Option<usize> {
+    let of_key = |key: &RSAPublicKey<'_>| {
+        let first = key.modulus.iter().position(|byte| *byte != 0)?;
+        Some((key.modulus.len() - first) * 8 - key.modulus[first].leading_zeros() as usize)
+    };
+    match SubjectPublicKeyInfo::from_der(der) {
+        Ok((_, info)) => match info.parsed() {
+            Ok(PublicKey::RSA(key)) => of_key(&key),
+            _ => None,
+        },
+        Err(_) => RSAPublicKey::from_der(der).ok().and_then(|(_, key)| of_key(&key)),
+    }
+}

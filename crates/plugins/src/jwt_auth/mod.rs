@@ -1,0 +1,316 @@
+//! jwt-auth: a token that a consumer's key has signed says who asks.
+//!
+//! Statuses, bodies and header fields are APISIX's. The credential chooses the algorithm, and the token has to name it; what a
+//! token declares critical refuses it.
+//!
+//! A token that was verified is remembered by its digest, per worker, with the times that it names: it counts as long as
+//! these hold and its consumer has the same credential.
+
+mod key;
+mod place;
+mod token;
+
+use crate::authentication::{HEADER, REALM, Strangers};
+use crate::digested::Digested;
+use key::{ALGORITHMS, Algorithm, Verifier};
+use place::{Found, Place, Places};
+use std::cell::RefCell;
+use std::sync::Arc;
+use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin::{
+    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Identity, Phase, Phases, Plugin, Proof, Request,
+    Secret,
+};
+use stillgate_schema::kind::{Text, list};
+use stillgate_schema::{Choice, Fault, Flag, TEXT, int, object, text};
+use token::{Claims, Time, Token, Value};
+
+object! {
+    /// Asks for a token of a consumer.
+    pub struct JwtAuthKeys {
+        /// The header field that the token is read from, with `Bearer ` before it or without. It goes first.
+        header: String = HEADER => default("authorization".to_owned());
+        /// The argument of the query that the token is read from where the header field is absent.
+        query: String = TEXT.shown() => default("jwt".to_owned());
+        /// The cookie that the token is read from where both are absent.
+        cookie: String = TEXT.shown() => default("jwt".to_owned());
+        /// The node does not get the token.
+        hide_credentials: bool = Flag => default(false);
+        /// The claim that says whose token it is: the `key` of a credential.
+        key_claim_name: String = CLAIM => default("key".to_owned());
+        /// Keeps the claims for plugins in Lua, of which there are none; has no effect.
+        store_in_ctx: bool = Flag => default(false);
+        /// The consumer that requests without a valid token count as. Without it they are answered with 401.
+        anonymous_consumer: String = TEXT => optional;
+        /// The realm in `WWW-Authenticate` of an answer with 401.
+        realm: String = REALM => default("jwt".to_owned());
+        /// The claims that are verified where a token has them; without the key both.
+        claims_to_verify: Vec<Claim> = list(CLAIM_TO_VERIFY) => optional;
+    }
+}
+
+object! {
+    /// What verifies a consumer's tokens.
+    pub struct JwtAuthCredential {
+        /// What the claim `key_claim_name` of the consumer's tokens says. No two consumers can have the same.
+        key: Secret = SECRET => required;
+        /// What the tokens are signed with, for HS256, HS384 and HS512.
+        secret: Secret = SECRET => optional;
+        /// The PEM of the public key, or of a certificate, for the other algorithms.
+        public_key: Secret = SECRET => optional;
+        /// For tokens that APISIX issues; has no effect.
+        private_key: Secret = SECRET => optional;
+        /// How the tokens are signed. They must name it.
+        algorithm: Algorithm = ALGORITHM => default(Algorithm::Hs256);
+        /// Seconds for tokens that APISIX issues; has no effect.
+        exp: u64 = int(1, i64::MAX) => default(86400);
+        /// `secret` is base64.
+        base64_secret: bool = Flag => default(false);
+        /// Seconds by which the clocks of those who sign may differ.
+        lifetime_grace_period: u64 = int(0, i64::MAX) => default(0);
+    }
+}
+
+const ALGORITHM: Choice<Algorithm> = Choice { words: ALGORITHMS, unbuilt: &[] };
+
+const CLAIM: Text<String> = text("the name of a claim", |text| match text.is_empty() {
+    true => Err(Fault::new("a claim has a name").hint("write one, or remove the key")),
+    false => Ok(text.to_owned()),
+})
+.shown();
+
+/// A claim that can be verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// When the token ends.
+    Exp,
+    /// When it begins.
+    Nbf,
+}
+
+const CLAIM_TO_VERIFY: Choice<Claim> = Choice { words: &[("exp", Claim::Exp), ("nbf", Claim::Nbf)], unbuilt: &[] };
+
+/// jwt-auth with one configuration.
+pub(crate) struct JwtAuth(Arc<Config>);
+
+struct Config {
+    places: Places,
+    hide_credentials: bool,
+    key_claim: Box<str>,
+    verifies_exp: bool,
+    verifies_nbf: bool,
+    strangers: Strangers,
+}
+
+impl Define for JwtAuth {
+    type Keys = JwtAuthKeys;
+    const NAME: &'static str = "jwt-auth";
+    const PRIORITY: i32 = 2510;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: JwtAuthKeys, cx: &mut Compile<'_>) -> Option<JwtAuth> {
+        if keys.store_in_ctx {
+            let fault = Fault::new("nothing here reads what is stored").hint("remove the key");
+            cx.sink.warning(cx.at, &cx.path.key("store_in_ctx"), fault);
+        }
+        let verifies = |claim| keys.claims_to_verify.as_ref().is_none_or(|claims| claims.contains(&claim));
+        Some(JwtAuth(Arc::new(Config {
+            verifies_exp: verifies(Claim::Exp),
+            verifies_nbf: verifies(Claim::Nbf),
+            places: Places::new(keys.header, keys.query, keys.cookie),
+            hide_credentials: keys.hide_credentials,
+            key_claim: keys.key_claim_name.into(),
+            strangers: Strangers::new(keys.anonymous_consumer, "Bearer", &keys.realm),
+        })))
+    }
+}
+
+impl Authenticate for JwtAuth {
+    type Credential = JwtAuthCredential;
+    type Proof = Verifier;
+
+    fn lookup(credential: &JwtAuthCredential) -> &[u8] {
+        credential.key.reveal().as_bytes()
+    }
+
+    fn proof(credential: JwtAuthCredential, cx: &mut CompileCredential<'_>) -> Option<Verifier> {
+        Verifier::new(credential, cx)
+    }
+}
+
+const MISSING: &str = "{\"message\":\"Missing JWT token in request\"}\n";
+const INVALID: &str = "{\"message\":\"JWT token invalid\"}\n";
+const NO_KEY: &str = "{\"message\":\"missing user key in JWT token\"}\n";
+const UNKNOWN_KEY: &str = "{\"message\":\"Invalid user key in JWT token\"}\n";
+const UNVERIFIED: &str = "{\"message\":\"failed to verify jwt\"}\n";
+
+/// What a worker keeps: tokens that were verified, of all configurations, and buffers.
+struct Memory {
+    verified: Digested<Known>,
+    text: Vec<u8>,
+    json: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+/// Of a token that was verified.
+struct Known {
+    /// The credential that verified it.
+    proof: Identity,
+    key: Box<[u8]>,
+    exp: Time,
+    nbf: Time,
+}
+
+thread_local! {
+    /// Workers are threads: each has one, whatever the number of configurations.
+    static MEMORY: RefCell<Memory> = RefCell::new(Memory {
+        verified: Digested::new(),
+        text: Vec::new(),
+        json: Vec::new(),
+        signature: Vec::new(),
+    });
+}
+
+/// What is known of a request.
+enum Outcome {
+    Known(Attached),
+    Stranger(&'static str),
+    /// Its token is verified elsewhere.
+    Slow(Slow),
+}
+
+/// A token that takes long to verify.
+struct Slow {
+    attached: Attached,
+    proof: Arc<Proof>,
+    signed: Box<[u8]>,
+    signature: Box<[u8]>,
+    digest: u128,
+    known: Known,
+}
+
+impl Plugin for JwtAuth {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let config = &self.0;
+        let (place, outcome) = MEMORY.with_borrow_mut(|memory| {
+            let Memory { verified, text, json, signature } = memory;
+            match config.places.find(request, text) {
+                Found::Nothing => (None, Outcome::Stranger(MISSING)),
+                Found::Unreadable(place) => (Some(place), Outcome::Stranger(INVALID)),
+                Found::Token(place, token) => {
+                    let outcome = config.verify(request, token, verified, json, signature);
+                    (Some(place), outcome.unwrap_or_else(Outcome::Stranger))
+                }
+            }
+        });
+        match outcome {
+            Outcome::Known(attached) => config.finish(place, Ok(attached), request),
+            Outcome::Stranger(body) => config.finish(place, Err(body), request),
+            Outcome::Slow(slow) => verify_elsewhere(config.clone(), place, slow),
+        }
+    }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.0.strangers.anonymous()
+    }
+}
+
+/// Verifies a token where that holds nobody up.
+fn verify_elsewhere(config: Arc<Config>, place: Option<Place>, slow: Slow) -> Flow {
+    let Slow { attached, proof, signed, signature, digest, known } = slow;
+    let verify = move || proof.get::<Verifier>().is_some_and(|verifier| verifier.verifies(&signed, &signature));
+    Flow::offload(verify, move |is_good, request| match is_good {
+        Err(full) => full.into(),
+        Ok(false) => config.finish(place, Err(UNVERIFIED), request),
+        Ok(true) => {
+            MEMORY.with_borrow_mut(|memory| memory.verified.put(digest, known));
+            config.finish(place, Ok(attached), request)
+        }
+    })
+}
+
+impl Config {
+    fn finish(&self, place: Option<Place>, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+        let (attached, is_known) = match found {
+            Ok(attached) => (attached, true),
+            Err(body) => match self.strangers.admit(body, request) {
+                Ok(attached) => (attached, false),
+                Err(answer) => return answer,
+            },
+        };
+        if let (true, Some(place)) = (self.hide_credentials, place) {
+            MEMORY.with_borrow_mut(|memory| self.places.hide(place, request, &mut memory.text));
+        }
+        match is_known {
+            true => request.attach(attached),
+            false => request.attach_anonymous(attached),
+        }
+        Flow::Continue
+    }
+
+    /// Whose token it is, or why that is not known.
+    fn verify(
+        &self,
+        request: &Request<'_>,
+        token: &[u8],
+        verified: &mut Digested<Known>,
+        json: &mut Vec<u8>,
+        signature: &mut Vec<u8>,
+    ) -> Result<Outcome, &'static str> {
+        let digest = verified.digest(&[self.key_claim.as_bytes(), token]);
+        if let Some(known) = verified.get(digest)
+            && let Some((attached, proof)) = request.consumers.find_with_proof(JwtAuth::NAME, &known.key)
+            && proof.identity == known.proof
+            && let Some(verifier) = proof.get::<Verifier>()
+        {
+            return self.in_time(known.exp, known.nbf, verifier, request).map(|()| Outcome::Known(attached));
+        }
+        let parts = Token::split(token).ok_or(INVALID)?;
+        let algorithm = parts.algorithm(json).ok_or(INVALID)?;
+        let Claims { key, exp, nbf } = parts.claims(&self.key_claim, json).ok_or(INVALID)?;
+        let key = match key {
+            None | Some(Value::False) => return Err(NO_KEY),
+            Some(Value::Text(key)) => key,
+            Some(Value::Number(_) | Value::Other) => return Err(UNKNOWN_KEY),
+        };
+        let found = request.consumers.find_with_proof(JwtAuth::NAME, key.as_bytes());
+        let (attached, proof) = found.ok_or(UNKNOWN_KEY)?;
+        let verifier = proof.get::<Verifier>().ok_or(UNVERIFIED)?;
+        let signature = parts.signature(signature).ok_or(INVALID)?;
+        if algorithm != Some(verifier.algorithm) {
+            return Err(UNVERIFIED);
+        }
+        // Before the signature, which costs more.
+        self.in_time(exp, nbf, verifier, request)?;
+        let known = Known { proof: proof.identity, key: key.as_bytes().into(), exp, nbf };
+        if verifier.is_slow() {
+            let (proof, signed, signature) = (proof.clone(), parts.signed.into(), signature.into());
+            return Ok(Outcome::Slow(Slow { attached, proof, signed, signature, digest, known }));
+        }
+        if !verifier.verifies(parts.signed, signature) {
+            return Err(UNVERIFIED);
+        }
+        verified.put(digest, known);
+        Ok(Outcome::Known(attached))
+    }
+
+    /// As in APISIX, to the second: a token ends with the second of `exp`, and begins after that of `nbf`.
+    fn in_time(&self, exp: Time, nbf: Time, verifier: &Verifier, request: &Request<'_>) -> Result<(), &'static str> {
+        let now = (request.worker.now_ms() / 1000) as f64;
+        let grace = verifier.grace_s as f64;
+        let has_begun = match nbf {
+            Time::Absent => true,
+            Time::At(nbf) => nbf < now + grace,
+            Time::Broken => false,
+        };
+        let has_not_ended = match exp {
+            Time::Absent => true,
+            Time::At(exp) => exp > now - grace,
+            Time::Broken => false,
+        };
+        match (has_begun || !self.verifies_nbf) && (has_not_ended || !self.verifies_exp) {
+            true => Ok(()),
+            false => Err(UNVERIFIED),
+        }
+    }
+}

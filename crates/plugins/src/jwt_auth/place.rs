@@ -1,0 +1,91 @@
+//! Where in a request its token stands, and how it is taken out.
+
+use stillgate_plugin::Request;
+use stillgate_plugin::query::{Argument, argument, decoded, write_without};
+use stillgate_route::path::target_path;
+use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
+
+/// Where tokens are looked for.
+pub(super) struct Places {
+    header: OwnedFieldName,
+    query: Box<[u8]>,
+    cookie: Box<str>,
+}
+
+/// Where one was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Header,
+    Query,
+    Cookie,
+}
+
+/// What a request has.
+pub(super) enum Found<'a> {
+    Nothing,
+    /// Something that can be no token.
+    Unreadable(Place),
+    Token(Place, &'a [u8]),
+}
+
+const COOKIE: FieldName<'static> = FieldName::constant("Cookie");
+
+impl Places {
+    /// By their names.
+    pub(super) fn new(header: String, query: String, cookie: String) -> Places {
+        let header = OwnedFieldName::new(header.as_bytes()).expect("checked when it was read");
+        Places { header, query: query.into_bytes().into(), cookie: cookie.into() }
+    }
+
+    /// The first that there is: the header field, the query, the cookie.
+    pub(super) fn find<'a>(&self, request: &'a Request<'_>, buffer: &'a mut Vec<u8>) -> Found<'a> {
+        if let Some(value) = request.first_header(self.header.name()) {
+            let token = value.strip_prefix(b"Bearer ").or_else(|| value.strip_prefix(b"bearer "));
+            return Found::Token(Place::Header, token.unwrap_or(value));
+        }
+        let query = target_path(request.target()).1.unwrap_or_default();
+        match argument(query, &self.query) {
+            Argument::Absent => {}
+            Argument::Other => return Found::Unreadable(Place::Query),
+            Argument::One(value) => {
+                buffer.clear();
+                buffer.extend(decoded(value));
+                return Found::Token(Place::Query, buffer);
+            }
+        }
+        match request.facts.cookie(&self.cookie) {
+            Some(token) => Found::Token(Place::Cookie, token),
+            None => Found::Nothing,
+        }
+    }
+
+    /// Takes the token out of what the node gets. Whatever stands beside it stays as it is.
+    pub(super) fn hide(&self, place: Place, request: &mut Request<'_>, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        match place {
+            Place::Header => request.remove_header(self.header.name()),
+            Place::Query => {
+                write_without(request.target(), &self.query, buffer);
+                request.edits.set_target(buffer).expect("a part of a good target is good");
+            }
+            Place::Cookie => {
+                let lines = request.edits.fields.values(&request.facts.request.fields, request.facts.head, COOKIE);
+                let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+                for pair in pairs.filter(|pair| !pair.is_empty() && !is_of(pair, self.cookie.as_bytes())) {
+                    if !buffer.is_empty() {
+                        buffer.extend_from_slice(b"; ");
+                    }
+                    buffer.extend_from_slice(pair);
+                }
+                request.remove_header(COOKIE);
+                if !buffer.is_empty() {
+                    request.add_header(COOKIE, FieldValue::of_head(buffer));
+                }
+            }
+        }
+    }
+}
+
+fn is_of(pair: &[u8], name: &[u8]) -> bool {
+    pair.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"="))
+}

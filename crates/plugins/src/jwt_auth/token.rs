@@ -1,0 +1,315 @@
+//! The parts of a token: a JWS in its compact form (RFC 7515 section 7.1), and of its JSON what is looked at.
+//!
+//! Nothing is allocated but in buffers that stay, and for a key with an escape. Of a name that stands twice in an object no two
+//! readers need agree on a meaning, so that such a token is none.
+
+use super::key::Algorithm;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+
+/// A longer token is none. It is above what fits into the default bound of a head.
+pub(super) const TOKEN_BYTES_MAX: usize = 32 * 1024;
+
+/// The parts of a token as they are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token<'a> {
+    header: &'a [u8],
+    payload: &'a [u8],
+    signature: &'a [u8],
+    /// Header and payload with the dot between them.
+    pub(super) signed: &'a [u8],
+}
+
+impl<'a> Token<'a> {
+    /// Three parts with dots between them.
+    pub(super) fn split(text: &'a [u8]) -> Option<Token<'a>> {
+        if text.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        let first = memchr::memchr(b'.', text)?;
+        let second = first + 1 + memchr::memchr(b'.', &text[first + 1..])?;
+        let (signed, signature) = (&text[..second], &text[second + 1..]);
+        let has_three = memchr::memchr(b'.', signature).is_none();
+        has_three.then_some(Token { header: &text[..first], payload: &text[first + 1..second], signature, signed })
+    }
+
+    /// The header's `alg`, where the header is one that can be understood as a whole. `Some(None)`: an algorithm that no
+    /// credential can name, such as `none`.
+    pub(super) fn algorithm(&self, buffer: &mut Vec<u8>) -> Option<Option<Algorithm>> {
+        let json = decode(self.header, buffer)?;
+        let [alg, crit, enc] = read(json, ["alg", "crit", "enc"])?;
+        match (alg, crit, enc) {
+            // What is critical we do not understand, whatever it is; what is encrypted is no JWS.
+            (Some(Value::Text(alg)), None, None) => Some(Algorithm::named(&alg)),
+            _ => None,
+        }
+    }
+
+    /// What of the payload is looked at.
+    pub(super) fn claims<'b>(&self, key_claim: &str, buffer: &'b mut Vec<u8>) -> Option<Claims<'b>> {
+        let json = decode(self.payload, buffer)?;
+        let of_names = |[key, exp, nbf]: [Option<Value<'b>>; 3]| Claims { key, exp: exp.into(), nbf: nbf.into() };
+        match key_claim {
+            "exp" => read(json, ["exp", "nbf"]).map(|[exp, nbf]| of_names([exp.clone(), exp, nbf])),
+            "nbf" => read(json, ["exp", "nbf"]).map(|[exp, nbf]| of_names([nbf.clone(), exp, nbf])),
+            _ => read(json, [key_claim, "exp", "nbf"]).map(of_names),
+        }
+    }
+
+    /// The bytes of the signature.
+    pub(super) fn signature<'b>(&self, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        decode(self.signature, buffer)
+    }
+}
+
+/// What is known of a payload.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Claims<'a> {
+    /// The claim that says whose token it is.
+    pub(super) key: Option<Value<'a>>,
+    pub(super) exp: Time,
+    pub(super) nbf: Time,
+}
+
+/// A claim that is a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Time {
+    /// It is not there.
+    Absent,
+    /// Seconds since 1970.
+    At(f64),
+    /// It is no number.
+    Broken,
+}
+
+impl From<Option<Value<'_>>> for Time {
+    fn from(value: Option<Value<'_>>) -> Time {
+        match value {
+            None | Some(Value::False) => Time::Absent,
+            Some(Value::Number(seconds)) => Time::At(seconds),
+            Some(_) => Time::Broken,
+        }
+    }
+}
+
+/// A value, as far as it is looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value<'a> {
+    Text(Cow<'a, str>),
+    Number(f64),
+    /// To Lua it is as if it were not there.
+    False,
+    Other,
+}
+
+fn decode<'b>(encoded: &[u8], buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+    buffer.clear();
+    URL_SAFE_NO_PAD.decode_vec(encoded, buffer).ok()?;
+    Some(buffer)
+}
+
+/// Values of an object, by their names.
+fn read<'de, const N: usize>(json: &'de [u8], names: [&str; N]) -> Option<[Option<Value<'de>>; N]> {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let values = deserializer.deserialize_map(Values(names)).ok()?;
+    deserializer.end().ok()?;
+    Some(values)
+}
+
+struct Values<'n, const N: usize>([&'n str; N]);
+
+impl<'de, const N: usize> Visitor<'de> for Values<'_, N> {
+    type Value = [Option<Value<'de>>; N];
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut values = [const { None }; N];
+        while let Some(which) = entries.next_key_seed(Which(self.0))? {
+            match which {
+                None => {
+                    entries.next_value::<IgnoredAny>()?;
+                }
+                Some(at) if values[at].is_none() => values[at] = Some(entries.next_value_seed(One)?),
+                Some(_) => return Err(A::Error::custom("a name stands twice")),
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Which of some names a name is.
+struct Which<'n, const N: usize>([&'n str; N]);
+
+impl<'de, const N: usize> DeserializeSeed<'de> for Which<'_, N> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<const N: usize> Visitor<'_> for Which<'_, N> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Option<usize>, E> {
+        Ok(self.0.iter().position(|known| *known == name))
+    }
+}
+
+/// One value.
+struct One;
+
+impl<'de> DeserializeSeed<'de> for One {
+    type Value = Value<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value<'de>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for One {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(number as f64))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(number as f64))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(number))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
+        Ok(if value { Value::Other } else { Value::False })
+    }
+
+    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value<'de>, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(header: &str, payload: &str) -> String {
+        format!("{}.{}.c2ln", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(payload))
+    }
+
+    #[test]
+    fn a_token_has_three_parts() {
+        let parts = Token::split(b"aa.bb.cc").unwrap();
+        assert_eq!(
+            (parts.header, parts.payload, parts.signature, parts.signed),
+            (&b"aa"[..], &b"bb"[..], &b"cc"[..], &b"aa.bb"[..])
+        );
+        for text in ["", "a", "a.b", "a.b.c.d", "a.b.c.d.e"] {
+            assert_eq!(Token::split(text.as_bytes()), None, "{text}");
+        }
+        let long = format!("a.b.{}", "c".repeat(TOKEN_BYTES_MAX - 4));
+        assert!(Token::split(long.as_bytes()).is_some());
+        assert!(Token::split(format!("{long}c").as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_header_has_an_algorithm_and_nothing_critical() {
+        let check = |header: &str, expected: Option<&str>| {
+            let (text, mut buffer) = (token(header, "{}"), Vec::new());
+            let algorithm = Token::split(text.as_bytes()).unwrap().algorithm(&mut buffer);
+            assert_eq!(algorithm, expected.map(Algorithm::named), "{header}");
+        };
+        check(r#"{"alg":"HS256","typ":"JWT","kid":{"a":[1,null]},"x":-1.5e3}"#, Some("HS256"));
+        check(r#" { "typ" : "JWT" , "alg" : "none" } "#, Some("none"));
+        check(r#"{"alg":"\u0048S256"}"#, Some("HS256"));
+        check("{}", None);
+        check(r#"{"ALG":"HS256"}"#, None);
+        check(r#"{"alg":null}"#, None);
+        check(r#"{"alg":["HS256"]}"#, None);
+        check(r#"{"alg":"HS256","alg":"none"}"#, None);
+        check(r#"{"alg":"HS256","\u0061lg":"none"}"#, None);
+        check(r#"{"alg":"HS256","crit":["b64"],"b64":false}"#, None);
+        check(r#"{"alg":"HS256","crit":[]}"#, None);
+        check(r#"{"alg":"HS256","crit":null}"#, None);
+        check(r#"{"alg":"dir","enc":"A128GCM"}"#, None);
+        check(r#"{"alg":"HS256"} x"#, None);
+        check(r#"{"alg":"HS256""#, None);
+        check(r#"["alg","HS256"]"#, None);
+        check("", None);
+        check(&format!("{{\"x\":{}}}", "[".repeat(20_000)), None);
+    }
+
+    #[test]
+    fn base64_is_read_strictly() {
+        let mut buffer = Vec::new();
+        let mut check = |text: &str, is_good: bool| {
+            let token = Token::split(text.as_bytes()).unwrap();
+            assert_eq!(token.signature(&mut buffer).is_some(), is_good, "{text}");
+        };
+        check("a.b.c2ln", true);
+        check("a.b.", true);
+        check("a.b.-_-_", true);
+        check("a.b.+/+/", false);
+        check("a.b.c2k", true);
+        // Other bits at the end, and padding, would be other tokens with the same meaning.
+        check("a.b.c2l", false);
+        check("a.b.c2k=", false);
+        check("a.b. c2k", false);
+        check("a.b.c", false);
+    }
+
+    #[test]
+    fn claims_are_read() {
+        let check = |claim: &str, payload: &str, expected: Option<Claims<'_>>| {
+            let (text, mut buffer) = (token("{}", payload), Vec::new());
+            assert_eq!(Token::split(text.as_bytes()).unwrap().claims(claim, &mut buffer), expected, "{payload}");
+        };
+        let text = |text: &'static str| Some(Value::Text(Cow::Borrowed(text)));
+        let claims = |key, exp, nbf| Some(Claims { key, exp, nbf });
+        check("key", r#"{"key":"k","exp":7,"nbf":1.5}"#, claims(text("k"), Time::At(7.0), Time::At(1.5)));
+        check("iss", r#"{"key":"k","iss":"i"}"#, claims(text("i"), Time::Absent, Time::Absent));
+        check("key", r#"{"key":"k","exp":"7","nbf":null}"#, claims(text("k"), Time::Broken, Time::Broken));
+        check("key", r#"{"key":false,"exp":-1e300}"#, claims(Some(Value::False), Time::At(-1e300), Time::Absent));
+        check("key", r#"{"key":1}"#, claims(Some(Value::Number(1.0)), Time::Absent, Time::Absent));
+        check("key", r#"{"key":{"key":"k"}}"#, claims(Some(Value::Other), Time::Absent, Time::Absent));
+        check("exp", r#"{"exp":7}"#, claims(Some(Value::Number(7.0)), Time::At(7.0), Time::Absent));
+        check("key", r#"{"key":"a","key":"b"}"#, None);
+        check("key", r#"{"exp":1e999}"#, None);
+        check("key", r#"{"key":"\ud800"}"#, None);
+        check("key", "7", None);
+    }
+}
