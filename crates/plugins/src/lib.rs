@@ -25,6 +25,7 @@ mod error_page;
 mod fields;
 mod grpc_web;
 mod header_edits;
+mod hmac_auth;
 mod inert;
 mod ip_restriction;
 mod jwt_auth;
@@ -53,6 +54,7 @@ pub const TABLE: Table = Table { plugins: PLUGINS, sought: apisix::NAMES };
 const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<acl::Acl>(),
     Descriptor::of::<attach_consumer_label::AttachConsumerLabel>(),
+    Descriptor::of::<hmac_auth::HmacAuth>().authenticates::<hmac_auth::HmacAuth>(),
     Descriptor::of::<basic_auth::BasicAuth>().authenticates::<basic_auth::BasicAuth>(),
     Descriptor::of::<consumer_restriction::ConsumerRestriction>(),
     Descriptor::of::<jwt_auth::JwtAuth>().authenticates::<jwt_auth::JwtAuth>(),

@@ -6,6 +6,7 @@ mod basic_auth;
 mod consumers;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hmac_auth;
 mod jwt_auth;
 mod restriction;
 

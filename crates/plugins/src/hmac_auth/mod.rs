@@ -1,0 +1,317 @@
+//! hmac-auth: a signature over parts of the request, by a key that a consumer has, says who asks.
+//!
+//! Statuses, bodies and header fields are APISIX's. It differs in that all lines of a signed field count, and in that a date
+//! that has to be signed is the one whose age is looked at.
+
+mod signature;
+
+use crate::authentication::{AUTHORIZATION, BASE64, REALM, Strangers};
+use aws_lc_rs::digest::{Context, SHA256};
+use aws_lc_rs::{constant_time, hmac};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use signature::{Parameters, SCHEME};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::UNIX_EPOCH;
+use stillgate_plugin::{
+    Attached, Authenticate, Compile, CompileCredential, Define, Flow, Phase, Phases, Plugin, Request, Secret,
+};
+use stillgate_schema::kind::{Text, list, some};
+use stillgate_schema::{Choice, Definitions, Fault, Flag, Json, Kind, Node, Path, Sink, TEXT, int, object, text};
+use stillgate_wire::FieldName;
+
+object! {
+    /// Asks for a signature by a consumer's key.
+    pub struct HmacAuthKeys {
+        /// The algorithms that requests may name.
+        allowed_algorithms: Vec<Algorithm> = some(ALGORITHM) => default(ALL.to_vec());
+        /// Seconds by which the date of a request may differ from the present time.
+        clock_skew: u64 = int(1, i64::MAX) => default(300);
+        /// Header fields that must be signed. An empty list: none, so that a request can be repeated for ever.
+        signed_headers: Vec<String> = list(SIGNED) => default(vec!["date".to_owned()]);
+        /// The body must have the digest that `Digest` says. Name `digest` in `signed_headers` with it.
+        validate_request_body: bool = Flag => default(false);
+        /// The largest body that is held to be validated, in bytes. A larger one is answered with 413.
+        max_req_body_size: usize = int(1, BODY_BYTES_MAX) => default(1024 * 1024);
+        /// The node does not get the signature.
+        hide_credentials: bool = Flag => default(false);
+        /// The consumer that requests without a valid signature count as. Without it they are answered with 401.
+        anonymous_consumer: String = TEXT => optional;
+        /// The realm in `WWW-Authenticate` of an answer with 401.
+        realm: String = REALM => default("hmac".to_owned());
+    }
+}
+
+object! {
+    /// A consumer's key.
+    pub struct HmacAuthCredential {
+        /// The name of the key, which requests carry. No two consumers can have the same.
+        key_id: Secret = KEY => required;
+        /// What requests are signed with.
+        secret_key: Secret = KEY => required;
+    }
+}
+
+/// The largest body that may be held, whatever is configured.
+const BODY_BYTES_MAX: i64 = 1024 * 1024 * 1024;
+
+/// A hash function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Algorithm {
+    /// `hmac-sha1`
+    Sha1,
+    /// `hmac-sha256`
+    Sha256,
+    /// `hmac-sha512`
+    Sha512,
+}
+
+const ALL: [Algorithm; 3] = [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512];
+const NAMES: &[(&str, Algorithm)] =
+    &[("hmac-sha1", Algorithm::Sha1), ("hmac-sha256", Algorithm::Sha256), ("hmac-sha512", Algorithm::Sha512)];
+const ALGORITHM: Choice<Algorithm> = Choice { words: NAMES, unbuilt: &[] };
+
+/// APISIX's bound.
+const SIGNED_CHARACTERS_MAX: usize = 50;
+
+const SIGNED: Text<String> =
+    text("the name of a header field", |text| match (1..=SIGNED_CHARACTERS_MAX).contains(&text.chars().count()) {
+        true => Ok(text.to_owned()),
+        false => Err(Fault::new(format!("the name of a signed field has 1 to {SIGNED_CHARACTERS_MAX} characters"))),
+    })
+    .shown();
+
+/// A secret of at most 256 characters.
+struct KeyText;
+
+const KEY: KeyText = KeyText;
+const KEY_CHARACTERS_MAX: usize = 256;
+
+impl Kind for KeyText {
+    type Out = Secret;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Secret> {
+        let secret = stillgate_plugin::secrets::SECRET.read(node, path, sink)?;
+        if secret.reveal().chars().count() <= KEY_CHARACTERS_MAX {
+            return Some(secret);
+        }
+        sink.error(node.at, path, Fault::new(format!("it has more than {KEY_CHARACTERS_MAX} characters")));
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": "string", "minLength": 1, "maxLength": KEY_CHARACTERS_MAX})
+    }
+}
+
+/// hmac-auth with one configuration.
+pub(crate) struct HmacAuth(Arc<Config>);
+
+struct Config {
+    allowed: Box<[Algorithm]>,
+    clock_skew_s: u64,
+    signed: Box<[String]>,
+    /// The largest body that is validated; `None`: none is.
+    body_bytes_max: Option<usize>,
+    hide_credentials: bool,
+    strangers: Strangers,
+}
+
+/// A consumer's key, made for each algorithm.
+pub(crate) struct Keys {
+    sha1: hmac::Key,
+    sha256: hmac::Key,
+    sha512: hmac::Key,
+}
+
+impl Define for HmacAuth {
+    type Keys = HmacAuthKeys;
+    const NAME: &'static str = "hmac-auth";
+    const PRIORITY: i32 = 2530;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: HmacAuthKeys, cx: &mut Compile<'_>) -> Option<HmacAuth> {
+        if keys.validate_request_body && !keys.signed_headers.iter().any(|name| name.eq_ignore_ascii_case("digest")) {
+            let fault = Fault::new("who changes the body can change its digest as well, since that need not be signed");
+            cx.sink.warning(
+                cx.at,
+                &cx.path.key("validate_request_body"),
+                fault.hint("add \"digest\" to signed_headers"),
+            );
+        }
+        Some(HmacAuth(Arc::new(Config {
+            allowed: keys.allowed_algorithms.into(),
+            clock_skew_s: keys.clock_skew,
+            signed: keys.signed_headers.into(),
+            body_bytes_max: keys.validate_request_body.then_some(keys.max_req_body_size),
+            hide_credentials: keys.hide_credentials,
+            strangers: Strangers::new(keys.anonymous_consumer, "hmac", &keys.realm),
+        })))
+    }
+}
+
+impl Authenticate for HmacAuth {
+    type Credential = HmacAuthCredential;
+    type Proof = Keys;
+
+    fn lookup(credential: &HmacAuthCredential) -> &[u8] {
+        credential.key_id.reveal().as_bytes()
+    }
+
+    fn proof(credential: HmacAuthCredential, _: &mut CompileCredential<'_>) -> Option<Keys> {
+        let secret = credential.secret_key.reveal().as_bytes();
+        let key = |algorithm| hmac::Key::new(algorithm, secret);
+        Some(Keys {
+            sha1: key(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
+            sha256: key(hmac::HMAC_SHA256),
+            sha512: key(hmac::HMAC_SHA512),
+        })
+    }
+}
+
+const MISSING: &str = "{\"message\":\"client request can't be validated: missing Authorization header\"}\n";
+const OTHER_SCHEME: &str =
+    "{\"message\":\"client request can't be validated: Authorization header does not start with 'Signature'\"}\n";
+const INVALID: &str = "{\"message\":\"client request can't be validated\"}\n";
+
+const DATE: FieldName<'static> = FieldName::constant("Date");
+const X_DATE: FieldName<'static> = FieldName::constant("X-Date");
+const DIGEST: FieldName<'static> = FieldName::constant("Digest");
+
+impl Plugin for HmacAuth {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let config = self.0.clone();
+        match (config.find(request), config.body_bytes_max) {
+            (Ok(attached), Some(bytes_max)) => match request.first_header(DIGEST).and_then(sha256_of) {
+                Some(digest) => Flow::body(bytes_max, move |request| {
+                    validate(Body { config, attached, digest, hashed: Context::new(&SHA256), at: 0 }, request)
+                }),
+                None => config.finish(Err(INVALID), request),
+            },
+            (found, _) => config.finish(found, request),
+        }
+    }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.0.strangers.anonymous()
+    }
+}
+
+impl Config {
+    fn finish(&self, found: Result<Attached, &'static str>, request: &mut Request<'_>) -> Flow {
+        let (attached, is_known) = match found {
+            Ok(attached) => (attached, true),
+            Err(body) => match self.strangers.admit(body, request) {
+                Ok(attached) => (attached, false),
+                Err(answer) => return answer,
+            },
+        };
+        if self.hide_credentials {
+            request.remove_header(AUTHORIZATION);
+        }
+        match is_known {
+            true => request.attach(attached),
+            false => request.attach_anonymous(attached),
+        }
+        Flow::Continue
+    }
+
+    /// Whose signature it is, or why that is not known. The body is not looked at.
+    fn find(&self, request: &Request<'_>) -> Result<Attached, &'static str> {
+        let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
+        let parameters = Parameters::parse(header.strip_prefix(SCHEME).ok_or(OTHER_SCHEME)?);
+        let (key_id, signature) = parameters.key_id.zip(parameters.signature).ok_or(INVALID)?;
+        let algorithm = parameters.algorithm.and_then(named).filter(|named| self.allowed.contains(named));
+        let algorithm = algorithm.ok_or(INVALID)?;
+        let (attached, proof) = request.consumers.find_with_proof(HmacAuth::NAME, key_id).ok_or(INVALID)?;
+        let keys = proof.get::<Keys>().ok_or(INVALID)?;
+        let date = [(DATE, "date"), (X_DATE, "x-date")];
+        let date = date.into_iter().find_map(|(field, name)| Some((request.first_header(field)?, name)));
+        let (date, name_of_date) = date.ok_or(INVALID)?;
+        if !self.is_present(date, request) || !self.signs_enough(&parameters, name_of_date) {
+            return Err(INVALID);
+        }
+        let key = match algorithm {
+            Algorithm::Sha1 => &keys.sha1,
+            Algorithm::Sha256 => &keys.sha256,
+            Algorithm::Sha512 => &keys.sha512,
+        };
+        request.worker.with_buffers(|decoded, buffer| {
+            BASE64.decode_vec(signature, decoded).map_err(|_| INVALID)?;
+            let signed = parameters.sign(key, request, buffer);
+            match constant_time::verify_slices_are_equal(signed.as_ref(), decoded) {
+                Ok(()) => Ok(attached),
+                Err(_) => Err(INVALID),
+            }
+        })
+    }
+
+    /// Whether a date is close enough to the present time.
+    fn is_present(&self, date: &[u8], request: &Request<'_>) -> bool {
+        let date = std::str::from_utf8(date).ok().and_then(|date| httpdate::parse_http_date(date).ok());
+        let seconds = date.and_then(|date| date.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_secs());
+        seconds.is_some_and(|seconds| seconds.abs_diff(request.worker.now_ms() / 1000) <= self.clock_skew_s)
+    }
+
+    /// Whether all is signed that has to be. Where the date has to be, it is the one that was looked at.
+    fn signs_enough(&self, parameters: &Parameters<'_>, name_of_date: &str) -> bool {
+        self.signed.iter().all(|name| {
+            let is_date = name.eq_ignore_ascii_case("date");
+            parameters.signs(if is_date { name_of_date } else { name }.as_bytes())
+        })
+    }
+}
+
+fn named(name: &[u8]) -> Option<Algorithm> {
+    NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, algorithm)| *algorithm)
+}
+
+const SHA256_BYTES: usize = 32;
+
+/// The digest in a value of `Digest`.
+fn sha256_of(value: &[u8]) -> Option<[u8; SHA256_BYTES]> {
+    // With room for a block more than a digest takes, which decoding may ask for.
+    let mut decoded = [0; SHA256_BYTES + 3];
+    let count = STANDARD.decode_slice(value.strip_prefix(b"SHA-256=")?, &mut decoded).ok()?;
+    (count == SHA256_BYTES).then(|| std::array::from_fn(|at| decoded[at]))
+}
+
+/// A body on its way to be validated.
+struct Body {
+    config: Arc<Config>,
+    attached: Attached,
+    digest: [u8; SHA256_BYTES],
+    hashed: Context,
+    at: usize,
+}
+
+/// What is hashed of a body before others have their turn: less than 100 µs.
+const HASHED_BYTES_AT_ONCE: usize = 16 * 1024;
+
+/// Hashes the body, a piece a turn of the event loop.
+fn validate(mut body: Body, request: &mut Request<'_>) -> Flow {
+    let Some(bytes) = request.whole_body() else { return body.config.finish(Err(INVALID), request) };
+    let rest = bytes.get(body.at..).unwrap_or_default();
+    let piece = &rest[..rest.len().min(HASHED_BYTES_AT_ONCE)];
+    body.hashed.update(piece);
+    body.at += piece.len();
+    if piece.len() < rest.len() {
+        return Flow::wait(one_turn(), move |(), request| validate(body, request));
+    }
+    let Body { config, attached, digest, hashed, .. } = body;
+    let is_same = constant_time::verify_slices_are_equal(hashed.finish().as_ref(), &digest).is_ok();
+    config.finish(if is_same { Ok(attached) } else { Err(INVALID) }, request)
+}
+
+/// Ready in the next turn of the event loop.
+fn one_turn() -> impl Future<Output = ()> {
+    let mut is_next = false;
+    std::future::poll_fn(move |cx| match std::mem::replace(&mut is_next, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+}
