@@ -205,7 +205,7 @@ services:
         &[],
         expect![[r#"
         exit 0
-        plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or count by something else
+        plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
         plugins.yaml:13: warning: key-auth of service "s": lets in nobody but an anonymous consumer, since no consumer has a credential of it; add credentials to consumers, or remove the plugin
         plugins.yaml: good (3 routes, 1 upstream; 2 warnings)
     "#]],
@@ -215,8 +215,37 @@ services:
         &[],
         expect![[r#"
             exit 0
-            plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or count by something else
+            plugins.yaml:8: warning: limit-count of route "c": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
             plugins.yaml: good (3 routes, 1 upstream; 1 warning)
+        "#]],
+    );
+    let several = "routes:
+  - id: any
+    uri: /any
+    upstream_id: u
+    plugins: {multi-auth: {auth_plugins: [{basic-auth: {}}, {jwt-auth: {}}]}, acl: {deny_labels: {a: [b]}}}
+  - id: none
+    uri: /none
+    upstream_id: u
+    plugins: {consumer-restriction: {blacklist: [jack]}}
+";
+    check(
+        several,
+        &[],
+        expect![[r#"
+        exit 0
+        plugins.yaml:6: warning: multi-auth of route "any": lets in nobody but an anonymous consumer, since no consumer has a credential of it; add credentials to consumers, or remove the plugin
+        plugins.yaml:10: warning: consumer-restriction of route "none": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
+        plugins.yaml: good (2 routes, 1 upstream; 2 warnings)
+    "#]],
+    );
+    check(
+        &format!("{several}consumers: [{{username: jack, plugins: {{jwt-auth: {{key: a, secret: b}}}}}}]\n"),
+        &[],
+        expect![[r#"
+            exit 0
+            plugins.yaml:10: warning: consumer-restriction of route "none": depends on the consumer, and no plugin before it authenticates; add a plugin that authenticates, or use something else than the consumer
+            plugins.yaml: good (2 routes, 1 upstream; 1 warning)
         "#]],
     );
     let twice = "global_rules: [{id: g, plugins: {key-auth: {}}}]

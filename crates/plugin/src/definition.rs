@@ -110,7 +110,9 @@ pub struct Descriptor {
     pub phases: Phases,
     /// Schema of its keys.
     pub schema: SchemaFn,
-    /// The keys of a consumer's credential; `None`: it is no plugin that authenticates.
+    /// Whether it finds out who asks: by credentials of its own, or by other plugins.
+    pub authenticates: bool,
+    /// The keys of a consumer's credential; `None`: there is none of this plugin.
     pub credential: Option<CredentialPart>,
     /// The keys of its metadata; `None`: it has none.
     pub metadata: Option<MetadataPart>,
@@ -143,6 +145,7 @@ impl Descriptor {
             priority: P::PRIORITY,
             phases: P::PHASES,
             schema: |definitions| map::<P::Keys>().schema(definitions),
+            authenticates: false,
             credential: None,
             metadata: None,
             compile: |node, cx| {
@@ -166,7 +169,12 @@ impl Descriptor {
                 Some((lookup, (!is_nothing).then(proof)))
             },
         };
-        Descriptor { credential: Some(part), ..self }
+        Descriptor { authenticates: true, credential: Some(part), ..self }
+    }
+
+    /// Of a plugin that authenticates by others: [`Plugin::asks_for`].
+    pub const fn authenticates_by_others(self) -> Descriptor {
+        Descriptor { authenticates: true, ..self }
     }
 
     /// Of a plugin with metadata.

@@ -87,6 +87,11 @@ pub trait Plugin: Send + Sync + 'static {
         false
     }
 
+    /// The plugins whose credentials it asks for, where it authenticates by others. Empty: by itself, or not at all.
+    fn asks_for(&self) -> &[&'static str] {
+        &[]
+    }
+
     /// A name under which this configuration shares its state with others, and what must be the same in all of them.
     fn shared(&self) -> Option<(&str, Identity)> {
         None

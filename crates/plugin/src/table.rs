@@ -135,7 +135,7 @@ fn compile(
         name: descriptor.name,
         priority: meta.priority.unwrap_or(descriptor.priority),
         phases: descriptor.phases,
-        authenticates: descriptor.credential.is_some(),
+        authenticates: descriptor.authenticates,
         meta,
         origin: origin.clone(),
         at,

@@ -33,6 +33,7 @@ mod key_auth;
 mod limit_count;
 mod lists;
 mod mocking;
+mod multi_auth;
 mod patterns;
 mod proxy_rewrite;
 mod public_api;
@@ -58,6 +59,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<basic_auth::BasicAuth>().authenticates::<basic_auth::BasicAuth>(),
     Descriptor::of::<consumer_restriction::ConsumerRestriction>(),
     Descriptor::of::<jwt_auth::JwtAuth>().authenticates::<jwt_auth::JwtAuth>(),
+    Descriptor::of::<multi_auth::MultiAuth>().authenticates_by_others(),
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
     Descriptor::of::<ip_restriction::IpRestriction>(),

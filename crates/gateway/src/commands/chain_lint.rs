@@ -44,7 +44,7 @@ impl Kind {
         match self {
             Kind::LetsNobodyIn => "add credentials to consumers, or remove the plugin",
             Kind::SecondToAuthenticate => "keep one of them, or disable one with `_meta: {disable: true}`",
-            Kind::NeedsConsumer => "add a plugin that authenticates, or count by something else",
+            Kind::NeedsConsumer => "add a plugin that authenticates, or use something else than the consumer",
             Kind::NeverRuns => "correct the filter, or remove the plugin",
         }
     }
@@ -88,8 +88,12 @@ impl Looker {
             if !entry.authenticates {
                 continue;
             }
-            self.asked.insert(entry.name);
-            if !self.credentials.contains(entry.name) {
+            let asked = match entry.plugin.asks_for() {
+                [] => &[entry.name][..],
+                others => others,
+            };
+            self.asked.extend(asked);
+            if !asked.iter().any(|name| self.credentials.contains(name)) {
                 let message = "lets in nobody but an anonymous consumer, since no consumer has a credential of it";
                 self.tell(entry, Kind::LetsNobodyIn, message, route);
             }

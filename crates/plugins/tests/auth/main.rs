@@ -8,6 +8,7 @@ mod consumers;
 mod harness;
 mod hmac_auth;
 mod jwt_auth;
+mod multi_auth;
 mod restriction;
 
 use harness::{OK, plugins};

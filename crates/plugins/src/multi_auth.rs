@@ -1,0 +1,168 @@
+//! multi-auth: several plugins that authenticate; one that knows the request is enough.
+//!
+//! A request that the first does not know goes to the next. What those have said that do not know it is forgotten where one
+//! does: a response then has no challenge, which with APISIX it has. An answer that says nothing of the credentials (the
+//! threads that compare passwords are busy) is given in place of 401.
+
+use crate::authentication::CHALLENGE;
+use serde_json::json;
+use std::sync::Arc;
+use stillgate_plugin::flow::{Offload, Resume, WholeBody};
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, object};
+
+object! {
+    /// Asks for one of several kinds of credentials.
+    pub struct MultiAuthKeys {
+        /// At least two plugins that authenticate, each with its configuration: `- key-auth: {header: X-Key}`. They are asked in this
+        /// order.
+        auth_plugins: Vec<Node> = AuthPlugins => required;
+    }
+}
+
+/// A list of maps of plugins.
+struct AuthPlugins;
+
+impl Kind for AuthPlugins {
+    type Out = Vec<Node>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Node>> {
+        match &node.value {
+            Value::List(items) if items.len() >= 2 => Some(items.to_vec()),
+            Value::List(_) => {
+                let fault = Fault::new("one of several needs at least two plugins");
+                sink.error(node.at, path, fault.hint("add one, or use the plugin by itself"));
+                None
+            }
+            _ => {
+                expected("a list such as [{key-auth: {}}, {basic-auth: {}}]", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, definitions: &mut Definitions) -> Json {
+        let mut plugins = serde_json::Map::new();
+        for plugin in crate::TABLE.plugins.iter().filter(|plugin| plugin.credential.is_some()) {
+            plugins.insert(plugin.name.to_owned(), (plugin.schema)(definitions));
+        }
+        let item = json!({"type": "object", "properties": plugins, "additionalProperties": false});
+        json!({"type": "array", "minItems": 2, "items": item})
+    }
+}
+
+/// multi-auth with one configuration.
+pub(crate) struct MultiAuth {
+    plugins: Arc<[Box<dyn Plugin>]>,
+    names: Box<[&'static str]>,
+}
+
+impl Define for MultiAuth {
+    type Keys = MultiAuthKeys;
+    const NAME: &'static str = "multi-auth";
+    const PRIORITY: i32 = 2600;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: MultiAuthKeys, cx: &mut Compile<'_>) -> Option<MultiAuth> {
+        let (mut plugins, mut names, mut is_whole) = (Vec::new(), Vec::new(), true);
+        let list = cx.path.key("auth_plugins");
+        for (index, item) in keys.auth_plugins.iter().enumerate() {
+            let path = list.index(index);
+            let Value::Map(entries) = &item.value else {
+                expected("a map such as {key-auth: {}}", item, &path, cx.sink);
+                is_whole = false;
+                continue;
+            };
+            for entry in entries.iter() {
+                let path = path.key(&entry.key);
+                let found = crate::TABLE.find(&entry.key).filter(|(_, plugin)| plugin.credential.is_some());
+                let Some((_, plugin)) = found else {
+                    let known = crate::TABLE.plugins.iter().filter(|plugin| plugin.credential.is_some());
+                    let known: Vec<&str> = known.map(|plugin| plugin.name).collect();
+                    let fault = Fault::new(format!("{:?} is no plugin that authenticates by itself", &*entry.key));
+                    cx.sink.error(entry.key_at, &path, fault.hint(format!("use one of {}", known.join(", "))));
+                    is_whole = false;
+                    continue;
+                };
+                let Compile { origin, identity, .. } = *cx;
+                let mut cx = Compile { sink: cx.sink, path: &path, at: entry.value.at, origin, identity };
+                match plugin.compile(&entry.value, &mut cx) {
+                    Some(compiled) => plugins.push(compiled),
+                    None => is_whole = false,
+                }
+                names.push(plugin.name);
+            }
+        }
+        is_whole.then(|| MultiAuth { plugins: plugins.into(), names: names.into() })
+    }
+}
+
+const FAILED: &str = "{\"message\":\"Authorization Failed\"}\n";
+
+impl Plugin for MultiAuth {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        ask(self.plugins.clone(), 0, None, request)
+    }
+
+    fn named_consumer(&self) -> Option<&str> {
+        self.plugins.iter().find_map(|plugin| plugin.named_consumer())
+    }
+
+    fn asks_for(&self) -> &[&'static str] {
+        &self.names
+    }
+}
+
+/// Asks a plugin and those after it.
+fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Option<Answer>, request: &mut Request<'_>) -> Flow {
+    match plugins.get(at) {
+        Some(plugin) => {
+            let flow = plugin.rewrite(request);
+            go_on(plugins, at, other, flow, request)
+        }
+        None => Flow::Answer(other.unwrap_or(Answer::text(401, FAILED))),
+    }
+}
+
+/// Goes on when a plugin has said something. `other` is the first answer that says nothing of the credentials.
+fn go_on(
+    plugins: Arc<[Box<dyn Plugin>]>,
+    at: usize,
+    other: Option<Answer>,
+    flow: Flow,
+    request: &mut Request<'_>,
+) -> Flow {
+    match flow {
+        Flow::Continue => Flow::Continue,
+        Flow::Answer(answer) => {
+            let is_last = at + 1 == plugins.len();
+            // The last challenge is the answer's, as in APISIX.
+            if !is_last {
+                request.response.remove_added(CHALLENGE);
+            }
+            let other = other.or((answer.status != 401).then_some(answer));
+            ask(plugins, at + 1, other, request)
+        }
+        Flow::Wait(future) => Flow::Wait(Box::pin(async move {
+            let then = future.await;
+            Box::new(move |request: &mut Request<'_>| {
+                let flow = then(request);
+                go_on(plugins, at, other, flow, request)
+            }) as Resume
+        })),
+        Flow::Offload(Offload { work, then }) => Flow::Offload(Offload {
+            work,
+            then: Box::new(move |output, request| {
+                let flow = then(output, request);
+                go_on(plugins, at, other, flow, request)
+            }),
+        }),
+        Flow::Body(WholeBody { bytes_max, then }) => Flow::Body(WholeBody {
+            bytes_max,
+            then: Box::new(move |request| {
+                let flow = then(request);
+                go_on(plugins, at, other, flow, request)
+            }),
+        }),
+    }
+}

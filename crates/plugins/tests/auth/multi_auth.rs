@@ -1,0 +1,177 @@
+//! `multi-auth`: one of several is enough.
+
+use super::consumers::consumers;
+use super::outcome;
+use expect_test::{Expect, expect};
+use stillgate_plugin::Consumers;
+
+fn known() -> Consumers {
+    consumers(&[
+        ("jack", &[], "{key-auth: {key: jack}, basic-auth: {username: jack, password: one}}"),
+        (
+            "rose",
+            &[],
+            &format!("basic-auth: {{username: rose, password: \"{}\"}}", super::basic_auth::HASH_OF_PASSWORD),
+        ),
+        ("anonymous", &[], "{}"),
+    ])
+}
+
+#[track_caller]
+fn check(config: &str, fields: &str, expected: Expect) {
+    expected.assert_eq(&outcome(config, &known(), &format!("GET / HTTP/1.1\nHost: h{fields}")));
+}
+
+const BOTH: &str = "multi-auth: {auth_plugins: [{key-auth: {}}, {basic-auth: {hide_credentials: true}}]}";
+
+#[test]
+fn one_is_enough() {
+    check(
+        BOTH,
+        "\napikey: jack",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > apikey: jack
+        > X-Consumer-Username: jack
+    "#]],
+    );
+    check(
+        BOTH,
+        "\nAuthorization: Basic amFjazpvbmU=",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: jack
+    "#]],
+    );
+    // With a hash, which is compared elsewhere.
+    check(
+        BOTH,
+        "\nAuthorization: Basic cm9zZTpwYXNzd29yZA==",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: rose
+    "#]],
+    );
+    check(
+        BOTH,
+        "\napikey: wrong\nAuthorization: Basic cm9zZTpwYXNzd29yZA==",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > apikey: wrong
+        > X-Consumer-Username: rose
+    "#]],
+    );
+    check(
+        BOTH,
+        "\napikey: jack\nAuthorization: Basic cm9zZTpwYXNzd29yZA==",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > apikey: jack
+        > Authorization: Basic cm9zZTpwYXNzd29yZA==
+        > X-Consumer-Username: jack
+    "#]],
+    );
+    // Several in one item.
+    let one = "multi-auth: {auth_plugins: [{key-auth: {}, basic-auth: {}}, {jwt-auth: {}}]}";
+    check(
+        one,
+        "\nAuthorization: Basic amFjazpvbmU=",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > Authorization: Basic amFjazpvbmU=
+        > X-Consumer-Username: jack
+    "#]],
+    );
+}
+
+#[test]
+fn none_is_answered_401() {
+    check(
+        BOTH,
+        "",
+        expect![[r#"
+        < 401
+        < WWW-Authenticate: Basic realm="basic"
+        < "{\"message\":\"Authorization Failed\"}\n"
+    "#]],
+    );
+    check(
+        BOTH,
+        "\napikey: wrong\nAuthorization: Basic cm9zZTpmb28=",
+        expect![[r#"
+        < 401
+        < WWW-Authenticate: Basic realm="basic"
+        < "{\"message\":\"Authorization Failed\"}\n"
+    "#]],
+    );
+    let anonymous = "multi-auth: {auth_plugins: [{basic-auth: {}}, {key-auth: {anonymous_consumer: anonymous}}]}";
+    check(
+        anonymous,
+        "",
+        expect![[r#"
+        > GET /
+        > Host: h
+        > X-Consumer-Username: anonymous
+    "#]],
+    );
+}
+
+#[test]
+fn an_answer_that_says_nothing_of_the_credentials_is_given() {
+    let plugins = super::harness::plugins(BOTH).unwrap().with_consumers(known());
+    plugins.set_now_ms(1_700_000_000_000);
+    let request = "GET / HTTP/1.1\nHost: h\nAuthorization: Basic cm9zZTpmb28=\n\n";
+    let answers: Vec<String> = (0..33).map(|_| super::part(&plugins.run(request, super::OK))).collect();
+    assert!(answers[..32].iter().all(|answer| answer.starts_with("< 401")));
+    expect![[r#"
+        < 429
+        < Retry-After: 4
+        < "{\"message\":\"Too many attempts\"}\n"
+    "#]]
+    .assert_eq(&answers[32]);
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let check = |yaml: &str, expected: Expect| expected.assert_eq(&super::harness::refusal(yaml));
+    check(
+        "multi-auth: {}",
+        expect![[r#"
+        1:13: multi-auth: the key "auth_plugins" is missing; add it
+    "#]],
+    );
+    check(
+        "multi-auth: {auth_plugins: [{key-auth: {}}]}",
+        expect![[r#"
+        1:28: multi-auth.auth_plugins: one of several needs at least two plugins; add one, or use the plugin by itself
+    "#]],
+    );
+    check(
+        "multi-auth: {auth_plugins: {key-auth: {}}}",
+        expect![[r#"
+        1:28: multi-auth.auth_plugins: expected a list such as [{key-auth: {}}, {basic-auth: {}}], found a map
+    "#]],
+    );
+    check(
+        "multi-auth: {auth_plugins: [{key-auth: {}}, {cors: {}}, {multi-auth: {}}, {no-auth: {}}, a]}",
+        expect![[r#"
+            1:46: multi-auth.auth_plugins[1].cors: "cors" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:58: multi-auth.auth_plugins[2].multi-auth: "multi-auth" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:76: multi-auth.auth_plugins[3].no-auth: "no-auth" is no plugin that authenticates by itself; use one of hmac-auth, basic-auth, jwt-auth, key-auth
+            1:90: multi-auth.auth_plugins[4]: expected a map such as {key-auth: {}}, found the text "a"
+        "#]],
+    );
+    check(
+        "multi-auth: {auth_plugins: [{key-auth: {header: 'a b'}}, {jwt-auth: {nonsense: 1}}]}",
+        expect![[r#"
+        1:49: multi-auth.auth_plugins[0].key-auth.header: "a b": not the name of a header field: letters, digits and !#$%&'*+-.^_`|~ only
+        1:70: multi-auth.auth_plugins[1].jwt-auth.nonsense: unknown key "nonsense"; known keys: header, query, cookie, hide_credentials, key_claim_name, store_in_ctx, anonymous_consumer, realm, claims_to_verify
+    "#]],
+    );
+}
