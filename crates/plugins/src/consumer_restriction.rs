@@ -75,10 +75,13 @@ pub(crate) struct ConsumerRestriction {
     whitelist: Names,
     blacklist: Names,
     /// By name; the first of a name counts.
-    allowed_by_methods: Box<[(Box<str>, Box<[String]>)]>,
+    allowed_by_methods: Box<[MethodsOf]>,
     unknown: Answer,
     rejected: Answer,
 }
+
+/// A name, and the methods that it may use.
+type MethodsOf = (Box<str>, Box<[String]>);
 
 /// Names, sorted.
 struct Names(Box<[String]>);
@@ -109,7 +112,7 @@ impl Define for ConsumerRestriction {
         let methods = keys.allowed_by_methods.unwrap_or_default().into_iter();
         let mut allowed_by_methods: Vec<_> = methods.map(|of| (of.user.into(), of.methods.into())).collect();
         // Stable: the first of a name stays the first.
-        allowed_by_methods.sort_by(|(a, _): &(Box<str>, Box<[String]>), (b, _)| a.cmp(b));
+        allowed_by_methods.sort_by(|(a, _): &MethodsOf, (b, _)| a.cmp(b));
         allowed_by_methods.dedup_by(|later, earlier| later.0 == earlier.0);
         Some(ConsumerRestriction {
             kind,

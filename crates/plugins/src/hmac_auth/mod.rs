@@ -118,12 +118,8 @@ struct Config {
     strangers: Strangers,
 }
 
-/// A consumer's key, made for each algorithm.
-pub(crate) struct Keys {
-    sha1: hmac::Key,
-    sha256: hmac::Key,
-    sha512: hmac::Key,
-}
+/// A consumer's key. What HMAC makes of it takes more than 1 KiB for each algorithm, so that it is made for each request.
+pub(crate) struct SecretKey(Secret);
 
 impl Define for HmacAuth {
     type Keys = HmacAuthKeys;
@@ -153,20 +149,14 @@ impl Define for HmacAuth {
 
 impl Authenticate for HmacAuth {
     type Credential = HmacAuthCredential;
-    type Proof = Keys;
+    type Proof = SecretKey;
 
     fn lookup(credential: &HmacAuthCredential) -> &[u8] {
         credential.key_id.reveal().as_bytes()
     }
 
-    fn proof(credential: HmacAuthCredential, _: &mut CompileCredential<'_>) -> Option<Keys> {
-        let secret = credential.secret_key.reveal().as_bytes();
-        let key = |algorithm| hmac::Key::new(algorithm, secret);
-        Some(Keys {
-            sha1: key(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-            sha256: key(hmac::HMAC_SHA256),
-            sha512: key(hmac::HMAC_SHA512),
-        })
+    fn proof(credential: HmacAuthCredential, _: &mut CompileCredential<'_>) -> Option<SecretKey> {
+        Some(SecretKey(credential.secret_key))
     }
 }
 
@@ -225,21 +215,22 @@ impl Config {
         let algorithm = parameters.algorithm.and_then(named).filter(|named| self.allowed.contains(named));
         let algorithm = algorithm.ok_or(INVALID)?;
         let (attached, proof) = request.consumers.find_with_proof(HmacAuth::NAME, key_id).ok_or(INVALID)?;
-        let keys = proof.get::<Keys>().ok_or(INVALID)?;
+        let SecretKey(secret) = proof.get().ok_or(INVALID)?;
         let date = [(DATE, "date"), (X_DATE, "x-date")];
         let date = date.into_iter().find_map(|(field, name)| Some((request.first_header(field)?, name)));
         let (date, name_of_date) = date.ok_or(INVALID)?;
         if !self.is_present(date, request) || !self.signs_enough(&parameters, name_of_date) {
             return Err(INVALID);
         }
-        let key = match algorithm {
-            Algorithm::Sha1 => &keys.sha1,
-            Algorithm::Sha256 => &keys.sha256,
-            Algorithm::Sha512 => &keys.sha512,
+        let algorithm = match algorithm {
+            Algorithm::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+            Algorithm::Sha256 => hmac::HMAC_SHA256,
+            Algorithm::Sha512 => hmac::HMAC_SHA512,
         };
+        let key = hmac::Key::new(algorithm, secret.reveal().as_bytes());
         request.worker.with_buffers(|decoded, buffer| {
             BASE64.decode_vec(signature, decoded).map_err(|_| INVALID)?;
-            let signed = parameters.sign(key, request, buffer);
+            let signed = parameters.sign(&key, request, buffer);
             match constant_time::verify_slices_are_equal(signed.as_ref(), decoded) {
                 Ok(()) => Ok(attached),
                 Err(_) => Err(INVALID),

@@ -90,7 +90,7 @@ pub(crate) struct Verifier {
 }
 
 enum Key {
-    Shared(hmac::Key),
+    Shared(Box<hmac::Key>),
     Public(ParsedPublicKey),
 }
 
@@ -113,7 +113,7 @@ impl Verifier {
                         }
                     },
                 };
-                Key::Shared(hmac::Key::new(algorithm, &secret))
+                Key::Shared(Box::new(hmac::Key::new(algorithm, &secret)))
             }
             None => {
                 let Some(text) = &keys.public_key else {
@@ -129,7 +129,10 @@ impl Verifier {
         };
         let is_slow = match &key {
             Key::Shared(_) => false,
-            Key::Public(key) => keys.algorithm == Algorithm::Es512 || rsa_bits(key.as_ref()) > Some(FAST_RSA_BITS_MAX),
+            Key::Public(key) => {
+                let is_slow_curve = matches!(keys.algorithm, Algorithm::Es384 | Algorithm::Es512);
+                is_slow_curve || rsa_bits(key.as_ref()) > Some(FAST_RSA_BITS_MAX)
+            }
         };
         Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s })
     }
