@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - Of a window's `count` exactly so many are admitted, whoever asks: one thread, several, or two processes.
+//! - A leaky bucket ([`Leak`]) admits its burst at once and its rate from then on, counted in the same way.
 //! - No operation locks, waits or allocates. A process that is killed in the middle of one costs at most the one counter
 //!   that it was adding; its slot is used again once nobody has added a counter to that bucket for 8 to 16 seconds.
 //! - Memory is bounded. Where too many keys meet in a bucket, the counter goes whose window ends soonest, and that is
@@ -37,6 +38,7 @@ mod bucket;
 mod key;
 #[cfg(not(loom))]
 mod layout;
+mod leaky;
 mod members;
 #[cfg(not(loom))]
 mod memory;
@@ -47,6 +49,7 @@ mod window;
 
 pub use bucket::Contended;
 pub use key::{Begun, Key, KeyHasher};
+pub use leaky::{BURST_MAX, Leak, Poured, RATE_MAX, RATE_MIN};
 #[cfg(not(loom))]
 pub use table::{Happened, Limits};
 pub use window::{Limit, Taken};

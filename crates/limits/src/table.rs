@@ -3,6 +3,7 @@
 use crate::bucket::{Bucket, Contended, Life, TRIES_MAX};
 use crate::key::{Begun, Key, KeyHasher};
 use crate::layout::{BUCKET_BYTES, HEADER_BYTES, MAGIC, Shelf, VERSION, WAYS};
+use crate::leaky::{CLOSED, Epoch, Leak, Poured};
 use crate::memory::Mapping;
 use crate::window::{Aligned, Limit, Taken};
 use std::hash::{BuildHasher, RandomState};
@@ -146,6 +147,46 @@ impl Limits {
                 Some(found) if bucket.settle(found, verdict.count) => return Ok(verdict.taken),
                 Some(_) => {}
                 None => self.add(bucket, present, at.end_ms, life)?,
+            }
+        }
+        self.noted(Err(Contended))
+    }
+
+    /// Pours a request into the leaky bucket of a key.
+    ///
+    /// A key belongs to one limit, and to one kind of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Contended`] where the counter could not be reached; nothing was counted then.
+    pub fn pour(&self, key: Key, leak: Leak, now_ms: u64) -> Result<Poured, Contended> {
+        let bucket = self.bucket(key);
+        let life = Life { now_ms, end_max_ms: u64::MAX };
+        let mut epoch = Epoch::of(leak, now_ms);
+        for _ in 0..TRIES_MAX {
+            let Some(found) = self.noted(bucket.find(key.of_window(epoch.number), life))? else {
+                self.add(bucket, key.of_window(epoch.number), epoch.end_ms, life)?;
+                continue;
+            };
+            let level = match found.count() {
+                // Nobody has counted in it yet: the level is that of the epoch before, to which nothing is added from here on.
+                0 => match self.noted(bucket.find(key.of_window(epoch.number.wrapping_sub(1)), life))? {
+                    None => 0,
+                    Some(before) if before.count() & CLOSED != 0 => leak.carried(before.count()),
+                    Some(before) => {
+                        bucket.settle(before, before.count() | CLOSED);
+                        continue;
+                    }
+                },
+                level if level & CLOSED != 0 && epoch.is_over_elsewhere() => {
+                    epoch = epoch.next(leak);
+                    continue;
+                }
+                level => level & !CLOSED,
+            };
+            let (poured, after) = leak.pour(level, epoch.since_ms);
+            if after.is_none_or(|level| bucket.settle(found, level)) {
+                return Ok(poured);
             }
         }
         self.noted(Err(Contended))

@@ -14,14 +14,18 @@ mod basic_auth;
 mod body_fields;
 mod body_transformer;
 mod buffering;
+mod client_control;
 mod compression;
 mod consumer_restriction;
 mod cors;
+mod csrf;
+mod decimal;
 mod decoding;
 mod digested;
 mod echo;
 mod encoding;
 mod error_page;
+mod fault_injection;
 mod fields;
 mod grpc_web;
 mod header_edits;
@@ -31,6 +35,7 @@ mod ip_restriction;
 mod jwt_auth;
 mod key_auth;
 mod limit_count;
+mod limit_req;
 mod lists;
 mod mocking;
 mod multi_auth;
@@ -43,7 +48,10 @@ mod referer_restriction;
 mod replacement;
 mod request_id;
 mod response_rewrite;
+mod rule_set;
 mod traffic_label;
+mod ua_restriction;
+mod uri_blocker;
 mod workflow;
 mod xml;
 
@@ -62,7 +70,13 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<multi_auth::MultiAuth>().authenticates_by_others(),
     Descriptor::of::<key_auth::KeyAuth>().authenticates::<key_auth::KeyAuth>(),
     Descriptor::of::<limit_count::LimitCount>().with_metadata::<limit_count::LimitCount>(),
+    Descriptor::of::<limit_req::LimitReq>(),
     Descriptor::of::<ip_restriction::IpRestriction>(),
+    Descriptor::of::<client_control::ClientControl>(),
+    Descriptor::of::<csrf::Csrf>(),
+    Descriptor::of::<fault_injection::FaultInjection>(),
+    Descriptor::of::<ua_restriction::UaRestriction>(),
+    Descriptor::of::<uri_blocker::UriBlocker>(),
     Descriptor::of::<referer_restriction::RefererRestriction>(),
     Descriptor::of::<cors::Cors>().with_metadata::<cors::Cors>(),
     Descriptor::of::<proxy_rewrite::ProxyRewrite>(),

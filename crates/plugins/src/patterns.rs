@@ -32,14 +32,16 @@ pub(crate) fn compile(pattern: &str, flags: Flags) -> Result<Regex, Fault> {
     builder.case_insensitive(flags.ignores_case).multi_line(flags.multi_line);
     builder.dot_matches_new_line(flags.dot_is_newline).ignore_whitespace(flags.ignores_blanks);
     builder.unicode(flags.unicode).size_limit(PATTERN_BYTES_MAX);
-    builder.build().map_err(|error| {
-        // Its last line says what; those before show where, in several lines.
-        let error = error.to_string();
-        let what = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        let fault = Fault::new(format!("not a regular expression: {what}"));
-        match what.contains("look-") || what.contains("backreferences") {
-            true => fault.hint("write it without: matching takes linear time, which rules them out"),
-            false => fault,
-        }
-    })
+    builder.build().map_err(|error| not_a_pattern(&error.to_string()))
+}
+
+/// What is wrong with a regular expression, by the error of its parser.
+pub(crate) fn not_a_pattern(error: &str) -> Fault {
+    // Its last line says what; those before show where, in several lines.
+    let what = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let fault = Fault::new(format!("not a regular expression: {what}"));
+    match what.contains("look-") || what.contains("backreferences") {
+        true => fault.hint("write it without: matching takes linear time, which rules them out"),
+        false => fault,
+    }
 }

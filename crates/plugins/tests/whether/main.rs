@@ -5,8 +5,14 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod client_control;
+mod csrf;
+mod fault_injection;
 mod ip_restriction;
+mod limit_req;
 mod referer_restriction;
+mod ua_restriction;
+mod uri_blocker;
 
 use harness::{OK, plugins};
 

@@ -1,0 +1,64 @@
+//! `client-control`: bounds what a client may send as a body.
+
+use stillgate_plugin::{Answer, BodyError, BodyFilter, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::{int, object};
+use stillgate_wire::Framing;
+
+object! {
+    /// Bounds the body of requests.
+    pub(crate) struct ClientControlKeys {
+        /// Bytes that a request's body may have; 0: any number.
+        max_body_size: u64 = int(0, i64::MAX) => optional;
+    }
+}
+
+/// The plugin.
+pub(crate) struct ClientControl {
+    /// `None`: there is no bound.
+    bytes_max: Option<u64>,
+}
+
+impl Define for ClientControl {
+    type Keys = ClientControlKeys;
+    const NAME: &'static str = "client-control";
+    const PRIORITY: i32 = 22000;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: ClientControlKeys, _: &mut Compile<'_>) -> Option<ClientControl> {
+        Some(ClientControl { bytes_max: keys.max_body_size.filter(|bytes| *bytes > 0) })
+    }
+}
+
+impl Plugin for ClientControl {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let Some(bytes_max) = self.bytes_max else { return Flow::Continue };
+        match request.facts.request.framing {
+            Framing::Length(bytes) if bytes > bytes_max => return Flow::Answer(Answer::page(413)),
+            Framing::None | Framing::Length(_) => {}
+            // How much it is shows only as it comes.
+            Framing::Chunked | Framing::UntilClose => request.body.filter(Box::new(Counted { left: bytes_max })),
+        }
+        Flow::Continue
+    }
+}
+
+/// Lets so many bytes pass.
+struct Counted {
+    left: u64,
+}
+
+impl BodyFilter for Counted {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+        self.left = self.left.checked_sub(piece.len() as u64).ok_or(BodyError::TooLarge)?;
+        out.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) -> Result<(), BodyError> {
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        0
+    }
+}

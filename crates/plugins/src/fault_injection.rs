@@ -1,0 +1,237 @@
+//! `fault-injection`: delays requests, or answers them, to find out what becomes of clients then.
+
+use crate::decimal::Decimal;
+use crate::header_edits::text_or_number;
+use crate::random;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Phase, Phases, Plugin, Request, Template};
+use stillgate_route::vars::Expr;
+use stillgate_schema::kind::list;
+use stillgate_schema::{
+    At, Definitions, Fault, Json, Kind, LateVars, Located, Node, Path, Sink, TEXT, Value, expected, int, map, object,
+};
+use stillgate_wire::{FieldValue, Fields, OwnedFieldName};
+
+object! {
+    /// Delays requests, or answers them.
+    pub(crate) struct FaultInjectionKeys {
+        /// How requests are answered.
+        abort: Abort = map::<Abort>() => optional;
+        /// How long requests wait before they go on, or are answered.
+        delay: Delay = map::<Delay>() => optional;
+        any_of { "there is nothing to inject": abort | delay; }
+    }
+}
+
+object! {
+    /// An answer to requests.
+    pub(crate) struct Abort {
+        /// The status of the answer.
+        http_status: u16 = int(200, 599) => required;
+        /// The body, a text with variables; without it the answer is an error page.
+        body: At<String> = Located(TEXT) => optional;
+        /// Header fields of the answer: a map of names to texts with variables, or to numbers.
+        headers: Vec<Header> = Headers => optional;
+        /// How many requests of a hundred are answered; all without it.
+        percentage: u8 = int(0, 100) => optional;
+        /// Lists of conditions as in `vars` of a route: a request is answered where all of one list hold.
+        vars: Vec<At<Expr>> = list(Located(LateVars)) => optional;
+    }
+}
+
+object! {
+    /// A delay of requests.
+    pub(crate) struct Delay {
+        /// How long a request waits, in seconds.
+        duration: f64 = Decimal { min: 0.0, max: DELAY_S_MAX } => required;
+        /// How many requests of a hundred wait; all without it.
+        percentage: u8 = int(0, 100) => optional;
+        /// Lists of conditions as in `vars` of a route: a request waits where all of one list hold.
+        vars: Vec<At<Expr>> = list(Located(LateVars)) => optional;
+    }
+}
+
+/// Longest delay.
+const DELAY_S_MAX: f64 = 3600.0;
+/// Most lists of conditions.
+const VARS_MAX: usize = 20;
+
+/// A field of the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Header {
+    name: OwnedFieldName,
+    value: Template,
+}
+
+/// A map of names to texts or numbers.
+struct Headers;
+
+impl Kind for Headers {
+    type Out = Vec<Header>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<Header>> {
+        let entries = match &node.value {
+            Value::Map(entries) if !entries.is_empty() => entries,
+            _ => {
+                expected("a map of header fields", node, path, sink);
+                return None;
+            }
+        };
+        let mut headers = Vec::with_capacity(entries.len());
+        for entry in entries.iter() {
+            let path = path.key(&entry.key);
+            let text = text_or_number(&entry.value);
+            let Some(text) = text else {
+                expected("a text or a number", &entry.value, &path, sink);
+                continue;
+            };
+            let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
+            let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
+            let template = Template::parse(&text).map_err(|error| error.to_string());
+            match (name, value.and(template)) {
+                (Ok(name), Ok(value)) => headers.push(Header { name, value }),
+                (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),
+                (_, Err(error)) => sink.error(entry.value.at, &path, Fault::new(error)),
+            }
+        }
+        Some(headers)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": ["string", "number"]}})
+    }
+}
+
+/// The plugin.
+pub(crate) struct FaultInjection {
+    abort: Option<(When, Arc<Aborting>)>,
+    delay: Option<(When, Duration)>,
+}
+
+/// Which requests are meant.
+struct When {
+    percentage: Option<u8>,
+    /// `None`: all.
+    any_of: Option<Box<[Filter]>>,
+}
+
+struct Aborting {
+    status: u16,
+    body: Option<Template>,
+    headers: Box<[Header]>,
+}
+
+impl Define for FaultInjection {
+    type Keys = FaultInjectionKeys;
+    const NAME: &'static str = "fault-injection";
+    const PRIORITY: i32 = 11000;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: FaultInjectionKeys, cx: &mut Compile<'_>) -> Option<FaultInjection> {
+        let abort = match keys.abort {
+            None => None,
+            Some(abort) => {
+                let when = When::compile("abort", abort.percentage, abort.vars, cx)?;
+                let body = match abort.body.map(|body| (body.at, Template::parse(&body.value))) {
+                    None => None,
+                    Some((_, Ok(body))) => Some(body),
+                    Some((at, Err(error))) => {
+                        let path = cx.path.key("abort");
+                        cx.sink.error(at, &path.key("body"), Fault::new(error.to_string()));
+                        return None;
+                    }
+                };
+                let headers = abort.headers.unwrap_or_default().into();
+                Some((when, Arc::new(Aborting { status: abort.http_status, body, headers })))
+            }
+        };
+        let delay = match keys.delay {
+            None => None,
+            Some(delay) => {
+                let when = When::compile("delay", delay.percentage, delay.vars, cx)?;
+                Some((when, Duration::from_secs_f64(delay.duration)))
+            }
+        };
+        Some(FaultInjection { abort, delay })
+    }
+}
+
+impl When {
+    fn compile(key: &str, percentage: Option<u8>, vars: Option<Vec<At<Expr>>>, cx: &mut Compile<'_>) -> Option<When> {
+        let Some(vars) = vars else { return Some(When { percentage, any_of: None }) };
+        let path = cx.path.key(key);
+        let path = path.key("vars");
+        if vars.len() > VARS_MAX {
+            cx.sink.error(cx.at, &path, Fault::new(format!("more than {VARS_MAX} lists of conditions")));
+            return None;
+        }
+        let mut any_of = Vec::with_capacity(vars.len());
+        for (index, At { at, value }) in vars.into_iter().enumerate() {
+            match Filter::new(value) {
+                Ok(filter) => any_of.push(filter),
+                Err(error) => {
+                    cx.sink.error(at, &path.index(index), Fault::new(error.to_string()));
+                    return None;
+                }
+            }
+        }
+        Some(When { percentage, any_of: Some(any_of.into()) })
+    }
+
+    fn is_met(&self, request: &Request<'_>) -> bool {
+        let holds = |filter: &Filter| filter.is_true(&request.facts, request);
+        self.any_of.as_ref().is_none_or(|filters| filters.iter().any(holds))
+    }
+
+    /// Whether chance picks the request.
+    fn hits(&self) -> bool {
+        self.percentage.is_none_or(|percentage| random::below(100) < u64::from(percentage))
+    }
+}
+
+impl Plugin for FaultInjection {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        // As the request came: what it is like after the delay makes no difference.
+        let abort = self.abort.as_ref().filter(|(when, _)| when.is_met(request));
+        let delay = self.delay.as_ref().filter(|(when, _)| when.is_met(request) && when.hits());
+        let abort = abort.filter(|(when, _)| when.hits()).map(|(_, abort)| abort.clone());
+        match delay.map(|(_, time)| *time).filter(|time| !time.is_zero()) {
+            None => injected(abort.as_deref(), request),
+            Some(time) => {
+                Flow::wait(request.worker.io().sleep(time), move |(), request| injected(abort.as_deref(), request))
+            }
+        }
+    }
+}
+
+fn injected(abort: Option<&Aborting>, request: &mut Request<'_>) -> Flow {
+    abort.map_or(Flow::Continue, |abort| Flow::Answer(abort.answer(request)))
+}
+
+impl Aborting {
+    fn answer(&self, request: &mut Request<'_>) -> Answer {
+        let (mut text, mut buffer) = (Vec::new(), Vec::new());
+        let mut has_type = false;
+        for header in &self.headers {
+            text.clear();
+            header.value.write(request, &mut text, &mut buffer);
+            // A path can hold what no value may.
+            let Ok(value) = FieldValue::new(&text) else { return Answer::page(500) };
+            has_type |= header.name.name().bytes().eq_ignore_ascii_case(b"content-type");
+            request.response.set(&Fields::default(), &[], header.name.name(), value);
+        }
+        let mut answer = match &self.body {
+            None => Answer::page(self.status),
+            Some(body) => {
+                text.clear();
+                body.write(request, &mut text, &mut buffer);
+                Answer::owned(self.status, text)
+            }
+        };
+        if has_type {
+            answer.content_type = None;
+        }
+        answer
+    }
+}

@@ -1,0 +1,385 @@
+//! Many regular expressions of which one match is enough: the rules of `uri-blocker` and `ua-restriction`.
+//!
+//! ```text
+//!  text ──▶ one scan for the literals that rules cannot match without ──▶ the few rules whose literals are there
+//!       ──▶ rules without a literal, joined into as few automata as fit ──▶ all of them
+//! ```
+//!
+//! Each automaton is a DFA that is built when the configuration is read: a search takes one step a byte, whatever the text is.
+//! Only where a DFA would be too large is a rule matched by the slower engines of `regex-automata`. What a search may take is
+//! counted as it goes: where that is more than a worker should spend, [`RuleSet::decide`] offloads it.
+//!
+//! Rejected: one DFA of all rules (it doubles with every `a.*b`), and one that is built while searching (a client can make it
+//! build states for ever).
+
+use crate::patterns::not_a_pattern;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::meta;
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::{Input, MatchKind};
+use regex_syntax::hir::{Class, Hir, HirKind};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use stillgate_plugin::Flow;
+use stillgate_schema::Fault;
+
+/// What the automata of one set may take together.
+const SET_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// What the DFA of one rule may take, or of several rules that have one together.
+const DFA_BYTES_MAX: usize = 512 * 1024;
+/// What building a DFA may take.
+const BUILDING_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Rules that are tried together in one DFA.
+const JOINED_MAX: usize = 32;
+/// States that all rules of a set may have together that no DFA can be built for.
+const SLOW_STATES_MAX: usize = 2_000;
+/// What the engines for these rules may keep of a lazy DFA.
+const LAZY_BYTES_MAX: usize = 256 * 1024;
+/// Of a literal only so many bytes are looked for: few literals can end at one place.
+const LITERAL_BYTES_MAX: usize = 16;
+/// Literals of which a rule needs one; with more of them it counts as one without.
+const ALTERNATIVES_MAX: usize = 16;
+
+/// Steps of about a nanosecond that a search may take on a worker.
+pub(crate) const WORKER_STEPS_MAX: usize = 100_000;
+/// What a byte and state cost a slow rule.
+const SLOW_STEPS: usize = 4;
+/// What a literal that is found costs.
+const FOUND_STEPS: usize = 4;
+
+/// Regular expressions, of which one match is enough.
+pub(crate) struct RuleSet {
+    /// Those that are searched for in every text.
+    always: Vec<Engine>,
+    /// Those that are searched for where one of their literals is there.
+    rules: Vec<Engine>,
+    literals: Option<Literals>,
+}
+
+struct Literals {
+    search: AhoCorasick,
+    /// The rules of each literal.
+    rules: Vec<Box<[u32]>>,
+}
+
+enum Engine {
+    Dfa(Box<dense::DFA<Vec<u32>>>),
+    /// With its number of states.
+    Slow(meta::Regex, usize),
+}
+
+/// A search would take more than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+/// Why a set cannot be compiled, and which rule is to blame.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) rule: usize,
+    pub(crate) why: String,
+}
+
+thread_local! {
+    /// The rules that a search has looked at. Workers are threads: each has one, whatever the number of sets.
+    static SEEN: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+impl RuleSet {
+    /// Compiles rules.
+    pub(crate) fn compile(rules: &[Hir]) -> Result<RuleSet, Refused> {
+        let mut building = Building::default();
+        let mut without: Vec<(usize, &Hir)> = Vec::new();
+        for (number, hir) in rules.iter().enumerate() {
+            match needed(hir) {
+                Some(literals) => {
+                    let engine = building.one(number, hir)?;
+                    building.add(engine, literals);
+                }
+                None => without.push((number, hir)),
+            }
+        }
+        let mut always = Vec::new();
+        for group in without.chunks(JOINED_MAX) {
+            let all = Hir::alternation(group.iter().map(|(_, hir)| (*hir).clone()).collect());
+            match building.dfa(&all) {
+                Some(engine) if group.len() > 1 => always.push(engine),
+                _ => {
+                    for (number, hir) in group {
+                        always.push(building.one(*number, hir)?);
+                    }
+                }
+            }
+        }
+        building.finish(always)
+    }
+
+    /// Goes on with whether some rule matches one of the texts: at once, or where that takes long, when a thread that serves
+    /// no requests has found it out.
+    pub(crate) fn decide<'t, I: Iterator<Item = &'t [u8]>>(
+        self: &Arc<RuleSet>,
+        texts: impl Fn() -> I,
+        then: impl FnOnce(bool) -> Flow + 'static,
+    ) -> Flow {
+        match self.search(texts(), WORKER_STEPS_MAX) {
+            Ok(is_found) => then(is_found),
+            Err(TooLong) => {
+                let (rules, texts) = (self.clone(), texts().map(Box::from).collect::<Vec<Box<[u8]>>>());
+                let search = move || rules.search(texts.iter().map(|text| &**text), usize::MAX);
+                Flow::offload(search, |found, _| match found {
+                    Ok(found) => then(found == Ok(true)),
+                    Err(full) => full.into(),
+                })
+            }
+        }
+    }
+
+    /// Whether some rule matches one of the texts, in at most so many steps.
+    pub(crate) fn search<'t>(&self, texts: impl Iterator<Item = &'t [u8]>, steps_max: usize) -> Result<bool, TooLong> {
+        let mut steps = Steps { left: steps_max };
+        for text in texts {
+            if self.matches(text, &mut steps)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn matches(&self, text: &[u8], steps: &mut Steps) -> Result<bool, TooLong> {
+        for engine in &self.always {
+            if engine.matches(text, steps)? {
+                return Ok(true);
+            }
+        }
+        match &self.literals {
+            None => Ok(false),
+            Some(literals) => SEEN.with_borrow_mut(|seen| self.with_literals(literals, text, seen, steps)),
+        }
+    }
+
+    fn with_literals(
+        &self,
+        literals: &Literals,
+        text: &[u8],
+        seen: &mut Vec<u64>,
+        steps: &mut Steps,
+    ) -> Result<bool, TooLong> {
+        seen.clear();
+        steps.take(text.len())?;
+        for found in literals.search.find_overlapping_iter(text) {
+            steps.take(FOUND_STEPS)?;
+            // Most texts have none of the literals, and pay nothing for this.
+            seen.resize(self.rules.len().div_ceil(64), 0);
+            for rule in &*literals.rules[found.pattern().as_usize()] {
+                let (word, bit) = (&mut seen[*rule as usize / 64], 1 << (rule % 64));
+                if *word & bit == 0 {
+                    *word |= bit;
+                    if self.rules[*rule as usize].matches(text, steps)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// What a search has left.
+struct Steps {
+    left: usize,
+}
+
+impl Steps {
+    #[inline]
+    fn take(&mut self, steps: usize) -> Result<(), TooLong> {
+        self.left = self.left.checked_sub(steps).ok_or(TooLong)?;
+        Ok(())
+    }
+}
+
+impl Engine {
+    fn matches(&self, text: &[u8], steps: &mut Steps) -> Result<bool, TooLong> {
+        match self {
+            Engine::Dfa(dfa) => {
+                steps.take(text.len())?;
+                // It has no bytes at which it would stop, so there is no error.
+                Ok(matches!(dfa.try_search_fwd(&Input::new(text).earliest(true)), Ok(Some(_))))
+            }
+            Engine::Slow(regex, states) => {
+                steps.take(text.len().saturating_mul(*states).saturating_mul(SLOW_STEPS))?;
+                let mut cache = regex.create_cache();
+                Ok(regex.search_half_with(&mut cache, &Input::new(text).earliest(true)).is_some())
+            }
+        }
+    }
+}
+
+/// A set that is being compiled.
+#[derive(Default)]
+struct Building {
+    rules: Vec<Engine>,
+    literals: HashMap<Box<[u8]>, Vec<u32>>,
+    bytes: usize,
+    slow_states: usize,
+}
+
+impl Building {
+    /// The engine of one rule.
+    fn one(&mut self, number: usize, hir: &Hir) -> Result<Engine, Refused> {
+        let engine = self.dfa(hir).map_or_else(|| self.slow(number, hir), Ok)?;
+        match self.bytes <= SET_BYTES_MAX {
+            true => Ok(engine),
+            false => {
+                let why = format!("the rules up to this one take more than {} MiB", SET_BYTES_MAX >> 20);
+                Err(Refused { rule: number, why })
+            }
+        }
+    }
+
+    /// The DFA of a rule, unless it is too large.
+    fn dfa(&mut self, hir: &Hir) -> Option<Engine> {
+        let nfa = nfa(hir).ok()?;
+        let config = dense::Config::new()
+            .start_kind(StartKind::Unanchored)
+            .match_kind(MatchKind::All)
+            .accelerate(false)
+            .dfa_size_limit(Some(DFA_BYTES_MAX))
+            .determinize_size_limit(Some(BUILDING_BYTES_MAX));
+        let dfa = dense::Builder::new().configure(config).build_from_nfa(&nfa).ok()?;
+        self.bytes += dfa.memory_usage();
+        Some(Engine::Dfa(Box::new(dfa)))
+    }
+
+    fn slow(&mut self, number: usize, hir: &Hir) -> Result<Engine, Refused> {
+        let too_large = |what: &str| Refused {
+            rule: number,
+            why: format!("{what}; write it with smaller repetitions, or without"),
+        };
+        let states = nfa(hir).map_err(|_| too_large("matching the rule takes too much memory"))?.states().len();
+        self.slow_states += states;
+        if self.slow_states > SLOW_STATES_MAX {
+            return Err(too_large("matching the rule takes too much time"));
+        }
+        let config = meta::Config::new()
+            .utf8_empty(false)
+            .which_captures(WhichCaptures::Implicit)
+            .backtrack(false)
+            .onepass(false)
+            .dfa(false)
+            .hybrid_cache_capacity(LAZY_BYTES_MAX);
+        let regex = meta::Builder::new().configure(config).build_from_hir(hir);
+        regex.map(|regex| Engine::Slow(regex, states)).map_err(|_| too_large("matching the rule takes too much memory"))
+    }
+
+    fn add(&mut self, engine: Engine, literals: Vec<Box<[u8]>>) {
+        let rule = self.rules.len() as u32;
+        self.rules.push(engine);
+        for literal in literals {
+            let rules = self.literals.entry(literal).or_default();
+            // A rule can need the same literal in two of its alternatives.
+            if rules.last() != Some(&rule) {
+                rules.push(rule);
+            }
+        }
+    }
+
+    fn finish(self, always: Vec<Engine>) -> Result<RuleSet, Refused> {
+        if self.literals.is_empty() {
+            return Ok(RuleSet { always, rules: Vec::new(), literals: None });
+        }
+        let (texts, rules): (Vec<_>, Vec<_>) = self.literals.into_iter().unzip();
+        let search = AhoCorasick::builder()
+            .ascii_case_insensitive(true)
+            .kind(Some(AhoCorasickKind::DFA))
+            .build(&texts)
+            .map_err(|error| Refused { rule: 0, why: format!("the rules are too many: {error}") })?;
+        let rules = rules.into_iter().map(Into::into).collect();
+        Ok(RuleSet { always, rules: self.rules, literals: Some(Literals { search, rules }) })
+    }
+}
+
+fn nfa(hir: &Hir) -> Result<NFA, thompson::BuildError> {
+    let config = thompson::Config::new()
+        .utf8(false)
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(BUILDING_BYTES_MAX));
+    thompson::Compiler::new().configure(config).build_from_hir(hir)
+}
+
+/// Parses a rule: in the syntax of the `regex` crate, over bytes.
+pub(crate) fn parse(pattern: &str) -> Result<Hir, Fault> {
+    let mut parser = regex_syntax::ParserBuilder::new().utf8(false).unicode(false).build();
+    parser.parse(pattern).map_err(|error| not_a_pattern(&error.to_string()))
+}
+
+/// Literals of which every match has at least one, in lower case; `None`: there are none that are worth looking for.
+fn needed(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
+    let best = best_of(hir)?;
+    (shortest(&best) > 1).then_some(best)
+}
+
+fn shortest(literals: &[Box<[u8]>]) -> usize {
+    literals.iter().map(|literal| literal.len()).min().unwrap_or(0)
+}
+
+fn best_of(hir: &Hir) -> Option<Vec<Box<[u8]>>> {
+    match hir.kind() {
+        HirKind::Alternation(branches) => {
+            let mut all = Vec::new();
+            for branch in branches {
+                all.extend(best_of(branch)?);
+            }
+            (all.len() <= ALTERNATIVES_MAX).then_some(all)
+        }
+        HirKind::Concat(parts) => best_of_concat(parts),
+        HirKind::Capture(capture) => best_of(&capture.sub),
+        HirKind::Repetition(repetition) if repetition.min > 0 => best_of(&repetition.sub),
+        HirKind::Literal(_) | HirKind::Class(_) => best_of_concat(std::slice::from_ref(hir)),
+        HirKind::Repetition(_) | HirKind::Look(_) | HirKind::Empty => None,
+    }
+}
+
+/// Of the literals between the other parts, and of those within them, the set whose shortest is longest.
+fn best_of_concat(parts: &[Hir]) -> Option<Vec<Box<[u8]>>> {
+    let mut best: Vec<Box<[u8]>> = Vec::new();
+    let mut consider = |found: Vec<Box<[u8]>>| {
+        if shortest(&found) > shortest(&best) {
+            best = found;
+        }
+    };
+    let mut run = Vec::new();
+    for part in parts {
+        match part.kind() {
+            HirKind::Literal(literal) => run.extend(literal.0.to_ascii_lowercase()),
+            HirKind::Class(class) if let Some(byte) = only_byte(class) => run.push(byte),
+            HirKind::Look(_) | HirKind::Empty => {}
+            HirKind::Class(_) => consider(take_end(&mut run)),
+            _ => {
+                consider(take_end(&mut run));
+                if let Some(found) = best_of(part) {
+                    consider(found);
+                }
+            }
+        }
+    }
+    consider(take_end(&mut run));
+    (!best.is_empty()).then_some(best)
+}
+
+/// The end of a literal, which tells more than its beginning: paths begin alike.
+fn take_end(run: &mut Vec<u8>) -> Vec<Box<[u8]>> {
+    let run = std::mem::take(run);
+    vec![run[run.len().saturating_sub(LITERAL_BYTES_MAX)..].into()]
+}
+
+/// The byte of a class that is one letter in both cases, in lower case.
+fn only_byte(class: &Class) -> Option<u8> {
+    let Class::Bytes(class) = class else { return None };
+    let mut bytes = class.iter().flat_map(|range| range.start()..=range.end());
+    let (first, second) = (bytes.next()?.to_ascii_lowercase(), bytes.next());
+    (bytes.next().is_none() && second.is_none_or(|byte| byte.to_ascii_lowercase() == first)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests;

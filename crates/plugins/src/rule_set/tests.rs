@@ -1,0 +1,131 @@
+//! Sets of rules beside the `regex` crate, and what they may cost.
+
+use super::*;
+use proptest::prelude::*;
+use std::time::{Duration, Instant};
+
+fn set(rules: &[&str]) -> RuleSet {
+    compile(rules).unwrap()
+}
+
+fn compile(rules: &[&str]) -> Result<RuleSet, Refused> {
+    RuleSet::compile(&rules.iter().map(|rule| parse(rule).unwrap()).collect::<Vec<_>>())
+}
+
+fn matches(set: &RuleSet, text: &[u8]) -> bool {
+    set.search(std::iter::once(text), usize::MAX).unwrap()
+}
+
+#[test]
+fn needed_literals() {
+    let check = |rule: &str, expected: &[&str]| {
+        let found = needed(&parse(rule).unwrap()).unwrap_or_default();
+        let found: Vec<_> = found.iter().map(|literal| std::str::from_utf8(literal).unwrap()).collect();
+        assert_eq!(found, expected, "{rule}");
+    };
+    check("root.exe", &["root"]);
+    check("^/Internal/.*[0-9]+x", &["/internal/"]);
+    check("(?i)/Admin", &["/admin"]);
+    check("a.*bcd.*ef", &["bcd"]);
+    check("\\.(?:php|aspx)$", &["php", "aspx"]);
+    check("x(abc)+y", &["abc"]);
+    check("(?:abc)*[0-9]", &[]);
+    check("abc|[0-9]+", &[]);
+    check(".*", &[]);
+    check("a.b", &[]);
+    check("/a-very-long-literal-indeed/x", &["teral-indeed/x"].map(|_| "literal-indeed/x"));
+    check("union(?-u:[\\x00-\\xff])+select", &["select"]);
+    check("foo\\bbar|^$", &[]);
+    check("fo\\bba", &["foba"]);
+}
+
+const RULES: [&str; 20] = [
+    "root.exe",
+    "root.m+",
+    "^/internal/",
+    "(?i)cmd\\.exe$",
+    "a.*b.*c",
+    "[0-9]{3}",
+    "x+y?z",
+    "\\.(?:php|aspx)(?:\\?|$)",
+    "(?i)select.+from",
+    "é",
+    "[^a-z/]{2}",
+    "\\bid\\b",
+    "q{2,4}",
+    "(?:ab|ba){2}",
+    "^$",
+    "/%2e",
+    "\\?.*=.*<",
+    "aa$",
+    "[ab]c[ab]",
+    "b|cc",
+];
+
+proptest! {
+    #[test]
+    fn a_set_matches_where_one_of_its_rules_does(
+        picked in proptest::collection::vec(0..RULES.len(), 1..8), text in "[abcxyzqio0-9/.?=%<é RrO]{0,40}",
+        word in 0usize..8,
+    ) {
+        let words = ["", "root.exe", "CMD.exe", "select * from", "/internal/", ".aspx", "root.mm", "\u{e9}"];
+        let text = format!("{}{text}", words[word]);
+        let rules: Vec<&str> = picked.iter().map(|rule| RULES[*rule]).collect();
+        let of_crate = |rule: &&str| {
+            regex::bytes::RegexBuilder::new(rule).unicode(false).build().unwrap().is_match(text.as_bytes())
+        };
+        prop_assert_eq!(matches(&set(&rules), text.as_bytes()), rules.iter().any(of_crate), "{:?} {:?}", rules, text);
+    }
+}
+
+#[test]
+fn bytes_are_no_utf8() {
+    let rules = set(&["/\\xff", "(?i)Stra\u{df}e"]);
+    assert!(matches(&rules, b"/a/\xff\xfe"));
+    assert!(matches(&rules, "STRA\u{df}E".as_bytes()));
+    assert!(!matches(&rules, b"/a/\xfe"));
+    assert!(!matches(&set(&["[^a]{3}"]), b"a\xff\xfe"));
+    assert!(matches(&set(&["[^a]{3}"]), b"\x00\xff\xfe"));
+}
+
+#[test]
+fn what_no_dfa_fits_is_matched_slowly_or_refused() {
+    let explodes = "a[ab]{21}c";
+    let rules = set(&[explodes, "plain"]);
+    let text = |before: usize| format!("--b{}c--", "ab".repeat(before)).into_bytes();
+    assert!(matches(&rules, &text(11)));
+    assert!(!matches(&rules, &text(10)));
+    let long = b"ab".repeat(4096);
+    assert_eq!(rules.search(std::iter::once(&long[..]), WORKER_STEPS_MAX), Err(TooLong));
+    assert!(!matches(&rules, &long));
+    let refused = compile(&["fine", "(?:a[ab]{800}c){3}", "fine too"]).err().unwrap();
+    assert_eq!((refused.rule, refused.why.contains("takes too much time")), (1, true), "{refused:?}");
+    let refused = compile(&["(?:(?:(?:a{50}){50}){50}){50}"]).err().unwrap();
+    assert_eq!((refused.rule, refused.why.contains("takes too much memory")), (0, true), "{refused:?}");
+}
+
+/// 1,000 rules of which each has gaps, and a text of 8 KiB that nearly matches all of them: the worst that is known.
+#[test]
+fn what_a_hostile_text_takes_is_bounded_and_leaves_the_worker() {
+    let rules: Vec<String> = (0..1000).map(|number| format!("k{number}a.*k{number}b.*k{number}c")).collect();
+    let rules = set(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut text = b"/".to_vec();
+    for number in (0..1000).cycle().take_while({
+        let mut bytes = 0;
+        move |_| {
+            bytes += 5;
+            bytes < 8192
+        }
+    }) {
+        text.extend_from_slice(format!("k{number}a").as_bytes());
+    }
+    text.truncate(8192);
+    let began = Instant::now();
+    assert_eq!(rules.search(std::iter::once(&text[..]), WORKER_STEPS_MAX), Err(TooLong));
+    let on_worker = began.elapsed();
+    assert!(!matches(&rules, &text));
+    println!("worker {on_worker:?}, all of it {:?}", began.elapsed() - on_worker);
+    // Debug builds and shared machines take far longer than what is measured: a bound for what explodes only.
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(!matches(&rules, b"/usual/path?with=arguments"));
+}
