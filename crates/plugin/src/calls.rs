@@ -108,6 +108,7 @@ pub struct Call {
     /// The largest body of the response.
     pub reply_bytes_max: usize,
     method: Method,
+    host: Box<[u8]>,
     head: Vec<u8>,
     body: Vec<u8>,
     has_user_agent: bool,
@@ -122,20 +123,25 @@ impl Call {
         let name = if is_method { method } else { b"GET" };
         let method = Method::from_bytes(name);
         let mut head = Vec::with_capacity(256);
-        for part in [name, b" ", target, b" HTTP/1.1\r\nHost: ", origin.authority.as_bytes()] {
+        for part in [name, b" ", target, b" HTTP/1.1\r\n"] {
             head.extend_from_slice(part);
         }
-        head.extend_from_slice(b"\r\n");
         Call {
             origin: origin.clone(),
             timeout: Duration::from_secs(3),
             keep: Some(Keep::default()),
             reply_bytes_max: REPLY_BYTES_MAX,
             method,
+            host: origin.authority.as_bytes().into(),
             head,
             body: Vec::new(),
             has_user_agent: false,
         }
+    }
+
+    /// Asks for another host than that of the URL.
+    pub fn set_host(&mut self, host: FieldValue<'_>) {
+        self.host = host.bytes().into();
     }
 
     /// Adds a header line. Those that say where the message ends are the client's own business.
@@ -165,6 +171,9 @@ impl Call {
     pub fn message(&self) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.head.len() + self.body.len() + 64);
         message.extend_from_slice(&self.head);
+        for part in [b"Host: ", &*self.host, b"\r\n"] {
+            message.extend_from_slice(part);
+        }
         if !self.has_user_agent {
             message.extend_from_slice(format!("User-Agent: {USER_AGENT}\r\n").as_bytes());
         }
@@ -300,7 +309,7 @@ mod tests {
         let text = String::from_utf8(call.message()).unwrap();
         let agent = format!("User-Agent: {USER_AGENT}");
         let expected =
-            format!("POST / HTTP/1.1\r\nHost: a.test:81\r\nA: 1\r\n{agent}\r\nContent-Length: 4\r\n\r\nbody");
+            format!("POST / HTTP/1.1\r\nA: 1\r\nHost: a.test:81\r\n{agent}\r\nContent-Length: 4\r\n\r\nbody");
         assert_eq!(text, expected);
     }
 }

@@ -16,6 +16,9 @@ pub trait Io {
     /// The same without waiting for anything: what comes back is dropped, and so is the call where too many are under way, which
     /// is counted for `plugin`.
     fn send(&self, plugin: &'static str, call: Call);
+
+    /// Counts a call of [`Io::send`] that its plugin could not make, such as one with too large a body.
+    fn drop_send(&self, plugin: &'static str);
 }
 
 /// There is no event loop: time passes at once, and nobody answers.
@@ -31,4 +34,6 @@ impl Io for NoIo {
     }
 
     fn send(&self, _: &'static str, _: Call) {}
+
+    fn drop_send(&self, _: &'static str) {}
 }

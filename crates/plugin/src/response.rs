@@ -15,6 +15,8 @@ pub struct Response<'a> {
     pub came_with: u16,
     /// Whether a node has answered; `false`: we did.
     pub is_of_node: bool,
+    /// Whether a node was asked, whoever has answered then.
+    pub was_asked: bool,
     /// The node's header fields; of our own answers none: theirs are edits.
     pub fields: &'a Fields,
     /// The bytes they stand in.

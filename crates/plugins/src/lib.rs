@@ -7,7 +7,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod acl;
+mod api_breaker;
 mod apisix;
+mod asking;
 mod attach_consumer_label;
 mod authentication;
 mod basic_auth;
@@ -20,6 +22,7 @@ mod consumer_restriction;
 mod cors;
 mod csrf;
 mod decimal;
+mod decimals;
 mod decoding;
 mod digested;
 mod echo;
@@ -27,6 +30,7 @@ mod encoding;
 mod error_page;
 mod fault_injection;
 mod fields;
+mod forward_auth;
 mod grpc_web;
 mod header_edits;
 mod hmac_auth;
@@ -34,15 +38,19 @@ mod inert;
 mod ip_restriction;
 mod jwt_auth;
 mod key_auth;
+mod limit_conn;
 mod limit_count;
 mod limit_req;
 mod lists;
 mod mocking;
 mod multi_auth;
+mod opa;
 mod patterns;
+mod proxy_mirror;
 mod proxy_rewrite;
 mod public_api;
 mod random;
+mod real_ip;
 mod redirect;
 mod referer_restriction;
 mod replacement;
@@ -78,6 +86,12 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<ua_restriction::UaRestriction>(),
     Descriptor::of::<uri_blocker::UriBlocker>(),
     Descriptor::of::<referer_restriction::RefererRestriction>(),
+    Descriptor::of::<real_ip::RealIp>(),
+    Descriptor::of::<forward_auth::ForwardAuth>(),
+    Descriptor::of::<opa::Opa>(),
+    Descriptor::of::<api_breaker::ApiBreaker>(),
+    Descriptor::of::<limit_conn::LimitConn>(),
+    Descriptor::of::<proxy_mirror::ProxyMirror>(),
     Descriptor::of::<cors::Cors>().with_metadata::<cors::Cors>(),
     Descriptor::of::<proxy_rewrite::ProxyRewrite>(),
     Descriptor::of::<response_rewrite::ResponseRewrite>(),

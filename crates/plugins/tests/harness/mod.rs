@@ -4,16 +4,19 @@
 #![allow(clippy::unwrap_used, reason = "writing to a text does not fail")]
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use stillgate_plugin::body::Change;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Offload;
 use stillgate_plugin::secrets::NoSecrets;
 use stillgate_plugin::{
-    BodyChanges, BodyError, BodyFilter, Chain, Consumers, Facts, Flow, Identity, Level, Origin, Phase, Request,
-    Response, Settled, Worker,
+    BodyChanges, BodyError, BodyFilter, Call, CallError, Chain, Consumers, Facts, Flow, Identity, Io, Level,
+    LocalFuture, Origin, Phase, Reply, Request, Response, Settled, Worker,
 };
 use stillgate_plugins::TABLE;
 use stillgate_route::path::{normalise, target_path};
@@ -125,6 +128,14 @@ impl Plugins {
         self.worker.set_now_ms(now_ms);
     }
 
+    /// With a server that gives these replies, one after the other, and what it was asked.
+    pub(crate) fn answered_by(mut self, replies: &[Result<&str, CallError>]) -> (Plugins, Rc<Server>) {
+        let replies = replies.iter().map(|reply| reply.map(str::to_owned)).collect();
+        let server = Rc::new(Server { replies: RefCell::new(replies), ..Server::default() });
+        self.worker = std::mem::take(&mut self.worker).with_io(server.clone());
+        (self, server)
+    }
+
     /// A request and the response of a node.
     pub(crate) fn run(&self, request: &str, response: &str) -> String {
         let (head, body) = head_and_body(response);
@@ -231,6 +242,7 @@ impl Plugins {
             facts,
             came_with,
             is_of_node: answer.is_none(),
+            was_asked: answer.is_none(),
             fields,
             head,
             length: answer.as_ref().map(|(_, body)| body.len() as u64).or(length_of(&parsed)),
@@ -256,6 +268,45 @@ impl Plugins {
                 writeln!(out, "< {:?}", String::from_utf8_lossy(&body)).unwrap();
             }
         }
+    }
+}
+
+/// A server that plugins ask, and a clock that does not wait.
+#[derive(Default)]
+pub(crate) struct Server {
+    replies: RefCell<VecDeque<Result<String, CallError>>>,
+    /// What it was asked.
+    pub(crate) asked: RefCell<Vec<String>>,
+    /// How long plugins have waited.
+    pub(crate) slept: RefCell<Vec<Duration>>,
+}
+
+impl Server {
+    fn note(&self, call: &Call) {
+        let agent = concat!("User-Agent: stillgate/", env!("CARGO_PKG_VERSION"), "\r\n");
+        let text = String::from_utf8_lossy(&call.message()).replace(agent, "").replace('\r', "");
+        self.asked.borrow_mut().push(text);
+    }
+}
+
+impl Io for Server {
+    fn sleep(&self, time: Duration) -> LocalFuture<()> {
+        self.slept.borrow_mut().push(time);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn call(&self, call: Call) -> LocalFuture<Result<Reply, CallError>> {
+        self.note(&call);
+        let reply = self.replies.borrow_mut().pop_front().unwrap_or(Err(CallError::Connect));
+        Box::pin(std::future::ready(reply.map(|text| Reply::of_text(&text))))
+    }
+
+    fn send(&self, _: &'static str, call: Call) {
+        self.note(&call);
+    }
+
+    fn drop_send(&self, plugin: &'static str) {
+        self.asked.borrow_mut().push(format!("dropped by {plugin}"));
     }
 }
 

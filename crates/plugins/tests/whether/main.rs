@@ -5,11 +5,13 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod asking;
 mod client_control;
 mod csrf;
 mod fault_injection;
 mod ip_restriction;
 mod limit_req;
+mod real_ip;
 mod referer_restriction;
 mod ua_restriction;
 mod uri_blocker;

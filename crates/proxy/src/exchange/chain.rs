@@ -509,6 +509,7 @@ fn response_phase(
         facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
+        was_asked: outcome.asked.is_some(),
         fields: if is_of_node { &response.fields } else { &none },
         head: answered.map_or(&chains.response_head, |answered| head_of(from_node, answered)),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },

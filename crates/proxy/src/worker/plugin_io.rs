@@ -25,8 +25,13 @@ impl Io for PluginIo {
     }
 
     fn send(&self, plugin: &'static str, call: Call) {
-        let is_sent = self.calls.send(call);
-        if let Some(worker) = self.worker.upgrade().filter(|_| !is_sent) {
+        if !self.calls.send(call) {
+            self.drop_send(plugin);
+        }
+    }
+
+    fn drop_send(&self, plugin: &'static str) {
+        if let Some(worker) = self.worker.upgrade() {
             worker.tell_plugin(|recorder, metrics| {
                 recorder.count_plugin(metrics, Measure::PluginSendsDropped, plugin);
             });

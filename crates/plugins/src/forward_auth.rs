@@ -1,0 +1,200 @@
+//! `forward-auth`: asks another server about each request, which goes on where the answer is below 300.
+//!
+//! Different from APISIX: with `request_method: POST` at most 1 MiB of a body is kept by default, header lines that say where the
+//! message ends are the client's own business, and names of header fields are checked when the configuration is loaded.
+
+use crate::asking::{FIELD_NAME, keep, url};
+use crate::fields::{FieldMap, Fields};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::{
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Template, Url,
+};
+use stillgate_schema::{At, Choice, Fault, Flag, Located, TEXT, int, list, object};
+use stillgate_wire::{FieldName, FieldValue, OwnedFieldName};
+
+object! {
+    /// Asks another server whether a request may go on.
+    pub(crate) struct ForwardAuthKeys {
+        /// The URL that is asked.
+        uri: At<String> = Located(TEXT.shown()) => required;
+        /// Whether the certificate of an `https` server is verified.
+        ssl_verify: bool = Flag => default(true);
+        /// How it is asked. With `POST` it gets the body of the request.
+        request_method: bool = METHOD => default(false);
+        /// Header fields of the request that it gets.
+        request_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
+        /// Further header fields that it gets: texts with variables, such as `$remote_addr`.
+        extra_headers: Fields = FieldMap => optional;
+        /// Header fields of its answer that the node gets, where the request goes on. One that the answer has not is taken out of
+        /// the request.
+        upstream_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
+        /// Header fields of its answer that the client gets, where the request does not go on.
+        client_headers: Vec<OwnedFieldName> = list(FIELD_NAME) => default(Vec::new());
+        /// Milliseconds that connecting, sending, and the whole answer may take, each.
+        timeout: u32 = int(1, 60_000) => default(3_000);
+        /// Whether connections are kept.
+        keepalive: bool = Flag => default(true);
+        /// Milliseconds that a connection may be idle.
+        keepalive_timeout: u32 = int(1_000, 3_600_000) => default(60_000);
+        /// Idle connections of each worker.
+        keepalive_pool: u32 = int(1, 256) => default(5);
+        /// Whether a request goes on where the server cannot be asked.
+        allow_degradation: bool = Flag => default(false);
+        /// The status where the server cannot be asked.
+        status_on_error: u16 = int(200, 599) => default(403);
+        /// The largest body that is sent with `POST`; a larger one is answered with 413.
+        max_req_body_size: u32 = int(1, 67_108_864) => default(FILTER_BYTES_MAX as u32);
+    }
+}
+
+const METHOD: Choice<bool> = Choice { words: &[("GET", false), ("POST", true)], unbuilt: &[] };
+
+/// The plugin; shared with the requests that wait.
+pub(crate) struct ForwardAuth(Arc<Inner>);
+
+struct Inner {
+    url: Url,
+    posts: bool,
+    request_headers: Box<[OwnedFieldName]>,
+    extra_headers: Box<[(OwnedFieldName, Template)]>,
+    upstream_headers: Box<[OwnedFieldName]>,
+    client_headers: Box<[OwnedFieldName]>,
+    timeout: Duration,
+    keep: Option<Keep>,
+    degrades: bool,
+    status_on_error: u16,
+    body_bytes_max: usize,
+}
+
+impl Define for ForwardAuth {
+    type Keys = ForwardAuthKeys;
+    const NAME: &'static str = "forward-auth";
+    const PRIORITY: i32 = 2002;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: ForwardAuthKeys, cx: &mut Compile<'_>) -> Option<ForwardAuth> {
+        let url = url(&keys.uri, keys.ssl_verify, "uri", cx)?;
+        let mut extra_headers = Vec::new();
+        for (name, value) in keys.extra_headers.unwrap_or_default() {
+            match Template::parse(&String::from_utf8_lossy(value.value().bytes())) {
+                Ok(template) => extra_headers.push((name, template)),
+                Err(error) => {
+                    cx.sink.error(cx.at, &cx.path.key("extra_headers"), Fault::new(error.to_string()));
+                    return None;
+                }
+            }
+        }
+        Some(ForwardAuth(Arc::new(Inner {
+            url,
+            posts: keys.request_method,
+            request_headers: keys.request_headers.into(),
+            extra_headers: extra_headers.into(),
+            upstream_headers: keys.upstream_headers.into(),
+            client_headers: keys.client_headers.into(),
+            timeout: Duration::from_millis(u64::from(keys.timeout)),
+            keep: keep(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
+            degrades: keys.allow_degradation,
+            status_on_error: keys.status_on_error,
+            body_bytes_max: keys.max_req_body_size as usize,
+        })))
+    }
+}
+
+const PROTO: FieldName<'static> = FieldName::constant("X-Forwarded-Proto");
+const METHOD_FIELD: FieldName<'static> = FieldName::constant("X-Forwarded-Method");
+const HOST: FieldName<'static> = FieldName::constant("X-Forwarded-Host");
+const URI: FieldName<'static> = FieldName::constant("X-Forwarded-Uri");
+const FOR: FieldName<'static> = FieldName::constant("X-Forwarded-For");
+const CONTENT_ENCODING: FieldName<'static> = FieldName::constant("Content-Encoding");
+/// What the plugin says itself; the client's own fields of these names are never passed.
+const OWN: [FieldName<'static>; 5] = [PROTO, METHOD_FIELD, HOST, URI, FOR];
+
+impl Plugin for ForwardAuth {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let is_here = request.whole_body().is_some_and(|body| body.len() <= self.0.body_bytes_max);
+        if !self.0.posts || is_here {
+            return ask(&self.0, request);
+        }
+        let inner = self.0.clone();
+        Flow::body(self.0.body_bytes_max, move |request| ask(&inner, request))
+    }
+}
+
+fn ask(inner: &Arc<Inner>, request: &mut Request<'_>) -> Flow {
+    let call = inner.call(request);
+    let inner = inner.clone();
+    Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
+}
+
+impl Inner {
+    fn call(&self, request: &Request<'_>) -> Call {
+        let method: &[u8] = if self.posts { b"POST" } else { b"GET" };
+        let mut call = Call::new(&self.url.origin, method, self.url.target.as_bytes());
+        (call.timeout, call.keep) = (self.timeout, self.keep);
+        let client = request.facts.client.to_string();
+        let facts = &request.facts;
+        let own = [facts.scheme.as_bytes(), facts.method(), facts.host, facts.path_and_query(), client.as_bytes()];
+        for (name, value) in OWN.into_iter().zip(own) {
+            add(&mut call, name, value);
+        }
+        let mut buffer = Vec::new();
+        if self.posts
+            && let Some(value) = request.header(CONTENT_ENCODING, &mut buffer)
+        {
+            add(&mut call, CONTENT_ENCODING, value);
+        }
+        let mut text = Vec::new();
+        for (name, template) in &self.extra_headers {
+            text.clear();
+            template.write(request, &mut text, &mut buffer);
+            add(&mut call, name.name(), &text);
+        }
+        let is_said = |name: FieldName<'_>| {
+            let is = |other: FieldName<'_>| other.bytes().eq_ignore_ascii_case(name.bytes());
+            OWN.into_iter().any(is) || self.extra_headers.iter().any(|(other, _)| is(other.name()))
+        };
+        for name in self.request_headers.iter().map(OwnedFieldName::name).filter(|name| !is_said(*name)) {
+            if let Some(value) = request.header(name, &mut buffer) {
+                add(&mut call, name, value);
+            }
+        }
+        if self.posts {
+            call.set_body(request.whole_body().unwrap_or_default().to_vec());
+        }
+        call
+    }
+
+    fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
+        match reply {
+            Err(_) if self.degrades => Flow::Continue,
+            Err(_) => Flow::Answer(Answer::page(self.status_on_error)),
+            Ok(reply) if reply.status() >= 300 => {
+                for name in self.client_headers.iter().map(OwnedFieldName::name) {
+                    for value in reply.headers(name) {
+                        request.response.add(name, FieldValue::of_head(value));
+                    }
+                }
+                let status = if reply.status() < 600 { reply.status() } else { self.status_on_error };
+                Flow::Answer(Answer::owned(status, reply.body))
+            }
+            Ok(reply) => {
+                for name in self.upstream_headers.iter().map(OwnedFieldName::name) {
+                    request.remove_header(name);
+                    for value in reply.headers(name) {
+                        request.add_header(name, FieldValue::of_head(value));
+                    }
+                }
+                Flow::Continue
+            }
+        }
+    }
+}
+
+/// A value that would split the message is left out.
+fn add(call: &mut Call, name: FieldName<'_>, value: &[u8]) {
+    if let Ok(value) = FieldValue::new(value) {
+        call.header(name, value);
+    }
+}

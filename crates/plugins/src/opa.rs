@@ -1,0 +1,188 @@
+//! `opa`: asks an Open Policy Agent about each request, which goes on where the policy allows it.
+//!
+//! Different from APISIX: `with_route`, `with_service` and `with_consumer` are refused, as there are no documents of theirs to
+//! send.
+
+use crate::asking::{FIELD_NAME, keep, url};
+use serde_json::{Map, Value as Json, json};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::query::decoded;
+use stillgate_plugin::{
+    Answer, Call, CallError, Compile, Define, Flow, Keep, Phase, Phases, Plugin, Reply, Request, Url,
+};
+use stillgate_schema::{At, Fault, Flag, Located, TEXT, Text, int, object, some, text};
+use stillgate_wire::{FieldName, FieldValue, Fields, OwnedFieldName, split_authority};
+
+object! {
+    /// Asks an Open Policy Agent whether a request may go on.
+    pub(crate) struct OpaKeys {
+        /// Where it is: `http://HOST:PORT`.
+        host: At<String> = Located(TEXT.shown()) => required;
+        /// The path of the decision below `/v1/data/`, such as `http/authz`.
+        policy: String = POLICY => required;
+        /// Whether the certificate of an `https` server is verified.
+        ssl_verify: bool = Flag => default(true);
+        /// Milliseconds that connecting, sending, and the whole answer may take, each.
+        timeout: u32 = int(1, 60_000) => default(3_000);
+        /// Whether connections are kept.
+        keepalive: bool = Flag => default(true);
+        /// Milliseconds that a connection may be idle.
+        keepalive_timeout: u32 = int(1_000, 3_600_000) => default(60_000);
+        /// Idle connections of each worker.
+        keepalive_pool: u32 = int(1, 256) => default(5);
+        /// Header fields of the decision that the node gets. One that the decision has not is taken out of the request.
+        send_headers_upstream: Vec<OwnedFieldName> = some(FIELD_NAME) => optional;
+    }
+}
+
+const POLICY: Text<String> = text("the path of a policy", |text| {
+    let is_good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#');
+    match !text.is_empty() && text.bytes().all(is_good) {
+        true => Ok(text.trim_start_matches('/').to_owned()),
+        false => Err(Fault::new(format!("{text:?} is no path of a policy")).hint("write it as in `http/authz`")),
+    }
+})
+.shown();
+
+/// The plugin; shared with the requests that wait.
+pub(crate) struct Opa(Arc<Inner>);
+
+struct Inner {
+    url: Url,
+    target: Box<str>,
+    timeout: Duration,
+    keep: Option<Keep>,
+    upstream_headers: Box<[OwnedFieldName]>,
+}
+
+impl Define for Opa {
+    type Keys = OpaKeys;
+    const NAME: &'static str = "opa";
+    const PRIORITY: i32 = 2001;
+    const PHASES: Phases = Phases::of(&[Phase::Access]);
+
+    fn compile(keys: OpaKeys, cx: &mut Compile<'_>) -> Option<Opa> {
+        let url = url(&keys.host, keys.ssl_verify, "host", cx)?;
+        let target = format!("{}/v1/data/{}", url.target.trim_end_matches('/'), keys.policy).into();
+        Some(Opa(Arc::new(Inner {
+            url,
+            target,
+            timeout: Duration::from_millis(u64::from(keys.timeout)),
+            keep: keep(keys.keepalive, keys.keepalive_timeout, keys.keepalive_pool),
+            upstream_headers: keys.send_headers_upstream.unwrap_or_default().into(),
+        })))
+    }
+}
+
+const CONTENT_TYPE: FieldName<'static> = FieldName::constant("Content-Type");
+
+impl Plugin for Opa {
+    fn access(&self, request: &mut Request<'_>) -> Flow {
+        let mut call = Call::new(&self.0.url.origin, b"POST", self.0.target.as_bytes());
+        (call.timeout, call.keep) = (self.0.timeout, self.0.keep);
+        call.header(CONTENT_TYPE, FieldValue::constant("application/json"));
+        call.set_body(json!({ "input": input(request) }).to_string().into_bytes());
+        let inner = self.0.clone();
+        Flow::wait(request.worker.io().call(call), move |reply, request| inner.decide(reply, request))
+    }
+}
+
+impl Inner {
+    fn decide(&self, reply: Result<Reply, CallError>, request: &mut Request<'_>) -> Flow {
+        let Ok(reply) = reply else { return Flow::Answer(Answer::page(403)) };
+        let decision = serde_json::from_slice::<Json>(&reply.body).ok();
+        let Some(result) = decision.as_ref().and_then(|decision| decision.get("result")) else {
+            return Flow::Answer(Answer::page(503));
+        };
+        let none = Map::new();
+        let headers = result.get("headers").and_then(Json::as_object).unwrap_or(&none);
+        if result.get("allow").is_none_or(|allow| matches!(allow, Json::Bool(false) | Json::Null)) {
+            for (name, value) in headers {
+                if let (Ok(name), Some(value)) = (FieldName::new(name.as_bytes()), field_text(value))
+                    && let Ok(value) = FieldValue::new(value.as_bytes())
+                {
+                    request.response.set(&Fields::default(), &[], name, value);
+                }
+            }
+            return Flow::Answer(refusal(result));
+        }
+        for name in self.upstream_headers.iter().map(OwnedFieldName::name) {
+            request.remove_header(name);
+            let value = headers.iter().find(|(other, _)| name.bytes().eq_ignore_ascii_case(other.as_bytes()));
+            if let Some(text) = value.and_then(|(_, value)| field_text(value))
+                && let Ok(value) = FieldValue::new(text.as_bytes())
+            {
+                request.add_header(name, value);
+            }
+        }
+        Flow::Continue
+    }
+}
+
+/// What a request is answered that is not allowed.
+fn refusal(result: &Json) -> Answer {
+    let status = result.get("status_code").and_then(Json::as_u64).and_then(|status| u16::try_from(status).ok());
+    let status = status.filter(|status| (200..600).contains(status)).unwrap_or(403);
+    match result.get("reason") {
+        None | Some(Json::Null) => Answer::page(status),
+        Some(Json::String(text)) => Answer::owned(status, text.clone().into_bytes()),
+        Some(other) => Answer::json(status, &other.to_string()),
+    }
+}
+
+fn field_text(value: &Json) -> Option<String> {
+    match value {
+        Json::String(text) => Some(text.clone()),
+        Json::Number(number) => Some(number.to_string()),
+        Json::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// The request as the policy sees it.
+fn input(request: &Request<'_>) -> Json {
+    let facts = &request.facts;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut headers = Map::new();
+    request.edits.fields.each(&facts.request.fields, facts.head, &mut |name, value| {
+        put(&mut headers, text(name).to_ascii_lowercase(), Json::from(text(value)));
+    });
+    let mut query = Map::new();
+    for pair in facts.query().unwrap_or_default().split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+        let decoded = |part: &[u8]| text(&decoded(part).collect::<Vec<u8>>());
+        match pair.iter().position(|byte| *byte == b'=') {
+            Some(at) => put(&mut query, decoded(&pair[..at]), Json::from(decoded(&pair[at + 1..]))),
+            None => put(&mut query, decoded(pair), Json::Bool(true)),
+        }
+    }
+    let port = split_authority(facts.request.authority.of(facts.head)).and_then(|authority| authority.port);
+    json!({
+        "type": "http",
+        "request": {
+            "scheme": facts.scheme,
+            "method": text(facts.method()),
+            "host": text(facts.host),
+            "port": port.unwrap_or(facts.local.port()),
+            "path": facts.path.map(|path| text(path.bytes())),
+            "headers": headers,
+            "query": query,
+        },
+        "var": {
+            "server_addr": facts.local.ip().to_string(),
+            "server_port": facts.local.port().to_string(),
+            "remote_addr": facts.client.to_string(),
+            "remote_port": facts.client_port.to_string(),
+            "timestamp": request.worker.now_ms() / 1000,
+        },
+    })
+}
+
+/// A name that is there several times has a list, as in APISIX.
+fn put(map: &mut Map<String, Json>, name: String, value: Json) {
+    match map.get_mut(&name) {
+        None => drop(map.insert(name, value)),
+        Some(Json::Array(values)) => values.push(value),
+        Some(first) => *first = Json::Array(vec![first.take(), value]),
+    }
+}

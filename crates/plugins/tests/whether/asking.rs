@@ -1,0 +1,287 @@
+//! Plugins that ask other servers, or count what is under way: `forward-auth`, `opa`, `proxy-mirror`, `limit-conn`, `api-breaker`.
+
+use super::harness::{OK, plugins, refusal};
+use expect_test::{Expect, expect};
+use stillgate_plugin::CallError;
+
+const GET: &str = "GET /a?b=c&b=d&e HTTP/1.1\nHost: H.example:81\nAuthorization: secret\nX-User: forged";
+
+/// What a server is asked, and what becomes of the request.
+fn check(yaml: &str, request: &str, replies: &[Result<&str, CallError>], expected: Expect) {
+    let (plugins, server) = plugins(yaml).expect("a good configuration").answered_by(replies);
+    let outcome = plugins.run(request, OK);
+    let asked = server.asked.borrow().join("\n---\n");
+    expected.assert_eq(&format!("{asked}\n===\n{outcome}"));
+}
+
+#[test]
+fn forward_auth_asks_and_passes_fields_on() {
+    let keys = "forward-auth: {uri: \"http://auth.test/check?x\", request_headers: [Authorization, X-Forwarded-Uri], \
+                upstream_headers: [X-User, X-Gone], extra_headers: {X-Extra: \"$request_method-$http_none\"}}";
+    check(
+        keys,
+        GET,
+        &[Ok("HTTP/1.1 204 No Content\nX-User: jack\nX-User: jill")],
+        expect![[r#"
+        GET /check?x HTTP/1.1
+        X-Forwarded-Proto: http
+        X-Forwarded-Method: GET
+        X-Forwarded-Host: h.example
+        X-Forwarded-Uri: /a?b=c&b=d&e
+        X-Forwarded-For: 192.0.2.7
+        X-Extra: GET-
+        Authorization: secret
+        Host: auth.test
+
+
+        ===
+        > GET /a?b=c&b=d&e
+        > Host: H.example:81
+        > Authorization: secret
+        > X-User: jack
+        > X-User: jill
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+}
+
+#[test]
+fn forward_auth_refuses_as_the_server_does() {
+    let keys = "forward-auth: {uri: \"http://auth.test\", client_headers: [Location]}";
+    check(
+        keys,
+        GET,
+        &[Ok("HTTP/1.1 302 Found\nLocation: /login\nOther: x\n\nplease")],
+        expect![[r#"
+        GET / HTTP/1.1
+        X-Forwarded-Proto: http
+        X-Forwarded-Method: GET
+        X-Forwarded-Host: h.example
+        X-Forwarded-Uri: /a?b=c&b=d&e
+        X-Forwarded-For: 192.0.2.7
+        Host: auth.test
+
+
+        ===
+        > forward-auth answers
+        < 302
+        < Location: /login
+        < "please"
+    "#]],
+    );
+}
+
+#[test]
+fn forward_auth_posts_the_body() {
+    let keys = "forward-auth: {uri: \"http://auth.test\", request_method: POST}";
+    let request = "POST / HTTP/1.1\nHost: h\nContent-Length: 4\nContent-Encoding: br\n\nbody";
+    check(
+        keys,
+        request,
+        &[Ok("HTTP/1.1 200 OK")],
+        expect![[r#"
+        POST / HTTP/1.1
+        X-Forwarded-Proto: http
+        X-Forwarded-Method: POST
+        X-Forwarded-Host: h.example
+        X-Forwarded-Uri: /
+        X-Forwarded-For: 192.0.2.7
+        Content-Encoding: br
+        Host: auth.test
+        Content-Length: 4
+
+        body
+        ===
+        > POST /
+        > Host: h
+        > Content-Length: 4
+        > Content-Encoding: br
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+}
+
+#[test]
+fn forward_auth_without_a_server() {
+    let keys = |more: &str| format!("forward-auth: {{uri: \"http://auth.test\"{more}}}");
+    let status = |more: &str| {
+        let (plugins, _) = plugins(&keys(more)).unwrap().answered_by(&[Err(CallError::Timeout)]);
+        plugins.run(GET, OK).lines().find_map(|line| line.strip_prefix("< ").map(str::to_owned))
+    };
+    assert_eq!(status("").as_deref(), Some("403"));
+    assert_eq!(status(", status_on_error: 503").as_deref(), Some("503"));
+    assert_eq!(status(", allow_degradation: true").as_deref(), Some("200"));
+}
+
+#[test]
+fn opa_decides() {
+    let keys = "opa: {host: \"http://opa.test:8181/\", policy: /http/authz, send_headers_upstream: [X-User, X-Gone]}";
+    let reply = "HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":true,\"headers\":{\"x-user\":\"jack\",\"other\":1}}}";
+    check(
+        keys,
+        GET,
+        &[Ok(reply)],
+        expect![[r#"
+        POST /v1/data/http/authz HTTP/1.1
+        Content-Type: application/json
+        Host: opa.test:8181
+        Content-Length: 337
+
+        {"input":{"type":"http","request":{"scheme":"http","method":"GET","host":"h.example","port":81,"path":"/a","headers":{"host":"H.example:81","authorization":"secret","x-user":"forged"},"query":{"b":["c","d"],"e":true}},"var":{"server_addr":"127.0.0.1","server_port":"40000","remote_addr":"192.0.2.7","remote_port":"40000","timestamp":0}}}
+        ===
+        > GET /a?b=c&b=d&e
+        > Host: H.example:81
+        > Authorization: secret
+        > X-User: jack
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+    let outcome = |reply: Result<&str, CallError>| {
+        let (plugins, _) = plugins(keys).unwrap().answered_by(&[reply]);
+        let text = plugins.run(GET, OK);
+        text.lines().filter(|line| line.starts_with("< ")).collect::<Vec<_>>().join(" ")
+    };
+    let all: Vec<String> = [
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false}}"),
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{}}"),
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"status_code\":302,\"headers\":{\"Location\":\"/a\",\"Bad\":\"a\\r\\nb\"}}}"),
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"status_code\":99999,\"reason\":\"go away\"}}"),
+        Ok("HTTP/1.1 200 OK\n\n{\"result\":{\"allow\":false,\"reason\":{\"code\":7}}}"),
+        Ok("HTTP/1.1 200 OK\n\n{}"),
+        Ok("HTTP/1.1 500 Internal Server Error\n\nnonsense"),
+        Err(CallError::Resting),
+    ]
+    .into_iter()
+    .map(outcome)
+    .collect();
+    expect![[r#"
+        < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        < 302 < Location: /a < "<html>\r\n<head><title>302 Found</title></head>\r\n<body>\r\n<center><h1>302 Found</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        < 403 < "go away"
+        < 403 < "{\"code\":7}\n"
+        < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        < 503 < "<html>\r\n<head><title>503 Service Temporarily Unavailable</title></head>\r\n<body>\r\n<center><h1>503 Service Temporarily Unavailable</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n"
+        < 403 < "<html>\r\n<head><title>403 Forbidden</title></head>\r\n<body>\r\n<center><h1>403 Forbidden</h1></center>\r\n<hr><center>stillgate</center>\r\n</body>\r\n</html>\r\n""#]].assert_eq(&all.join("\n"));
+}
+
+#[test]
+fn proxy_mirror_copies_requests() {
+    let mirror = |keys: &str| format!("proxy-mirror: {{host: \"http://mirror.test\"{keys}}}");
+    let post = "POST /a?b HTTP/1.1\nHost: h.example\nContent-Length: 4\nExpect: 100-continue\nA: 1\n\nbody";
+    check(
+        &mirror(""),
+        post,
+        &[],
+        expect![[r#"
+        POST /a?b HTTP/1.1
+        A: 1
+        Host: h.example
+        Content-Length: 4
+
+        body
+        ===
+        > POST /a?b
+        > Host: h.example
+        > Content-Length: 4
+        > Expect: 100-continue
+        > A: 1
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+    let target = |keys: &str| {
+        let (plugins, server) = plugins(&mirror(keys)).unwrap().answered_by(&[]);
+        plugins.run("GET /a?b HTTP/1.1\nHost: h", OK);
+        server.asked.borrow().first().and_then(|text| text.split(' ').nth(1).map(str::to_owned))
+    };
+    assert_eq!(target(", path: /p").as_deref(), Some("/p?b"));
+    assert_eq!(target(", path: /p, path_concat_mode: prefix").as_deref(), Some("/p/a?b"));
+    let sampled = (0..2_000).filter(|_| target(", sample_ratio: 0.5").is_some()).count();
+    assert!((800..1_200).contains(&sampled), "{sampled}");
+}
+
+#[test]
+fn limit_conn_counts_a_request_until_it_has_ended() {
+    // One after the other: none is turned away, and none waits.
+    let keys = "limit-conn: {conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr}";
+    let (plugins, server) = plugins(keys).unwrap().answered_by(&[]);
+    for _ in 0..3 {
+        assert!(plugins.run(GET, OK).contains("< 200"));
+    }
+    assert!(server.slept.borrow().is_empty());
+}
+
+#[test]
+fn api_breaker_lets_requests_through_before_any_failed() {
+    let keys = "api-breaker: {break_response_code: 599, break_response_body: later, \
+                break_response_headers: [{key: X-Why, value: \"$request_method\"}]}";
+    check(
+        keys,
+        GET,
+        &[],
+        expect![[r#"
+
+        ===
+        > GET /a?b=c&b=d&e
+        > Host: H.example:81
+        > Authorization: secret
+        > X-User: forged
+        < 200
+        < Content-Type: text/plain
+        < "hello world\n"
+    "#]],
+    );
+}
+
+#[test]
+fn bad_configurations_are_refused() {
+    let all: String = [
+        "forward-auth: {}",
+        "forward-auth: {uri: ftp://a}",
+        "forward-auth: {uri: \"http://a\", request_headers: [Content-Length], timeout: 0}",
+        "forward-auth: {uri: \"http://a\", extra_headers: {A: \"$nothing\"}}",
+        "opa: {host: \"http://a\"}",
+        "opa: {host: \"http://a\", policy: \"a b\", with_route: true}",
+        "proxy-mirror: {host: \"http://a/b\"}",
+        "proxy-mirror: {host: \"grpc://a\", sample_ratio: 0}",
+        "proxy-mirror: {host: \"http://a\", path: \"/a?b\", sample_ratio: x}",
+        "limit-conn: {conn: 0, burst: 0, default_conn_delay: 0, key: remote_addr}",
+        "limit-conn: {conn: 1, burst: 0, default_conn_delay: 1, key: no_such, policy: redis}",
+        "api-breaker: {break_response_code: 199, max_breaker_sec: 2}",
+        "api-breaker: {break_response_code: 200, unhealthy: {http_statuses: [200]}, healthy: {successes: 0}}",
+    ]
+    .into_iter()
+    .map(refusal)
+    .collect();
+    expect![[r#"
+        1:15: forward-auth: the key "uri" is missing; add it
+        1:21: forward-auth.uri: "ftp://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
+        1:51: forward-auth.request_headers[0]: "Content-Length": this field frames the message or belongs to one connection; the gateway sets it
+        1:77: forward-auth.timeout: expected a whole number from 1 to 60000, found the number 0
+        1:15: forward-auth.extra_headers: "nothing": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:6: opa: the key "policy" is missing; add it
+        1:33: opa.policy: "a b" is no path of a policy; write it as in `http/authz`
+        1:40: opa.with_route: unknown key "with_route"; known keys: host, policy, ssl_verify, timeout, keepalive, keepalive_timeout, keepalive_pool, send_headers_upstream
+        1:22: proxy-mirror.host: the host has a path; write it under `path`
+        1:22: proxy-mirror.host: "grpc://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
+        1:48: proxy-mirror.sample_ratio: 0 is not from 0.00001 to 1
+        1:40: proxy-mirror.path: "/a?b" is no path; begin with '/', without '?' and '&'
+        1:62: proxy-mirror.sample_ratio: expected a number, found the text "x"
+        1:20: limit-conn.conn: expected a whole number from 1 to 1000000, found the number 0
+        1:53: limit-conn.default_conn_delay: 0 is not from 0.001 to 3600
+        1:61: limit-conn.key: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
+        1:78: limit-conn.policy: "redis" is not built yet; write local
+        1:36: api-breaker.break_response_code: expected a whole number from 200 to 599, found the number 199
+        1:58: api-breaker.max_breaker_sec: expected a whole number from 3 to 86400, found the number 2
+        1:69: api-breaker.unhealthy.http_statuses[0]: expected a whole number from 500 to 599, found the number 200
+        1:97: api-breaker.healthy.successes: expected a whole number from 1 to 1000000, found the number 0
+    "#]].assert_eq(&all);
+}
