@@ -208,8 +208,8 @@ const BCRYPT_OF_BAR: &str = "$2b$04$abcdefghijklmnopqrstuuEnktNu4dNa/sMz6nY.lAbx
 
 fn hashed() -> Consumers {
     let credential = |user: &str, hash: &str| format!("basic-auth: {{username: {user}, password: \"{hash}\"}}");
-    let (foo, moo) = (credential("foo", HASH_OF_PASSWORD), credential("moo", BCRYPT_OF_BAR));
-    consumers(&[("jack", &[], &foo), ("rose", &[], &moo), ("anonymous", &[], "{}")])
+    let (one, other) = (credential("foo", HASH_OF_PASSWORD), credential("moo", BCRYPT_OF_BAR));
+    consumers(&[("jack", &[], &one), ("rose", &[], &other), ("anonymous", &[], "{}")])
 }
 
 /// Whether each of some pairs is let through, and as whom.

@@ -5,8 +5,11 @@ use stillgate_plugins::TABLE;
 use stillgate_schema::text::tree;
 use stillgate_schema::{Path, Sink, Value};
 
+/// A name, labels, and what is written under `plugins`.
+pub(crate) type Written<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+
 /// Consumers with their labels and what is written under `plugins`; the error is what a file would be refused with.
-pub(crate) fn try_consumers(list: &[(&str, &[(&str, &str)], &str)]) -> Result<Consumers, String> {
+pub(crate) fn try_consumers(list: &[Written<'_>]) -> Result<Consumers, String> {
     let mut all = Consumers::default();
     for (name, labels, plugins) in list {
         let credentials = credentials(plugins)?;
@@ -26,7 +29,7 @@ pub(crate) fn try_consumers(list: &[(&str, &[(&str, &str)], &str)]) -> Result<Co
 
 /// Good ones.
 #[track_caller]
-pub(crate) fn consumers(list: &[(&str, &[(&str, &str)], &str)]) -> Consumers {
+pub(crate) fn consumers(list: &[Written<'_>]) -> Consumers {
     try_consumers(list).expect("good consumers")
 }
 

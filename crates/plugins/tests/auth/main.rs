@@ -1,6 +1,7 @@
 //! Plugins that find out who asks, and those that ask who that is.
 
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::too_many_lines, reason = "expected texts")]
 
 mod basic_auth;
 mod consumers;
@@ -8,6 +9,7 @@ mod consumers;
 mod harness;
 mod hmac_auth;
 mod jwt_auth;
+mod jwt_keys;
 mod multi_auth;
 mod restriction;
 
