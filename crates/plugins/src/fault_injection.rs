@@ -88,7 +88,7 @@ impl Kind for Headers {
             };
             let name = OwnedFieldName::new(entry.key.as_bytes()).map_err(|error| error.to_string());
             let value = FieldValue::new(text.as_bytes()).map_err(|error| error.to_string());
-            let template = Template::parse(&text).map_err(|error| error.to_string());
+            let template = Template::parse(text).map_err(|error| error.to_string());
             match (name, value.and(template)) {
                 (Ok(name), Ok(value)) => headers.push(Header { name, value }),
                 (Err(error), _) => sink.error(entry.key_at, &path, Fault::new(error)),

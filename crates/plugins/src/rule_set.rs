@@ -239,7 +239,7 @@ impl Building {
 
     /// The DFA of a rule, unless it is too large.
     fn dfa(&mut self, hir: &Hir) -> Option<Engine> {
-        let nfa = nfa(hir).ok()?;
+        let nfa = nfa(hir)?;
         let config = dense::Config::new()
             .start_kind(StartKind::Unanchored)
             .match_kind(MatchKind::All)
@@ -256,7 +256,7 @@ impl Building {
             rule: number,
             why: format!("{what}; write it with smaller repetitions, or without"),
         };
-        let states = nfa(hir).map_err(|_| too_large("matching the rule takes too much memory"))?.states().len();
+        let states = nfa(hir).ok_or_else(|| too_large("matching the rule takes too much memory"))?.states().len();
         self.slow_states += states;
         if self.slow_states > SLOW_STATES_MAX {
             return Err(too_large("matching the rule takes too much time"));
@@ -299,12 +299,13 @@ impl Building {
     }
 }
 
-fn nfa(hir: &Hir) -> Result<NFA, thompson::BuildError> {
+/// `None`: it takes too much memory.
+fn nfa(hir: &Hir) -> Option<NFA> {
     let config = thompson::Config::new()
         .utf8(false)
         .which_captures(WhichCaptures::None)
         .nfa_size_limit(Some(BUILDING_BYTES_MAX));
-    thompson::Compiler::new().configure(config).build_from_hir(hir)
+    thompson::Compiler::new().configure(config).build_from_hir(hir).ok()
 }
 
 /// Parses a rule: in the syntax of the `regex` crate, over bytes.
