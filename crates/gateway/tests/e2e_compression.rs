@@ -260,7 +260,7 @@ fn beginning(coding: &str, mut coded: &[u8]) -> Vec<u8> {
 #[test]
 fn the_beginning_of_a_body_does_not_wait_for_its_rest() {
     for (route, coding) in &ALL[..2] {
-        let (go, goes) = mpsc::channel::<()>();
+        let (go, goes) = mpsc::sync_channel::<()>(64);
         let goes = std::sync::Mutex::new(goes);
         let node = Upstream::serve(move |connection| {
             let Ok(_) = connection.read_request() else { return };

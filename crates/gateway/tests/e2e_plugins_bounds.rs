@@ -6,7 +6,7 @@ mod scripted;
 use reflect::{STILLGATE, ask, gateway, setup, try_ask};
 use scripted::{AFTER, BEFORE, FILTERED, Node, REPLACED, check, chunked, gzip, resources, send, with_length};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{ACCEPT_TEXT, Client, Gateway, PATIENCE, ReservedPort, Upstream, eventually, payload, scrape};
 
@@ -224,7 +224,7 @@ fn what_replacements_make_is_bounded() {
 }
 
 /// Answers with the first part of a body, and with the rest when it is let.
-fn holding(arrived: Sender<()>, go_on: Receiver<()>) -> Upstream {
+fn holding(arrived: SyncSender<()>, go_on: Receiver<()>) -> Upstream {
     let both = Mutex::new((arrived, go_on));
     Upstream::serve(move |connection| {
         let Ok(_) = connection.read_request() else { return };
@@ -239,8 +239,8 @@ fn holding(arrived: Sender<()>, go_on: Receiver<()>) -> Upstream {
 /// It has been sent nothing that it could refuse, so it is asked; long before the node's time is over.
 #[test]
 fn a_client_that_ends_while_a_filter_holds_its_response_is_noticed() {
-    let (arrived, at_filter) = channel();
-    let (let_go, go_on) = channel();
+    let (arrived, at_filter) = sync_channel(64);
+    let (let_go, go_on) = sync_channel(64);
     let node = holding(arrived, go_on);
     let log = "access_log: {path: \"{dir}/access.log\", format: json, fields: [status, bytes_sent]}";
     let mut gateway = Gateway::start(

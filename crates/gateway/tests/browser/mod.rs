@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use stillgate_testkit::{Connection, Gateway, PATIENCE, Setup, Upstream, require_tool};
 
@@ -46,7 +46,7 @@ impl Drop for Browser {
 }
 
 /// Serves the page, and hands on what it tells.
-fn pages(gateway: Arc<Mutex<String>>, told: Sender<Told>) -> Upstream {
+fn pages(gateway: Arc<Mutex<String>>, told: SyncSender<Told>) -> Upstream {
     let told = Mutex::new(told);
     Upstream::serve(move |connection| {
         while let Ok(request) = connection.read_request() {
@@ -119,7 +119,7 @@ fn gateway(node: &Upstream, allowed: &str) -> Gateway {
 #[test]
 fn chromium_holds_to_what_cors_says() {
     let (seen, address) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(String::new())));
-    let (send, told) = channel();
+    let (send, told) = sync_channel(64);
     let (node, pages) = (node(seen.clone()), pages(address.clone(), send));
     let port = pages.addr().port();
     let mut gateway = gateway(&node, &format!("http://127.0.0.1:{port}"));

@@ -1,5 +1,7 @@
 //! Plugins that answer, label and change: each key, each default, and what is refused.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

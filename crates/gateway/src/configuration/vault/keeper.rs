@@ -26,7 +26,7 @@ type Place = (Arc<Manager>, Box<str>);
 #[derive(Clone)]
 pub(crate) struct Vaults {
     shared: Arc<Shared>,
-    orders: mpsc::UnboundedSender<Place>,
+    orders: mpsc::Sender<Place>,
 }
 
 struct Shared {
@@ -50,7 +50,7 @@ impl Vaults {
     /// read became another.
     pub(crate) fn start(tls: Tls, changes: watch::Sender<u64>) -> std::io::Result<Vaults> {
         let shared = Arc::new(Shared { kept: Mutex::default(), read: Condvar::new() });
-        let (orders, ordered) = mpsc::unbounded_channel();
+        let (orders, ordered) = mpsc::channel(PATHS_MAX);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let reader = Reader { shared: shared.clone(), clients: HashMap::new(), down: HashMap::new(), tls, changes };
         thread::Builder::new().name("secrets".to_owned()).spawn(move || runtime.block_on(reader.run(ordered)))?;
@@ -67,9 +67,8 @@ impl Vaults {
         let now = Instant::now();
         let one = kept.entry(place.clone()).or_insert_with(|| Kept::new(now));
         if one.wants(now) {
-            one.is_asked = true;
-            // The thread ends with the process only.
-            let _ = self.orders.send(place.clone());
+            // Of each path there is one order at most, so that there is room; the thread ends with the process only.
+            one.is_asked = self.orders.try_send(place.clone()).is_ok();
         }
         // Another client's requests may be waited for, too: each has the manager's bound.
         let (kept, _) = self
@@ -131,7 +130,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut ordered: mpsc::UnboundedReceiver<Place>) {
+    async fn run(mut self, mut ordered: mpsc::Receiver<Place>) {
         loop {
             let due = self.next_due();
             let wait =
