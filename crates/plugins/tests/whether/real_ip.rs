@@ -8,7 +8,7 @@ use expect_test::expect;
 fn is_named(keys: &str, client: &str, fields: &str) -> bool {
     let yaml = format!("{{real-ip: {keys}, ip-restriction: {{whitelist: [10.9.8.7]}}}}");
     let plugins = plugins(&yaml).expect("a good configuration").asked_by(client);
-    verdict(&plugins, &format!("GET /?realip=10.9.8.7:99 HTTP/1.1\nHost: h.example\n{fields}").trim_end()) == "passes"
+    verdict(&plugins, format!("GET /?realip=10.9.8.7:99 HTTP/1.1\nHost: h.example\n{fields}").trim_end()) == "passes"
 }
 
 #[test]
