@@ -12,6 +12,7 @@ use std::fs;
 const ORDER: &[&str] = &[
     "stillgate-gateway",
     "stillgate-plugins",
+    "stillgate-logs",
     "stillgate-proxy",
     "stillgate-exporter",
     "stillgate-upstream",

@@ -4,7 +4,7 @@ use crate::Result;
 use crate::args::Args;
 use crate::packages::{
     self, CHROMIUM, CURL, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PROMETHEUS, PROMETHEUS_CLIENT,
-    PYTHON_BROTLI, VALGRIND, WEBSOCKETS, ZSTD,
+    PYTHON_BROTLI, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::step::{self, Steps};
 use crate::{arrows, documents, fuzz, h2spec, icount, rooms, suite, tidy};
@@ -58,6 +58,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         PEBBLE,
         PYTHON_BROTLI,
         ZSTD,
+        RSYSLOG,
     ];
     if !quick {
         needed.extend([GXX, VALGRIND]);

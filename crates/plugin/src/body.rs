@@ -92,6 +92,45 @@ pub struct BodyChanges {
     pub plugin: &'static str,
     /// Memory for the next [`Change::Replace`].
     spare: Vec<u8>,
+    /// What is kept of the body as it goes on.
+    capture: Capture,
+}
+
+/// The beginning of a body as it goes on, kept for the phase `log`. It changes nothing.
+#[derive(Default)]
+pub struct Capture {
+    bytes: Vec<u8>,
+    /// Zero: nothing is kept.
+    bytes_max: usize,
+}
+
+impl Capture {
+    /// Whether something is kept.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.bytes_max > 0
+    }
+
+    /// A piece of the body goes on.
+    pub fn piece(&mut self, piece: &[u8]) {
+        let room = self.bytes_max.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+
+    /// The body is sent again from its beginning.
+    pub fn rewind(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// There is no memory for it.
+    pub fn give_up(&mut self) {
+        *self = Capture::default();
+    }
+
+    /// What is kept; `None`: nothing is.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.is_on().then_some(&self.bytes)
+    }
 }
 
 impl BodyChanges {
@@ -126,6 +165,21 @@ impl BodyChanges {
     /// Adds a filter behind those that are there.
     pub fn filter(&mut self, filter: Box<dyn BodyFilter>) {
         self.list.push((self.plugin, Change::Filter(filter)));
+    }
+
+    /// Keeps the first bytes of the body as it goes on, so many and no fewer than was said before.
+    pub fn capture(&mut self, bytes_max: usize) {
+        self.capture.bytes_max = self.capture.bytes_max.max(bytes_max);
+    }
+
+    /// What is kept of the body.
+    pub fn captured(&self) -> &Capture {
+        &self.capture
+    }
+
+    /// The same, to be filled.
+    pub fn captured_mut(&mut self) -> &mut Capture {
+        &mut self.capture
     }
 
     /// The length of the body to come, where that is known before it comes.

@@ -23,9 +23,11 @@ pub mod filter;
 pub mod flow;
 pub mod io;
 pub mod meta;
+pub mod outbox;
 pub mod per_worker;
 pub mod phase;
 pub mod query;
+pub mod record;
 pub mod request;
 pub mod response;
 pub mod secrets;
@@ -45,12 +47,14 @@ pub use filter::Filter;
 pub use flow::{Flow, LocalFuture, QueueFull};
 pub use io::Io;
 pub use meta::Meta;
+pub use outbox::Outbox;
 pub use per_worker::PerWorker;
 pub use phase::{Phase, Phases};
+pub use record::{Process, Record, Trace};
 pub use request::Request;
-pub use response::Response;
+pub use response::{Ended, Response};
 pub use secrets::{NoSecrets, Secret, Secrets};
-pub use settled::Settled;
+pub use settled::{Settled, Span};
 pub use table::Table;
 pub use template::Template;
 pub use worker::{Counts, Worker};
@@ -81,6 +85,11 @@ pub trait Plugin: Send + Sync + 'static {
 
     /// The response is out.
     fn log(&self, _response: &mut Response<'_>) {}
+
+    /// Of the phases that the plugin names, those that this configuration needs.
+    fn phases(&self) -> Phases {
+        Phases::of(&Phase::ALL)
+    }
 
     /// Whether what it does depends on who asks, so that it makes little sense where nothing finds that out.
     fn reads_consumer(&self) -> bool {

@@ -65,6 +65,11 @@ impl Phases {
         Phases(self.0 | other.0)
     }
 
+    /// The phases of both.
+    pub const fn and(self, other: Phases) -> Phases {
+        Phases(self.0 & other.0)
+    }
+
     /// The phases, in order.
     pub fn iter(self) -> impl Iterator<Item = Phase> {
         Phase::ALL.into_iter().filter(move |phase| self.contains(*phase))

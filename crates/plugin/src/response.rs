@@ -3,9 +3,11 @@
 use crate::body::BodyChanges;
 use crate::consumers::{Attached, Consumers};
 use crate::facts::{Facts, join, written};
+use crate::record::Record;
+use crate::settled::Settled;
 use crate::worker::Worker;
 use stillgate_route::{Lookup, Variable};
-use stillgate_wire::{FieldName, FieldValue, Fields, ResponseEdits};
+use stillgate_wire::{Edits, FieldName, FieldValue, Fields, ResponseEdits};
 
 /// A response on its way to the client.
 pub struct Response<'a> {
@@ -31,10 +33,26 @@ pub struct Response<'a> {
     pub consumer: Option<Attached>,
     /// All consumers.
     pub consumers: &'a Consumers,
+    /// What plugins have settled besides in earlier phases.
+    pub settled: &'a mut Settled,
+    /// In the phase `log`, what is known by then.
+    pub ended: Option<&'a Ended<'a>>,
     /// What the worker keeps for plugins.
     pub worker: &'a Worker,
     /// Of `plugin_metadata`.
     pub metadata: &'a crate::definition::MetadataTable,
+}
+
+/// What is known of a request in the phase `log` only.
+pub struct Ended<'a> {
+    /// Times, sizes, nodes.
+    pub record: Record<'a>,
+    /// What plugins have changed of the request's header.
+    pub request_edits: &'a Edits,
+    /// The beginning of the request's body, as the node got it; `None`: no plugin asked for it.
+    pub request_body: Option<&'a [u8]>,
+    /// The beginning of the response's body, as the client got it; `None`: no plugin asked for it.
+    pub response_body: Option<&'a [u8]>,
 }
 
 impl Response<'_> {
@@ -46,6 +64,26 @@ impl Response<'_> {
     /// The value of a header field, with what plugins have changed; several are joined by `, ` in `buffer`.
     pub fn header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
         join(self.edits.fields.values(self.fields, self.head, name), buffer)
+    }
+
+    /// Calls `visit` with name and value of every line of the header that the client got. Of an answer of our own those that frame it
+    /// and those that we add to every response are missing.
+    pub fn each_sent(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.edits.fields.each(self.fields, self.head, visit);
+        self.edits.fields.appended_lines().for_each(|(name, value)| visit(name, value));
+    }
+
+    /// The value of a header field as the client got it; several are joined by `, ` in `buffer`. See [`Response::each_sent`].
+    pub fn sent_header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let fields = &self.edits.fields;
+        let appended = fields.appended_lines().filter(|(of, _)| name.is(of)).map(|(_, value)| value);
+        join(fields.values(self.fields, self.head, name).chain(appended), buffer)
+    }
+
+    /// The value of a header field as the node has sent it; several are joined by `, ` in `buffer`.
+    pub fn node_header<'b>(&'b self, name: FieldName<'_>, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
+        let fields = self.fields.iter().filter(|field| name.is(field.name.of(self.head)));
+        join(fields.map(|field| field.value.of(self.head)), buffer)
     }
 
     /// Replaces a header field.

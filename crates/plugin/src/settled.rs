@@ -1,5 +1,7 @@
 //! What plugins settle of a request besides its head and its body.
 
+use crate::definition::Identity;
+use crate::record::Trace;
 use std::any::Any;
 use std::fmt;
 use std::net::IpAddr;
@@ -11,6 +13,27 @@ pub struct Settled {
     pub held: Vec<Box<dyn Any>>,
     /// Who asks, and the port where that is known.
     pub client: Option<(IpAddr, Option<u16>)>,
+    /// The trace that the request is a part of, as the plugin says that has found or made it.
+    pub trace: Option<Trace>,
+    /// Spans that are open.
+    pub spans: Vec<Span>,
+}
+
+/// A span of the gateway, from where it is opened to where the response is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// [`crate::Compile::identity`] of the plugin that has opened it.
+    pub plugin: Identity,
+    /// Of the trace; its upper half is zero where it has 64 bits only.
+    pub trace_id: u128,
+    /// Its own.
+    pub id: u64,
+    /// Of the span it is a part of; zero: there is none.
+    pub parent: u64,
+    /// Of the span for what the node does; zero: there is none.
+    pub node_id: u64,
+    /// Whether it is recorded.
+    pub is_sampled: bool,
 }
 
 impl Settled {
@@ -19,6 +42,13 @@ impl Settled {
     pub fn clear(&mut self) {
         self.held.clear();
         self.client = None;
+        self.trace = None;
+        self.spans.clear();
+    }
+
+    /// The span of a configured plugin.
+    pub fn span(&self, plugin: Identity) -> Option<Span> {
+        self.spans.iter().find(|span| span.plugin == plugin).copied()
     }
 }
 

@@ -134,7 +134,7 @@ fn compile(
     Some(Entry {
         name: descriptor.name,
         priority: meta.priority.unwrap_or(descriptor.priority),
-        phases: descriptor.phases,
+        phases: descriptor.phases.and(plugin.phases()),
         authenticates: descriptor.authenticates,
         meta,
         origin: origin.clone(),

@@ -1,6 +1,8 @@
 //! What a worker has for plugins: the present time, the counters of limits, and buffers.
 
 use crate::io::{Io, NoIo};
+use crate::outbox::{Outbox, Outlet};
+use crate::record::{Process, Scratch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -27,6 +29,9 @@ pub struct Worker {
     now_ms: Cell<u64>,
     /// The state of [`Worker::random`].
     random: Cell<u64>,
+    process: Arc<Process>,
+    outbox: RefCell<Outbox>,
+    records: RefCell<Scratch>,
     /// For values of variables.
     buffers: RefCell<(Vec<u8>, Vec<u8>)>,
     io: Rc<dyn Io>,
@@ -47,6 +52,9 @@ impl Worker {
             limits,
             now_ms: Cell::default(),
             random: Cell::default(),
+            process: Arc::default(),
+            outbox: RefCell::default(),
+            records: RefCell::new(Scratch::new([0, 1])),
             buffers: RefCell::default(),
             io: Rc::new(NoIo),
             counts: Rc::new(Counts::default),
@@ -71,6 +79,28 @@ impl Worker {
     /// The worker's event loop, for futures of [`crate::Flow::wait`].
     pub fn io(&self) -> &Rc<dyn Io> {
         &self.io
+    }
+
+    /// With a way to the thread that sends, and random numbers that ids begin with.
+    pub fn sending(self, outbox: Outbox, process: Arc<Process>, seed: [u64; 2]) -> Worker {
+        Worker { outbox: RefCell::new(outbox), process, records: RefCell::new(Scratch::new(seed)), ..self }
+    }
+
+    /// The process that serves.
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Hands the entry that `write` appends to the thread that sends, or counts it as lost. It never waits. Within `write`
+    /// this cannot be called again.
+    pub fn send(&self, outlet: &Arc<Outlet>, write: impl FnOnce(&mut Scratch, &mut Vec<u8>)) {
+        let scratch = &mut *self.records.borrow_mut();
+        self.outbox.borrow_mut().push(outlet, |out| write(scratch, out));
+    }
+
+    /// Hands on what waits to be sent.
+    pub fn flush(&self) {
+        self.outbox.borrow_mut().flush();
     }
 
     /// The table of limits; `None`: it could not be made.

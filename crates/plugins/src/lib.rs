@@ -42,6 +42,7 @@ mod limit_conn;
 mod limit_count;
 mod limit_req;
 mod lists;
+mod loggers;
 mod mocking;
 mod multi_auth;
 mod opa;
@@ -57,6 +58,7 @@ mod replacement;
 mod request_id;
 mod response_rewrite;
 mod rule_set;
+mod tracing;
 mod traffic_label;
 mod ua_restriction;
 mod uri_blocker;
@@ -113,4 +115,13 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<compression::Brotli>(),
     Descriptor::of::<compression::Zstd>(),
     Descriptor::of::<buffering::ProxyBuffering>(),
+    Descriptor::of::<tracing::Zipkin>(),
+    Descriptor::of::<tracing::OpenTelemetry>().with_metadata::<tracing::OpenTelemetry>(),
+    Descriptor::of::<loggers::LokiLogger>().with_metadata::<loggers::LokiLogger>(),
+    Descriptor::of::<loggers::ElasticsearchLogger>().with_metadata::<loggers::ElasticsearchLogger>(),
+    Descriptor::of::<loggers::HttpLogger>().with_metadata::<loggers::HttpLogger>(),
+    Descriptor::of::<loggers::TcpLogger>().with_metadata::<loggers::TcpLogger>(),
+    Descriptor::of::<loggers::Syslog>().with_metadata::<loggers::Syslog>(),
+    Descriptor::of::<loggers::UdpLogger>().with_metadata::<loggers::UdpLogger>(),
+    Descriptor::of::<loggers::FileLogger>().with_metadata::<loggers::FileLogger>(),
 ];

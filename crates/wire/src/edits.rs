@@ -57,7 +57,7 @@ impl std::error::Error for EditError {}
 pub const ADDED_BYTES_MAX: usize = 64 * 1024;
 
 /// Changes to the fields of a head.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Edits {
     /// Lines that are left out.
     pub removed: FieldSet,
@@ -199,6 +199,15 @@ impl Edits {
         }
         let Lines { text, list, .. } = &self.lines;
         list.iter().for_each(|line| visit(line.name(text), line.value(text)));
+    }
+
+    /// Name and value of each line of [`Edits::appended`].
+    pub fn appended_lines(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let lines = self.appended.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            Some((&line[..colon], line[colon + 1..].trim_ascii()))
+        })
     }
 
     /// Puts the lines of `over` in place of those here that have their names.

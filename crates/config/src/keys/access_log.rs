@@ -3,14 +3,12 @@
 use crate::values::{AccessField, AccessFormat, AccessLog, AccessValue, LogDestination};
 use serde_json::{Value as Json, json};
 use std::collections::HashSet;
-use stillgate_route::{HeaderName, Variable};
+use stillgate_plugin::record;
 use stillgate_schema::description::Definitions;
 use stillgate_schema::kind::{At, Choice, Kind, List, Located, TEXT, Text, Then, expected, read, some, text};
-use stillgate_schema::matching::parse_recorded;
 use stillgate_schema::object;
 use stillgate_schema::object::{Map, map};
 use stillgate_schema::text::diagnostic::{Fault, Path, Sink, shortened};
-use stillgate_schema::text::nearest::nearest;
 use stillgate_schema::text::tree::{Entry, Node, Value};
 
 object! {
@@ -82,56 +80,8 @@ fn default_fields() -> Vec<AccessField> {
     DEFAULT_FIELDS.iter().filter_map(field).collect()
 }
 
-const OWN_VALUES: [(&str, AccessValue); 18] = [
-    ("time", AccessValue::Time),
-    ("status", AccessValue::Status),
-    ("bytes_sent", AccessValue::BytesSent),
-    ("body_bytes_sent", AccessValue::BodyBytesSent),
-    ("bytes_received", AccessValue::BytesReceived),
-    ("request_length", AccessValue::BytesReceived),
-    ("request_time", AccessValue::RequestTime),
-    ("upstream_response_time", AccessValue::UpstreamTime),
-    ("upstream_header_time", AccessValue::UpstreamTime),
-    ("upstream_connect_time", AccessValue::UpstreamConnectTime),
-    ("upstream_addr", AccessValue::UpstreamAddr),
-    ("upstream_status", AccessValue::UpstreamStatus),
-    ("upstream_tries", AccessValue::UpstreamTries),
-    ("route_id", AccessValue::RouteId),
-    ("service_id", AccessValue::ServiceId),
-    ("request_id", AccessValue::RequestId),
-    ("trace_id", AccessValue::TraceId),
-    ("consumer", AccessValue::Variable(Variable::ConsumerName)),
-];
-
-/// What becomes of the name of a header field.
-type OfField = fn(HeaderName) -> AccessValue;
-
-/// What the values of header fields of a response begin with, and what an example of each looks like.
-const RESPONSE_FIELDS: [(&str, &str, OfField); 2] = [
-    ("sent_http_", "sent_http_NAME", AccessValue::SentHeader),
-    ("upstream_http_", "upstream_http_NAME", AccessValue::UpstreamHeader),
-];
-
 fn access_value(name: &str) -> Result<AccessValue, Fault> {
-    if let Some((_, value)) = OWN_VALUES.iter().find(|(own, _)| *own == name) {
-        return Ok(value.clone());
-    }
-    for (prefix, example, value) in RESPONSE_FIELDS {
-        if let Some(field) = name.strip_prefix(prefix) {
-            let fault = || Fault::new(format!("{:?}: no header field has that name", shortened(name)));
-            return HeaderName::from_variable(field)
-                .map(value)
-                .ok_or_else(|| fault().hint(format!("write {example}, such as {prefix}content_type")));
-        }
-    }
-    parse_recorded(name).map(AccessValue::Variable).map_err(|fault| {
-        match nearest(name, OWN_VALUES.iter().map(|(own, _)| *own)) {
-            Some(own) => {
-                Fault::new(format!("{:?}: unknown value", shortened(name))).hint(format!("did you mean {own:?}?"))
-            }
-            None => fault,
-        }
-    })
+    record::access_value(name, false)
 }
 
 /// What to say of `{request_method: method}`, which most read as the value and what to call it.
@@ -238,8 +188,7 @@ mod tests {
         let (names, table) = page.split_once("## Values").unwrap();
         let names = names.split_once("Without `fields` a line has").unwrap().1.split_once(".\n").unwrap().0;
         assert_eq!(names.split('`').skip(1).step_by(2).collect::<Vec<_>>(), DEFAULT_FIELDS);
-        let own = OWN_VALUES.iter().map(|(name, _)| *name);
-        for name in own.chain(RESPONSE_FIELDS.map(|(_, example, _)| example)) {
+        for name in record::own_names() {
             assert!(table.contains(&format!("`{name}`")), "{name}");
         }
         let example = page.split_once("```yaml\n").unwrap().1.split_once("```").unwrap().0;

@@ -1,7 +1,7 @@
 //! What is logged of requests, and where.
 
 use std::path::PathBuf;
-use stillgate_route::{HeaderName, Variable};
+pub use stillgate_plugin::record::AccessValue;
 
 /// `gateway.access_log`.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,45 +37,4 @@ pub struct AccessField {
     pub name: String,
     /// Where its value comes from.
     pub value: AccessValue,
-}
-
-/// What an access log field can show.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AccessValue {
-    /// Time the response ended, RFC 3339 with milliseconds.
-    Time,
-    /// Response status, a number.
-    Status,
-    /// Bytes sent to the client, head included.
-    BytesSent,
-    /// Bytes of the response's body as they were sent, with its chunk framing.
-    BodyBytesSent,
-    /// Bytes received from the client for this request, head included.
-    BytesReceived,
-    /// Seconds from the first request byte to the last response byte, as a decimal number.
-    RequestTime,
-    /// Seconds from choosing the last node to its response head; null where there was none.
-    UpstreamTime,
-    /// Seconds that connecting to the last node took, its TLS handshake included; 0 on a kept connection, null without one.
-    UpstreamConnectTime,
-    /// Every node that was tried, as `IP:PORT` separated by `, `; null where none was.
-    UpstreamAddr,
-    /// The status of every try, separated by `, `; `-` where a try has none. Null where no node was tried.
-    UpstreamStatus,
-    /// How many tries there were, a number.
-    UpstreamTries,
-    /// The route's id; null where none matched.
-    RouteId,
-    /// The id of the route's service; null where it has none.
-    ServiceId,
-    /// 16 random bytes in hexadecimal, made for this request.
-    RequestId,
-    /// The trace id in the request's `traceparent` (W3C); null where there is no valid one.
-    TraceId,
-    /// A header field of the response as it was sent to the client; several lines are joined by `, `.
-    SentHeader(HeaderName),
-    /// A header field of the response as the node sent it.
-    UpstreamHeader(HeaderName),
-    /// Any variable of the request (`request_uri`, `http_user_agent`, `remote_addr`, …).
-    Variable(Variable),
 }

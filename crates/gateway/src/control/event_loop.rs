@@ -6,6 +6,7 @@
 mod upgrading;
 
 use super::signals::Signals;
+use super::start::LOGS_FLUSH_TIMEOUT;
 use crate::acme::Renewals;
 use crate::admin::cardinality::Cardinality;
 use crate::admin::server::Question;
@@ -22,6 +23,8 @@ use crate::upgrade::{self, PidFile, Predecessor};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+use stillgate_logs::Logs;
+use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::{Commander, Fleet, Inquiry, StartError, Tally};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -31,6 +34,9 @@ use tracing::{error, info, warn};
 /// What the access log gets to be written out in, after the last request: for a disk or a reader that is slow, and for its thread to
 /// get a core.
 const ACCESS_LOG_END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long is waited for the thread that sends for plugins, which has a bound of its own, to get a core.
+const LOGS_END_TIMEOUT: Duration = LOGS_FLUSH_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// How often the workers are looked after and the metrics told.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -94,6 +100,10 @@ pub(crate) struct Control {
     certificates: Renewals,
     secrets: watch::Receiver<u64>,
     access_log: Option<AccessLogWriter>,
+    /// `None`: the thread has ended, or is being waited for.
+    logs: Option<Logs>,
+    /// What became of what it was to send.
+    sent: Arc<Counts>,
     limits: LimitsReader,
     predecessor: Predecessor,
     /// Removed as the process ends; `None` once it is the successor's.
@@ -114,7 +124,7 @@ impl Control {
         questions: mpsc::Receiver<Question>,
         mut reloader: Reloader,
         fleet: Fleet,
-        access_log: Option<AccessLogWriter>,
+        (access_log, logs): (Option<AccessLogWriter>, Logs),
         (predecessor, pid_file): (Predecessor, Option<PidFile>),
     ) -> Control {
         let mut checker = Checker::new();
@@ -137,6 +147,8 @@ impl Control {
             secrets: secrets::changes(),
             workers: Workers::Serving(fleet),
             access_log,
+            sent: logs.counts.clone(),
+            logs: Some(logs),
             predecessor,
             pid_file,
             failure: None,
@@ -154,6 +166,7 @@ impl Control {
                 // Also where a worker has failed: what the others gave away is to arrive.
                 let handed_over = self.finish_handing_over().await;
                 self.end_access_log().await;
+                self.end_logs().await;
                 result?;
                 self.end_metrics().await;
                 return self.failure.take().map_or(handed_over, Err);
@@ -322,6 +335,14 @@ impl Control {
         }
     }
 
+    /// What plugins have logged is sent, as far as its receivers take it.
+    async fn end_logs(&mut self) {
+        let has_ended = matches!(&self.workers, Workers::Ending { ended, .. } if ended.is_finished());
+        let Some(logs) = self.logs.take_if(|_| has_ended) else { return };
+        let sent = spawn_blocking(move || logs.finish(LOGS_END_TIMEOUT));
+        self.signals.ending.unless_asked(sent).await;
+    }
+
     fn answer(&mut self, question: Question) {
         // Whoever asked may have gone meanwhile.
         match question {
@@ -371,6 +392,7 @@ impl Control {
         let ends = self.reloader.certificate_ends().clone();
         let Some(metering) = self.reloader.metering() else { return };
         metering.tell(&facts);
+        metering.tell_sent(&self.sent);
         metering.tell_certificates(&ends);
         if metering.is_broken() && !std::mem::replace(&mut self.is_exporter_lost, true) {
             error!(

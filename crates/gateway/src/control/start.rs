@@ -23,6 +23,7 @@ use crate::metering::access_log_writer::{AccessLogWriter, OpenError};
 use crate::metering::logging::{LevelError, Logging};
 use crate::metering::metrics::{Metering, MeteringError, Prepared};
 use crate::metering::own_metrics::{Facts, LimitFacts, ReloadTimes};
+use crate::metering::process_stats;
 use crate::upgrade::{AdminSocket, Former, Launcher, PidFile, Predecessor, Program, Takeover, tell_supervisor};
 use std::fmt;
 use std::io;
@@ -31,6 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_config::{Config, Errors, Gateway, Loaded, Transport};
 use stillgate_limits::Limits;
+use stillgate_logs::Logs;
+use stillgate_plugin::Process;
 use stillgate_proxy::{
     Counters, Fleet, Inherited, ListenError, Plan, PlanCell, PlanError, Sockets, StartError, access_log,
 };
@@ -44,6 +47,9 @@ const BLOCKING_THREADS_MAX: usize = 3 + admin::server::EXPLAINED_MAX;
 
 /// How long the exporter may take to begin on the former process's socket: its thread gets what time others leave.
 const EXPOSED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What plugins that log and trace get to send what is left in, after the last request.
+pub(crate) const LOGS_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NO_TAKEOVER: &str = "cannot take over from the former process";
 
@@ -202,7 +208,10 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let mut metering = metering.transpose().map_err(RunError::Metrics)?;
     drop(plan);
     let sockets = Sockets::open(&config.listeners, workers, &mut former.listeners).map_err(RunError::Listen)?;
-    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, allocator::give_back)
+    let (logs, outboxes) = Logs::start(workers, stillgate_plugins::TABLE.names(), LOGS_FLUSH_TIMEOUT)
+        .map_err(|error| RunError::System("cannot start the thread for logs of plugins", error))?;
+    let sending = (Arc::new(process()), outboxes);
+    let mut fleet = Fleet::start(gateway, sockets, plans.clone(), sinks, writers, sending, allocator::give_back)
         .map_err(RunError::Workers)?;
     let launcher =
         Launcher::start(program).map_err(|error| RunError::System("cannot start the thread for upgrades", error))?;
@@ -237,7 +246,12 @@ async fn start(beginning: Beginning, announce: impl FnOnce(&Up<'_>)) -> Result<O
     let served = Candidate { loaded, tls, tls_warnings: Vec::new() };
     let reloader = Reloader::new(source, reading, served, plans, resolver, reloadable);
     let predecessor = Predecessor::new(launcher, admin);
-    Ok(Some(Control::new(signals, watch, questions, reloader, fleet, access_log, (predecessor, pid_file))))
+    Ok(Some(Control::new(signals, watch, questions, reloader, fleet, (access_log, logs), (predecessor, pid_file))))
+}
+
+/// As the entries of plugins that log name it.
+fn process() -> Process {
+    Process { hostname: process_stats::hostname().into(), pid: std::process::id(), version: env!("CARGO_PKG_VERSION") }
 }
 
 fn tell_start(source: &ConfigSource, config: &Config) {

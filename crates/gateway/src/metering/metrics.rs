@@ -17,6 +17,7 @@ use stillgate_config::{Label, Measure, Metrics};
 use stillgate_exporter::{Exporter, Hosts, Site};
 use stillgate_metrics::reader::{FamilyCardinality, ReaderOptions};
 use stillgate_metrics::{Collector, CollectorOptions, Declared, Options, Process, Registry, RegistryError, Writer};
+use stillgate_plugin::outbox::Counts;
 use stillgate_proxy::{MetricsPlan, Plan, StartError, random};
 use stillgate_upstream::Endpoint;
 use tokio::sync::Notify;
@@ -278,6 +279,11 @@ impl Metering {
     /// Tells what the process knows of itself; some once a second.
     pub(crate) fn tell(&mut self, facts: &Facts) {
         self.own.tell(facts, self.registry.lost());
+    }
+
+    /// Tells what became of the entries of plugins that log or trace.
+    pub(crate) fn tell_sent(&mut self, counts: &Counts) {
+        self.own.tell_sent(counts.iter());
     }
 
     /// Tells when certificates end, by the ids of their entries; those that are no more are exposed no more.

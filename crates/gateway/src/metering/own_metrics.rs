@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use stillgate_config::{Kind, Label, Measure, Metrics, Source};
 use stillgate_metrics::{Declared, Registry, RegistryError, Writer};
+use stillgate_plugin::outbox::{Counted as Sent, DropReason};
 use stillgate_proxy::{Counters, MetricsPlan, Plan};
 use stillgate_tls::FailureReason;
 use stillgate_upstream::Endpoint;
@@ -92,6 +93,7 @@ struct Counted {
     limits_evicted: u64,
     limits_contended: u64,
     cpu_s: f64,
+    sent: BTreeMap<&'static str, Sent>,
 }
 
 impl OwnMetrics {
@@ -159,6 +161,45 @@ impl OwnMetrics {
         self.writer.tick(now_unix_ms());
     }
 
+    /// Tells what became of the entries of plugins that log or trace, of those that had any.
+    pub(crate) fn tell_sent(&mut self, sent: impl Iterator<Item = (&'static str, Sent)>) {
+        let of = |measure| self.declared(measure).cloned();
+        let (entries, bytes, dropped, held) = (
+            of(Measure::LoggerSent),
+            of(Measure::LoggerSentBytes),
+            of(Measure::LoggerDropped),
+            of(Measure::LoggerBytes),
+        );
+        let OwnMetrics { writer, counted, .. } = self;
+        writer.tick(now_unix_ms());
+        // Refused only where there was no memory for the series, and that the writer has counted; so in all of these.
+        let mut add = |family: &Option<Arc<Declared>>, labels: &[&[u8]], amount: u64| {
+            if let Some(family) = family {
+                let handle = writer.series(family, labels);
+                let _ = writer.add(handle, amount);
+            }
+        };
+        let mut gauges = Vec::new();
+        for (plugin, now) in sent.filter(|(_, sent)| sent.is_used()) {
+            let before = counted.sent.insert(plugin, now).unwrap_or_default();
+            let name = plugin.as_bytes();
+            add(&entries, &[name], now.sent.saturating_sub(before.sent));
+            add(&bytes, &[name], now.sent_bytes.saturating_sub(before.sent_bytes));
+            for reason in DropReason::ALL {
+                let lost = now.dropped[reason as usize].saturating_sub(before.dropped[reason as usize]);
+                add(&dropped, &[name, reason.name().as_bytes()], lost);
+            }
+            gauges.push((name, now.held_bytes));
+        }
+        for (name, held_bytes) in gauges {
+            if let Some(family) = &held {
+                let handle = writer.series(family, &[name]);
+                let _ = writer.set(handle, held_bytes as f64);
+            }
+        }
+        writer.tick(now_unix_ms());
+    }
+
     /// Tells everything; `lost`: what could not be recorded at all so far.
     pub(crate) fn tell(&mut self, facts: &Facts, lost: u64) {
         let now_ms = now_unix_ms();
@@ -186,6 +227,10 @@ impl OwnMetrics {
                         // Refused only where there was no memory for the series, and that the writer has counted.
                         let _ = writer.set(handle, f64::from(count));
                     }
+                    continue;
+                }
+                // And these by plugin.
+                Measure::LoggerSent | Measure::LoggerSentBytes | Measure::LoggerDropped | Measure::LoggerBytes => {
                     continue;
                 }
                 Measure::TlsHandshakesFailed => {

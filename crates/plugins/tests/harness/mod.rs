@@ -250,6 +250,8 @@ impl Plugins {
             body: &mut body,
             consumer: None,
             consumers: &self.consumers,
+            settled: &mut Settled::default(),
+            ended: None,
             worker: &self.worker,
             metadata: &self.metadata,
         };

@@ -124,6 +124,7 @@ pub(crate) fn stage(serving: &mut Serving<'_>, own: OwnAnswer) -> Option<KeepAli
     exchange.from_node.release(&worker.buffers);
     exchange.to_node.release(&worker.buffers);
     exchange.response_body.clear();
+    exchange.response_body.end_capture();
     exchange.response_edits.clear();
     let own = if exchange.chains.is_on() { filter(serving, *own) } else { *own };
     write(serving, &own, keep_alive);
@@ -162,10 +163,10 @@ fn run_filters(serving: &mut Serving<'_>, own: Given) -> Result<Given, Failed> {
     chain::header_filter(serving, Answered::Us(answer.status, answer.body.bytes().len()))
         .map_err(|_| Failed { is_panic: true })?;
     let Serving { worker, client, exchange, .. } = serving;
-    if !exchange.response_body.is_empty() {
-        let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker);
-        let filtered = filtered.inspect_err(|broken| broken.tell(worker));
-        answer.body = Body::Owned(filtered.map_err(|broken| Failed { is_panic: broken.is_panic() })?);
+    let filtered = filter_all(&mut exchange.response_body, answer.body.bytes(), client.address, worker);
+    let filtered = filtered.inspect_err(|broken| broken.tell(worker));
+    if let Some(filtered) = filtered.map_err(|broken| Failed { is_panic: broken.is_panic() })? {
+        answer.body = Body::Owned(filtered);
     }
     answer.status = exchange.response_edits.status().unwrap_or(answer.status);
     Ok(Given { answer, message, kind })

@@ -99,7 +99,7 @@ impl<'a> Trying<'a> {
     #[cold]
     fn not_connected(&self, exchange: &mut Exchange, error: &ConnectError) -> Ended {
         exchange.outcome.node_ended();
-        exchange.tries.failed(error.failure);
+        exchange.tries.answered(error.failure.status());
         let failure = error.failure;
         Ended::Failed(Failed { failure, reused: false, request_sent: false, response_started: false })
     }
@@ -125,7 +125,7 @@ impl<'a> Trying<'a> {
         exchange.mistaken = stream.mistaken(exchange.from_node.unparsed());
         if let Event::NodeFailed(failure) = event {
             health::report_failure(self.worker, self.upstream, self.index, failure, reused);
-            exchange.tries.failed(failure);
+            exchange.tries.answered(failure.status());
         }
         match interrupted(exchange, event, reused, begun) {
             Ended::Failed(failed) if is_unseen && exchange.is_replayable() => {

@@ -14,6 +14,8 @@
 //! what bounds the memory where a small piece becomes a large one. A request can be sent again as long as all that its filters
 //! have given is still in `out`: filters run once, however many nodes are asked.
 
+mod capture;
+
 use super::filters::{Filters, Step, cpu_time};
 use super::receiver::Receiver;
 use super::sender::Sender;
@@ -77,6 +79,8 @@ pub(crate) struct Filtered {
     held: Option<Held>,
     /// The same of a body that was waited for as a whole.
     kept: Option<Held>,
+    /// The same of what is kept for the log.
+    captured: Option<Held>,
     /// What the filters have got and given, and how long they took for it.
     seen_bytes: u64,
     cpu: Duration,
@@ -182,8 +186,8 @@ impl Filtered {
 
     #[cold]
     fn forget(&mut self) {
-        let changes = std::mem::take(&mut self.changes);
-        *self = Filtered { changes, out: std::mem::take(&mut self.out), ..Filtered::default() };
+        let (changes, captured) = (std::mem::take(&mut self.changes), self.captured.take());
+        *self = Filtered { changes, captured, out: std::mem::take(&mut self.out), ..Filtered::default() };
         self.changes.clear();
         self.clear_out();
     }
@@ -211,6 +215,7 @@ impl Filtered {
             self.written = 0;
         } else if self.changes.length().is_some() {
             self.clear_out();
+            self.changes.captured_mut().rewind();
             (self.taken, self.is_ended) = (0, false);
         } else {
             return;
@@ -318,6 +323,9 @@ impl Filtered {
         if self.changes.filters_mut().next().is_none() {
             self.out.extend_from_slice(piece);
             self.is_ended |= step == Step::End;
+            if self.changes.captured().is_on() {
+                self.capture(piece);
+            }
             return Ok(());
         }
         self.is_paused = step == Step::Pause;
@@ -334,6 +342,7 @@ impl Filtered {
         let began = cpu_time();
         let until = began + cpu_max.saturating_sub(self.cpu);
         let running = Cell::new("");
+        let before = self.out.len();
         let ran = guarded(|| {
             let filters = Filters { changes: &mut self.changes, between: &mut self.between, running: &running, until };
             filters.run(at, result, step, &mut self.out)
@@ -341,6 +350,11 @@ impl Filtered {
         self.cpu += cpu_time().saturating_sub(began);
         let broken = |why| BrokenBody { plugin: running.get(), why };
         let work = ran.map_err(|_| broken(Why::Panic))?.map_err(|refusal| broken(Why::Refused(refusal)))?;
+        if self.changes.captured().is_on() {
+            let out = std::mem::take(&mut self.out);
+            self.capture(&out[before..]);
+            self.out = out;
+        }
         let given = self.unwritten().len() as u64;
         self.seen_bytes += given;
         if self.cpu > cpu_max + Duration::from_nanos(given * CPU_NANOS_PER_BYTE) {
@@ -420,15 +434,24 @@ impl From<Full> for Refusal {
 }
 
 /// All that comes of a body that is here as a whole.
+///
+/// `None`: nothing changes it.
 pub(crate) fn filter_all(
     filtered: &mut Filtered,
     body: &[u8],
     client: IpAddr,
     worker: &Worker,
-) -> Result<Vec<u8>, BrokenBody> {
+) -> Result<Option<Vec<u8>>, BrokenBody> {
+    filtered.start_capture(|| worker.plugins.held.begin(client));
+    if filtered.is_empty() {
+        if filtered.changes.captured().is_on() {
+            filtered.capture(body);
+        }
+        return Ok(None);
+    }
     filtered.start(false, worker.plugins.held.begin(client));
     filtered.run_all(body)?;
-    Ok(std::mem::take(&mut filtered.out))
+    Ok(Some(std::mem::take(&mut filtered.out)))
 }
 
 /// One direction of an exchange.
@@ -448,8 +471,18 @@ impl BodyPipe<'_> {
         let buffers = &worker.buffers;
         let end = self.receiver.is_done().then(|| self.receiver.trailers());
         self.sender.stage(self.receiver.content(), end, buffers);
-        self.receiver.written_but(self.sender.content_left());
+        self.pass_on(self.sender.content_left());
         Ok(())
+    }
+
+    /// All but the last `left` bytes of an unchanged body have gone on.
+    #[inline]
+    fn pass_on(&mut self, left: usize) {
+        if self.filtered.changes.captured().is_on() {
+            let content = self.receiver.content();
+            self.filtered.capture(&content[..content.len() - left]);
+        }
+        self.receiver.written_but(left);
     }
 
     #[cold]
@@ -478,7 +511,7 @@ impl BodyPipe<'_> {
     ) -> Poll<io::Result<()>> {
         if self.filtered.is_empty() {
             let flushed = self.sender.poll_flush(cx, stream, self.receiver.content(), buffers);
-            self.receiver.written_but(self.sender.content_left());
+            self.pass_on(self.sender.content_left());
             return flushed;
         }
         let flushed = self.sender.poll_flush(cx, stream, self.filtered.unwritten(), buffers);
@@ -537,6 +570,7 @@ impl BodyPipe<'_> {
         if self.filtered.is_empty() {
             if self.receiver.replayable {
                 self.receiver.rewind();
+                self.filtered.changes.captured_mut().rewind();
             }
         } else {
             self.filtered.rewind();

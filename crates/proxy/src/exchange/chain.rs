@@ -9,20 +9,25 @@
 //! else. What a plugin waits for in `rewrite` and `access` is the business of `waiting`: the phases stop where it is, and go on
 //! behind it.
 
+mod calls;
+mod chosen;
+
 use super::answer::OwnAnswer;
 use super::facts::facts_of;
 use super::receiver::Receiver;
+use super::record::{Moment, Told};
 use super::{Exchange, Serving};
 use crate::plan::snapshot::Snapshot;
 use crate::worker::Worker;
 use crate::worker::plugins::{Panicked, Refusal, call};
-use std::ops::Deref;
+use calls::{Called, Calls};
+use chosen::chosen;
 use std::rc::Rc;
 use std::sync::Arc;
 use stillgate_plugin::definition::MetadataTable;
 use stillgate_plugin::flow::Resume;
 use stillgate_plugin::{
-    Attached, Body, Chain, Consumers, Entry, Facts, Flow, Phase, Phases, Request, Response, Settled,
+    Attached, Body, Chain, Consumers, Ended, Entry, Facts, Flow, Phase, Phases, Request, Response, Settled, Trace,
 };
 use stillgate_route::Lookup;
 use stillgate_wire::{Edits, Fields, Framing};
@@ -50,6 +55,8 @@ pub(crate) struct Chains {
     response_head: Vec<u8>,
     /// A node has answered, and not we.
     is_of_node: bool,
+    /// Where the phase `log` has plugins: what plugins have changed of the request's header, without what we change behind them.
+    request_fields: Option<Edits>,
     /// The status of the response as it came.
     came_with: u16,
     /// Of an answer of our own.
@@ -91,12 +98,11 @@ impl Judged {
 impl Chains {
     /// No plugin is run, keeping some memory.
     pub(super) fn forget(&mut self) {
-        let (mut preset, mut response_head) =
-            (std::mem::take(&mut self.preset), std::mem::take(&mut self.response_head));
-        let mut settled = std::mem::take(&mut self.settled);
-        preset.clear();
-        response_head.clear();
-        settled.clear();
+        let mut kept = std::mem::take(self);
+        kept.preset.clear();
+        kept.response_head.clear();
+        kept.settled.clear();
+        let Chains { preset, response_head, settled, .. } = kept;
         *self = Chains { preset, response_head, settled, ..Chains::default() };
     }
 
@@ -104,6 +110,16 @@ impl Chains {
     #[inline]
     pub(crate) fn kept_consumers(&self) -> Option<&Arc<Consumers>> {
         self.kept.as_ref().map(|kept| &kept.consumers)
+    }
+
+    /// The request is about to be sent: what plugins have changed of its header by now is what they see later.
+    pub(super) fn note_request(&mut self, edits: &Edits) {
+        self.request_fields = self.phases.contains(Phase::Log).then(|| edits.clone());
+    }
+
+    /// The trace that the request is a part of.
+    pub(crate) fn trace(&self) -> Option<Trace> {
+        self.settled.trace
     }
 
     /// Whether there is a plugin.
@@ -133,25 +149,6 @@ pub(crate) struct PluginFailed;
 enum Of {
     Global,
     Route,
-}
-
-/// A chain that stays while the exchange is changed.
-enum Chosen<'a> {
-    OfPlan(&'a Chain),
-    Kept(Arc<Chain>),
-    Merged(Rc<Chain>),
-}
-
-impl Deref for Chosen<'_> {
-    type Target = Chain;
-
-    fn deref(&self) -> &Chain {
-        match self {
-            Chosen::OfPlan(chain) => chain,
-            Chosen::Kept(chain) => chain,
-            Chosen::Merged(chain) => chain,
-        }
-    }
 }
 
 /// The route is known, or that there is none: whether plugins are run is decided here.
@@ -442,8 +439,8 @@ pub(crate) fn header_filter(serving: &mut Serving<'_>, answered: Answered) -> Re
             response_edits.fields.overlay(&Fields::default(), &[], &chains.preset);
         }
     }
-    response_phase(serving, Of::Global, Phase::HeaderFilter, Some(answered))?;
-    response_phase(serving, Of::Route, Phase::HeaderFilter, Some(answered))
+    response_phase(serving, Of::Global, Phase::HeaderFilter, Called::At(answered))?;
+    response_phase(serving, Of::Route, Phase::HeaderFilter, Called::At(answered))
 }
 
 /// Where the head of a node's response stands before it is passed on.
@@ -466,95 +463,81 @@ fn length_of(framing: Framing) -> Option<u64> {
 
 /// `log`: the response is out.
 #[inline]
-pub(crate) fn log(serving: &mut Serving<'_>) {
+pub(crate) fn log(serving: &mut Serving<'_>, ended: Moment) {
     if !serving.exchange.chains.is_on {
         return;
     }
     if serving.exchange.chains.phases.contains(Phase::Log) {
         // One that panics has been counted; the others are called all the same.
-        let _ = response_phase(serving, Of::Global, Phase::Log, None);
-        let _ = response_phase(serving, Of::Route, Phase::Log, None);
+        let _ = response_phase(serving, Of::Global, Phase::Log, Called::Behind(ended));
+        let _ = response_phase(serving, Of::Route, Phase::Log, Called::Behind(ended));
         // In this phase they have no effect.
         serving.exchange.response_body.clear();
     }
-    serving.exchange.chains.settled.clear();
+    serving.exchange.chains.settled.held.clear();
 }
 
-/// Runs a phase of one chain. `answered`: the response has just come, and what it came in is still here.
+/// Runs a phase of one chain.
 #[inline(never)]
-fn response_phase(
-    serving: &mut Serving<'_>,
-    of: Of,
-    phase: Phase,
-    answered: Option<Answered>,
-) -> Result<(), PluginFailed> {
+fn response_phase(serving: &mut Serving<'_>, of: Of, phase: Phase, called: Called) -> Result<(), PluginFailed> {
     let Some(chain) = chosen(serving, of).filter(|chain| chain.has(phase)) else { return Ok(()) };
     let Serving { worker, client, exchange, snapshot, .. } = serving;
+    let sizes = exchange.sizes();
     let Exchange {
         request,
         from_client,
         from_node,
         known,
         response,
+        request_edits,
+        request_body,
         response_edits,
         response_body,
         chains,
         outcome,
+        tries,
+        id,
         ..
     } = &mut **exchange;
-    let none = Fields::default();
-    let is_of_node = chains.is_of_node;
+    let facts = facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route);
+    let told = Told { outcome, tries, id, sizes, trace: chains.settled.trace };
+    let captured = called.lend(&mut response_body.changes);
+    let ended = match called {
+        Called::At(_) => None,
+        Called::Behind(ended) => Some(Ended {
+            record: told.record(ended, &facts, &snapshot.plan, worker),
+            request_edits: chains.request_fields.as_ref().unwrap_or(&request_edits.fields),
+            request_body: request_body.changes.captured().bytes(),
+            response_body: captured.bytes(),
+        }),
+    };
+    let (none, is_of_node) = (Fields::default(), chains.is_of_node);
     let kept = chains.kept.as_deref();
     let mut answer = Response {
-        facts: facts_of(known, request, from_client.head(), client, &snapshot.plan, outcome.route),
+        facts,
         came_with: if chains.came_with == 0 { outcome.status } else { chains.came_with },
         is_of_node,
         was_asked: outcome.asked.is_some(),
         fields: if is_of_node { &response.fields } else { &none },
-        head: answered.map_or(&chains.response_head, |answered| head_of(from_node, answered)),
+        head: called.head(from_node, &chains.response_head),
         length: if is_of_node { length_of(response.framing) } else { chains.own_length },
         edits: response_edits,
         body: &mut response_body.changes,
         consumer: chains.consumer,
         consumers: kept.map_or(&snapshot.plan.consumers, |kept| &kept.consumers),
+        settled: &mut chains.settled,
+        ended: ended.as_ref(),
         worker: &worker.plugins.own,
         metadata: kept.map_or(&snapshot.plan.plugin_metadata, |kept| &kept.metadata),
     };
     let judged = if of == Of::Global { &mut chains.global } else { &mut chains.route };
-    for (at, entry) in chain.of(phase) {
-        if judged.skips(at, entry, || holds(entry, answer.facts, &answer)) {
-            continue;
-        }
-        answer.body.plugin = entry.name;
-        let called = call(worker, entry, phase, chains.is_timed, || match phase {
-            Phase::Log => entry.plugin.log(&mut answer),
-            _ => entry.plugin.header_filter(&mut answer),
-        });
-        if phase == Phase::Log {
-            continue;
-        }
-        called.map_err(|Panicked| PluginFailed)?;
-        if answer.edits.fields.is_too_large() {
-            if !std::mem::replace(&mut chains.is_head_refused, true) {
-                worker.note_refusal(entry.name, Refusal::Head);
-            }
-            return Err(PluginFailed);
-        }
+    let calls =
+        Calls { worker, phase, is_timed: chains.is_timed, judged, is_head_refused: &mut chains.is_head_refused };
+    calls.run(&chain, &mut answer)?;
+    if phase == Phase::Log {
+        *response_body.changes.captured_mut() = captured;
     }
     Ok(())
-}
-
-/// The chain that is run now.
-fn chosen<'a>(serving: &Serving<'a>, of: Of) -> Option<Chosen<'a>> {
-    let snapshot: &'a Snapshot = serving.snapshot;
-    let chains = &serving.exchange.chains;
-    match (of, &chains.merged, &chains.kept) {
-        (Of::Route, Some(merged), _) => Some(Chosen::Merged(merged.clone())),
-        (Of::Global, _, Some(kept)) => kept.global.clone().map(Chosen::Kept),
-        (Of::Route, _, Some(kept)) => kept.route.clone().map(Chosen::Kept),
-        (Of::Global, _, None) => snapshot.plan.global.as_deref().map(Chosen::OfPlan),
-        (Of::Route, _, None) => serving.route?.chain.as_deref().map(Chosen::OfPlan),
-    }
 }
 
 fn holds(entry: &Entry, facts: Facts<'_>, vars: &dyn Lookup) -> bool {

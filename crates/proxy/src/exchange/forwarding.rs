@@ -144,8 +144,10 @@ fn edit_fields(serving: &mut Serving<'_>, pass_host: &PassHost) {
 
 /// Chooses method, framing and `Host` by what plugins have changed.
 fn read_plugin_edits(serving: &mut Serving<'_>) {
-    let Exchange { request, request_edits, request_body, method_sent, framing_sent, value, .. } =
+    let Exchange { request, request_edits, request_body, method_sent, framing_sent, value, chains, .. } =
         &mut *serving.exchange;
+    chains.note_request(&request_edits.fields);
+    request_body.start_capture(|| serving.worker.plugins.held.begin(serving.client.address));
     if let Some(method) = request_edits.method() {
         *method_sent = Method::from_bytes(method);
     }

@@ -4,12 +4,13 @@ use super::Exchange;
 use crate::connection::client::Client;
 use crate::plan::Plan;
 use crate::plan::snapshot::Snapshot;
-use crate::telemetry::access_log::Record;
+use crate::telemetry::access_log::Line;
 use crate::telemetry::metrics::Finished;
 use crate::telemetry::outcome::Outcome;
 use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stillgate_plugin::record::{NodeTries, Record, RequestId, Trace};
 use stillgate_plugin::{Attached, Consumer, Consumers, Facts};
 use stillgate_route::{Lookup, Variable};
 use stillgate_wire::Method;
@@ -88,53 +89,107 @@ impl Lookup for Recorded<'_> {
 
 impl Worker {
     /// Counts a finished request, and writes its line of the access log.
-    pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot) {
-        let ended = exchange.outcome.started.map(|_| Instant::now());
+    pub(crate) fn record(&self, client: &Client, exchange: &mut Exchange, snapshot: &Snapshot, ended: Moment) {
         self.turns.note_news();
         if let Some(recorder) = &self.recorder {
-            recorder.borrow_mut().record(&mut Ended { client, exchange }, snapshot, ended);
+            recorder.borrow_mut().record(&mut Ended { client, exchange }, snapshot, ended.0);
         }
         if self.is_logging {
             self.log(client, exchange, snapshot, ended);
         }
     }
 
-    fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Option<Instant>) {
+    fn log(&self, client: &Client, exchange: &Exchange, snapshot: &Snapshot, ended: Moment) {
         let mut sink = self.sink.borrow_mut();
         let Some(sink) = &mut *sink else { return };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (status, upstream_time_us) = (exchange.outcome.status, exchange.outcome.upstream_us);
-        let bytes_received = exchange.bytes_received();
-        let bytes_sent = exchange.bytes_sent();
-        let body_bytes_sent = bytes_sent.saturating_sub(exchange.outcome.head_bytes);
-        let request_time =
-            exchange.outcome.started.zip(ended).map(|(started, ended)| ended.saturating_duration_since(started));
-        let request_time_us = request_time.map_or(0, |time| time.as_micros() as u64);
-        let kept = exchange.outcome.kept.clone();
-        let route = match (&kept, exchange.outcome.route) {
-            (Some(kept), _) => Some(&kept.route),
-            (None, found) => found.map(|found| &snapshot.plan.routes[found.route].route),
-        };
         let vars = recorded(exchange, client, &snapshot.plan);
-        let facts = &vars.facts;
-        sink.record(&Record {
-            end_unix_ms: now.as_millis() as u64,
-            status,
-            bytes_sent,
-            body_bytes_sent,
-            bytes_received,
-            request_time_us,
-            upstream_time_us,
+        let told = Told {
+            outcome: &exchange.outcome,
             tries: &exchange.tries,
-            fields: Some(&exchange.fields),
+            id: &exchange.id,
+            sizes: exchange.sizes(),
+            trace: exchange.chains.trace(),
+        };
+        let record = Record { vars: &vars, ..told.record(ended, &vars.facts, &snapshot.plan, self) };
+        sink.record(&Line { record, fields: Some(&exchange.fields) });
+    }
+}
+
+/// When the response was out; `None`: nothing wants to know how long it took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment(Option<Instant>);
+
+impl Moment {
+    /// Now.
+    #[inline]
+    pub(crate) fn now(outcome: &Outcome) -> Moment {
+        Moment(outcome.started.map(|_| Instant::now()))
+    }
+}
+
+/// How much went both ways.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    received: u64,
+    sent: u64,
+}
+
+impl Exchange {
+    /// How much went both ways.
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes { received: self.bytes_received(), sent: self.bytes_sent() }
+    }
+}
+
+fn micros(until: Instant, since: Instant) -> u64 {
+    until.saturating_duration_since(since).as_micros() as u64
+}
+
+/// The parts of an exchange that are told at its end.
+pub(crate) struct Told<'a> {
+    pub(crate) outcome: &'a Outcome,
+    pub(crate) tries: &'a NodeTries,
+    pub(crate) id: &'a RequestId,
+    pub(crate) sizes: Sizes,
+    pub(crate) trace: Option<Trace>,
+}
+
+impl<'a> Told<'a> {
+    /// All that can be told.
+    pub(crate) fn record(&self, ended: Moment, facts: &'a Facts<'a>, plan: &'a Plan, worker: &'a Worker) -> Record<'a> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let outcome = self.outcome;
+        let request_time =
+            outcome.started.zip(ended.0).map(|(started, ended)| ended.saturating_duration_since(started));
+        let route = match (&outcome.kept, outcome.route) {
+            (Some(kept), _) => Some(&*kept.route),
+            (None, found) => found.map(|found| &*plan.routes[found.route].route),
+        };
+        Record {
+            end_unix_ms: now.as_millis() as u64,
+            status: outcome.status,
+            bytes_sent: self.sizes.sent,
+            body_bytes_sent: self.sizes.sent.saturating_sub(outcome.head_bytes),
+            bytes_received: self.sizes.received,
+            request_time_us: request_time.map_or(0, |time| time.as_micros() as u64),
+            upstream_time_us: outcome.upstream_us,
+            asked_us: outcome.node_since.zip(outcome.started).map(|(since, started)| micros(since, started)),
+            node_time_us: outcome.node_since.map(|since| {
+                let until = outcome.node_until.or(ended.0).unwrap_or(since);
+                micros(until, since)
+            }),
+            tries: self.tries,
             route_id: route.map(|route| route.spec.id.as_str()),
             service_id: route.and_then(|route| route.service_id.as_deref()),
             method: facts.request.method_bytes(facts.head),
             target: facts.request.target.of(facts.head),
             version: facts.protocol,
-            client: client.address,
-            vars: &vars,
-        });
+            client: facts.client,
+            vars: facts,
+            trace: self.trace,
+            id: self.id,
+            process: worker.plugins.own.process(),
+        }
     }
 }
 

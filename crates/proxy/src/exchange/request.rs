@@ -4,6 +4,7 @@ use super::answer::{self, OwnAnswer};
 use super::chain::Chains;
 use super::forwarding::client_address;
 use super::matching;
+use super::record::Moment;
 use super::reply::method_of;
 use super::target::Target;
 use super::{After, Exchange, Serving, chain, queue, tries, waiting};
@@ -89,8 +90,9 @@ async fn give(serving: &mut Serving<'_>, own: OwnAnswer) -> After {
 /// The response is out: plugins, metrics and the access log are told.
 #[inline]
 fn log(serving: &mut Serving<'_>) {
-    chain::log(serving);
-    serving.worker.record(serving.client, serving.exchange, serving.snapshot);
+    let ended = Moment::now(&serving.exchange.outcome);
+    chain::log(serving, ended);
+    serving.worker.record(serving.client, serving.exchange, serving.snapshot, ended);
 }
 
 /// The tunnel that a request has become is over: this is its end.

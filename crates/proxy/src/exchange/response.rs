@@ -54,6 +54,8 @@ pub(super) fn begin(relay: &mut Relay<'_>) -> Result<(), Event> {
     forwarding::edit_response(exchange, &relay.serving.snapshot.plan.settings);
     if exchange.chains.is_on() {
         chain::header_filter(&mut relay.serving, Answered::Node).map_err(|_| Event::PluginFailed)?;
+        let Serving { worker, client, exchange, .. } = &mut relay.serving;
+        exchange.response_body.start_capture(|| worker.plugins.held.begin(client.address));
     }
     let delimited = delimit(&mut relay.serving);
     write_head(relay, delimited);

@@ -11,10 +11,10 @@ use crate::connection::client::Client;
 use crate::connection::mistaken::Mistaken;
 use crate::plan::Plan;
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::node_tries::NodeTries;
 use crate::telemetry::outcome::{Outcome, Timing};
 use crate::worker::Worker;
 use stillgate_plugin::Facts;
+use stillgate_plugin::record::{NodeTries, RequestId};
 use stillgate_upstream::Tried;
 use stillgate_wire::{Framing, Method, RequestEdits, RequestHead, ResponseEdits, ResponseError, ResponseHead};
 
@@ -64,6 +64,8 @@ pub(crate) struct Exchange {
     /// What the node seems to speak that was asked last and did not answer.
     pub(crate) mistaken: Option<Mistaken>,
     pub(crate) outcome: Outcome,
+    /// Its id, once some log tells it.
+    pub(crate) id: RequestId,
     /// What is left of it where it has made the connection a tunnel.
     pub(crate) upgraded: Option<Box<Upgraded>>,
 }
@@ -97,6 +99,7 @@ impl Exchange {
         self.interims = 0;
         self.tries.clear();
         self.fields.clear();
+        self.id.take();
         self.outcome = Outcome { timing, ..Outcome::default() };
         if self.from_client.has_leftover() {
             self.outcome.arrived();
@@ -107,8 +110,10 @@ impl Exchange {
     #[cold]
     fn forget_plugins(&mut self) {
         self.chains.forget();
-        self.request_body.clear();
-        self.response_body.clear();
+        for body in [&mut self.request_body, &mut self.response_body] {
+            body.clear();
+            body.end_capture();
+        }
         self.request_edits.clear();
     }
 

@@ -8,11 +8,11 @@ use crate::connection::stream::Stream;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::plan::{Lease, TunnelBounds};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::node_tries::NodeTries;
 use crate::telemetry::outcome::{Kept, Outcome};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use stillgate_plugin::record::NodeTries;
 use stillgate_upstream::Failure;
 use stillgate_wire::{reason, switches_as_asked, upgrade_protocols, write_response, write_upgrade_lines};
 

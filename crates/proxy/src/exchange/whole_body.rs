@@ -132,7 +132,9 @@ fn finish(serving: &mut Serving<'_>, mut kept: Vec<u8>) -> Result<(), BrokenBody
     if has_changes {
         let filtered = filter_all(&mut exchange.request_body, &kept, client.address, worker)?;
         exchange.request_body.clear();
-        kept = filtered;
+        // It is not on its way yet.
+        exchange.request_body.changes.captured_mut().rewind();
+        kept = filtered.unwrap_or(kept);
     }
     exchange.request_body.hold(kept.capacity(), || worker.plugins.held.begin(client.address))?;
     exchange.request_body.changes.replace_with(kept);

@@ -48,7 +48,8 @@ pub(crate) fn measured(config: &Config, plan: Plan, client: impl FnOnce(SocketAd
     assert!(plans.limits.set(Arc::new(Limits::create(1 << 16).unwrap())).is_ok());
     let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
     let address = sockets.addresses()[0];
-    let (fleet, setups) = Fleet::set_up(&config.gateway, sockets, plans, Vec::new(), Vec::new(), || {}).unwrap();
+    let (fleet, setups) =
+        Fleet::set_up(&config.gateway, sockets, plans, Vec::new(), Vec::new(), Default::default(), || {}).unwrap();
     let commander = fleet.commander();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| measure(|| setups.into_iter().for_each(|setup| thread::run(setup).unwrap())));

@@ -30,6 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::{Gateway, ListenPlace, Listener};
 use stillgate_metrics::Writer;
+use stillgate_plugin::{Outbox, Process};
 use thread::{Command, Setup};
 use tokio::sync::{mpsc, watch};
 
@@ -84,16 +85,17 @@ impl Commander {
 
 impl Fleet {
     /// Starts the workers, on sockets that were opened for as many of them. `sinks` has one access log sink per worker or none, and
-    /// so has `writers` one of the metrics; `give_back` is called by a worker after many of its connections were closed, to return free memory.
+    /// so have `writers` of the metrics and `outboxes` of what plugins send; `give_back` is called by a worker after many of its connections were closed, to return free memory.
     pub fn start(
         gateway: &Gateway,
         sockets: Sockets,
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
         writers: Vec<Writer>,
+        sending: (Arc<Process>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<Fleet, StartError> {
-        let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, writers, give_back)?;
+        let (mut fleet, setups) = Fleet::set_up(gateway, sockets, plans, sinks, writers, sending, give_back)?;
         for setup in setups {
             let thread = std::thread::Builder::new().name(format!("{WORKER_NAME}{}", setup.number));
             fleet.threads.push(thread.spawn(move || thread::run(setup)).map_err(StartError::Thread)?);
@@ -108,6 +110,7 @@ impl Fleet {
         plans: Arc<PlanCell>,
         sinks: Vec<Sink>,
         writers: Vec<Writer>,
+        (process, outboxes): (Arc<Process>, Vec<Outbox>),
         give_back: fn(),
     ) -> Result<(Fleet, Vec<Setup>), StartError> {
         let workers = worker_count(gateway);
@@ -131,7 +134,7 @@ impl Fleet {
         };
         let mut questions = questions.into_iter();
         let offloading = Arc::new(Offloading::default());
-        let (mut sinks, mut writers) = (sinks.into_iter(), writers.into_iter());
+        let (mut sinks, mut writers, mut outboxes) = (sinks.into_iter(), writers.into_iter(), outboxes.into_iter());
         let time_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let mut setups = Vec::with_capacity(workers);
         for (index, added) in dealt.into_iter().enumerate() {
@@ -146,6 +149,8 @@ impl Fleet {
                 tally: Tally(counters.clone()),
                 sink: sinks.next(),
                 writer: writers.next(),
+                outbox: outboxes.next().unwrap_or_default(),
+                process: process.clone(),
                 commands: receiver.clone(),
                 questions: questions.next().expect("one for each worker"),
                 arrivals: inboxes.next().expect("one for each worker"),

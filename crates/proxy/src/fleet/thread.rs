@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use stillgate_metrics::Writer;
+use stillgate_plugin::{Outbox, Process};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
@@ -61,6 +62,9 @@ pub(crate) struct Setup {
     pub(crate) tally: Tally,
     pub(crate) sink: Option<Sink>,
     pub(crate) writer: Option<Writer>,
+    /// The way to the thread that sends for plugins.
+    pub(crate) outbox: Outbox,
+    pub(crate) process: Arc<Process>,
     pub(crate) commands: watch::Receiver<Command>,
     pub(crate) questions: mpsc::Receiver<Question>,
     /// Connections that another process hands over.
@@ -97,7 +101,13 @@ pub(crate) fn run(setup: Setup) -> io::Result<()> {
         troubles: Troubles::default(),
         connecting: Connecting::default(),
         watches: Watches::default(),
-        plugins: Plugins::new(setup.plans.limits.clone(), setup.offloading, worker.clone(), setup.tally),
+        plugins: Plugins::new(
+            setup.plans.limits.clone(),
+            setup.offloading,
+            worker.clone(),
+            setup.tally,
+            (setup.outbox, setup.process),
+        ),
         plans: setup.plans,
         snapshot: RefCell::new(snapshot),
         is_logging: setup.sink.is_some(),

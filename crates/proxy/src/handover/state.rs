@@ -6,11 +6,11 @@
 
 use crate::basics::buffer::BUFFER_BYTES;
 use crate::plan::TunnelBounds;
-use crate::telemetry::node_tries::NodeTry;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use stillgate_plugin::record::NodeTry;
 use stillgate_wire::HEAD_BYTES_MAX;
 
 /// Of a parcel: a head, two full buffers, and what is said of them.

@@ -4,11 +4,11 @@ use super::state::COUNT_MAX;
 use super::*;
 use crate::basics::buffer::BUFFER_BYTES;
 use crate::plan::TunnelBounds;
-use crate::telemetry::node_tries::NodeTry;
 use proptest::prelude::*;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use stillgate_plugin::record::NodeTry;
 use stillgate_wire::HEAD_BYTES_MAX;
 
 fn sockets(count: usize) -> Vec<OwnedFd> {

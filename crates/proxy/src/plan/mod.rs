@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use stillgate_config::{Balance, Config, Gateway, Route, RouteCacheMode, Upstream, UpstreamTimeouts};
 use stillgate_limits::Limits;
 use stillgate_plugin::definition::MetadataTable;
-use stillgate_plugin::{Chain, Consumers};
+use stillgate_plugin::{Chain, Consumer, Consumers, Phase};
 use stillgate_route::{CompileError, Matcher, RouteSpec};
 use stillgate_tls::{ClientTls, Material, ServerTls};
 use stillgate_upstream::Endpoint;
@@ -69,6 +69,8 @@ pub struct Plan {
     /// Whether some upstream chooses nodes by their latency.
     pub(crate) uses_latency: bool,
     pub(crate) settings: Settings,
+    /// Whether some plugin is called when a response is out.
+    pub(crate) logs: bool,
     /// The plugins of global rules; `None`: there are none.
     pub(crate) global: Option<Arc<Chain>>,
     pub(crate) consumers: Arc<Consumers>,
@@ -198,6 +200,7 @@ impl Plan {
             checked,
             uses_latency,
             settings: (&config.gateway).into(),
+            logs: logs(config),
             global: Some(&config.plugins.global).filter(|chain| !chain.is_empty()).cloned(),
             consumers: config.plugins.consumers.clone(),
             plugin_metadata: config.plugins.metadata.clone(),
@@ -267,6 +270,14 @@ impl Plan {
             ..of_upstream
         }
     }
+}
+
+/// Whether some plugin is called when a response is out.
+fn logs(config: &Config) -> bool {
+    let of_routes = config.routes.iter().filter_map(|route| route.chain.as_deref());
+    let mut chains = of_routes.chain([&*config.plugins.global]);
+    let is_in = |consumer: &Consumer| consumer.plugins.iter().any(|entry| entry.phases.contains(Phase::Log));
+    chains.any(|chain| chain.has(Phase::Log)) || config.plugins.consumers.iter().any(is_in)
 }
 
 /// Shares with the one before what did not change.

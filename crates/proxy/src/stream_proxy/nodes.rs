@@ -82,7 +82,7 @@ impl<'a> Choice<'a> {
     ) -> Result<(), u16> {
         let Choice { worker, upstream, .. } = *self;
         let definition = &upstream.planned.definition;
-        session.tries.failed(failure);
+        session.tries.answered(failure.status());
         if !is_local {
             health::report(worker, upstream, slot, Report::Failed(failure), || why.to_owned());
         }

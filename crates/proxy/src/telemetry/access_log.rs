@@ -12,25 +12,21 @@
 //!      └──────── empty chunks, a channel per worker ◀── give_back
 //! ```
 
-mod ids;
 mod line;
 mod response_fields;
-mod stamp;
-mod values;
 
 pub(crate) use response_fields::{ResponseFields, WantedFields};
-pub use stamp::rfc3339;
-pub use values::VALUE_BYTES_MAX;
+pub use stillgate_plugin::record::rfc3339;
+pub use stillgate_plugin::record::written::VALUE_BYTES_MAX;
 
-use super::node_tries::NodeTries;
-use line::{Layout, Scratch};
-use std::net::IpAddr;
+use crate::random;
+use line::Layout;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 use stillgate_config::AccessFormat;
-use stillgate_route::Lookup;
+use stillgate_plugin::record::{Record, Scratch};
 
 /// Capacity of a chunk, the unit in which lines travel.
 pub const CHUNK_BYTES: usize = 64 * 1024;
@@ -41,41 +37,11 @@ const CHUNK_SEND_BYTES: usize = CHUNK_BYTES - 4 * 1024;
 /// Chunks of one worker: 2 MiB, about a tenth of a second of lines at 100,000 requests a second.
 pub const CHUNKS_PER_WORKER: usize = 32;
 
-/// What a worker knows of a finished request.
-#[derive(Clone, Copy)]
-pub(crate) struct Record<'a> {
-    /// When the response ended, in milliseconds since the epoch.
-    pub(crate) end_unix_ms: u64,
-    /// Status sent to the client.
-    pub(crate) status: u16,
-    /// Bytes sent to the client, head included.
-    pub(crate) bytes_sent: u64,
-    /// Bytes of the response's body as sent, with its chunk framing; what the combined format shows.
-    pub(crate) body_bytes_sent: u64,
-    /// Bytes received for this request, head included.
-    pub(crate) bytes_received: u64,
-    /// From the request's first byte being read to the last of the response being written, in microseconds.
-    pub(crate) request_time_us: u64,
-    /// From choosing the last node to its response head, in microseconds; `None`: no node answered.
-    pub(crate) upstream_time_us: Option<u64>,
-    /// The nodes that were asked.
-    pub(crate) tries: &'a NodeTries,
+/// What a line tells.
+pub(crate) struct Line<'a> {
+    pub(crate) record: Record<'a>,
     /// What was noted of the response's header; `None`: there is no response.
     pub(crate) fields: Option<&'a ResponseFields>,
-    /// The route that matched.
-    pub(crate) route_id: Option<&'a str>,
-    /// Its service.
-    pub(crate) service_id: Option<&'a str>,
-    /// The request line's method, as it came; empty where the request could not be read.
-    pub(crate) method: &'a [u8],
-    /// The request line's target, as it came.
-    pub(crate) target: &'a [u8],
-    /// `HTTP/1.1` and its like.
-    pub(crate) version: &'a str,
-    /// Who asked.
-    pub(crate) client: IpAddr,
-    /// The request's variables.
-    pub(crate) vars: &'a dyn Lookup,
 }
 
 /// Makes the two halves for this many workers; the sinks are in the workers' order.
@@ -96,7 +62,7 @@ pub fn channel(format: &AccessFormat, workers: usize) -> (Vec<Sink>, Drain) {
             worker,
             layout: layout.clone(),
             wanted: wanted.clone(),
-            scratch: Scratch::new(),
+            scratch: Scratch::new([random::number(), random::number()]),
             current: Vec::new(),
             lines: 0,
             filled: filled.clone(),
@@ -130,7 +96,7 @@ impl Sink {
     }
 
     /// Adds one line, or drops and counts it where no chunk is free. Never blocks.
-    pub(crate) fn record(&mut self, record: &Record<'_>) {
+    pub(crate) fn record(&mut self, line: &Line<'_>) {
         if self.current.capacity() == 0 {
             match self.empty.try_recv() {
                 Ok(chunk) => self.current = chunk,
@@ -140,7 +106,7 @@ impl Sink {
                 }
             }
         }
-        self.layout.push(record, &mut self.scratch, &mut self.current);
+        self.layout.push(line, &mut self.scratch, &mut self.current);
         self.lines += 1;
         if self.current.len() >= CHUNK_SEND_BYTES {
             self.flush();
@@ -224,10 +190,10 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::node_tries::NodeTry;
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
     use std::sync::LazyLock;
-    use stillgate_route::Variable;
+    use stillgate_plugin::record::{NodeTries, NodeTry, Process, RequestId};
+    use stillgate_route::{Lookup, Variable};
 
     /// The variables of a request, by name.
     pub(super) struct Vars<'v>(pub(super) Vec<(&'v str, &'v [u8])>);
@@ -240,6 +206,10 @@ mod tests {
 
         fn each_header(&self, _: &mut dyn FnMut(&[u8], &[u8])) {}
     }
+
+    pub(super) const SEED: [u64; 2] = [1, 2];
+
+    static PROCESS: LazyLock<Process> = LazyLock::new(Process::default);
 
     pub(super) static NO_TRIES: LazyLock<NodeTries> = LazyLock::new(NodeTries::default);
 
@@ -260,8 +230,9 @@ mod tests {
             bytes_received: 78,
             request_time_us: 1_002_003,
             upstream_time_us: Some(999),
+            asked_us: Some(1),
+            node_time_us: Some(1_000),
             tries: &ONE_TRY,
-            fields: None,
             route_id: Some("orders"),
             service_id: Some("shop"),
             method: b"GET",
@@ -269,7 +240,15 @@ mod tests {
             version: "HTTP/1.1",
             client: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
             vars,
+            trace: None,
+            id: Box::leak(Box::new(RequestId::new())),
+            process: &PROCESS,
         }
+    }
+
+    /// Its line, without header fields.
+    pub(super) fn line_of(record: Record<'_>) -> Line<'_> {
+        Line { record, fields: None }
     }
 
     fn lines_of(next: Next) -> u64 {
@@ -284,13 +263,13 @@ mod tests {
     fn a_line_appears_after_a_flush_and_at_the_end() {
         let (mut sinks, mut drain) = channel(&AccessFormat::Combined, 2);
         let vars = Vars(vec![]);
-        sinks[0].record(&record(&vars));
+        sinks[0].record(&line_of(record(&vars)));
         assert!(matches!(drain.next(Duration::ZERO), Next::Quiet));
         sinks[0].flush();
         sinks[0].flush();
         assert_eq!(lines_of(drain.next(Duration::ZERO)), 1);
-        sinks[1].record(&record(&vars));
-        sinks[1].record(&record(&vars));
+        sinks[1].record(&line_of(record(&vars)));
+        sinks[1].record(&line_of(record(&vars)));
         drop(sinks);
         assert_eq!(lines_of(drain.next(Duration::ZERO)), 2);
         assert!(matches!(drain.next(Duration::ZERO), Next::Ended));
@@ -303,7 +282,7 @@ mod tests {
         let dropped = drain.dropped_lines();
         let mut recorded = 0;
         while dropped.load(Ordering::Relaxed) < 10 {
-            sinks[0].record(&record(&vars));
+            sinks[0].record(&line_of(record(&vars)));
             recorded += 1;
         }
         let mut written = 0;
@@ -318,7 +297,7 @@ mod tests {
         assert_eq!(chunks, CHUNKS_PER_WORKER);
         assert_eq!(written + 10, recorded);
 
-        sinks[0].record(&record(&vars));
+        sinks[0].record(&line_of(record(&vars)));
         sinks[0].flush();
         assert_eq!(lines_of(drain.next(Duration::ZERO)), 1);
         assert_eq!(dropped.load(Ordering::Relaxed), 10);
@@ -330,7 +309,7 @@ mod tests {
         let dropped = drain.dropped_lines();
         drop(drain);
         let vars = Vars(vec![]);
-        sinks[0].record(&record(&vars));
+        sinks[0].record(&line_of(record(&vars)));
         drop(sinks);
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
     }

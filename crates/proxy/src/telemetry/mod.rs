@@ -2,7 +2,6 @@
 
 pub mod access_log;
 pub(crate) mod metrics;
-pub(crate) mod node_tries;
 pub(crate) mod outcome;
 pub(crate) mod overview;
 pub(crate) mod session;

@@ -2,12 +2,11 @@
 
 use crate::basics::text::written;
 use crate::connection::tls_facts::TlsFacts;
-use crate::telemetry::access_log::Record;
-use crate::telemetry::node_tries::NodeTries;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use stillgate_config::{Protocol, StreamRoute};
+use stillgate_plugin::record::{NodeTries, Process, Record, RequestId};
 use stillgate_route::{Lookup, Variable};
 use stillgate_upstream::Endpoint;
 
@@ -72,8 +71,14 @@ impl StreamVars<'_> {
         if self.session.protocol == Protocol::Udp { "UDP" } else { "TCP" }
     }
 
-    /// The line of the access log of one that has ended.
-    pub(crate) fn line(&self, end_unix_ms: u64, received: u64, sent: u64) -> Record<'_> {
+    /// What the access log tells of one that has ended.
+    pub(crate) fn record<'a>(
+        &'a self,
+        end_unix_ms: u64,
+        received: u64,
+        sent: u64,
+        (id, process): (&'a RequestId, &'a Process),
+    ) -> Record<'a> {
         Record {
             end_unix_ms,
             status: self.session.status,
@@ -82,8 +87,9 @@ impl StreamVars<'_> {
             bytes_received: received,
             request_time_us: self.session.started.elapsed().as_micros() as u64,
             upstream_time_us: self.session.connect_us,
+            asked_us: None,
+            node_time_us: None,
             tries: &self.session.tries,
-            fields: None,
             route_id: self.session.route.as_ref().map(|route| route.id.as_str()),
             service_id: None,
             // There is no request: `-`.
@@ -92,6 +98,9 @@ impl StreamVars<'_> {
             version: self.protocol(),
             client: self.client(),
             vars: self,
+            trace: None,
+            id,
+            process,
         }
     }
 
@@ -141,7 +150,8 @@ mod tests {
             {
                 assert_eq!(value(of_requests), None, "{of_requests}");
             }
-            let line = vars.line(7, 1, 2);
+            let (id, process) = (RequestId::new(), Process::default());
+            let line = vars.record(7, 1, 2, (&id, &process));
             assert_eq!((line.bytes_received, line.bytes_sent, line.status), (1, 2, 200));
             assert!(line.method.is_empty() && line.route_id.is_none() && line.tries.count() == 0);
         };

@@ -1,10 +1,10 @@
 //! Tells the log, now and then, that upstreams fail requests or clients' connections do not begin as they must: once a
 //! while with a count, not once each.
 
-use crate::telemetry::node_tries::NodeTries;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use stillgate_plugin::record::NodeTries;
 
 /// Between two lines about it.
 const REPORT_EVERY_MS: u64 = 10_000;

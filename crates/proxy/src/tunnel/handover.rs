@@ -16,7 +16,6 @@ use crate::handover::{
 use crate::plan::snapshot::{Snapshot, WorkerUpstream};
 use crate::plan::{Lease, PlanRoute, PlanStreamRoute};
 use crate::telemetry::access_log::ResponseFields;
-use crate::telemetry::node_tries::{NodeTries, NodeTry};
 use crate::telemetry::outcome::{Kept, Outcome};
 use crate::telemetry::session::Session;
 use crate::worker::watches::Leaving;
@@ -27,6 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stillgate_config::{OnChange, Protocol};
+use stillgate_plugin::record::{NodeTries, NodeTry};
 use stillgate_route::Match;
 use stillgate_upstream::Endpoint;
 

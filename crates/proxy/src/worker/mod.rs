@@ -109,9 +109,9 @@ impl Worker {
         let snapshot = self.snapshot.borrow();
         let metrics = snapshot.plan.metrics().filter(|_| self.recorder.is_some());
         Timing {
-            request: self.is_logging || metrics.is_some_and(MetricsPlan::times_requests),
-            head: self.is_logging || snapshot.plan.uses_latency,
-            node: metrics.is_some_and(MetricsPlan::times_nodes),
+            request: self.is_logging || snapshot.plan.logs || metrics.is_some_and(MetricsPlan::times_requests),
+            head: self.is_logging || snapshot.plan.logs || snapshot.plan.uses_latency,
+            node: snapshot.plan.logs || metrics.is_some_and(MetricsPlan::times_nodes),
         }
     }
 
@@ -125,8 +125,9 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Hands the lines of the access log on.
+    /// Hands on the lines of the access log, and what plugins send.
     pub(crate) fn flush_log(&self) {
+        self.plugins.own.flush();
         if let Some(sink) = &mut *self.sink.borrow_mut() {
             sink.flush();
         }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Once, OnceLock};
 use std::time::Instant;
 use stillgate_limits::Limits;
 use stillgate_plugin::chain::TooLong;
-use stillgate_plugin::{Attached, Chain, Consumers, Counts, Entry, Phase};
+use stillgate_plugin::{Attached, Chain, Consumers, Counts, Entry, Outbox, Phase, Process};
 
 /// One request in so many is timed.
 const TIMED_OF: u32 = 1_000;
@@ -65,12 +65,13 @@ impl Merged {
 }
 
 impl Plugins {
-    /// With a place for the table of limits, and the threads that all workers share.
+    /// With a place for the table of limits, the threads that all workers share, and a way to the thread that sends for plugins.
     pub(crate) fn new(
         limits: Arc<OnceLock<Arc<Limits>>>,
         offloading: Arc<Offloading>,
         worker: Weak<Worker>,
         tally: Tally,
+        (outbox, process): (Outbox, Arc<Process>),
     ) -> Plugins {
         let io = PluginIo { worker, calls: Rc::default() };
         let counts = move || {
@@ -79,6 +80,7 @@ impl Plugins {
         };
         let own = stillgate_plugin::Worker::new(limits).with_io(Rc::new(io)).with_counts(Rc::new(counts));
         own.seed(random::number());
+        let own = own.sending(outbox, process, [random::number(), random::number()]);
         Plugins { own, offloading, ..Plugins::default() }
     }
 

@@ -4,11 +4,13 @@ use super::Worker;
 use crate::plan::metrics::MetricsPlan;
 use crate::plan::snapshot::WorkerUpstream;
 use crate::sockets::listener::{ConnectionEvent, Listener};
+use crate::telemetry::access_log::Line;
 use crate::telemetry::metrics::{Recorder, UpstreamEvent};
 use crate::telemetry::session::{Ends, Session, StreamVars};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stillgate_config::Measure;
 use stillgate_metrics::{Handle, Writer};
+use stillgate_plugin::record::RequestId;
 
 impl Worker {
     /// Counts what becomes of a connection.
@@ -119,7 +121,8 @@ impl Worker {
         }
         if let Some(sink) = &mut *self.sink.borrow_mut() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            sink.record(&vars.line(now.as_millis() as u64, received, sent));
+            let about = (&RequestId::new(), &**self.plugins.own.process());
+            sink.record(&Line { record: vars.record(now.as_millis() as u64, received, sent, about), fields: None });
         }
     }
 }

@@ -4,7 +4,7 @@ use super::names::{FieldName, FieldValue};
 use crate::name::Name;
 
 /// Lines that are found by their names.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Lines {
     /// Each with its CRLF.
     pub(super) text: Vec<u8>,

@@ -51,6 +51,12 @@ impl<'a> FieldName<'a> {
         fields.iter().find(|field| self.is_of(field, head)).map(|field| FieldValue(field.value.of(head)))
     }
 
+    /// Whether a line has this name.
+    #[inline]
+    pub fn is(self, name: &[u8]) -> bool {
+        self.bytes.eq_ignore_ascii_case(name)
+    }
+
     /// Whether a line of a head has this name.
     #[inline]
     pub(super) fn is_of(self, field: &Field, head: &[u8]) -> bool {

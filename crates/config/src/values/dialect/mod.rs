@@ -170,6 +170,14 @@ pub enum Measure {
     LimitEvicted,
     /// `stillgate_limit_contended_total`
     LimitContended,
+    /// `stillgate_logger_sent_total`
+    LoggerSent,
+    /// `stillgate_logger_sent_bytes_total`
+    LoggerSentBytes,
+    /// `stillgate_logger_dropped_total`
+    LoggerDropped,
+    /// `stillgate_logger_bytes`
+    LoggerBytes,
 }
 
 /// One family, as its dialect has it.
@@ -346,6 +354,7 @@ mod tests {
             "stillgate_config_rejected",
             "stillgate_config_last_reload_timestamp_seconds",
             "stillgate_limit_counters",
+            "stillgate_logger_bytes",
             "stillgate_metrics_bytes",
             "stillgate_metrics_series",
             "stillgate_tls_certificate_expiry_timestamp_seconds",

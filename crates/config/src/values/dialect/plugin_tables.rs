@@ -1,9 +1,10 @@
 //! The families about plugins, which both dialects have.
 
-use super::FamilyKind::{Counter, Histogram};
+use super::FamilyKind::{Counter, Gauge, Histogram};
 use super::Label::{Code, Phase, Plugin, Reason};
 use super::tables::of_process;
 use super::{FamilySpec, Measure};
+use stillgate_metrics::Merge::Last;
 
 /// Seconds one call of a plugin takes: most look at a few fields, the slowest decode a body.
 const PLUGIN_SECONDS: &[f64] = &[
@@ -91,5 +92,37 @@ pub(super) const PLUGINS: &[FamilySpec] = &[
         Counter,
         &[Plugin],
         "Calls that a plugin sends without waiting for a response, such as mirrored requests, dropped because too many were under way.",
+    ),
+    of_process(
+        Measure::LoggerSent,
+        "stillgate_logger_sent_total",
+        "",
+        Counter,
+        &[Plugin],
+        "Entries of plugins that log or trace, taken by their receiver.",
+    ),
+    of_process(
+        Measure::LoggerSentBytes,
+        "stillgate_logger_sent_bytes_total",
+        "bytes",
+        Counter,
+        &[Plugin],
+        "Bytes that these entries were sent in.",
+    ),
+    of_process(
+        Measure::LoggerDropped,
+        "stillgate_logger_dropped_total",
+        "",
+        Counter,
+        &[Plugin, Reason],
+        "Entries that are lost: `queue` and `full` have no room, `failed` was tried as often as it may be, `too_large`, `ended`.",
+    ),
+    of_process(
+        Measure::LoggerBytes,
+        "stillgate_logger_bytes",
+        "bytes",
+        Gauge(Last),
+        &[Plugin],
+        "Bytes of entries that wait to be sent.",
     ),
 ];

@@ -157,7 +157,8 @@ impl Bench {
     fn serving_with(config: &Config, plans: Arc<PlanCell>, writers: Vec<Writer>) -> Bench {
         let sockets = Sockets::open(&config.listeners, 1, &mut Inherited::default()).unwrap();
         let address = sockets.addresses()[0];
-        let fleet = Fleet::start(&config.gateway, sockets, plans, Vec::new(), writers, || {}).unwrap();
+        let fleet =
+            Fleet::start(&config.gateway, sockets, plans, Vec::new(), writers, Default::default(), || {}).unwrap();
         Bench { fleet: Some(fleet), address }
     }
 

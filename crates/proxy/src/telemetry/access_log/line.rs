@@ -2,32 +2,13 @@
 //!
 //! Whatever a client sends ends up inside a quoted value that cannot be left: JSON strings are escaped by RFC 8259, with
 //! U+FFFD for what is not UTF-8; the combined format escapes as nginx does (`\x22`). So a line is always one line, and
-//! always parses. How values are written is in `values`; chunks and threads are in the parent module.
+//! always parses. How values are written is in `stillgate_plugin::record`; chunks and threads are in the parent module.
 
-use super::Record;
-use super::ids::{Ids, trace_id};
-use super::stamp::Stamp;
-use super::values::{push_address, push_combined, push_ip, push_json_string, push_number, push_seconds};
-use crate::telemetry::node_tries::{NodeTries, NodeTry};
+use super::{Line, VALUE_BYTES_MAX};
 use stillgate_config::{AccessFormat, AccessValue};
+use stillgate_plugin::record::written::{push_combined, push_ip, push_json_string, push_number};
+use stillgate_plugin::record::{Record, Scratch, push_value};
 use stillgate_route::{Lookup, Variable};
-
-/// What formatting needs room for, kept so that a line allocates nothing.
-#[derive(Debug)]
-pub(super) struct Scratch {
-    stamp: Stamp,
-    /// The value of a variable that does not stand in the request.
-    value: Vec<u8>,
-    ids: Ids,
-    traceparent: Variable,
-}
-
-impl Scratch {
-    pub(super) fn new() -> Scratch {
-        let (stamp, traceparent) = (Stamp::new(), variable("http_traceparent"));
-        Scratch { stamp, value: Vec::new(), ids: Ids::new(), traceparent }
-    }
-}
 
 /// A line's layout, with everything that does not depend on the request worked out.
 #[derive(Debug, Clone)]
@@ -50,7 +31,7 @@ impl Layout {
                     .enumerate()
                     .map(|(position, field)| {
                         let mut key = vec![if position == 0 { b'{' } else { b',' }];
-                        push_json_string(field.name.as_bytes(), &mut key);
+                        push_json_string(field.name.as_bytes(), VALUE_BYTES_MAX, &mut key);
                         key.push(b':');
                         (key, field.value.clone())
                     })
@@ -60,7 +41,8 @@ impl Layout {
     }
 
     /// Appends the line and its newline.
-    pub(super) fn push(&self, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+    pub(super) fn push(&self, told: &Line<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) {
+        let record = &told.record;
         match self {
             Layout::Combined { referer, user_agent } => {
                 push_ip(record.client, line);
@@ -82,99 +64,27 @@ impl Layout {
                 if fields.is_empty() {
                     line.push(b'{');
                 }
-                let mut so_far = SoFar::default();
+                // How many header fields of the response are in the line.
+                let mut noted = 0;
                 for (key, value) in fields {
                     line.extend_from_slice(key);
-                    push_json_value(value, record, scratch, &mut so_far, line);
+                    let is_there = match value {
+                        AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => {
+                            let text = told.fields.and_then(|fields| fields.get(noted));
+                            noted += 1;
+                            text.map(|text| push_json_string(text, VALUE_BYTES_MAX, line)).is_some()
+                        }
+                        _ => push_value(value, record, VALUE_BYTES_MAX, scratch, line),
+                    };
+                    if !is_there {
+                        line.extend_from_slice(b"null");
+                    }
                 }
                 line.push(b'}');
             }
         }
         line.push(b'\n');
     }
-}
-
-/// What the rest of a line has to know of its beginning.
-#[derive(Default)]
-struct SoFar {
-    /// The request's id, once it is in the line.
-    id: Option<[u8; 32]>,
-    /// Header fields of the response.
-    fields: usize,
-}
-
-fn push_json_value(
-    value: &AccessValue,
-    record: &Record<'_>,
-    scratch: &mut Scratch,
-    so_far: &mut SoFar,
-    line: &mut Vec<u8>,
-) {
-    match value {
-        AccessValue::Time => {
-            line.push(b'"');
-            scratch.stamp.push_rfc3339(record.end_unix_ms, line);
-            line.push(b'"');
-        }
-        AccessValue::Status => push_number(record.status, line),
-        AccessValue::BytesSent => push_number(record.bytes_sent, line),
-        AccessValue::BodyBytesSent => push_number(record.body_bytes_sent, line),
-        AccessValue::BytesReceived => push_number(record.bytes_received, line),
-        AccessValue::RequestTime => push_seconds(record.request_time_us, line),
-        AccessValue::UpstreamTime => push_json_seconds(record.upstream_time_us, line),
-        AccessValue::UpstreamConnectTime => {
-            push_json_seconds(record.tries.last().and_then(|last| last.connect_us), line);
-        }
-        AccessValue::UpstreamAddr => push_json_tries(record.tries, line, |tried, line| push_address(tried.node, line)),
-        AccessValue::UpstreamStatus => push_json_tries(record.tries, line, |tried, line| match tried.status {
-            0 => line.push(b'-'),
-            status => push_number(status, line),
-        }),
-        AccessValue::UpstreamTries => push_number(record.tries.count(), line),
-        AccessValue::RouteId => push_json_text(record.route_id.map(str::as_bytes), line),
-        AccessValue::ServiceId => push_json_text(record.service_id.map(str::as_bytes), line),
-        AccessValue::RequestId => {
-            push_json_string(so_far.id.get_or_insert_with(|| scratch.ids.next()), line);
-        }
-        AccessValue::TraceId => {
-            let traceparent = record.vars.value(&scratch.traceparent, &mut scratch.value);
-            push_json_text(traceparent.and_then(trace_id), line);
-        }
-        AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => {
-            push_json_text(record.fields.and_then(|fields| fields.get(so_far.fields)), line);
-            so_far.fields += 1;
-        }
-        AccessValue::Variable(variable) => push_json_text(record.vars.value(variable, &mut scratch.value), line),
-    }
-}
-
-fn push_json_text(text: Option<&[u8]>, line: &mut Vec<u8>) {
-    match text {
-        Some(text) => push_json_string(text, line),
-        None => line.extend_from_slice(b"null"),
-    }
-}
-
-fn push_json_seconds(time_us: Option<u64>, line: &mut Vec<u8>) {
-    match time_us {
-        Some(time_us) => push_seconds(time_us, line),
-        None => line.extend_from_slice(b"null"),
-    }
-}
-
-/// Something of each try, separated as nginx does.
-fn push_json_tries(tries: &NodeTries, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &mut Vec<u8>)) {
-    if tries.shown().is_empty() {
-        return line.extend_from_slice(b"null");
-    }
-    line.push(b'"');
-    for (index, tried) in tries.shown().iter().enumerate() {
-        if index > 0 {
-            line.extend_from_slice(b", ");
-        }
-        push(tried, line);
-    }
-    line.push(b'"');
 }
 
 fn variable(name: &str) -> Variable {
@@ -202,18 +112,17 @@ fn push_combined_variable(vars: &dyn Lookup, variable: &Variable, buffer: &mut V
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{NO_TRIES, Vars, record};
-    use super::super::values::VALUE_BYTES_MAX;
+    use super::super::tests::{NO_TRIES, SEED, Vars, line_of, record};
     use super::super::{ResponseFields, WantedFields};
     use super::*;
     use expect_test::{Expect, expect};
-    use std::net::SocketAddr;
     use stillgate_config::AccessField;
+    use stillgate_plugin::record::{NodeTries, RequestId};
     use stillgate_route::HeaderName;
 
     fn check(format: &AccessFormat, record: &Record<'_>, expected: Expect) {
         let mut line = Vec::new();
-        Layout::new(format).push(record, &mut Scratch::new(), &mut line);
+        Layout::new(format).push(&line_of(*record), &mut Scratch::new(SEED), &mut line);
         expected.assert_eq(&String::from_utf8(line).expect("a line is UTF-8"));
     }
 
@@ -295,18 +204,20 @@ mod tests {
             (NodeTries::default(), ResponseFields::default(), WantedFields::new(&format));
         for node in ["10.0.0.1:80", "[::1]:81", "10.0.0.2:82"] {
             tries.begin(node.parse().unwrap());
-            tries.failed(stillgate_upstream::Failure::Connect);
+            tries.answered(502);
         }
         tries.connected(12);
         tries.answered(0);
-        let (layout, mut scratch, none) = (Layout::new(&format), Scratch::new(), Vars(vec![]));
+        let (layout, mut scratch, none) = (Layout::new(&format), Scratch::new(SEED), Vars(vec![]));
         let mut line = Vec::new();
+        let base = record(&none);
         let mut push = |line: &mut Vec<u8>| {
             line.clear();
             fields.clear();
             fields.note_answer(&wanted, b"HTTP/1.1 200 OK\r\nX-A: \"b\"\r\n\r\n");
-            let record = Record { tries: &tries, fields: Some(&fields), vars: &vars, ..record(&none) };
-            layout.push(&record, &mut scratch, line);
+            let id = RequestId::new();
+            let record = Record { tries: &tries, vars: &vars, id: &id, ..base };
+            layout.push(&Line { record, fields: Some(&fields) }, &mut scratch, line);
         };
         push(&mut line);
         let counted = allocation_counter::measure(|| push(&mut line));
@@ -351,27 +262,10 @@ mod tests {
             let value = [first, b'x', first];
             let vars = Vars(vec![("http_user_agent", &value)]);
             let mut line = Vec::new();
-            Layout::new(&all_fields()).push(&record(&vars), &mut Scratch::new(), &mut line);
+            Layout::new(&all_fields()).push(&line_of(record(&vars)), &mut Scratch::new(SEED), &mut line);
             assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
             let parsed: serde_json::Value = serde_json::from_slice(&line).expect("the line is JSON");
             assert_eq!(parsed["agent \"x\""].as_str().expect("a string"), String::from_utf8_lossy(&value));
-        }
-    }
-
-    #[test]
-    fn addresses_and_times() {
-        fn shown(push: impl FnOnce(&mut Vec<u8>)) -> String {
-            let mut line = Vec::new();
-            push(&mut line);
-            String::from_utf8(line).expect("ASCII")
-        }
-        for text in ["192.0.2.1:80", "255.255.255.255:65535", "[2001:db8::1]:8080", "[::ffff:10.0.0.1]:1"] {
-            let address: SocketAddr = text.parse().expect("an address");
-            assert_eq!(shown(|line| push_address(address, line)), text);
-            assert_eq!(shown(|line| push_ip(address.ip(), line)), address.ip().to_string());
-        }
-        for (time_us, text) in [(0, "0.000000"), (1, "0.000001"), (999_999, "0.999999"), (61_000_020, "61.000020")] {
-            assert_eq!(shown(|line| push_seconds(time_us, line)), text);
         }
     }
 
@@ -380,7 +274,7 @@ mod tests {
         let long = vec![b'a'; VALUE_BYTES_MAX + 1];
         let vars = Vars(vec![("http_user_agent", &long)]);
         let mut line = Vec::new();
-        Layout::new(&AccessFormat::Combined).push(&record(&vars), &mut Scratch::new(), &mut line);
+        Layout::new(&AccessFormat::Combined).push(&line_of(record(&vars)), &mut Scratch::new(SEED), &mut line);
         assert!(line.ends_with(b"aaa...\"\n"));
         assert!(line.len() < VALUE_BYTES_MAX + 200);
     }

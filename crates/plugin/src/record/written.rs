@@ -1,21 +1,22 @@
-//! Writes values of a line of the access log: numbers, addresses, times, and what clients sent, escaped.
+//! How values of logs are written: numbers, addresses, times, and what clients sent, escaped.
 //!
-//! It knows nothing of fields and layouts; those are in `line`.
+//! It knows nothing of fields and layouts.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
-/// What is shown of one value sent by a client; what is longer ends in `...`.
+/// What a line of the access log shows of one value sent by a client; what is longer ends in `...`.
 pub const VALUE_BYTES_MAX: usize = 4096;
 
 const CUT: &[u8] = b"...";
 
-pub(super) fn push_number(number: impl itoa::Integer, line: &mut Vec<u8>) {
+/// A number in decimal.
+pub fn push_number(number: impl itoa::Integer, line: &mut Vec<u8>) {
     line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// `Display` of an IPv4 address costs as much as the rest of a line, so its octets are written one by one.
-pub(super) fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
+pub fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
     match ip {
         IpAddr::V4(ip) => {
             for (position, octet) in ip.octets().into_iter().enumerate() {
@@ -29,7 +30,8 @@ pub(super) fn push_ip(ip: IpAddr, line: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
+/// An address and a port.
+pub fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
     match address {
         SocketAddr::V4(address) => {
             push_ip(IpAddr::V4(*address.ip()), line);
@@ -41,7 +43,7 @@ pub(super) fn push_address(address: SocketAddr, line: &mut Vec<u8>) {
 }
 
 /// Microseconds as decimal seconds: `0.001234`.
-pub(super) fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
+pub fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
     push_number(time_us / 1_000_000, line);
     line.push(b'.');
     let mut fraction = [b'0'; 6];
@@ -53,8 +55,16 @@ pub(super) fn push_seconds(time_us: u64, line: &mut Vec<u8>) {
     line.extend_from_slice(&fraction);
 }
 
-pub(super) fn push_json_string(value: &[u8], line: &mut Vec<u8>) {
-    let (value, cut) = shorten(value);
+/// As so many digits in hexadecimal, in lower case.
+pub fn push_hex_number(number: u128, digits: u32, out: &mut Vec<u8>) {
+    for digit in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[(number >> (4 * digit) & 15) as usize]);
+    }
+}
+
+/// A string of JSON, with at most so many bytes of the text; what is longer ends in `...`.
+pub fn push_json_string(value: &[u8], bytes_max: usize, line: &mut Vec<u8>) {
+    let (value, cut) = shorten(value, bytes_max);
     line.push(b'"');
     for part in value.utf8_chunks() {
         push_json_text(part.valid(), line);
@@ -88,8 +98,8 @@ fn push_json_text(text: &str, line: &mut Vec<u8>) {
 }
 
 /// As `ngx_http_log_escape` in nginx's `ngx_http_log_module.c`: controls, `"`, `\` and everything from 0x7F on.
-pub(super) fn push_combined(value: &[u8], line: &mut Vec<u8>) {
-    let (mut rest, cut) = shorten(value);
+pub fn push_combined(value: &[u8], line: &mut Vec<u8>) {
+    let (mut rest, cut) = shorten(value, VALUE_BYTES_MAX);
     while let Some(at) = rest.iter().position(|&byte| !(0x20..0x7F).contains(&byte) || byte == b'"' || byte == b'\\') {
         line.extend_from_slice(&rest[..at]);
         line.extend_from_slice(b"\\x");
@@ -106,9 +116,31 @@ fn push_hex(byte: u8, line: &mut Vec<u8>) {
     line.push(DIGITS[usize::from(byte & 15)]);
 }
 
-fn shorten(value: &[u8]) -> (&[u8], &'static [u8]) {
-    match value.get(..VALUE_BYTES_MAX) {
-        Some(start) if value.len() > VALUE_BYTES_MAX => (start, CUT),
+fn shorten(value: &[u8], bytes_max: usize) -> (&[u8], &'static [u8]) {
+    match value.get(..bytes_max) {
+        Some(start) if value.len() > bytes_max => (start, CUT),
         _ => (value, b""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_times() {
+        fn shown(push: impl FnOnce(&mut Vec<u8>)) -> String {
+            let mut line = Vec::new();
+            push(&mut line);
+            String::from_utf8(line).expect("ASCII")
+        }
+        for text in ["192.0.2.1:80", "255.255.255.255:65535", "[2001:db8::1]:8080", "[::ffff:10.0.0.1]:1"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(shown(|line| push_address(address, line)), text);
+            assert_eq!(shown(|line| push_ip(address.ip(), line)), address.ip().to_string());
+        }
+        for (time_us, text) in [(0, "0.000000"), (1, "0.000001"), (999_999, "0.999999"), (61_000_020, "61.000020")] {
+            assert_eq!(shown(|line| push_seconds(time_us, line)), text);
+        }
     }
 }

@@ -11,7 +11,7 @@ const MONTHS: [&[u8; 3]; 12] =
 
 /// The text of one second, kept until another one is asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Stamp {
+pub struct Stamp {
     second: u64,
     /// `2026-11-21T00:27:13`
     rfc3339: [u8; 19],
@@ -19,16 +19,22 @@ pub(super) struct Stamp {
     common: [u8; 26],
 }
 
+impl Default for Stamp {
+    fn default() -> Stamp {
+        Stamp::new()
+    }
+}
+
 impl Stamp {
     /// The stamp of the epoch.
-    pub(super) fn new() -> Stamp {
+    pub fn new() -> Stamp {
         let mut stamp = Stamp { second: 0, rfc3339: *b"0000-00-00T00:00:00", common: *b"00/Jan/0000:00:00:00 +0000" };
         stamp.compute(0);
         stamp
     }
 
     /// Appends e.g. `2026-11-21T00:27:13.042Z`.
-    pub(super) fn push_rfc3339(&mut self, unix_ms: u64, line: &mut Vec<u8>) {
+    pub fn push_rfc3339(&mut self, unix_ms: u64, line: &mut Vec<u8>) {
         self.go_to(unix_ms / 1000);
         let milliseconds = unix_ms % 1000;
         line.extend_from_slice(&self.rfc3339);
@@ -40,9 +46,22 @@ impl Stamp {
     }
 
     /// Appends e.g. `21/Nov/2026:00:27:13 +0000`.
-    pub(super) fn push_common(&mut self, unix_ms: u64, line: &mut Vec<u8>) {
+    pub fn push_common(&mut self, unix_ms: u64, line: &mut Vec<u8>) {
         self.go_to(unix_ms / 1000);
         line.extend_from_slice(&self.common);
+    }
+
+    /// Appends e.g. `2026-11-21T00:27:13+00:00`, as nginx's `$time_iso8601`.
+    pub fn push_iso8601(&mut self, unix_ms: u64, line: &mut Vec<u8>) {
+        self.go_to(unix_ms / 1000);
+        line.extend_from_slice(&self.rfc3339);
+        line.extend_from_slice(b"+00:00");
+    }
+
+    /// Year, month and day, then hour, minute and second, as in `2026-11-21T00:27:13`.
+    pub fn digits(&mut self, unix_ms: u64) -> &[u8; 19] {
+        self.go_to(unix_ms / 1000);
+        &self.rfc3339
     }
 
     fn go_to(&mut self, second: u64) {

@@ -1,24 +1,23 @@
 //! What a request is known by in several logs: an id of ours, and that of its trace.
 
-use crate::random;
-
 /// Digits of an id.
-const DIGITS: usize = 32;
+pub const DIGITS: usize = 32;
 
 /// Makes ids as nginx's `$request_id`: 16 random bytes in hexadecimal. They need to be different, not secret.
 #[derive(Debug)]
-pub(super) struct Ids {
-    /// Never both zero.
+pub struct Ids {
+    // Never both zero.
     state: [u64; 2],
 }
 
 impl Ids {
-    /// With a beginning of its own.
-    pub(super) fn new() -> Ids {
-        Ids { state: [random::number(), random::number() | 1] }
+    /// With these random numbers as its beginning.
+    pub fn new(seed: [u64; 2]) -> Ids {
+        Ids { state: [seed[0], seed[1] | 1] }
     }
 
-    pub(super) fn next(&mut self) -> [u8; DIGITS] {
+    /// The next id.
+    pub fn next_id(&mut self) -> [u8; DIGITS] {
         let (high, low) = (self.random(), self.random());
         let mut id = [0; DIGITS];
         for (index, digit) in id.iter_mut().enumerate() {
@@ -30,7 +29,7 @@ impl Ids {
 
     /// xoroshiro128++ (Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators"). Its state is as long as an id,
     /// so workers and restarts do not get into each other's sequences.
-    fn random(&mut self) -> u64 {
+    pub fn random(&mut self) -> u64 {
         let [a, b] = self.state;
         let mixed = a ^ b;
         self.state = [a.rotate_left(49) ^ mixed ^ (mixed << 21), mixed.rotate_left(28)];
@@ -39,7 +38,7 @@ impl Ids {
 }
 
 /// The trace id in the value of `traceparent` (W3C Trace Context, section 3.2); `None` where it is not valid.
-pub(super) fn trace_id(traceparent: &[u8]) -> Option<&[u8]> {
+pub fn trace_id(traceparent: &[u8]) -> Option<&[u8]> {
     let [version, trace, parent, flags] =
         [(0, 2), (3, 35), (36, 52), (53, 55)].map(|(from, to)| traceparent.get(from..to));
     let is_hex = |part: &&[u8]| part.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -63,10 +62,10 @@ mod tests {
 
     #[test]
     fn ids_are_different_and_hexadecimal() {
-        let mut ids = [Ids::new(), Ids::new()];
+        let mut ids = [Ids::new([1, 2]), Ids::new([3, 4])];
         let mut seen = HashSet::new();
         for turn in 0..20_000 {
-            let id = ids[turn % 2].next();
+            let id = ids[turn % 2].next_id();
             assert!(id.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')));
             assert!(seen.insert(id));
         }

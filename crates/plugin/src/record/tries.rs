@@ -5,43 +5,43 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
-use stillgate_upstream::Failure;
 
 /// Tries that are told of one by one. Of more, the first ones are only counted: a UDP session may change its node for days.
 const SHOWN_MAX: usize = 16;
 
 /// One try at one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NodeTry {
-    pub(crate) node: SocketAddr,
+pub struct NodeTry {
+    /// Which node.
+    pub node: SocketAddr,
     /// Of the node's response, or what its failure came to (502, 504); zero: it was broken off before either.
-    pub(crate) status: u16,
+    pub status: u16,
     /// How long connecting took, zero on a kept connection; `None`: there was none.
-    pub(crate) connect_us: Option<u64>,
+    pub connect_us: Option<u64>,
 }
 
 /// The tries of one request, in their order. Its memory is kept from request to request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NodeTries {
+pub struct NodeTries {
     shown: Vec<NodeTry>,
     count: u64,
 }
 
 impl NodeTries {
     /// There have been none.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.shown.clear();
         self.count = 0;
     }
 
     /// This node is tried now.
     #[inline]
-    pub(crate) fn begin(&mut self, node: SocketAddr) {
+    pub fn begin(&mut self, node: SocketAddr) {
         self.push(NodeTry { node, status: 0, connect_us: None });
     }
 
     /// One that another process has made.
-    pub(crate) fn push(&mut self, tried: NodeTry) {
+    pub fn push(&mut self, tried: NodeTry) {
         if self.shown.len() == SHOWN_MAX {
             self.shown.remove(0);
         }
@@ -55,36 +55,32 @@ impl NodeTries {
 
     /// The node tried last is connected to.
     #[inline]
-    pub(crate) fn connected(&mut self, connect_us: u64) {
+    pub fn connected(&mut self, connect_us: u64) {
         if let Some(last) = self.shown.last_mut() {
             last.connect_us = Some(connect_us);
         }
     }
 
-    /// It has answered.
+    /// It has answered, or failed with what comes to this status.
     #[inline]
-    pub(crate) fn answered(&mut self, status: u16) {
+    pub fn answered(&mut self, status: u16) {
         if let Some(last) = self.shown.last_mut() {
             last.status = status;
         }
     }
 
-    /// It has failed.
-    pub(crate) fn failed(&mut self, failure: Failure) {
-        self.answered(failure.status());
-    }
-
     /// How many there have been, shown or not.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Those that are told of.
-    pub(crate) fn shown(&self) -> &[NodeTry] {
+    pub fn shown(&self) -> &[NodeTry] {
         &self.shown
     }
 
-    pub(crate) fn last(&self) -> Option<&NodeTry> {
+    /// The one tried last.
+    pub fn last(&self) -> Option<&NodeTry> {
         self.shown.last()
     }
 }
@@ -118,7 +114,7 @@ mod tests {
         assert_eq!(tries.count(), 20);
         tries.clear();
         tries.begin("10.0.0.1:80".parse().unwrap());
-        tries.failed(Failure::ConnectTimeout);
+        tries.answered(504);
         tries.begin("[::1]:81".parse().unwrap());
         tries.connected(7);
         assert_eq!(tries.to_string(), "10.0.0.1:80, [::1]:81");

@@ -1,0 +1,129 @@
+//! Delivers over TCP and UDP.
+
+use super::{TooLarge, tls};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use stillgate_plugin::outbox::{Encode, Entries, SocketReceiver};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket, lookup_host};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// The most that a datagram over IPv4 takes.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// A connection of TCP, kept where the protocol has no end of a batch.
+#[derive(Default)]
+pub(crate) struct Stream(Mutex<Option<Box<dyn Connection>>>);
+
+/// With TLS or without.
+trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+impl Stream {
+    /// Writes a batch.
+    pub(crate) async fn write(&self, to: &SocketReceiver, bytes: Vec<u8>) -> Result<u64, String> {
+        let mut kept = self.0.lock().await;
+        let mut open = kept.take();
+        if let Some(stream) = &mut open
+            && !is_open(stream).await
+        {
+            open = None;
+        }
+        let mut stream = match open {
+            Some(stream) => stream,
+            None => in_time(to.timeout, "connecting", connect(to)).await?,
+        };
+        in_time(to.timeout, "writing", async {
+            stream.write_all(&bytes).await.map_err(|error| format!("cannot write: {error}"))?;
+            stream.flush().await.map_err(|error| format!("cannot write: {error}"))
+        })
+        .await?;
+        if to.is_syslog {
+            *kept = Some(stream);
+        } else {
+            in_time(to.timeout, "closing", async {
+                stream.shutdown().await.map_err(|error| format!("cannot close: {error}"))
+            })
+            .await?;
+        }
+        Ok(bytes.len() as u64)
+    }
+}
+
+/// Whether the peer has neither closed the connection nor said anything, which it does not.
+async fn is_open(stream: &mut Box<dyn Connection>) -> bool {
+    timeout(Duration::ZERO, stream.read(&mut [0])).await.is_err()
+}
+
+async fn in_time<T>(time: Duration, what: &str, then: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let failed = |_| Err(format!("{what} took longer than {} ms", time.as_millis()));
+    timeout(time, then).await.unwrap_or_else(failed)
+}
+
+async fn connect(to: &SocketReceiver) -> Result<Box<dyn Connection>, String> {
+    let stream = tcp(&to.host, to.port).await?;
+    match &to.tls_name {
+        None => Ok(Box::new(stream)),
+        Some(name) => Ok(Box::new(tls::begin(stream, name, false).await?)),
+    }
+}
+
+/// Connects to the first address that answers.
+pub(crate) async fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let addresses = lookup_host((host, port)).await.map_err(|error| format!("cannot find {host}: {error}"))?;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                // It is written to at once; without it a batch may wait for the one before.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(format!("cannot connect to {host}:{port}: {failed}"))
+}
+
+/// Datagrams.
+pub(crate) struct Datagrams;
+
+impl Datagrams {
+    /// Sends a batch in one datagram, or in as many as it takes.
+    pub(crate) async fn send(
+        &self,
+        to: &SocketReceiver,
+        entries: &Entries,
+        encode: &dyn Encode,
+    ) -> Result<(u64, TooLarge), String> {
+        let mut addresses =
+            lookup_host((&*to.host, to.port)).await.map_err(|error| format!("cannot find {}: {error}", to.host))?;
+        let address = addresses.next().ok_or_else(|| format!("{} has no address", to.host))?;
+        let own: SocketAddr = if address.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        let failed = |error: io::Error| format!("cannot send to {}:{}: {error}", to.host, to.port);
+        let socket = UdpSocket::bind(own).await.map_err(failed)?;
+        socket.connect(address).await.map_err(failed)?;
+        let all: Vec<&[u8]> = entries.iter().collect();
+        let (mut sent, mut too_large) = (0, 0);
+        // The parts of the batch, the next on top.
+        let mut parts: Vec<&[&[u8]]> = if to.is_syslog { all.chunks(1).rev().collect() } else { vec![&all] };
+        while let Some(part) = parts.pop() {
+            let (mut chosen, mut datagram) = (Entries::default(), Vec::new());
+            part.iter().for_each(|entry| chosen.push(entry));
+            encode.encode(&chosen, &mut datagram);
+            if datagram.len() <= DATAGRAM_BYTES_MAX {
+                in_time(to.timeout, "sending", async { socket.send(&datagram).await.map_err(failed) }).await?;
+                sent += datagram.len() as u64;
+            } else if part.len() == 1 {
+                too_large += 1;
+            } else {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+        }
+        Ok((sent, TooLarge(too_large)))
+    }
+}

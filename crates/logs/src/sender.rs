@@ -1,0 +1,246 @@
+//! The event loop of the thread: chunks of workers come, batches go, deliveries end.
+
+use crate::batch::{Batches, backoff};
+use crate::delivery::{Delivery, TooLarge};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+use stillgate_plugin::Identity;
+use stillgate_plugin::outbox::{Chunk, Counts, DropReason, Entries, Outlet};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::warn;
+
+/// What waits of all outlets together.
+const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Losses of one outlet are reported at most this often.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// What an outlet has (connections, an open file) is dropped when it got no entry for so long.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The thread's state.
+pub(crate) struct Sender {
+    chunks: mpsc::Receiver<(usize, Chunk)>,
+    empties: Vec<SyncSender<Chunk>>,
+    counts: Arc<Counts>,
+    flush_timeout: Duration,
+    lines: HashMap<Identity, Line>,
+    deliveries: JoinSet<Delivered>,
+    held_bytes: usize,
+    /// Tells deliveries that the process ends: what fails is not tried for long.
+    ending: watch::Sender<bool>,
+}
+
+/// What there is of one outlet.
+struct Line {
+    batches: Batches,
+    delivery: Arc<Delivery>,
+    in_flight_entries: usize,
+    /// When losses were last reported, and how many came since.
+    reported: Option<Instant>,
+    unreported: u64,
+}
+
+/// A delivery that has ended.
+struct Delivered {
+    identity: Identity,
+    entries: usize,
+    bytes: usize,
+    /// Bytes that were sent, and entries that were too large; or what went wrong.
+    result: Result<(u64, u64), String>,
+}
+
+impl Sender {
+    pub(crate) fn new(
+        chunks: mpsc::Receiver<(usize, Chunk)>,
+        empties: Vec<SyncSender<Chunk>>,
+        counts: Arc<Counts>,
+        flush_timeout: Duration,
+    ) -> Sender {
+        Sender {
+            chunks,
+            empties,
+            counts,
+            flush_timeout,
+            lines: HashMap::new(),
+            deliveries: JoinSet::new(),
+            held_bytes: 0,
+            ending: watch::Sender::new(false),
+        }
+    }
+
+    /// Runs until all workers have ended, and what they left is sent or lost.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let due = self.lines.values().filter_map(|line| line.batches.due()).min();
+            let wake = due.unwrap_or_else(|| Instant::now() + IDLE);
+            tokio::select! {
+                biased;
+                Some(delivered) = self.deliveries.join_next() => self.delivered(delivered.ok()),
+                chunk = self.chunks.recv() => match chunk {
+                    Some((worker, chunk)) => self.take(worker, chunk),
+                    None => break,
+                },
+                () = sleep_until(wake) => self.lines.retain(|_, line| !line.batches.is_idle_since(IDLE, Instant::now())),
+            }
+            self.deliver();
+            self.tell_held();
+        }
+        self.flush().await;
+    }
+
+    /// Sends what is left, within its time. All workers have ended.
+    async fn flush(&mut self) {
+        self.ending.send_replace(true);
+        self.lines.values_mut().for_each(|line| line.batches.close());
+        let deadline = Instant::now() + self.flush_timeout;
+        self.deliver();
+        while !self.deliveries.is_empty() {
+            tokio::select! {
+                Some(delivered) = self.deliveries.join_next() => self.delivered(delivered.ok()),
+                () = sleep_until(deadline) => break,
+            }
+            self.deliver();
+        }
+        for line in self.lines.values_mut() {
+            let lost = line.batches.abandon() + line.in_flight_entries;
+            if lost > 0 {
+                let outlet = &line.batches.outlet;
+                self.counts.lose(outlet.plugin, DropReason::Ended, lost as u64);
+                warn!(plugin = outlet.plugin, name = %outlet.name, entries = lost, "entries are lost: the process ends");
+            }
+        }
+        self.deliveries.abort_all();
+    }
+
+    fn take(&mut self, worker: usize, mut chunk: Chunk) {
+        let now = Instant::now();
+        for (outlet, entry) in chunk.iter() {
+            let line = self.lines.entry(outlet.identity).or_insert_with(|| Line::new(outlet, now));
+            line.follow(outlet);
+            let has_room = self.held_bytes + entry.len() <= HELD_BYTES_MAX;
+            let before = line.batches.held_bytes();
+            if has_room && line.batches.push(entry, now) {
+                self.held_bytes += line.batches.held_bytes() - before;
+            } else {
+                self.counts.lose(outlet.plugin, DropReason::Full, 1);
+                line.report(1, "the receiver is too slow");
+            }
+        }
+        chunk.clear();
+        if let Some(empties) = self.empties.get(worker) {
+            // Where enough wait there already, this one goes.
+            let _ = empties.try_send(chunk);
+        }
+    }
+
+    /// Begins the deliveries that are due.
+    fn deliver(&mut self) {
+        let now = Instant::now();
+        for (identity, line) in &mut self.lines {
+            while line.batches.in_flight < line.delivery.at_once() {
+                let Some(entries) = line.batches.next(now) else { break };
+                line.batches.in_flight += 1;
+                line.in_flight_entries += entries.len();
+                let (identity, outlet) = (*identity, line.batches.outlet.clone());
+                let (delivery, ending) = (line.delivery.clone(), self.ending.subscribe());
+                self.deliveries.spawn(async move {
+                    let (count, bytes) = (entries.len(), entries.bytes());
+                    let result = deliver(&outlet, &delivery, &entries, ending).await;
+                    Delivered { identity, entries: count, bytes, result }
+                });
+            }
+        }
+    }
+
+    fn delivered(&mut self, delivered: Option<Delivered>) {
+        // Nothing ends it but its own end: a panic would be a bug, and its entries stay counted as waiting.
+        let Some(Delivered { identity, entries, bytes, result }) = delivered else { return };
+        let Some(line) = self.lines.get_mut(&identity) else { return };
+        let before = line.batches.held_bytes();
+        line.batches.done(entries, bytes);
+        line.in_flight_entries -= entries;
+        self.held_bytes -= before - line.batches.held_bytes();
+        let plugin = line.batches.outlet.plugin;
+        match result {
+            Ok((sent_bytes, too_large)) => {
+                self.counts.sent(plugin, entries as u64 - too_large, sent_bytes);
+                if too_large > 0 {
+                    self.counts.lose(plugin, DropReason::TooLarge, too_large);
+                    line.report(too_large, "too long for a datagram");
+                }
+            }
+            Err(error) => {
+                let is_ending = *self.ending.borrow();
+                let reason = if is_ending { DropReason::Ended } else { DropReason::Failed };
+                self.counts.lose(plugin, reason, entries as u64);
+                line.report(entries as u64, &error);
+            }
+        }
+    }
+
+    fn tell_held(&self) {
+        for (plugin, _) in self.counts.iter() {
+            let of_plugin = self.lines.values().filter(|line| line.batches.outlet.plugin == plugin);
+            self.counts.set_held(plugin, of_plugin.map(|line| line.batches.held_bytes() as u64).sum());
+        }
+    }
+}
+
+impl Line {
+    fn new(outlet: &Arc<Outlet>, now: Instant) -> Line {
+        Line {
+            batches: Batches::new(outlet.clone(), now),
+            delivery: Arc::new(Delivery::new(outlet)),
+            in_flight_entries: 0,
+            reported: None,
+            unreported: 0,
+        }
+    }
+
+    /// A reload has compiled the same configuration again.
+    fn follow(&mut self, outlet: &Arc<Outlet>) {
+        if !Arc::ptr_eq(&self.batches.outlet, outlet) {
+            outlet.set_full(self.batches.outlet.is_full());
+            self.batches.outlet = outlet.clone();
+        }
+    }
+
+    fn report(&mut self, lost: u64, why: &str) {
+        self.unreported += lost;
+        let now = Instant::now();
+        if self.reported.is_none_or(|at| now >= at + REPORT_EVERY) {
+            self.reported = Some(now);
+            let outlet = &self.batches.outlet;
+            let entries = std::mem::take(&mut self.unreported);
+            warn!(plugin = outlet.plugin, name = %outlet.name, entries, "entries are lost: {why}");
+        }
+    }
+}
+
+/// Tries to deliver a batch as often as its outlet says.
+async fn deliver(
+    outlet: &Outlet,
+    delivery: &Delivery,
+    entries: &Entries,
+    mut ending: watch::Receiver<bool>,
+) -> Result<(u64, u64), String> {
+    let mut tries = 0;
+    loop {
+        let error = match delivery.run(outlet, entries).await {
+            Ok((bytes, TooLarge(entries))) => return Ok((bytes, entries)),
+            Err(error) => error,
+        };
+        if tries >= outlet.batching.retries_max {
+            return Err(error);
+        }
+        tokio::select! {
+            () = sleep(backoff(outlet.batching.retry_delay, tries)) => {}
+            // The rest of its tries follow at once, while there is time.
+            _ = ending.wait_for(|is_ending| *is_ending) => {}
+        }
+        tries += 1;
+    }
+}

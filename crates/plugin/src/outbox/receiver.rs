@@ -1,0 +1,160 @@
+//! Where entries go.
+
+use std::time::Duration;
+
+/// Where entries go.
+pub enum Receiver {
+    /// A file that is appended to.
+    File(FileReceiver),
+    /// A server that speaks HTTP.
+    Http(Box<HttpReceiver>),
+    /// A TCP connection, with or without TLS.
+    Tcp(SocketReceiver),
+    /// Datagrams.
+    Udp(SocketReceiver),
+}
+
+/// A file that is appended to, and opened anew where another one, or none, is at its path.
+pub struct FileReceiver {
+    /// Its path.
+    pub path: String,
+}
+
+/// A port of a host.
+pub struct SocketReceiver {
+    /// A name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// `None`: without TLS. The name that is asked for; certificates are not checked, as in APISIX.
+    pub tls_name: Option<String>,
+    /// For connecting, and for writing.
+    pub timeout: Duration,
+    /// Entries go in datagrams of their own, or the connection stays: syslog.
+    pub is_syslog: bool,
+}
+
+/// Servers of which one is asked for each batch, by chance.
+pub struct HttpReceiver {
+    /// Where to post to.
+    pub urls: Vec<Url>,
+    /// Header fields, checked. Their values may be secret.
+    pub headers: Vec<(String, String)>,
+    /// Whether certificates are checked.
+    pub verifies: bool,
+    /// For one request, from connecting to the end of the response.
+    pub timeout: Duration,
+    /// Connections are kept so long; `None`: each request has its own.
+    pub keepalive: Option<Duration>,
+    /// A batch has arrived where the status is below this, and from 200 on.
+    pub status_below: u16,
+    /// Asked for with GET before the first batch; header fields that its response leads to.
+    pub question: Option<Question>,
+}
+
+/// What header fields the answer to a [`Question`] leads to; or why it is none.
+pub type Learn = fn(body: &[u8]) -> Result<Vec<(&'static str, String)>, String>;
+
+/// What a server is asked before the first batch.
+pub struct Question {
+    /// Path and query.
+    pub target: String,
+    /// What header fields its answer leads to.
+    pub learn: Learn,
+}
+
+/// An address of HTTP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// Whether it is `https`.
+    pub is_tls: bool,
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// As `Host` has it.
+    pub authority: String,
+    /// Path and query.
+    pub target: String,
+}
+
+impl Url {
+    /// Parses an absolute address.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of HTTP, or has what is better written elsewhere; with what to do.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        let (is_tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err("it does not begin with http:// or https://".to_owned()),
+        };
+        if let Some(bad) = rest.bytes().find(|byte| !(b'!'..=b'~').contains(byte) || *byte == b'#') {
+            return Err(format!("it has {:?}, which no address has there", char::from(bad)));
+        }
+        let at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(at);
+        if authority.contains('@') {
+            return Err("it has a user's name; use the keys for that".to_owned());
+        }
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (authority, None),
+        };
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = match port.map(str::parse::<u16>) {
+            None => {
+                if is_tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(Ok(port)) if port > 0 => port,
+            _ => return Err("its port is not a number from 1 to 65535".to_owned()),
+        };
+        if bare.is_empty() || bare.contains(['[', ']', '\\']) {
+            return Err("it has no host".to_owned());
+        }
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        Ok(Url { is_tls, host: bare.to_owned(), port, authority: authority.to_owned(), target })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_http() {
+        let url = |text: &str| {
+            Url::parse(text)
+                .map(|url| format!("{} {} {} {} {}", url.is_tls, url.host, url.port, url.authority, url.target))
+        };
+        for (text, expected) in [
+            ("http://a", "false a 80 a /"),
+            ("https://a.b:8443/c?d=e", "true a.b 8443 a.b:8443 /c?d=e"),
+            ("https://[::1]/x", "true ::1 443 [::1] /x"),
+            ("http://[::1]:9?y", "false ::1 9 [::1]:9 /?y"),
+        ] {
+            assert_eq!(url(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "a",
+            "ftp://a",
+            "http://",
+            "http://:80",
+            "http://u:p@a",
+            "http://a:0",
+            "http://a:x",
+            "http://a/b c",
+            "http://a/\r\nX: y",
+            "http://a#b",
+            "http://[::1",
+        ] {
+            assert!(url(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Writes the values of a [`Record`] as JSON.
+//!
+//! Whatever a client sends ends up inside a string that cannot be left: strings are escaped by RFC 8259, with U+FFFD for
+//! what is not UTF-8.
+
+use super::ids::{Ids, trace_id};
+use super::stamp::Stamp;
+use super::tries::NodeTry;
+use super::value::AccessValue;
+use super::written::{push_address, push_hex_number, push_ip, push_json_string, push_number, push_seconds};
+use super::{Record, Trace};
+use std::io::Write;
+use stillgate_route::{HeaderName, Variable};
+
+/// What writing needs room for, kept so that a line allocates nothing.
+#[derive(Debug)]
+pub struct Scratch {
+    /// The text of the present second.
+    pub stamp: Stamp,
+    /// The value of a variable that does not stand in the request.
+    pub value: Vec<u8>,
+    /// For the ids of requests.
+    pub ids: Ids,
+    traceparent: Variable,
+}
+
+impl Scratch {
+    /// With random numbers for ids.
+    pub fn new(seed: [u64; 2]) -> Scratch {
+        let traceparent = HeaderName::from_variable("traceparent").expect("a good name");
+        let traceparent = Variable::Header(traceparent);
+        Scratch { stamp: Stamp::new(), value: Vec::new(), ids: Ids::new(seed), traceparent }
+    }
+}
+
+/// Writes a value. `text_bytes_max` of a text are shown. Returns whether there is one; if not, nothing is written.
+///
+/// Header fields of the response are not in the record: of those it writes nothing.
+pub fn push_value(
+    value: &AccessValue,
+    record: &Record<'_>,
+    text_bytes_max: usize,
+    scratch: &mut Scratch,
+    line: &mut Vec<u8>,
+) -> bool {
+    match value {
+        AccessValue::Time => in_quotes(line, |line| scratch.stamp.push_rfc3339(record.end_unix_ms, line)),
+        AccessValue::TimeIso8601 => in_quotes(line, |line| scratch.stamp.push_iso8601(record.end_unix_ms, line)),
+        AccessValue::TimeLocal => in_quotes(line, |line| scratch.stamp.push_common(record.end_unix_ms, line)),
+        AccessValue::Msec => {
+            push_number(record.end_unix_ms / 1000, line);
+            write!(line, ".{:03}", record.end_unix_ms % 1000).expect("writing to a Vec cannot fail");
+        }
+        AccessValue::RequestLine => return push_request_line(record, text_bytes_max, scratch, line),
+        AccessValue::Status => push_number(record.status, line),
+        AccessValue::BytesSent => push_number(record.bytes_sent, line),
+        AccessValue::BodyBytesSent => push_number(record.body_bytes_sent, line),
+        AccessValue::BytesReceived => push_number(record.bytes_received, line),
+        AccessValue::RequestTime => push_seconds(record.request_time_us, line),
+        AccessValue::UpstreamTries => push_number(record.tries.count(), line),
+        AccessValue::UpstreamTime => return push_some_seconds(record.upstream_time_us, line),
+        AccessValue::UpstreamConnectTime => {
+            return push_some_seconds(record.tries.last().and_then(|last| last.connect_us), line);
+        }
+        AccessValue::UpstreamAddr => return push_tries(record, line, |tried, line| push_address(tried.node, line)),
+        AccessValue::UpstreamStatus => {
+            return push_tries(record, line, |tried, line| match tried.status {
+                0 => line.push(b'-'),
+                status => push_number(status, line),
+            });
+        }
+        AccessValue::BalancerIp => {
+            let Some(last) = record.tries.last() else { return false };
+            in_quotes(line, |line| push_ip(last.node.ip(), line));
+        }
+        AccessValue::BalancerPort => {
+            let Some(last) = record.tries.last() else { return false };
+            push_number(last.node.port(), line);
+        }
+        AccessValue::RouteId => return push_text(record.route_id.map(str::as_bytes), text_bytes_max, line),
+        AccessValue::ServiceId => return push_text(record.service_id.map(str::as_bytes), text_bytes_max, line),
+        AccessValue::Hostname => push_json_string(record.process.hostname.as_bytes(), text_bytes_max, line),
+        AccessValue::Pid => push_number(record.process.pid, line),
+        AccessValue::RequestId => {
+            push_json_string(record.id.get_or_init(|| scratch.ids.next_id()), text_bytes_max, line);
+        }
+        AccessValue::TraceId | AccessValue::TraceContext | AccessValue::TraceOfPlugin | AccessValue::SpanOfPlugin => {
+            return push_trace(value, record, scratch, line);
+        }
+        AccessValue::SentHeader(_) | AccessValue::UpstreamHeader(_) => return false,
+        AccessValue::Variable(variable) => {
+            return push_text(record.vars.value(variable, &mut scratch.value), text_bytes_max, line);
+        }
+    }
+    true
+}
+
+fn in_quotes(line: &mut Vec<u8>, push: impl FnOnce(&mut Vec<u8>)) {
+    line.push(b'"');
+    push(line);
+    line.push(b'"');
+}
+
+fn push_text(text: Option<&[u8]>, bytes_max: usize, line: &mut Vec<u8>) -> bool {
+    match text {
+        Some(text) => push_json_string(text, bytes_max, line),
+        None => return false,
+    }
+    true
+}
+
+fn push_some_seconds(time_us: Option<u64>, line: &mut Vec<u8>) -> bool {
+    match time_us {
+        Some(time_us) => push_seconds(time_us, line),
+        None => return false,
+    }
+    true
+}
+
+/// Something of each try, separated as nginx does.
+fn push_tries(record: &Record<'_>, line: &mut Vec<u8>, push: impl Fn(&NodeTry, &mut Vec<u8>)) -> bool {
+    let tries = record.tries.shown();
+    if tries.is_empty() {
+        return false;
+    }
+    in_quotes(line, |line| {
+        for (index, tried) in tries.iter().enumerate() {
+            if index > 0 {
+                line.extend_from_slice(b", ");
+            }
+            push(tried, line);
+        }
+    });
+    true
+}
+
+/// Where the request could not be read there is none.
+fn push_request_line(record: &Record<'_>, bytes_max: usize, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
+    if record.method.is_empty() {
+        return false;
+    }
+    let text = &mut scratch.value;
+    text.clear();
+    for (index, part) in [record.method, record.target, record.version.as_bytes()].into_iter().enumerate() {
+        if index > 0 {
+            text.push(b' ');
+        }
+        text.extend_from_slice(part);
+    }
+    push_json_string(text, bytes_max, line);
+    true
+}
+
+fn push_trace(value: &AccessValue, record: &Record<'_>, scratch: &mut Scratch, line: &mut Vec<u8>) -> bool {
+    let shown = record.trace.filter(|trace| trace.is_shown);
+    match (value, record.trace, shown) {
+        (AccessValue::TraceId, Some(trace), _) => in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line)),
+        (AccessValue::TraceId, None, _) => {
+            let traceparent = record.vars.value(&scratch.traceparent, &mut scratch.value);
+            return push_text(traceparent.and_then(trace_id), usize::MAX, line);
+        }
+        (AccessValue::TraceContext, _, Some(trace)) => in_quotes(line, |line| push_traceparent(&trace, line)),
+        (AccessValue::TraceOfPlugin, _, Some(trace)) => {
+            in_quotes(line, |line| push_hex_number(trace.trace_id, 32, line));
+        }
+        (AccessValue::SpanOfPlugin, _, Some(trace)) => {
+            in_quotes(line, |line| push_hex_number(trace.span_id.into(), 16, line));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// As `traceparent` has it (W3C Trace Context, section 3.2).
+pub fn push_traceparent(trace: &Trace, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"00-");
+    push_hex_number(trace.trace_id, 32, out);
+    out.push(b'-');
+    push_hex_number(trace.span_id.into(), 16, out);
+    out.extend_from_slice(if trace.is_sampled { b"-01" } else { b"-00" });
+}

@@ -1,0 +1,233 @@
+//! `elasticsearch-logger`: writes entries into Elasticsearch by its bulk API.
+
+use super::encoding::Joined;
+use super::format::Told;
+use super::keys::{HeaderSecrets, URL, UrlText, batching_logger_keys, logger_metadata};
+use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::outbox::{HttpReceiver, Outlet, Question, Receiver};
+use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin::secrets::SECRET;
+use stillgate_plugin::{Compile, Define, Phases, Response, Secret, Template};
+use stillgate_schema::{At, Fault, Flag, Located, TEXT, int, map, object, some};
+
+const NAME: &str = "elasticsearch-logger";
+
+/// How long a connection waits for the next batch.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+batching_logger_keys! {
+    /// Writes entries into Elasticsearch.
+    pub(crate) struct ElasticsearchLoggerKeys named "elasticsearch-logger" {
+        /// Address of Elasticsearch. Write `endpoint_addrs` instead.
+        endpoint_addr: At<UrlText> = Located(URL) => optional;
+        /// Addresses of Elasticsearch, such as `http://127.0.0.1:9200`. Each batch goes to one of them.
+        endpoint_addrs: Vec<UrlText> = some(URL) => optional;
+        /// Where entries are written.
+        field: ElasticsearchField = map::<ElasticsearchField>() => required;
+        /// Who writes.
+        auth: ElasticsearchAuth = map::<ElasticsearchAuth>() => optional;
+        /// More header fields.
+        headers: Vec<(String, Secret)> = HeaderSecrets => optional;
+        /// Whether the server's certificate is checked.
+        ssl_verify: bool = Flag => default(true);
+        /// Seconds for one request.
+        timeout: u64 = int(1, 3600) => default(10);
+    }
+}
+
+object! {
+    /// Where entries are written.
+    pub(crate) struct ElasticsearchField {
+        /// The index. It may have variables, and the time of the request in braces: `service-$host-{%Y.%m.%d}`.
+        index: At<String> = Located(TEXT) => required;
+    }
+}
+
+object! {
+    /// Who writes.
+    pub(crate) struct ElasticsearchAuth {
+        /// The user's name.
+        username: Secret = SECRET => required;
+        /// The password.
+        password: Secret = SECRET => required;
+    }
+}
+
+/// A part of an index's name.
+enum IndexPart {
+    Text(Template),
+    /// As `strftime` has it.
+    Time(Box<[TimePart]>),
+}
+
+enum TimePart {
+    Text(Box<str>),
+    /// From and to in `2026-11-21T00:27:13`.
+    Digits(usize, usize),
+}
+
+/// The plugin.
+pub(crate) struct ElasticsearchLogger {
+    logger: Logger,
+    index: Box<[IndexPart]>,
+    outlet: Arc<Outlet>,
+}
+
+impl Define for ElasticsearchLogger {
+    type Keys = ElasticsearchLoggerKeys;
+    const NAME: &'static str = NAME;
+    const PRIORITY: i32 = 413;
+    const PHASES: Phases = PHASES;
+
+    fn compile(mut keys: ElasticsearchLoggerKeys, cx: &mut Compile<'_>) -> Option<ElasticsearchLogger> {
+        let logger = Logger::new(keys.contents(), cx)?;
+        let index = &keys.field.index;
+        let index = index_of(&index.value)
+            .map_err(|fault| cx.sink.error(index.at, &cx.path.key("field").key("index"), fault))
+            .ok()?;
+        let urls = match (keys.endpoint_addr.take(), keys.endpoint_addrs.take()) {
+            (Some(one), None) => vec![one.value],
+            (None, Some(several)) => several,
+            _ => {
+                let fault = Fault::new("there must be one of `endpoint_addr` and `endpoint_addrs`");
+                cx.sink.error(cx.at, cx.path, fault.hint("write `endpoint_addrs`"));
+                return None;
+            }
+        };
+        let mut headers: Vec<(String, String)> = Vec::new();
+        if let Some(auth) = &keys.auth {
+            let both = format!("{}:{}", auth.username.reveal(), auth.password.reveal());
+            headers.push(("Authorization".to_owned(), format!("Basic {}", BASE64_STANDARD.encode(both))));
+        }
+        let own = keys.headers.take().unwrap_or_default();
+        headers.extend(own.into_iter().map(|(name, value)| (name, value.reveal().to_owned())));
+        let mut urls: Vec<_> = urls.into_iter().map(|url| url.0).collect();
+        for url in &mut urls {
+            url.target = format!("{}/_bulk", url.target.trim_end_matches('/'));
+        }
+        let (batching, name) = (keys.batching(), (NAME, keys.name));
+        let receiver = Receiver::Http(Box::new(HttpReceiver {
+            urls,
+            headers,
+            verifies: keys.ssl_verify,
+            timeout: Duration::from_secs(keys.timeout),
+            keepalive: Some(KEEPALIVE),
+            status_below: 201,
+            question: Some(Question { target: "/".to_owned(), learn: compatible }),
+        }));
+        let outlet = Outlet::new(name, cx.identity, batching, receiver, Box::new(Joined));
+        Some(ElasticsearchLogger { logger, index, outlet: Arc::new(outlet) })
+    }
+}
+
+impl ElasticsearchLogger {
+    fn send(&self, response: &Response<'_>) {
+        let write = |told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>| {
+            out.extend_from_slice(b"{\"create\":{\"_index\":");
+            self.write_index(told, scratch, out);
+            out.extend_from_slice(b"}}\n");
+        };
+        self.logger.log(
+            of_metadata::<ElasticsearchLoggerMetadata>(NAME, response),
+            &self.outlet,
+            response,
+            write,
+            b"\n",
+        );
+    }
+
+    fn write_index(&self, told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+        let mut name = Vec::new();
+        for part in &self.index {
+            match part {
+                IndexPart::Text(template) => {
+                    template.write(told.response, &mut name, &mut scratch.value);
+                }
+                IndexPart::Time(parts) => {
+                    let digits = scratch.stamp.digits(told.record.end_unix_ms);
+                    for part in parts {
+                        match part {
+                            TimePart::Text(text) => name.extend_from_slice(text.as_bytes()),
+                            TimePart::Digits(from, to) => name.extend_from_slice(&digits[*from..*to]),
+                        }
+                    }
+                }
+            }
+        }
+        push_json_string(&name, usize::MAX, out);
+    }
+}
+
+/// What header fields a version of Elasticsearch wants.
+fn compatible(body: &[u8]) -> Result<Vec<(&'static str, String)>, String> {
+    let body: serde_json::Value =
+        serde_json::from_slice(body).map_err(|_| "asked for its version it does not answer with JSON".to_owned())?;
+    let number = body["version"]["number"].as_str().and_then(|number| number.split_once('.'));
+    let Some((major, _)) = number else { return Err("it does not say its version".to_owned()) };
+    let compatible = match major {
+        "8" => ";compatible-with=7",
+        "9" => ";compatible-with=8",
+        _ => "",
+    };
+    Ok(vec![
+        ("Content-Type", format!("application/x-ndjson{compatible}")),
+        ("Accept", format!("application/vnd.elasticsearch+json{compatible}")),
+    ])
+}
+
+/// The parts of an index's name.
+fn index_of(text: &str) -> Result<Box<[IndexPart]>, Fault> {
+    let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
+    let take = |plain: &mut String, parts: &mut Vec<IndexPart>| {
+        let text = std::mem::take(plain);
+        let template = Template::parse(&text).map_err(|error| Fault::new(error.to_string()))?;
+        parts.push(IndexPart::Text(template));
+        Ok::<(), Fault>(())
+    };
+    while let Some(at) = rest.find('{') {
+        let Some(end) = rest[at..].find('}') else { break };
+        // `${name}` is a variable.
+        if rest[..at].ends_with('$') {
+            plain.push_str(&rest[..at + end + 1]);
+        } else {
+            plain.push_str(&rest[..at]);
+            take(&mut plain, &mut parts)?;
+            parts.push(IndexPart::Time(time_parts(&rest[at + 1..at + end])?));
+        }
+        rest = &rest[at + end + 1..];
+    }
+    plain.push_str(rest);
+    take(&mut plain, &mut parts)?;
+    Ok(parts.into())
+}
+
+fn time_parts(text: &str) -> Result<Box<[TimePart]>, Fault> {
+    let (mut parts, mut rest) = (Vec::new(), text);
+    while let Some((before, behind)) = rest.split_once('%') {
+        parts.push(TimePart::Text(before.into()));
+        let mut characters = behind.chars();
+        parts.push(match characters.next() {
+            Some('Y') => TimePart::Digits(0, 4),
+            Some('y') => TimePart::Digits(2, 4),
+            Some('m') => TimePart::Digits(5, 7),
+            Some('d') => TimePart::Digits(8, 10),
+            Some('F') => TimePart::Digits(0, 10),
+            Some('H') => TimePart::Digits(11, 13),
+            Some('M') => TimePart::Digits(14, 16),
+            Some('S') => TimePart::Digits(17, 19),
+            Some('%') => TimePart::Text("%".into()),
+            _ => return Err(Fault::new("a part of the time is not known").hint("write %Y, %y, %m, %d, %F, %H, %M or %S")),
+        });
+        rest = characters.as_str();
+    }
+    parts.push(TimePart::Text(rest.into()));
+    Ok(parts.into())
+}
+
+logger_metadata!(ElasticsearchLoggerMetadata {});
+plugin_of_logger!(ElasticsearchLogger, ElasticsearchLoggerMetadata);

@@ -1,0 +1,260 @@
+//! An entry without `log_format`: all that is known of a request, as APISIX writes it.
+
+use super::format::{Format, Told};
+use super::logger::Bodies;
+use std::io::Write;
+use stillgate_plugin::query::decoded;
+use stillgate_plugin::record::written::{push_ip, push_json_string, push_number};
+use stillgate_plugin::record::{AccessValue, Scratch, push_value};
+use stillgate_route::{Lookup, Variable};
+
+/// Header fields, and arguments, that an entry has; APISIX has as many.
+const NAMES_MAX: usize = 100;
+
+/// Writes an object with all that is known, and what `extra` says in place of it or besides. `unmatched`: the id of the route of
+/// a request that no route took.
+pub(super) fn write(
+    told: &Told<'_, '_>,
+    bodies: Bodies<'_>,
+    extra: Option<&Format>,
+    unmatched: Option<&str>,
+    scratch: &mut Scratch,
+    out: &mut Vec<u8>,
+) {
+    let is_extra = |name: &str| extra.is_some_and(|extra| extra.has(name));
+    out.push(b'{');
+    let mut object = Object { out, is_first: true };
+    if !is_extra("request") {
+        object.key("request");
+        write_request(told, bodies.request, scratch, object.out);
+    }
+    if !is_extra("response") {
+        object.key("response");
+        write_response(told, bodies.response, object.out);
+    }
+    if !is_extra("server") {
+        object.key("server");
+        let mut server = Object::begin(object.out);
+        server.text("hostname", told.record.process.hostname.as_bytes());
+        server.text("version", told.record.process.version.as_bytes());
+        server.end();
+    }
+    if !told.record.tries.shown().is_empty() && !is_extra("upstream") {
+        object.key("upstream");
+        push_value(&AccessValue::UpstreamAddr, &told.record, usize::MAX, scratch, object.out);
+    }
+    write_rest(told, &is_extra, unmatched, &mut object);
+    let is_first = object.is_first;
+    if let Some(extra) = extra {
+        extra.write(told, &|_| false, is_first, scratch, out);
+    }
+    out.push(b'}');
+}
+
+fn write_rest(told: &Told<'_, '_>, is_extra: &dyn Fn(&str) -> bool, unmatched: Option<&str>, object: &mut Object<'_>) {
+    let (record, facts) = (&told.record, &told.response.facts);
+    let service = match record.route_id {
+        Some(_) => record.service_id.unwrap_or_default().as_bytes(),
+        None => facts.host,
+    };
+    if !is_extra("service_id") {
+        object.text("service_id", service);
+    }
+    if let Some(route) = record.route_id.or(unmatched).filter(|_| !is_extra("route_id")) {
+        object.text("route_id", route.as_bytes());
+    }
+    if let Some(consumer) = told.response.consumer.filter(|_| !is_extra("consumer")) {
+        object.key("consumer");
+        let mut names = Object::begin(object.out);
+        names.text("username", told.response.consumers.of(consumer).name.as_bytes());
+        names.end();
+    }
+    if !is_extra("client_ip") {
+        object.key("client_ip");
+        object.out.push(b'"');
+        push_ip(record.client, object.out);
+        object.out.push(b'"');
+    }
+    if !is_extra("start_time") {
+        object.number("start_time", record.start_unix_us() / 1000);
+    }
+    let upstream = record.node_time_us;
+    let own = record.request_time_us.saturating_sub(upstream.unwrap_or_default());
+    for (name, time_us) in
+        [("latency", Some(record.request_time_us)), ("upstream_latency", upstream), ("apisix_latency", Some(own))]
+    {
+        if let Some(time_us) = time_us.filter(|_| !is_extra(name)) {
+            object.key(name);
+            push_millis(time_us, object.out);
+        }
+    }
+}
+
+fn write_request(told: &Told<'_, '_>, body: Option<&[u8]>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    let facts = &told.response.facts;
+    let target = facts.path_and_query();
+    let mut object = Object::begin(out);
+    let url = &mut scratch.value;
+    url.clear();
+    let port = facts.local.port();
+    url.extend_from_slice(facts.scheme.as_bytes());
+    url.extend_from_slice(b"://");
+    url.extend_from_slice(facts.host);
+    write!(url, ":{port}").expect("writing to a Vec cannot fail");
+    url.extend_from_slice(target);
+    object.text("url", url);
+    object.text("uri", target);
+    object.text("method", facts.method());
+    object.key("headers");
+    let (fields, head) = (&facts.request.fields, facts.head);
+    let edits = told.response.ended.map(|ended| ended.request_edits);
+    write_many(
+        object.out,
+        &mut |visit| match edits {
+            Some(edits) => edits.each(fields, head, &mut |name, value| visit(name, Some(value))),
+            None => facts.each_header(&mut |name, value| visit(name, Some(value))),
+        },
+        true,
+    );
+    object.key("querystring");
+    let query = facts.query().unwrap_or_default();
+    write_many(
+        object.out,
+        &mut |visit| {
+            for pair in query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
+                let at = pair.iter().position(|byte| *byte == b'=');
+                let (name, value) = at.map_or((pair, None), |at| (&pair[..at], Some(&pair[at + 1..])));
+                let name: Vec<u8> = decoded(name).collect();
+                let value: Option<Vec<u8>> = value.map(|value| decoded(value).collect());
+                visit(&name, value.as_deref());
+            }
+        },
+        false,
+    );
+    object.number("size", told.record.bytes_received);
+    if let Some(body) = body.filter(|body| !body.is_empty()) {
+        object.text("body", body);
+    }
+    object.end();
+}
+
+fn write_response(told: &Told<'_, '_>, body: Option<&[u8]>, out: &mut Vec<u8>) {
+    let response = told.response;
+    let mut object = Object::begin(out);
+    object.number("status", told.record.status);
+    object.key("headers");
+    write_many(
+        object.out,
+        &mut |visit| {
+            response.each_sent(&mut |name, value| visit(name, Some(value)));
+        },
+        true,
+    );
+    object.number("size", told.record.bytes_sent);
+    if let Some(body) = body.filter(|body| !body.is_empty()) {
+        object.text("body", body);
+    }
+    object.end();
+}
+
+/// Takes names with their values; one without a value is `true`.
+type Visit<'v> = dyn FnMut(&[u8], Option<&[u8]>) + 'v;
+
+/// An object of names; several values of one name are a list.
+fn write_many(out: &mut Vec<u8>, each: &mut dyn FnMut(&mut Visit<'_>), lowers: bool) {
+    // Where values stand in `texts`, by name. A few dozen at most: searched through.
+    let mut texts = Vec::new();
+    let mut found: Vec<(std::ops::Range<usize>, Option<std::ops::Range<usize>>)> = Vec::new();
+    each(&mut |name, value| {
+        if found.len() < NAMES_MAX {
+            let start = texts.len();
+            texts.extend_from_slice(name);
+            if lowers {
+                texts[start..].make_ascii_lowercase();
+            }
+            let end = texts.len();
+            let value = value.map(|value| {
+                texts.extend_from_slice(value);
+                end..texts.len()
+            });
+            found.push((start..end, value));
+        }
+    });
+    let mut object = Object::begin(out);
+    for (index, (name, value)) in found.iter().enumerate() {
+        let is_same = |other: &(std::ops::Range<usize>, _)| texts[other.0.clone()] == texts[name.clone()];
+        if found[..index].iter().any(is_same) {
+            continue;
+        }
+        object.bytes_key(&texts[name.clone()]);
+        let push = |value: &Option<std::ops::Range<usize>>, out: &mut Vec<u8>| match value {
+            Some(value) => push_json_string(&texts[value.clone()], usize::MAX, out),
+            None => out.extend_from_slice(b"true"),
+        };
+        let mut others = found[index + 1..].iter().filter(|other| is_same(other)).peekable();
+        if others.peek().is_none() {
+            push(value, object.out);
+            continue;
+        }
+        object.out.push(b'[');
+        push(value, object.out);
+        for (_, value) in others {
+            object.out.push(b',');
+            push(value, object.out);
+        }
+        object.out.push(b']');
+    }
+    object.end();
+}
+
+/// Milliseconds, with a fraction where there is one.
+fn push_millis(time_us: u64, out: &mut Vec<u8>) {
+    push_number(time_us / 1000, out);
+    if !time_us.is_multiple_of(1000) {
+        write!(out, ".{:03}", time_us % 1000).expect("writing to a Vec cannot fail");
+    }
+}
+
+/// An object being written.
+struct Object<'a> {
+    out: &'a mut Vec<u8>,
+    is_first: bool,
+}
+
+impl Object<'_> {
+    fn begin(out: &mut Vec<u8>) -> Object<'_> {
+        out.push(b'{');
+        Object { out, is_first: true }
+    }
+
+    fn key(&mut self, name: &str) {
+        self.bytes_key(name.as_bytes());
+    }
+
+    fn bytes_key(&mut self, name: &[u8]) {
+        if !std::mem::take(&mut self.is_first) {
+            self.out.push(b',');
+        }
+        push_json_string(name, usize::MAX, self.out);
+        self.out.push(b':');
+    }
+
+    fn text(&mut self, name: &str, value: &[u8]) {
+        self.key(name);
+        push_json_string(value, usize::MAX, self.out);
+    }
+
+    fn number(&mut self, name: &str, number: impl Into<u64>) {
+        self.key(name);
+        push_number(number.into(), self.out);
+    }
+
+    fn end(self) {
+        self.out.push(b'}');
+    }
+}
+
+/// The value of `$host`.
+pub(super) fn host<'a>(told: &'a Told<'_, '_>, buffer: &'a mut Vec<u8>) -> &'a [u8] {
+    told.response.facts.value(&Variable::Host, buffer).unwrap_or_default()
+}

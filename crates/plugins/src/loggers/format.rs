@@ -1,0 +1,182 @@
+//! `log_format`: what an entry has in it, compiled.
+
+use serde_json::json;
+use stillgate_plugin::Response;
+use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin::record::{AccessValue, Record, Scratch, access_value, push_value};
+use stillgate_schema::text::scalar::Meaning;
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, json_of};
+use stillgate_wire::FieldName;
+
+/// How deep objects may stand in each other.
+const LEVELS_MAX: usize = 5;
+
+/// The names of an entry with their values, in the order they are written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Format(pub(super) Vec<Member>);
+
+/// A name and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Member {
+    pub(super) name: Box<str>,
+    /// The name as JSON, with its colon.
+    pub(super) key: Box<[u8]>,
+    value: Part,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    /// JSON that is the same in all entries.
+    Constant(Box<[u8]>),
+    Value(AccessValue),
+    Object(Format),
+}
+
+/// The kind of `log_format`.
+pub(crate) struct FormatKind;
+
+impl Kind for FormatKind {
+    type Out = Format;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Format> {
+        read_format(node, path, sink, 1)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "object"})
+    }
+}
+
+fn read_format(node: &Node, path: &Path<'_>, sink: &mut Sink, level: usize) -> Option<Format> {
+    let Value::Map(entries) = &node.value else {
+        expected("a map of names and values", node, path, sink);
+        return None;
+    };
+    if level > LEVELS_MAX {
+        let fault = Fault::new(format!("objects stand in each other more than {LEVELS_MAX} times"));
+        sink.error(node.at, path, fault);
+        return None;
+    }
+    let mut members = Vec::with_capacity(entries.len());
+    for entry in entries.iter() {
+        let path = path.key(&entry.key);
+        let value = match &entry.value.value {
+            Value::Map(_) => Part::Object(read_format(&entry.value, &path, sink, level + 1)?),
+            Value::Scalar(scalar) => match scalar.text.strip_prefix('$') {
+                Some(name) => match access_value(name, true) {
+                    Ok(value) => Part::Value(value),
+                    Err(fault) => {
+                        sink.error(entry.value.at, &path, fault);
+                        return None;
+                    }
+                },
+                None if matches!(scalar.meaning(), Meaning::Text(_)) => constant(&Json::from(&*scalar.text)),
+                None => constant(&json_of(&entry.value, &path, sink)?),
+            },
+            _ => {
+                expected("a text, or a map of names and values", &entry.value, &path, sink);
+                return None;
+            }
+        };
+        let mut key = Vec::new();
+        push_json_string(entry.key.as_bytes(), usize::MAX, &mut key);
+        key.push(b':');
+        members.push(Member { name: (&*entry.key).into(), key: key.into(), value });
+    }
+    Some(Format(members))
+}
+
+fn constant(json: &Json) -> Part {
+    Part::Constant(json.to_string().into_bytes().into())
+}
+
+impl Format {
+    /// Whether there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it has a name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|member| &*member.name == name)
+    }
+
+    /// Writes its members, but for those that `skips`; each with a comma before it, but for the first where `is_first`. What the
+    /// request does not have is left out, as in APISIX. Returns whether the next is the first.
+    pub(super) fn write(
+        &self,
+        told: &Told<'_, '_>,
+        skips: &dyn Fn(&str) -> bool,
+        mut is_first: bool,
+        scratch: &mut Scratch,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        for member in self.0.iter().filter(|member| !skips(&member.name)) {
+            let start = out.len();
+            if !is_first {
+                out.push(b',');
+            }
+            out.extend_from_slice(&member.key);
+            let is_there = match &member.value {
+                Part::Constant(json) => {
+                    out.extend_from_slice(json);
+                    true
+                }
+                Part::Value(value) => push(value, told, scratch, out),
+                Part::Object(format) => {
+                    out.push(b'{');
+                    format.write(told, &|_| false, true, scratch, out);
+                    out.push(b'}');
+                    true
+                }
+            };
+            match is_there {
+                true => is_first = false,
+                false => out.truncate(start),
+            }
+        }
+        is_first
+    }
+}
+
+/// A request that has ended.
+pub(super) struct Told<'a, 'r> {
+    pub(super) response: &'a Response<'r>,
+    pub(super) record: Record<'a>,
+}
+
+/// Writes a value as APISIX would: most variables of nginx are texts, also where they look like numbers.
+fn push(value: &AccessValue, told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) -> bool {
+    let is_text = matches!(
+        value,
+        AccessValue::BodyBytesSent
+            | AccessValue::Msec
+            | AccessValue::Pid
+            | AccessValue::BalancerPort
+            | AccessValue::UpstreamTries
+    );
+    match value {
+        AccessValue::SentHeader(name) | AccessValue::UpstreamHeader(name) => {
+            let Ok(name) = FieldName::new(name.as_str().as_bytes()) else { return false };
+            let response = told.response;
+            let text = match value {
+                AccessValue::SentHeader(_) => response.sent_header(name, &mut scratch.value),
+                _ => response.node_header(name, &mut scratch.value),
+            };
+            let Some(text) = text else { return false };
+            push_json_string(text, usize::MAX, out);
+            true
+        }
+        _ if is_text => {
+            let start = out.len();
+            out.push(b'"');
+            if !push_value(value, &told.record, usize::MAX, scratch, out) {
+                out.truncate(start);
+                return false;
+            }
+            out.push(b'"');
+            true
+        }
+        _ => push_value(value, &told.record, usize::MAX, scratch, out),
+    }
+}

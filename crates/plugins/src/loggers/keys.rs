@@ -1,0 +1,250 @@
+//! Keys that several loggers have, and the kinds of their values.
+
+use super::format::Format;
+use serde_json::json;
+use std::time::Duration;
+use stillgate_plugin::Secret;
+use stillgate_plugin::outbox::{Batching, PENDING_BYTES_MAX, Url};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Text, Value, expected, text};
+use stillgate_wire::{FieldName, FieldValue};
+
+/// A table of keys with those that all loggers have at its end: what an entry has in it.
+macro_rules! logger_keys {
+    (
+        $(#[doc = $doc:literal])+
+        pub(crate) struct $name:ident {
+            $($own:tt)*
+        }
+    ) => {
+        stillgate_schema::object! {
+            $(#[doc = $doc])+
+            pub(crate) struct $name {
+                $($own)*
+                /// What an entry has in it: names, each with a value, a variable such as `$remote_addr`, or an object of them. In place
+                /// of the plugin's metadata.
+                log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                /// What an entry without `log_format` has besides, or in place of what it has under that name.
+                log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                /// An entry has the request's body.
+                include_req_body: bool = stillgate_schema::Flag => default(false);
+                /// It has it only where these conditions hold, as `vars` of a route.
+                include_req_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::LateVars) => optional;
+                /// An entry has the response's body.
+                include_resp_body: bool = stillgate_schema::Flag => default(false);
+                /// It has it only where these conditions hold, as `vars` of a route.
+                include_resp_body_expr: stillgate_schema::At<stillgate_route::vars::Expr> = stillgate_schema::Located(stillgate_schema::LateVars) => optional;
+                /// Bytes of a request's body that an entry has; the rest is cut.
+                max_req_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
+                /// Bytes of a response's body that an entry has; the rest is cut.
+                max_resp_body_bytes: usize = stillgate_schema::int(1, $crate::loggers::keys::BODY_BYTES_MAX) => default(524_288);
+            }
+        }
+
+        impl $name {
+            /// What an entry has in it.
+            fn contents(&mut self) -> $crate::loggers::keys::Contents {
+                $crate::loggers::keys::Contents {
+                    log_format: self.log_format.take(),
+                    log_format_extra: self.log_format_extra.take(),
+                    request_body: self.include_req_body.then_some(self.max_req_body_bytes),
+                    request_body_expr: self.include_req_body_expr.take(),
+                    response_body: self.include_resp_body.then_some(self.max_resp_body_bytes),
+                    response_body_expr: self.include_resp_body_expr.take(),
+                }
+            }
+        }
+    };
+}
+
+/// The same with the keys of a batch.
+macro_rules! batching_logger_keys {
+    (
+        $(#[doc = $doc:literal])+
+        pub(crate) struct $name:ident named $called:literal {
+            $($own:tt)*
+        }
+    ) => {
+        $crate::loggers::keys::logger_keys! {
+            $(#[doc = $doc])+
+            pub(crate) struct $name {
+                $($own)*
+                /// What messages call it.
+                name: String = stillgate_schema::TEXT.shown() => default($called.to_owned());
+                /// So many entries are sent at once.
+                batch_max_size: usize = stillgate_schema::int(1, $crate::loggers::keys::BATCH_ENTRIES_MAX) => default(1000);
+                /// Seconds without an entry after which what there is is sent.
+                inactive_timeout: u64 = stillgate_schema::int(1, $crate::loggers::keys::SECONDS_MAX) => default(5);
+                /// Seconds after an entry by which it is sent.
+                buffer_duration: u64 = stillgate_schema::int(1, $crate::loggers::keys::SECONDS_MAX) => default(60);
+                /// How often what could not be sent is tried again.
+                max_retry_count: u32 = stillgate_schema::int(0, $crate::loggers::keys::RETRIES_MAX) => default(0);
+                /// Seconds before it is tried again; twice as long before each next time, up to a minute.
+                retry_delay: u64 = stillgate_schema::int(0, $crate::loggers::keys::SECONDS_MAX) => default(1);
+            }
+        }
+
+        impl $name {
+            /// When entries are sent.
+            fn batching(&self) -> stillgate_plugin::outbox::Batching {
+                $crate::loggers::keys::batching(
+                    self.batch_max_size,
+                    [self.inactive_timeout, self.buffer_duration, self.retry_delay],
+                    self.max_retry_count,
+                )
+            }
+        }
+    };
+}
+
+/// The longest body that an entry can have; an entry is at most four times as long.
+pub(super) const BODY_BYTES_MAX: i64 = 1024 * 1024;
+/// The largest batch.
+pub(super) const BATCH_ENTRIES_MAX: i64 = 1_000_000;
+/// The longest time: a day.
+pub(super) const SECONDS_MAX: i64 = 86_400;
+/// The most tries besides the first.
+pub(super) const RETRIES_MAX: i64 = 1_000_000;
+
+/// What an entry has in it, as it was typed.
+pub(super) struct Contents {
+    pub(super) log_format: Option<Format>,
+    pub(super) log_format_extra: Option<Format>,
+    /// With how many bytes.
+    pub(super) request_body: Option<usize>,
+    pub(super) request_body_expr: Option<stillgate_schema::At<stillgate_route::vars::Expr>>,
+    pub(super) response_body: Option<usize>,
+    pub(super) response_body_expr: Option<stillgate_schema::At<stillgate_route::vars::Expr>>,
+}
+
+/// `seconds`: inactive, old, and before another try.
+pub(super) fn batching(entries_max: usize, seconds: [u64; 3], retries_max: u32) -> Batching {
+    let [inactive_timeout, buffer_duration, retry_delay] = seconds.map(Duration::from_secs);
+    Batching {
+        entries_max,
+        inactive_timeout,
+        buffer_duration,
+        retries_max,
+        retry_delay,
+        pending_bytes_max: PENDING_BYTES_MAX,
+        pending_entries_max: usize::MAX,
+    }
+}
+
+/// The table of a logger's metadata. Each logger has its own, since the schema tells them apart by name.
+macro_rules! logger_metadata {
+    ($name:ident { $($own:tt)* }) => {
+        stillgate_schema::object! {
+            /// What all configurations of the logger have unless they say otherwise.
+            pub(crate) struct $name {
+                /// As `log_format` of the plugin.
+                log_format: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                /// As `log_format_extra` of the plugin.
+                log_format_extra: $crate::loggers::format::Format = $crate::loggers::format::FormatKind => optional;
+                $($own)*
+            }
+        }
+
+        impl $crate::loggers::keys::Formats for $name {
+            fn formats(&self) -> [Option<&$crate::loggers::format::Format>; 2] {
+                [self.log_format.as_ref(), self.log_format_extra.as_ref()]
+            }
+        }
+    };
+}
+
+pub(crate) use {batching_logger_keys, logger_keys, logger_metadata};
+
+/// Metadata of a logger.
+pub(crate) trait Formats: 'static {
+    /// `log_format` and `log_format_extra`.
+    fn formats(&self) -> [Option<&Format>; 2];
+}
+
+/// An address of HTTP as it is typed.
+pub(crate) const URL: Text<UrlText> = text("an address such as http://127.0.0.1:8080/logs", |text| {
+    let fault = |error: String| Fault::new(format!("not an address: {error}")).hint("write http://HOST:PORT/PATH");
+    Url::parse(text).map(UrlText).map_err(fault)
+});
+
+/// An address of HTTP.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct UrlText(pub(crate) Url);
+
+/// The name or address of a host.
+pub(super) const HOST: Text<String> = text("a host's name or address", |text| {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    match !bare.is_empty() && bare.bytes().all(is_good) {
+        true => Ok(bare.to_owned()),
+        false => Err(Fault::new("not a host's name or address")),
+    }
+});
+
+/// The value of a header field that nobody may see; an empty text is none.
+pub(crate) struct HeaderSecret;
+
+impl Kind for HeaderSecret {
+    type Out = Option<Secret>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Option<Secret>> {
+        let text = match &node.value {
+            Value::Scalar(scalar) => scalar.as_text(),
+            _ => None,
+        };
+        match text {
+            Some("") => Some(None),
+            Some(text) if FieldValue::new(text.as_bytes()).is_ok() => Some(Some(Secret::new(text.trim_ascii()))),
+            Some(_) => {
+                sink.error(node.at, path, Fault::new("no header field can have this value"));
+                None
+            }
+            None => {
+                expected("a text", node, path, sink);
+                None
+            }
+        }
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "string"})
+    }
+}
+
+/// Header fields, whose values nobody may see.
+pub(crate) struct HeaderSecrets;
+
+impl Kind for HeaderSecrets {
+    type Out = Vec<(String, Secret)>;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Vec<(String, Secret)>> {
+        let Value::Map(entries) = &node.value else {
+            expected("a map of header fields", node, path, sink);
+            return None;
+        };
+        let mut fields = Vec::with_capacity(entries.len());
+        for entry in entries.iter() {
+            let path = path.key(&entry.key);
+            if let Err(error) = FieldName::new(entry.key.as_bytes()) {
+                sink.error(entry.key_at, &path, Fault::new(error.to_string()));
+                return None;
+            }
+            let text = match &entry.value.value {
+                Value::Scalar(scalar) => &scalar.text,
+                _ => {
+                    expected("a text", &entry.value, &path, sink);
+                    return None;
+                }
+            };
+            if FieldValue::new(text.as_bytes()).is_err() {
+                sink.error(entry.value.at, &path, Fault::new("no header field can have this value"));
+                return None;
+            }
+            fields.push((entry.key.to_string(), Secret::new(text.trim_ascii())));
+        }
+        Some(fields)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}})
+    }
+}

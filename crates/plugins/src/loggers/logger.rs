@@ -1,0 +1,184 @@
+//! What every logger does with a request: keeps its bodies where it is to, and sends an entry.
+
+use super::entry;
+use super::format::{Format, Told};
+use super::keys::{Contents, Formats};
+use std::sync::Arc;
+use stillgate_plugin::outbox::Outlet;
+use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::written::push_json_string;
+use stillgate_plugin::{Compile, Filter, Phase, Phases, Record, Request, Response};
+use stillgate_route::vars::Expr;
+use stillgate_schema::{At, Fault};
+
+/// The phases of a logger.
+pub(crate) const PHASES: Phases = Phases::of(&[Phase::BeforeProxy, Phase::HeaderFilter, Phase::Log]);
+
+/// A logger without its receiver.
+pub(crate) struct Logger {
+    log_format: Option<Format>,
+    extra: Option<Format>,
+    request: Option<Body>,
+    response: Option<Body>,
+    /// `route_id` of a request that no route took.
+    pub(super) unmatched: Option<&'static str>,
+}
+
+/// `log_format` and `log_format_extra` of a plugin's metadata.
+pub(super) fn of_metadata<'a, M: Formats>(plugin: &str, response: &Response<'a>) -> [Option<&'a Format>; 2] {
+    let metadata: Option<&'a M> = response.metadata.get(plugin);
+    metadata.map_or([None, None], M::formats)
+}
+
+/// A body that entries have.
+struct Body {
+    bytes_max: usize,
+    condition: Option<Filter>,
+}
+
+/// The bodies of a request, as far as an entry has them.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Bodies<'a> {
+    pub(super) request: Option<&'a [u8]>,
+    pub(super) response: Option<&'a [u8]>,
+}
+
+impl Logger {
+    /// Compiles what entries have in them.
+    pub(super) fn new(contents: Contents, cx: &mut Compile<'_>) -> Option<Logger> {
+        let request = body(contents.request_body, contents.request_body_expr, "include_req_body_expr", cx)?;
+        let response = body(contents.response_body, contents.response_body_expr, "include_resp_body_expr", cx)?;
+        let (log_format, extra) = (contents.log_format, contents.log_format_extra);
+        Some(Logger { log_format, extra, request, response, unmatched: None })
+    }
+
+    /// The phases that this configuration needs.
+    pub(super) fn phases(&self) -> Phases {
+        let mut phases = Phases::of(&[Phase::Log]);
+        if self.request.is_some() {
+            phases = phases.or(Phases::of(&[Phase::BeforeProxy]));
+        }
+        if self.response.is_some() {
+            phases = phases.or(Phases::of(&[Phase::HeaderFilter]));
+        }
+        phases
+    }
+
+    pub(super) fn before_proxy(&self, request: &mut Request<'_>) {
+        if let Some(body) = &self.request {
+            request.body.capture(body.bytes_max);
+        }
+    }
+
+    pub(super) fn header_filter(&self, response: &mut Response<'_>) {
+        if let Some(body) = &self.response
+            && body.condition.as_ref().is_none_or(|condition| condition.holds(&response.facts, response))
+        {
+            response.body.capture(body.bytes_max);
+        }
+    }
+
+    /// Sends an entry: what `before` writes, the object, and what `after` writes.
+    pub(super) fn log(
+        &self,
+        [log_format, extra]: [Option<&Format>; 2],
+        outlet: &Arc<Outlet>,
+        response: &Response<'_>,
+        before: impl FnOnce(&Told<'_, '_>, &mut Scratch, &mut Vec<u8>),
+        after: &[u8],
+    ) {
+        let Some(ended) = response.ended else { return };
+        let told = Told { response, record: Record { vars: response, ..ended.record } };
+        let log_format = self.log_format.as_ref().or(log_format.filter(|format| !format.is_empty()));
+        let extra = self.extra.as_ref().or(extra);
+        let bodies = Bodies {
+            request: kept(&self.request, ended.request_body, response),
+            response: kept(&self.response, ended.response_body, response),
+        };
+        response.worker.send(outlet, |scratch, out| {
+            before(&told, scratch, out);
+            match log_format {
+                Some(format) => self.write(&told, format, scratch, out),
+                None => entry::write(&told, bodies, extra, self.unmatched, scratch, out),
+            }
+            out.extend_from_slice(after);
+        });
+    }
+
+    /// What `log_format` says, and the ids of route and service.
+    fn write(&self, told: &Told<'_, '_>, custom: &Format, scratch: &mut Scratch, out: &mut Vec<u8>) {
+        let ids = [("service_id", told.record.service_id), ("route_id", told.record.route_id.or(self.unmatched))];
+        let has_id = |name: &str| ids.iter().any(|(id, value)| *id == name && value.is_some());
+        out.push(b'{');
+        let mut is_first = custom.write(told, &has_id, true, scratch, out);
+        for (name, value) in ids {
+            let Some(value) = value else { continue };
+            if !std::mem::take(&mut is_first) {
+                out.push(b',');
+            }
+            out.push(b'"');
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b"\":");
+            push_json_string(value.as_bytes(), usize::MAX, out);
+        }
+        out.push(b'}');
+    }
+}
+
+/// What an entry has of a body.
+fn kept<'a>(body: &Option<Body>, bytes: Option<&'a [u8]>, response: &Response<'_>) -> Option<&'a [u8]> {
+    let (body, bytes) = body.as_ref().zip(bytes)?;
+    let holds = body.condition.as_ref().is_none_or(|condition| condition.holds(&response.facts, response));
+    holds.then(|| &bytes[..bytes.len().min(body.bytes_max)])
+}
+
+/// The outer `None`: it cannot be compiled.
+fn body(
+    bytes_max: Option<usize>,
+    condition: Option<At<Expr>>,
+    key: &str,
+    cx: &mut Compile<'_>,
+) -> Option<Option<Body>> {
+    let condition = match condition {
+        None => None,
+        Some(condition) => Some(compiled(condition, key, cx)?),
+    };
+    Some(bytes_max.map(|bytes_max| Body { bytes_max, condition }))
+}
+
+/// A condition under a key.
+pub(super) fn compiled(condition: At<Expr>, key: &str, cx: &mut Compile<'_>) -> Option<Filter> {
+    Filter::new(condition.value)
+        .map_err(|error| cx.sink.error(condition.at, &cx.path.key(key), Fault::new(error.to_string())))
+        .ok()
+}
+
+/// What a logger does in each phase, where its entry is the object alone.
+macro_rules! plugin_of_logger {
+    ($name:ident, $metadata:ident) => {
+        impl stillgate_plugin::Plugin for $name {
+            fn before_proxy(&self, request: &mut stillgate_plugin::Request<'_>) -> stillgate_plugin::Flow {
+                self.logger.before_proxy(request);
+                stillgate_plugin::Flow::Continue
+            }
+
+            fn header_filter(&self, response: &mut stillgate_plugin::Response<'_>) {
+                self.logger.header_filter(response);
+            }
+
+            fn log(&self, response: &mut stillgate_plugin::Response<'_>) {
+                self.send(response);
+            }
+
+            fn phases(&self) -> stillgate_plugin::Phases {
+                self.logger.phases()
+            }
+        }
+
+        impl stillgate_plugin::Metadata for $name {
+            type Metadata = $metadata;
+        }
+    };
+}
+
+pub(crate) use plugin_of_logger;

@@ -1,0 +1,107 @@
+//! `syslog`: entries as messages of RFC 5424, over TCP or UDP.
+
+use super::encoding::Joined;
+use super::entry::host;
+use super::format::Told;
+use super::keys::{HOST, batching_logger_keys, logger_metadata};
+use super::logger::{Logger, PHASES, of_metadata, plugin_of_logger};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::outbox::{Batching, Outlet, Receiver, SocketReceiver};
+use stillgate_plugin::record::Scratch;
+use stillgate_plugin::record::written::push_number;
+use stillgate_plugin::{Compile, Define, Phases, Response};
+use stillgate_schema::{Choice, Flag, int};
+
+const NAME: &str = "syslog";
+
+/// Facility `syslog` (5), severity `informational` (6), version 1, as APISIX has it.
+const PRIORITY: &[u8] = b"<46>1 ";
+/// The longest name of a host (RFC 5424, section 6).
+const HOSTNAME_BYTES_MAX: usize = 255;
+
+batching_logger_keys! {
+    /// Sends entries as messages of syslog.
+    pub(crate) struct SyslogKeys named "sys logger" {
+        /// The host's name or address.
+        host: String = HOST => required;
+        /// Its port.
+        port: u16 = int(0, 65535) => required;
+        /// Has no effect: nothing is held back beyond a batch.
+        flush_limit: u64 = int(1, i64::MAX) => default(4096);
+        /// Bytes of messages that wait at most; what comes beyond is lost.
+        drop_limit: usize = int(1, 64 * 1024 * 1024) => default(1_048_576);
+        /// Milliseconds for connecting, and for writing.
+        timeout: u64 = int(1, 3_600_000) => default(3000);
+        /// Over what.
+        sock_type: SockType = SOCK_TYPE => default(SockType::Tcp);
+        /// Has no effect: there is one connection.
+        pool_size: u64 = int(5, i64::MAX) => default(5);
+        /// Whether the connection has TLS. The certificate is not checked.
+        tls: bool = Flag => default(false);
+    }
+}
+
+/// Over what messages go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SockType {
+    /// A connection.
+    Tcp,
+    /// A datagram each.
+    Udp,
+}
+
+const SOCK_TYPE: Choice<SockType> = Choice { words: &[("tcp", SockType::Tcp), ("udp", SockType::Udp)], unbuilt: &[] };
+
+/// The plugin.
+pub(crate) struct Syslog {
+    logger: Logger,
+    outlet: Arc<Outlet>,
+}
+
+impl Define for Syslog {
+    type Keys = SyslogKeys;
+    const NAME: &'static str = NAME;
+    const PRIORITY: i32 = 401;
+    const PHASES: Phases = PHASES;
+
+    fn compile(mut keys: SyslogKeys, cx: &mut Compile<'_>) -> Option<Syslog> {
+        let logger = Logger::new(keys.contents(), cx)?;
+        let batching = Batching { pending_bytes_max: keys.drop_limit, ..keys.batching() };
+        let tls_name = keys.tls.then(|| keys.host.clone());
+        let timeout = Duration::from_millis(keys.timeout);
+        let to = SocketReceiver { host: keys.host, port: keys.port, tls_name, timeout, is_syslog: true };
+        let receiver = match keys.sock_type {
+            SockType::Tcp => Receiver::Tcp(to),
+            SockType::Udp => Receiver::Udp(to),
+        };
+        let outlet = Outlet::new((NAME, keys.name), cx.identity, batching, receiver, Box::new(Joined));
+        Some(Syslog { logger, outlet: Arc::new(outlet) })
+    }
+}
+
+impl Syslog {
+    fn send(&self, response: &Response<'_>) {
+        self.logger.log(of_metadata::<SyslogMetadata>(NAME, response), &self.outlet, response, write_header, b"\n");
+    }
+}
+
+/// What stands before the entry: time, host, application, process, and neither id nor structured data.
+fn write_header(told: &Told<'_, '_>, scratch: &mut Scratch, out: &mut Vec<u8>) {
+    out.extend_from_slice(PRIORITY);
+    scratch.stamp.push_rfc3339(told.record.end_unix_ms, out);
+    out.push(b' ');
+    let host = host(told, &mut scratch.value);
+    // What a client asks for may be no name that stands in a header.
+    let is_good = host.iter().all(|byte| (b'!'..=b'~').contains(byte));
+    match is_good && !host.is_empty() && host.len() <= HOSTNAME_BYTES_MAX {
+        true => out.extend_from_slice(host),
+        false => out.push(b'-'),
+    }
+    out.extend_from_slice(b" apisix ");
+    push_number(told.record.process.pid, out);
+    out.extend_from_slice(b" - - ");
+}
+
+logger_metadata!(SyslogMetadata {});
+plugin_of_logger!(Syslog, SyslogMetadata);

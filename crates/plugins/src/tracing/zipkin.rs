@@ -1,0 +1,285 @@
+//! `zipkin`: passes contexts of B3 on, and sends spans of each request that is sampled to a server of Zipkin.
+
+use super::b3::Context;
+use super::sampling::{Share, ShareKind};
+use crate::loggers::{URL, UrlText, write_array};
+use serde_json::json;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use stillgate_plugin::outbox::{Batching, Encode, Entries, HttpReceiver, Outlet, PENDING_BYTES_MAX, Receiver};
+use stillgate_plugin::record::written::{push_hex_number, push_ip, push_json_string, push_number};
+use stillgate_plugin::{
+    Answer, Compile, Define, Flow, Identity, Phase, Phases, Plugin, Record, Request, Response, Span, Trace,
+};
+use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, TEXT, Text, Value, expected, object, text};
+use stillgate_wire::{FieldName, FieldValue};
+
+const NAME: &str = "zipkin";
+const B3: FieldName<'static> = FieldName::constant("b3");
+const TRACE_ID: FieldName<'static> = FieldName::constant("X-B3-TraceId");
+const SPAN_ID: FieldName<'static> = FieldName::constant("X-B3-SpanId");
+const PARENT_ID: FieldName<'static> = FieldName::constant("X-B3-ParentSpanId");
+const SAMPLED: FieldName<'static> = FieldName::constant("X-B3-Sampled");
+const FLAGS: FieldName<'static> = FieldName::constant("X-B3-Flags");
+
+/// APISIX's batch processor of spans.
+const BATCHING: Batching = Batching {
+    entries_max: 1000,
+    inactive_timeout: Duration::from_secs(5),
+    buffer_duration: Duration::from_secs(60),
+    retries_max: 0,
+    retry_delay: Duration::from_secs(1),
+    pending_bytes_max: PENDING_BYTES_MAX,
+    pending_entries_max: usize::MAX,
+};
+const TIMEOUT: Duration = Duration::from_secs(60);
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
+object! {
+    /// Sends spans to a server of Zipkin.
+    pub(crate) struct ZipkinKeys {
+        /// The server's address, such as `http://127.0.0.1:9411/api/v2/spans`.
+        endpoint: UrlText = URL => required;
+        /// The share of requests that are recorded, where the caller does not say.
+        sample_ratio: Share = RATIO => required;
+        /// What the gateway is called in spans.
+        service_name: String = TEXT.shown() => default("APISIX".to_owned());
+        /// Its address in spans, in place of the connection's.
+        server_addr: Ipv4Addr = ADDRESS => optional;
+        /// Which spans there are: 2: the request, the node's part, the response; 1: rewrite and access besides, and the response below
+        /// the node's part.
+        span_version: u8 = Version => default(2);
+    }
+}
+
+const RATIO: ShareKind = ShareKind { min: 0.00001, is_lenient: false };
+
+const ADDRESS: Text<Ipv4Addr> =
+    text("an IPv4 address", |text| text.parse().map_err(|_| Fault::new("not an IPv4 address")));
+
+/// 1 or 2.
+struct Version;
+
+impl Kind for Version {
+    type Out = u8;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<u8> {
+        let version = match &node.value {
+            Value::Scalar(scalar) => scalar.text.parse().ok().filter(|version| matches!(version, 1..=2)),
+            _ => None,
+        };
+        if version.is_none() {
+            expected("1 or 2", node, path, sink);
+        }
+        version
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        json!({"enum": [1, 2]})
+    }
+
+    fn show(&self, version: &u8) -> Json {
+        json!(version)
+    }
+}
+
+/// The plugin.
+pub(crate) struct Zipkin {
+    share: Share,
+    service: Box<str>,
+    address: Option<Ipv4Addr>,
+    version: u8,
+    outlet: Arc<Outlet>,
+    identity: Identity,
+}
+
+impl Define for Zipkin {
+    type Keys = ZipkinKeys;
+    const NAME: &'static str = NAME;
+    const PRIORITY: i32 = 12011;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite, Phase::Log]);
+
+    fn compile(keys: ZipkinKeys, cx: &mut Compile<'_>) -> Option<Zipkin> {
+        let receiver = Receiver::Http(Box::new(HttpReceiver {
+            urls: vec![keys.endpoint.0],
+            headers: vec![("Content-Type".to_owned(), "application/json".to_owned())],
+            verifies: true,
+            timeout: TIMEOUT,
+            keepalive: Some(KEEPALIVE),
+            status_below: 300,
+            question: None,
+        }));
+        let outlet = Outlet::new((NAME, "zipkin_report".to_owned()), cx.identity, BATCHING, receiver, Box::new(Array));
+        Some(Zipkin {
+            share: keys.sample_ratio,
+            service: keys.service_name.into(),
+            address: keys.server_addr,
+            version: keys.span_version,
+            outlet: Arc::new(outlet),
+            identity: cx.identity,
+        })
+    }
+}
+
+/// Each entry is the spans of a request, with commas between them.
+struct Array;
+
+impl Encode for Array {
+    fn encode(&self, entries: &Entries, out: &mut Vec<u8>) {
+        write_array(entries, out);
+    }
+}
+
+impl Plugin for Zipkin {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let context = match request.first_header(B3).map(Context::single) {
+            None => {
+                Context::several([TRACE_ID, SPAN_ID, PARENT_ID, SAMPLED, FLAGS].map(|name| request.first_header(name)))
+            }
+            Some(Ok(context)) => {
+                request.remove_header(B3);
+                context
+            }
+            Some(Err(_)) => return Flow::Answer(Answer::page(400)),
+        };
+        if context.is_debug {
+            set(request, FLAGS, b"1");
+        }
+        let worker = request.worker;
+        let is_sampled = context.is_sampled.unwrap_or_else(|| self.share.takes(worker.random()));
+        if !is_sampled {
+            set(request, SAMPLED, b"0");
+            return Flow::Continue;
+        }
+        let new_trace = || (u128::from(worker.random()) << 64 | u128::from(worker.random())).max(1);
+        let trace_id = context.ids.map_or_else(new_trace, |ids| ids.trace);
+        let (id, node_id) = (worker.random().max(1), worker.random().max(1));
+        let is_short = context.ids.is_some_and(|ids| ids.is_short);
+        let parent = context.ids.map_or(0, |ids| ids.span);
+        let mut text = Vec::with_capacity(32);
+        for (name, number, digits) in [
+            (TRACE_ID, trace_id, if is_short { 16 } else { 32 }),
+            (PARENT_ID, id.into(), 16),
+            (SPAN_ID, node_id.into(), 16),
+        ] {
+            text.clear();
+            push_hex_number(number, digits, &mut text);
+            set(request, name, &text);
+        }
+        match request.first_header(FLAGS).is_some() {
+            true => request.remove_header(SAMPLED),
+            false => set(request, SAMPLED, b"1"),
+        }
+        request.settled.spans.push(Span { plugin: self.identity, trace_id, id, parent, node_id, is_sampled });
+        let trace = Trace { trace_id, span_id: id, is_sampled, is_shown: false };
+        request.settled.trace.get_or_insert(trace);
+        Flow::Continue
+    }
+
+    fn log(&self, response: &mut Response<'_>) {
+        let Some(span) = response.settled.span(self.identity) else { return };
+        let (Some(ended), response) = (response.ended, &*response) else { return };
+        response.worker.send(&self.outlet, |_, out| self.write(span, response, &ended.record, out));
+    }
+}
+
+fn set(request: &mut Request<'_>, name: FieldName<'_>, value: &[u8]) {
+    request.set_header(name, FieldValue::new(value).expect("digits and letters"));
+}
+
+/// One span to write.
+struct Part {
+    name: &'static str,
+    id: u64,
+    parent: u64,
+    /// Microseconds since the request began.
+    from_us: u64,
+    to_us: u64,
+}
+
+impl Zipkin {
+    fn write(&self, span: Span, response: &Response<'_>, record: &Record<'_>, out: &mut Vec<u8>) {
+        let end_us = record.request_time_us;
+        let request = Part { name: "apisix.request", id: span.id, parent: span.parent, from_us: 0, to_us: end_us };
+        self.write_part(&span, &request, response, record, out);
+        let Some(asked_us) = record.asked_us.map(|asked_us| asked_us.min(end_us)) else { return };
+        let answered_us = (asked_us + record.upstream_time_us.unwrap_or(end_us)).min(end_us);
+        let below = |name: &'static str, number: u64, parent: u64, from_us: u64, to_us: u64| {
+            // Ids that follow from the span's own: as good as random ones, and different in each request.
+            let id = (span.node_id ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).max(1);
+            Part { name, id, parent, from_us, to_us }
+        };
+        let node = |to_us| Part { name: "apisix.proxy", id: span.node_id, parent: span.id, from_us: asked_us, to_us };
+        let parts = match self.version {
+            1 => vec![
+                below("apisix.rewrite", 1, span.id, 0, asked_us),
+                below("apisix.access", 2, span.id, asked_us, asked_us),
+                node(end_us),
+                below("apisix.body_filter", 3, span.node_id, answered_us, end_us),
+            ],
+            _ => vec![node(answered_us), below("apisix.response_span", 3, span.id, answered_us, end_us)],
+        };
+        for part in &parts {
+            out.push(b',');
+            self.write_part(&span, part, response, record, out);
+        }
+    }
+
+    fn write_part(&self, span: &Span, part: &Part, response: &Response<'_>, record: &Record<'_>, out: &mut Vec<u8>) {
+        let facts = &response.facts;
+        let is_request = part.id == span.id;
+        let hex = |name: &[u8], number: u128, digits: u32, out: &mut Vec<u8>| {
+            out.extend_from_slice(name);
+            push_hex_number(number, digits, out);
+            out.push(b'"');
+        };
+        let digits = if span.trace_id >> 64 == 0 { 16 } else { 32 };
+        hex(b"{\"traceId\":\"", span.trace_id, digits, out);
+        out.extend_from_slice(b",\"name\":\"");
+        out.extend_from_slice(part.name.as_bytes());
+        out.push(b'"');
+        if part.parent != 0 {
+            hex(b",\"parentId\":\"", part.parent.into(), 16, out);
+        }
+        hex(b",\"id\":\"", part.id.into(), 16, out);
+        if is_request {
+            out.extend_from_slice(b",\"kind\":\"SERVER\"");
+        }
+        out.extend_from_slice(b",\"timestamp\":");
+        push_number(record.start_unix_us() + part.from_us, out);
+        out.extend_from_slice(b",\"duration\":");
+        push_number(part.to_us - part.from_us, out);
+        out.extend_from_slice(b",\"localEndpoint\":{\"serviceName\":");
+        push_json_string(self.service.as_bytes(), usize::MAX, out);
+        push_endpoint(self.address.map_or_else(|| facts.local.ip(), IpAddr::V4), facts.local.port(), true, out);
+        out.push(b'}');
+        if is_request {
+            out.extend_from_slice(b",\"remoteEndpoint\":{");
+            push_endpoint(facts.client, facts.peer.port(), false, out);
+            out.push(b'}');
+        }
+        out.extend_from_slice(b",\"tags\":{");
+        if is_request {
+            out.extend_from_slice(b"\"component\":\"apisix\",\"http.method\":");
+            push_json_string(facts.method(), usize::MAX, out);
+            out.extend_from_slice(b",\"http.url\":");
+            push_json_string(facts.path_and_query(), usize::MAX, out);
+            if let Some(status) = record.tries.last().map(|last| last.status).filter(|status| *status != 0) {
+                out.extend_from_slice(b",\"http.status_code\":\"");
+                push_number(status, out);
+                out.push(b'"');
+            }
+        }
+        out.extend_from_slice(b"}}");
+    }
+}
+
+fn push_endpoint(ip: IpAddr, port: u16, follows: bool, out: &mut Vec<u8>) {
+    let ip = ip.to_canonical();
+    out.extend_from_slice(if follows { b"," } else { b"" });
+    out.extend_from_slice(if ip.is_ipv4() { b"\"ipv4\":\"" } else { b"\"ipv6\":\"" });
+    push_ip(ip, out);
+    out.extend_from_slice(b"\",\"port\":");
+    push_number(port, out);
+}

@@ -1,0 +1,30 @@
+//! What is kept of a body for the log, as it goes on.
+
+use super::Filtered;
+use crate::worker::body_memory::Held;
+
+impl Filtered {
+    /// What goes on of the body is kept for the log as far as plugins ask for it.
+    pub(crate) fn start_capture(&mut self, begin: impl FnOnce() -> Held) {
+        if self.changes.captured().is_on() {
+            self.captured = Some(begin());
+        }
+    }
+
+    /// Nothing is kept for the log.
+    pub(crate) fn end_capture(&mut self) {
+        self.changes.captured_mut().give_up();
+        self.captured = None;
+    }
+
+    /// A piece goes on; where there is no memory left, nothing of the body is kept.
+    #[cold]
+    pub(super) fn capture(&mut self, piece: &[u8]) {
+        let capture = self.changes.captured_mut();
+        capture.piece(piece);
+        let bytes = capture.bytes().map_or(0, <[u8]>::len);
+        if self.captured.as_mut().is_some_and(|held| held.set(bytes).is_err()) {
+            self.end_capture();
+        }
+    }
+}

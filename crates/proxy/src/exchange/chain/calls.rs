@@ -1,0 +1,73 @@
+//! The calls of plugins with a response.
+
+use super::super::receiver::Receiver;
+use super::super::record::Moment;
+use super::{Answered, Judged, PluginFailed, head_of, holds};
+use crate::worker::Worker;
+use crate::worker::plugins::{Panicked, Refusal, call};
+use stillgate_plugin::body::Capture;
+use stillgate_plugin::{BodyChanges, Chain, Phase, Response};
+
+/// When a phase of a response is called.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Called {
+    /// The response has just come, and what it came in is still here.
+    At(Answered),
+    /// It is out.
+    Behind(Moment),
+}
+
+impl Called {
+    /// Where the head of the node's response stands; `kept`: once its buffer is gone.
+    pub(super) fn head<'a>(self, from_node: &'a Receiver, kept: &'a [u8]) -> &'a [u8] {
+        match self {
+            Called::At(answered) => head_of(from_node, answered),
+            Called::Behind(_) => kept,
+        }
+    }
+
+    /// What was kept of the body, lent out beside its changes until it is put back.
+    pub(super) fn lend(self, changes: &mut BodyChanges) -> Capture {
+        match self {
+            Called::Behind(_) => std::mem::take(changes.captured_mut()),
+            Called::At(_) => Capture::default(),
+        }
+    }
+}
+
+/// What the plugins of a chain are called with in one phase.
+pub(super) struct Calls<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) phase: Phase,
+    pub(super) is_timed: bool,
+    pub(super) judged: &'a mut Judged,
+    pub(super) is_head_refused: &'a mut bool,
+}
+
+impl Calls<'_> {
+    /// Calls each. In the phase `log` one that panics has been counted, and the others are called all the same.
+    pub(super) fn run(self, chain: &Chain, answer: &mut Response<'_>) -> Result<(), PluginFailed> {
+        let Calls { worker, phase, is_timed, judged, is_head_refused } = self;
+        for (at, entry) in chain.of(phase) {
+            if judged.skips(at, entry, || holds(entry, answer.facts, answer)) {
+                continue;
+            }
+            answer.body.plugin = entry.name;
+            let called = call(worker, entry, phase, is_timed, || match phase {
+                Phase::Log => entry.plugin.log(answer),
+                _ => entry.plugin.header_filter(answer),
+            });
+            if phase == Phase::Log {
+                continue;
+            }
+            called.map_err(|Panicked| PluginFailed)?;
+            if answer.edits.fields.is_too_large() {
+                if !std::mem::replace(is_head_refused, true) {
+                    worker.note_refusal(entry.name, Refusal::Head);
+                }
+                return Err(PluginFailed);
+            }
+        }
+        Ok(())
+    }
+}
