@@ -22,7 +22,7 @@ fn what_is_not_built_is_refused_with_the_nearest_that_is() {
     expect![[r#"
         1:1: graphql-limit-count: the plugin "graphql-limit-count" is not built; the nearest that is: "limit-count"
         1:1: ai-rag: the plugin "ai-rag" is not built; remove it
-        1:1: limit-cont: there is no plugin "limit-cont"; did you mean "limit-count"?
+        1:1: limit-cont: there is no plugin "limit-cont"; did you mean "limit-conn"?
         1:1: something: there is no plugin "something"
     "#]]
     .assert_eq(&text);
