@@ -173,16 +173,23 @@ impl Orderer {
             live.tls.insert(name, config.map_err(|error| Failure::new("preparing for tls-alpn-01", error, ""))?);
         }
         answering.0.set(live);
+        let mut refused = None;
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization.map_err(|error| Failure::of(doing, &error))?;
             if authorization.status != AuthorizationStatus::Pending {
                 continue;
             }
-            if let Some(mut challenge) = authorization.challenge(kind.clone()) {
-                let doing = "telling the server to ask";
-                challenge.set_ready().await.map_err(|error| Failure::of(doing, &error))?;
+            // A server that has asked by then says at once what it found.
+            if let Some(mut challenge) = authorization.challenge(kind.clone())
+                && let Err(error) = challenge.set_ready().await
+            {
+                refused = Some(error);
+                break;
             }
+        }
+        if let Some(error) = refused {
+            return Err(self.refused(order, word, Some(error)).await);
         }
         match order.poll_ready(&patience()).await {
             Ok(OrderStatus::Ready) => Ok(()),
