@@ -169,7 +169,7 @@ impl Limits {
                 continue;
             };
             let level = match found.count() {
-                // Nobody has counted in it yet: the level is that of the epoch before, to which nothing is added from here on.
+                // Nothing has been counted in it yet: its level is that of the previous epoch, which no longer changes.
                 0 => match self.noted(bucket.find(key.of_window(epoch.number.wrapping_sub(1)), life))? {
                     None => 0,
                     Some(before) if before.count() & CLOSED != 0 => leak.carried(before.count()),

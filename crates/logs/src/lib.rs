@@ -73,7 +73,7 @@ impl Logs {
         let (end, ended) = sync_channel(0);
         let sender = Sender::new(chunks, empties, counts.clone(), flush_timeout);
         thread::Builder::new().name("logs".to_owned()).spawn(move || {
-            // On Linux this is about the calling thread only. Without it the thread works all the same.
+            // On Linux this is about the calling thread only. The thread also works without it.
             let _ = rustix::process::setpriority_process(None, NICE);
             runtime.block_on(sender.run());
             // A write to a file that does not end is left behind: the process is about to end.

@@ -47,7 +47,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// Why it is none, for whoever has written it.
+    /// Why it is not a URL, for the author of the configuration.
     pub fn parse(text: &str, verifies: bool) -> Result<Url, String> {
         let (is_https, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),

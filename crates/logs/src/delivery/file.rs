@@ -40,7 +40,7 @@ fn append(open: &mut Option<File>, path: &str, lines: &[u8]) -> io::Result<u64> 
 }
 
 fn open_file(path: &str) -> io::Result<File> {
-    // Opening a FIFO waits for a reader unless it is told not to.
+    // Opening a FIFO would wait for a reader without this flag.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().append(true).create(true).custom_flags(flags).open(path)?;
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
