@@ -4,12 +4,12 @@
 //! does: a response then has no challenge, which with APISIX it has. An answer that says nothing of the credentials (the
 //! threads that compare passwords are busy) is given in place of 401.
 
-use crate::authentication::CHALLENGE;
 use serde_json::json;
 use std::sync::Arc;
 use stillgate_plugin::flow::{Offload, Resume, WholeBody};
 use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
 use stillgate_schema::{Definitions, Fault, Json, Kind, Node, Path, Sink, Value, expected, object};
+use stillgate_wire::Edits;
 
 object! {
     /// Asks for one of several kinds of credentials.
@@ -113,55 +113,72 @@ impl Plugin for MultiAuth {
     }
 }
 
+/// What a plugin has answered that says nothing of the credentials, and the header fields of that answer.
+type Other = Option<(Answer, Edits)>;
+
 /// Asks a plugin and those after it.
-fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Option<Answer>, request: &mut Request<'_>) -> Flow {
+fn ask(plugins: Arc<[Box<dyn Plugin>]>, at: usize, other: Other, request: &mut Request<'_>) -> Flow {
     match plugins.get(at) {
         Some(plugin) => {
+            let before = request.response.clone();
             let flow = plugin.rewrite(request);
-            go_on(plugins, at, other, flow, request)
+            go_on(Asked { plugins, at, other, before }, flow, request)
         }
-        None => Flow::Answer(other.unwrap_or(Answer::text(401, FAILED))),
+        None => Flow::Answer(match other {
+            Some((answer, fields)) => {
+                *request.response = fields;
+                answer
+            }
+            None => Answer::text(401, FAILED),
+        }),
     }
 }
 
-/// Goes on when a plugin has said something. `other` is the first answer that says nothing of the credentials.
-fn go_on(
+/// Where the asking has come to.
+struct Asked {
     plugins: Arc<[Box<dyn Plugin>]>,
     at: usize,
-    other: Option<Answer>,
-    flow: Flow,
-    request: &mut Request<'_>,
-) -> Flow {
+    /// The first of them.
+    other: Other,
+    /// Fields of the response before the plugin was asked. What it sets is for its own answer, not for one of the plugins
+    /// behind it.
+    before: Edits,
+}
+
+/// Goes on when a plugin has said something.
+fn go_on(asked: Asked, flow: Flow, request: &mut Request<'_>) -> Flow {
     match flow {
         Flow::Continue => Flow::Continue,
         Flow::Answer(answer) => {
-            let is_last = at + 1 == plugins.len();
-            // The last challenge is the answer's, as in APISIX.
-            if !is_last {
-                request.response.remove_added(CHALLENGE);
+            let Asked { plugins, at, mut other, before } = asked;
+            if other.is_none() && answer.status != 401 {
+                other = Some((answer, request.response.clone()));
             }
-            let other = other.or((answer.status != 401).then_some(answer));
+            // The last challenge is the answer's, as in APISIX.
+            if at + 1 < plugins.len() {
+                *request.response = before;
+            }
             ask(plugins, at + 1, other, request)
         }
         Flow::Wait(future) => Flow::Wait(Box::pin(async move {
             let then = future.await;
             Box::new(move |request: &mut Request<'_>| {
                 let flow = then(request);
-                go_on(plugins, at, other, flow, request)
+                go_on(asked, flow, request)
             }) as Resume
         })),
         Flow::Offload(Offload { work, then }) => Flow::Offload(Offload {
             work,
             then: Box::new(move |output, request| {
                 let flow = then(output, request);
-                go_on(plugins, at, other, flow, request)
+                go_on(asked, flow, request)
             }),
         }),
         Flow::Body(WholeBody { bytes_max, then }) => Flow::Body(WholeBody {
             bytes_max,
             then: Box::new(move |request| {
                 let flow = then(request);
-                go_on(plugins, at, other, flow, request)
+                go_on(asked, flow, request)
             }),
         }),
     }

@@ -2,6 +2,7 @@
 
 use super::consumers::consumers;
 use super::outcome;
+use base64::Engine;
 use expect_test::{Expect, expect};
 use stillgate_plugin::Consumers;
 
@@ -174,4 +175,26 @@ fn what_cannot_work_is_refused() {
         1:70: multi-auth.auth_plugins[1].jwt-auth.nonsense: unknown key "nonsense"; known keys: header, query, cookie, hide_credentials, key_claim_name, store_in_ctx, anonymous_consumer, realm, claims_to_verify
     "#]],
     );
+}
+
+/// What one plugin has put into the response is for its own answer.
+#[test]
+fn fields_of_a_failed_plugin_are_not_in_the_answer_of_another() {
+    let config = "multi-auth: {auth_plugins: [{basic-auth: {}}, {key-auth: {}}]}";
+    let plugins = super::harness::plugins(config).unwrap().with_consumers(known());
+    plugins.set_now_ms(1_700_000_000_000);
+    let run = |password: &str, fields: &str| {
+        let login = base64::engine::general_purpose::STANDARD.encode(format!("rose:{password}"));
+        let request = format!("GET / HTTP/1.1\nHost: h\nAuthorization: Basic {login}{fields}\n\n");
+        plugins.run(&request, super::OK)
+    };
+    for at in 0..32 {
+        run(&at.to_string(), "");
+    }
+    let nobody = run("wrong", "");
+    assert!(nobody.contains("< 429") && nobody.contains("< Retry-After: "), "{nobody}");
+    assert!(!nobody.contains("WWW-Authenticate"), "{nobody}");
+    let jack = run("wrong", "\napikey: jack");
+    assert!(jack.contains("X-Consumer-Username: jack") && jack.contains("< 200"), "{jack}");
+    assert!(!jack.contains("Retry-After") && !jack.contains("WWW-Authenticate"), "{jack}");
 }
