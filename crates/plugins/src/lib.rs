@@ -56,6 +56,7 @@ mod redirect;
 mod referer_restriction;
 mod replacement;
 mod request_id;
+mod request_validation;
 mod response_rewrite;
 mod rule_set;
 mod tracing;
@@ -98,6 +99,7 @@ const PLUGINS: &[Descriptor] = &[
     Descriptor::of::<proxy_rewrite::ProxyRewrite>(),
     Descriptor::of::<response_rewrite::ResponseRewrite>(),
     Descriptor::of::<request_id::RequestId>(),
+    Descriptor::of::<request_validation::RequestValidation>(),
     Descriptor::of::<redirect::Redirect>().with_metadata::<redirect::Redirect>(),
     Descriptor::of::<mocking::Mocking>(),
     Descriptor::of::<echo::Echo>(),

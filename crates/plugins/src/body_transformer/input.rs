@@ -48,7 +48,7 @@ impl Format {
 }
 
 /// Pairs of a form: several of one name are a list, one without `=` is `true`.
-fn form(text: &[u8]) -> Json {
+pub(crate) fn form(text: &[u8]) -> Json {
     let mut fields = Map::new();
     let lossy = |text: &[u8]| String::from_utf8_lossy(&decoded(text).collect::<Vec<u8>>()).into_owned();
     for pair in text.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty()) {
@@ -61,7 +61,7 @@ fn form(text: &[u8]) -> Json {
 }
 
 /// Several of one name become a list.
-fn add(fields: &mut Map<String, Json>, name: String, value: Json) {
+pub(crate) fn add(fields: &mut Map<String, Json>, name: String, value: Json) {
     match fields.get_mut(&name) {
         None => drop(fields.insert(name, value)),
         Some(Json::Array(items)) => items.push(value),

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use input::Format;
+pub(crate) use input::{add, form};
 use serde_json::{Map, Value as Json, json};
 use std::sync::Arc;
 use stillgate_plugin::body::FILTER_BYTES_MAX;

@@ -13,6 +13,7 @@ mod ip_restriction;
 mod limit_req;
 mod real_ip;
 mod referer_restriction;
+mod request_validation;
 mod ua_restriction;
 mod uri_blocker;
 

@@ -1,0 +1,218 @@
+//! `request-validation`: lets requests through whose header and body are good after JSON Schemas.
+//!
+//! What is checked of a JSON body is what the node gets: it is written anew, with defaults filled in, so that a name that
+//! stands twice in it cannot mean two things. A check that takes long is done on a thread that serves no requests.
+
+mod check;
+mod schema;
+
+use crate::body_fields::CONTENT_TYPE;
+use crate::body_transformer::{add, form};
+use check::Bad;
+use schema::Schema;
+use serde_json::{Map, Value as Json};
+use std::sync::Arc;
+use stillgate_plugin::body::FILTER_BYTES_MAX;
+use stillgate_plugin::{Answer, Compile, Define, Flow, Phase, Phases, Plugin, Request};
+use stillgate_schema::{At, Definitions, Fault, Kind, Located, Node, Path, Sink, TEXT, int, json_of, object};
+
+object! {
+    /// Lets good requests through.
+    pub(crate) struct RequestValidationKeys {
+        /// The JSON Schema of the header: an object of texts, or of lists of texts for fields with several lines. Names are
+        /// compared in any case.
+        header_schema: At<Json> = Located(SchemaKind) => optional;
+        /// The JSON Schema of the body.
+        body_schema: At<Json> = Located(SchemaKind) => optional;
+        /// The status of the answer to other requests.
+        rejected_code: u16 = int(200, 599) => default(400);
+        /// The body of the answer. Without it, the answer says what is wrong.
+        rejected_msg: String = TEXT => optional;
+        /// Bytes that a body may have; a longer one is answered 413. APISIX's default is 67108864.
+        max_req_body_size: usize = int(1, BODY_BYTES_MAX as i64) => default(FILTER_BYTES_MAX);
+        any_of {
+            "there is nothing to validate": header_schema | body_schema;
+        }
+    }
+}
+
+/// Most that the bound can be.
+const BODY_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// A longer body is checked on a thread that serves no requests.
+const SHORT_BYTES_MAX: usize = 8 * 1024;
+/// Steps of a check on a worker; one that needs more begins anew elsewhere. A step takes about 20 ns.
+const SHORT_STEPS_MAX: u64 = 5_000;
+/// Steps of a check, with so many more for each byte of a body.
+const STEPS_MAX: u64 = 1_000_000;
+const BYTE_STEPS_MAX: u64 = 10;
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+/// A JSON Schema as a key has it.
+struct SchemaKind;
+
+impl Kind for SchemaKind {
+    type Out = Json;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<Json> {
+        let json = json_of(node, path, sink)?;
+        if json.is_object() {
+            return Some(json);
+        }
+        sink.error(node.at, path, Fault::new("expected a JSON Schema of an object"));
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        serde_json::json!({"type": "object"})
+    }
+}
+
+/// The plugin; shared with the requests that wait.
+pub(crate) struct RequestValidation(Arc<Inner>);
+
+struct Inner {
+    header: Option<Schema>,
+    body: Option<Schema>,
+    status: u16,
+    message: Option<Arc<[u8]>>,
+    body_bytes_max: usize,
+}
+
+impl Define for RequestValidation {
+    type Keys = RequestValidationKeys;
+    const NAME: &'static str = "request-validation";
+    const PRIORITY: i32 = 2800;
+    const PHASES: Phases = Phases::of(&[Phase::Rewrite]);
+
+    fn compile(keys: RequestValidationKeys, cx: &mut Compile<'_>) -> Option<RequestValidation> {
+        let mut compile = |json: Option<At<Json>>, key: &str| match json {
+            None => Some(None),
+            Some(At { at, value }) => Schema::compile(&value)
+                .map_err(|what| cx.sink.error(at, &cx.path.key(key), Fault::new(what)))
+                .map(Some)
+                .ok(),
+        };
+        Some(RequestValidation(Arc::new(Inner {
+            header: compile(keys.header_schema, "header_schema")?,
+            body: compile(keys.body_schema, "body_schema")?,
+            status: keys.rejected_code,
+            message: keys.rejected_msg.map(|text| text.into_bytes().into()),
+            body_bytes_max: keys.max_req_body_size,
+        })))
+    }
+}
+
+impl Plugin for RequestValidation {
+    fn rewrite(&self, request: &mut Request<'_>) -> Flow {
+        let Some(schema) = &self.0.header else { return Inner::wait_for_body(self.0.clone()) };
+        let header = header(request, &schema.names);
+        match schema.check(&header, SHORT_STEPS_MAX) {
+            Ok(()) => Inner::wait_for_body(self.0.clone()),
+            Err(Bad::OutOfSteps) => {
+                let (inner, after) = (self.0.clone(), self.0.clone());
+                let work = move || inner.header.as_ref().map_or(Ok(()), |schema| schema.check(&header, STEPS_MAX));
+                Flow::offload(work, move |checked, _| match checked {
+                    Ok(Ok(())) => Inner::wait_for_body(after),
+                    Ok(Err(why)) => after.reject(Some(why)),
+                    Err(full) => full.into(),
+                })
+            }
+            Err(why) => self.0.reject(Some(why)),
+        }
+    }
+}
+
+/// What the node gets in place of a body, if another one.
+type Made = Result<Option<Vec<u8>>, Bad>;
+
+impl Inner {
+    fn wait_for_body(inner: Arc<Inner>) -> Flow {
+        if inner.body.is_none() {
+            return Flow::Continue;
+        }
+        Flow::body(inner.body_bytes_max, move |request| {
+            let body = request.whole_body().unwrap_or_default();
+            if body.is_empty() {
+                return inner.reject(None);
+            }
+            let mut buffer = Vec::new();
+            let media_type = request.header(CONTENT_TYPE, &mut buffer).and_then(|value| value.get(..FORM.len()));
+            let is_form = media_type.is_some_and(|start| start.eq_ignore_ascii_case(FORM));
+            if body.len() <= SHORT_BYTES_MAX {
+                match inner.check_body(body, is_form, SHORT_STEPS_MAX) {
+                    Err(Bad::OutOfSteps) => {}
+                    checked => return inner.finish(checked, request),
+                }
+            }
+            let (body, after) = (body.to_vec(), inner.clone());
+            let steps = STEPS_MAX + BYTE_STEPS_MAX * body.len() as u64;
+            let work = move || inner.check_body(&body, is_form, steps);
+            Flow::offload(work, move |checked, request| match checked {
+                Ok(checked) => after.finish(checked, request),
+                Err(full) => full.into(),
+            })
+        })
+    }
+
+    fn check_body(&self, body: &[u8], is_form: bool, steps: u64) -> Made {
+        let Some(schema) = &self.body else { return Ok(None) };
+        if is_form {
+            return schema.check(&form(body), steps).map(|()| None);
+        }
+        let mut value: Json = serde_json::from_slice(body).map_err(|error| Bad::Value(error.to_string()))?;
+        schema.check(&value, steps)?;
+        schema.fill(&mut value, steps)?;
+        Ok(Some(value.to_string().into_bytes()))
+    }
+
+    fn finish(&self, checked: Made, request: &mut Request<'_>) -> Flow {
+        match checked {
+            Ok(Some(body)) => request.body.replace_with(body),
+            Ok(None) => {}
+            Err(why) => return self.reject(Some(why)),
+        }
+        Flow::Continue
+    }
+
+    fn reject(&self, why: Option<Bad>) -> Flow {
+        let answer = match (&self.message, why) {
+            (Some(message), _) => Answer::shared(self.status, message.clone()),
+            (None, None) => Answer::page(self.status),
+            (None, Some(why)) => Answer::owned(self.status, reason(why).into_bytes()),
+        };
+        Flow::Answer(answer)
+    }
+}
+
+fn reason(why: Bad) -> String {
+    match why {
+        Bad::Value(message) => message,
+        Bad::OutOfSteps => "validation takes too many steps".to_owned(),
+        Bad::TooDeep => "validation goes too deep".to_owned(),
+    }
+}
+
+/// The header as an object. A field has the name under which a schema speaks of it, or else in lower case.
+fn header(request: &Request<'_>, names: &[String]) -> Json {
+    let mut fields = Map::new();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    request.edits.fields.each(&request.facts.request.fields, request.facts.head, &mut |name, value| {
+        add(&mut fields, text(name).to_ascii_lowercase(), Json::String(text(value)));
+    });
+    let mut spelled: Vec<(&String, String, Json)> = Vec::new();
+    for name in names.iter().filter(|name| !fields.contains_key(*name)) {
+        // As OpenResty looks fields up.
+        let lower = name.to_ascii_lowercase();
+        let key = if fields.contains_key(&lower) { lower } else { lower.replace('_', "-") };
+        if let Some(value) = fields.get(&key) {
+            spelled.push((name, key, value.clone()));
+        }
+    }
+    for (name, key, value) in spelled {
+        if !names.contains(&key) {
+            fields.remove(&key);
+        }
+        fields.insert(name.clone(), value);
+    }
+    Json::Object(fields)
+}
