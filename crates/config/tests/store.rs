@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value as Json, json};
 use std::sync::Arc;
-use stillgate_config::{Change, Config, Kind, Origin, PluginSet, Serving, Store, Target, load};
+use stillgate_config::{Change, Config, Kind, Origin, PluginSet, RefusedSsl, Serving, SslUse, Store, Target, load};
 use stillgate_plugin::NoSecrets;
 
 fn store() -> Store {
@@ -288,13 +288,52 @@ fn names_of_certificates_and_groups_belong_to_the_first() {
         put(Kind::Routes, "2", 3, route(2)),
         put(Kind::Routes, "3", 5, route(2)),
     ]);
-    let refused = [(Kind::Ssls, "2", Serving::Nothing), (Kind::Routes, "1", Serving::Unavailable)];
+    let refused = [(Kind::Ssls, "2", Serving::Unavailable), (Kind::Routes, "1", Serving::Unavailable)];
     check(&store, &[("2", Some("routes/2")), ("1", None), ("3", Some("routes/3"))], &refused);
     let reasons: Vec<_> = store.rejected().map(|of| of.reason.clone()).collect();
     assert!(reasons[0].contains("\"a.example\" is a name of the entry \"1\""), "{reasons:?}");
     assert!(reasons[1].contains("the group \"g\" is not the same in route \"2\""), "{reasons:?}");
     store.apply([delete(Kind::Ssls, "1"), delete(Kind::Routes, "2"), put(Kind::Routes, "3", 5, route(1))]);
     check(&store, &[("1", Some("routes/1")), ("3", Some("routes/3"))], &[]);
+}
+
+#[test]
+fn names_of_a_rejected_certificate_are_refused() {
+    let uses =
+        |store: &Store| -> Vec<SslUse> { store.load("r").config.ssls.iter().map(|ssl| ssl.usage.clone()).collect() };
+    let refused = |names: &[&str], is_default| {
+        SslUse::Refused(RefusedSsl { names: names.iter().map(ToString::to_string).collect(), is_default })
+    };
+    let good =
+        json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "key": "a.key", "client": {"ca": "c.pem"}});
+    // Each lacks something else, but says which names it is for.
+    let without_key = json!({"snis": ["a.example", "*.b.example"], "cert": "a.pem", "keys": []});
+    let bad_client = json!({"sni": "a.example", "cert": "a.pem", "key": "a.key", "client": {"ca": 7}});
+    let bad_default = json!({"default": true, "cert": "a.pem", "key": "a.key", "certs": ["b.pem"]});
+    for (document, expected) in
+        [(&without_key, refused(&["a.example", "*.b.example"], false)), (&bad_default, refused(&[], true))]
+    {
+        let mut store = store();
+        store.apply([put(Kind::Ssls, "1", 1, document.clone())]);
+        assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Unavailable)], "{document}");
+        assert_eq!(uses(&store), [expected], "{document}");
+    }
+    let mut store = store();
+    store.apply([put(Kind::Ssls, "1", 1, bad_client), put(Kind::Ssls, "2", 2, json!({"snis": [7], "cert": "a.pem"}))]);
+    let expected = [("1", Serving::Unavailable), ("2", Serving::Nothing)];
+    assert_eq!(rejected(&store), expected.map(|(id, serving)| (Kind::Ssls, id.to_owned(), serving)));
+    assert_eq!(uses(&store), [refused(&["a.example"], false)]);
+    // What was right before stays.
+    let mut store = self::store();
+    store.apply([put(Kind::Ssls, "1", 1, good), put(Kind::Ssls, "1", 1, without_key)]);
+    assert_eq!(rejected(&store), [(Kind::Ssls, "1".to_owned(), Serving::Previous)]);
+    assert!(matches!(&uses(&store)[..], [SslUse::Server(server)] if server.client.is_some()));
+    // And one that is switched off takes nothing.
+    let mut off = json!({"snis": ["a.example"], "cert": "a.pem", "status": 0});
+    off["keys"] = json!(["b.key"]);
+    let mut store = self::store();
+    store.apply([put(Kind::Ssls, "1", 1, off)]);
+    assert_eq!(uses(&store), []);
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn make(
     };
     let config = match &ssl.usage {
         SslUse::Server(server) => Some(server_config(server, texts, &identity, path, inputs, loading)?),
-        SslUse::Client => None,
+        SslUse::Client | SslUse::Refused(_) => None,
     };
     Some((identity, config, expiries))
 }
@@ -136,7 +136,7 @@ fn named(
 ) -> Option<(Arc<Identity>, Vec<Expiry>)> {
     let purpose = match &ssl.usage {
         SslUse::Server(server) => Purpose { shown: Shown::ToClients, names: &server.names },
-        SslUse::Client => Purpose { shown: Shown::ToUpstreams, names: &[] },
+        SslUse::Client | SslUse::Refused(_) => Purpose { shown: Shown::ToUpstreams, names: &[] },
     };
     let mut pairs = Vec::with_capacity(ssl.pairs.len());
     for (index, (key_pair, (cert, key))) in ssl.pairs.iter().zip(&texts.pairs).enumerate() {
@@ -145,7 +145,7 @@ fn named(
     }
     let server = match &ssl.usage {
         SslUse::Server(server) => Some(server),
-        SslUse::Client => None,
+        SslUse::Client | SslUse::Refused(_) => None,
     };
     let ocsp_path = format!("{path}.ocsp");
     let ocsp_place = Place { path: &ocsp_path, file: server.and_then(|server| server.ocsp.as_deref()) };

@@ -12,7 +12,7 @@ use rustls::pki_types::UnixTime;
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use stillgate_config::{Acme, Config, KeyPair, SslUse, UpstreamTls};
+use stillgate_config::{Acme, Config, KeyPair, RefusedSsl, SslUse, UpstreamTls};
 
 /// What material is made from, besides the configuration.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub struct Inputs<'a> {
 /// Everything that a configuration needs for TLS.
 #[derive(Debug, Default)]
 pub struct Material {
-    /// What clients are shown; `None`: no entry of `ssls` is for them, and so no listener has TLS.
+    /// What clients are shown; `None`: no entry of `ssls` is for them.
     pub server: Option<Arc<ServerTls>>,
     /// By [`Upstream::key`](stillgate_config::Upstream::key), of each upstream with `scheme: https`. The same one after
     /// a reload where nothing about it changed.
@@ -42,6 +42,8 @@ pub struct Material {
     pub acme: Option<Arc<ClientConfig>>,
     /// In the order of the file.
     pub(crate) entries: Vec<Arc<Entry>>,
+    /// What no handshake is made for.
+    refused: Vec<RefusedSsl>,
     pub(crate) towards: AllTowards,
 }
 
@@ -85,6 +87,10 @@ impl Material {
         };
         let known = inputs.previous.map_or(HashMap::new(), |previous| by_id(&previous.entries));
         for ssl in &config.ssls {
+            if let SslUse::Refused(of) = &ssl.usage {
+                material.refused.push(of.clone());
+                continue;
+            }
             let path = format!("ssls[{:?}]", ssl.id);
             let known = known.get(ssl.id.as_str()).copied();
             let made = entry(ssl, &path, known, inputs, &mut loading);
@@ -141,15 +147,17 @@ impl Material {
 
     fn same_entries(&self, other: &Material) -> bool {
         let both = self.entries.iter().zip(&other.entries);
-        self.entries.len() == other.entries.len() && { both }.all(|(a, b)| Arc::ptr_eq(a, b))
+        self.entries.len() == other.entries.len()
+            && { both }.all(|(a, b)| Arc::ptr_eq(a, b))
+            && self.refused == other.refused
     }
 
     fn server(&self, previous: Option<&Material>) -> Option<Arc<ServerTls>> {
-        if !self.entries.iter().any(|entry| entry.server.is_some()) {
+        if self.refused.is_empty() && !self.entries.iter().any(|entry| entry.server.is_some()) {
             return None;
         }
         let kept = previous.filter(|previous| self.same_entries(previous)).and_then(|previous| previous.server.clone());
-        Some(kept.unwrap_or_else(|| Arc::new(ServerTls::new(self.entries.iter()))))
+        Some(kept.unwrap_or_else(|| Arc::new(ServerTls::new(self.entries.iter(), &self.refused))))
     }
 }
 

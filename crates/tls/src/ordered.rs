@@ -89,7 +89,7 @@ pub(crate) fn identity(
             }
         },
         // `resolve::ssls` of the configuration lets no other through.
-        (None, SslUse::Client) => None,
+        (None, SslUse::Client | SslUse::Refused(_)) => None,
     }
 }
 

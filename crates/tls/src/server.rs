@@ -12,7 +12,7 @@ use rustls::server::{NoClientAuth, NoServerSessionStorage};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use std::sync::Arc;
-use stillgate_config::{ServerSsl, SslUse, TlsVersions};
+use stillgate_config::{RefusedSsl, ServerSsl, SslUse, TlsVersions};
 
 /// The record that ends a handshake whose server name [`ServerTls::find`] does not know: the fatal alert
 /// `unrecognized_name` (RFC 6066 section 3), which rustls has no way to send before it has a configuration.
@@ -26,8 +26,9 @@ const TICKETS: usize = 1;
 /// All entries of `ssls` for clients of our listeners.
 #[derive(Debug)]
 pub struct ServerTls {
-    names: ServerNames<Arc<Configs>>,
-    /// Whether any entry asks for clients' certificates.
+    /// `None`: the entry with that name cannot be used, and its clients are refused.
+    names: ServerNames<Option<Arc<Configs>>>,
+    /// Whether any entry asks for clients' certificates, or may.
     any_asks: bool,
 }
 
@@ -90,17 +91,23 @@ impl Configs {
 }
 
 impl ServerTls {
-    /// `entries`: no name is in two of them.
-    pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>) -> ServerTls {
-        let (mut names, mut any_asks) = (ServerNames::default(), false);
+    /// `entries`: no name is in two of them. One that is also in `refused` is the entry's.
+    pub(crate) fn new<'a>(entries: impl Iterator<Item = &'a Arc<Entry>>, refused: &[RefusedSsl]) -> ServerTls {
+        let (mut names, mut any_asks) = (ServerNames::default(), !refused.is_empty());
+        for of in refused {
+            of.names.iter().for_each(|name| names.insert(name, None));
+            if of.is_default {
+                names.set_default(None);
+            }
+        }
         for entry in entries {
             let (SslUse::Server(ssl), Some(configs)) = (&entry.ssl.usage, &entry.server) else { continue };
             any_asks |= configs.asks();
             for name in &ssl.names {
-                names.insert(name, configs.clone());
+                names.insert(name, Some(configs.clone()));
             }
             if ssl.is_default {
-                names.set_default(configs.clone());
+                names.set_default(Some(configs.clone()));
             }
         }
         ServerTls { names, any_asks }
@@ -110,7 +117,7 @@ impl ServerTls {
     /// label, else the default. `None`: the client is to be refused.
     pub fn find(&self, server_name: Option<&str>, offer: Offer) -> Option<Chosen<'_>> {
         let lower = server_name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
-        let configs = self.names.find(lower.as_ref().map(String::as_bytes))?;
+        let configs = self.names.find(lower.as_ref().map(String::as_bytes))?.as_ref()?;
         Some(Chosen { config: configs.offering(offer), client_ca: configs.client_ca.as_ref() })
     }
 
@@ -124,8 +131,13 @@ impl ServerTls {
         if !self.any_asks {
             return true;
         }
-        let demanding = self.names.demanding(host, |configs| configs.asks());
-        demanding.is_none_or(|configs| configs.client_ca.as_deref() == shown)
+        // An entry that cannot be used may be one that asks.
+        let asks = |configs: &Option<Arc<Configs>>| configs.as_ref().is_none_or(|configs| configs.asks());
+        match self.names.demanding(host, asks) {
+            None => true,
+            Some(None) => false,
+            Some(Some(configs)) => configs.client_ca.as_deref() == shown,
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use listeners::{listed, listeners_of};
 pub use loaded::{Loaded, Rejected, Serving};
 pub use origin::{Kind, Origin};
 pub use routes::{Route, StreamRoute, Target};
-pub use ssls::{ClientAuth, ClientPair, KeyPair, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
+pub use ssls::{ClientAuth, ClientPair, KeyPair, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls};
 pub use upstream::{Balance, Node, PassHost, Protocol, Upstream, UpstreamTimeouts};
 
 use crate::keys::gateway::Gateway;

@@ -12,7 +12,7 @@ pub struct Ssl {
     pub id: String,
     /// Who is shown the certificates.
     pub usage: SslUse,
-    /// Never empty; `cert` and `key` first.
+    /// `cert` and `key` first; empty only with [`SslUse::Refused`].
     pub pairs: Vec<KeyPair>,
     /// Its one pair is ordered from an ACME server: one file has both, and may not be there yet.
     pub acme: bool,
@@ -25,6 +25,18 @@ pub enum SslUse {
     Server(ServerSsl),
     /// Upstreams.
     Client,
+    /// Nobody: the entry cannot be used. Handshakes that it would have taken are refused, so that none of them falls to
+    /// another entry, which may not ask for a client's certificate.
+    Refused(RefusedSsl),
+}
+
+/// What an entry of `ssls` that cannot be used would have taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusedSsl {
+    /// As [`ServerSsl::names`].
+    pub names: Vec<String>,
+    /// As [`ServerSsl::is_default`].
+    pub is_default: bool,
 }
 
 /// What an entry of `ssls` says of the clients of our listeners.

@@ -4,7 +4,7 @@ use super::catalog::{Catalog, Service};
 use super::claims::Claim;
 use super::consumers::consumer;
 use super::plugins::{List, Metadata, metadata};
-use super::ssls::ssl;
+use super::ssls::{refused, ssl};
 use super::stream_routes::check_reach;
 use super::unavailable::unavailable;
 use super::upstream::upstream;
@@ -193,6 +193,8 @@ impl Definition {
         match self {
             Definition::Route(Some(route)) => route.spec.uri().is_none_or(|uri| !uri.paths.is_empty()),
             Definition::StreamRoute(route) => route.is_some(),
+            // What it claims is what it takes.
+            Definition::Ssl(_, claims) => !claims.is_empty(),
             _ => false,
         }
     }
@@ -210,10 +212,11 @@ impl Definition {
         }
     }
 
-    /// The same where it must not be served: all that it takes is answered 503. `None`: it takes nothing itself.
-    pub(crate) fn unavailable(self, reason: &str) -> Option<Definition> {
+    /// The same where it must not be served: all that it takes is answered 503, or refused. `None`: it takes nothing itself.
+    pub(crate) fn unavailable(self, id: &str, reason: &str) -> Option<Definition> {
         let target = Target::Unavailable(reason.into());
         match self {
+            Definition::Ssl(_, claims) => Some(Definition::Ssl(Some(Arc::new(refused(id, &claims))), claims)),
             // No plugin of it answers either.
             Definition::Route(Some(route)) => {
                 Some(Definition::Route(Some(Arc::new(Route { target, chain: None, ..(*route).clone() }))))

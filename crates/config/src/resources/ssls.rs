@@ -7,7 +7,8 @@ use super::definition::Named;
 use crate::keys::acme::{ACME_NAMES_MAX, Acme};
 use crate::keys::ssls::{SslKeys, SslType, UpstreamTlsKeys};
 use crate::model::{
-    ClientAuth, ClientPair, KeyPair, Kind, Listener, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls, listed,
+    ClientAuth, ClientPair, KeyPair, Kind, Listener, RefusedSsl, ServerSsl, Ssl, SslUse, TlsVersions, UpstreamTls,
+    listed,
 };
 use crate::values::{AcmeChallenge, Pem, TlsVersion};
 use std::collections::{HashMap, HashSet};
@@ -167,6 +168,19 @@ pub(super) fn ssl(
     (pairs(keys, usage, acme, path, sink).filter(|_| status), claims)
 }
 
+/// In the place of an entry that cannot be used.
+pub(super) fn refused(id: &str, claims: &[Claim]) -> Ssl {
+    let mut usage = RefusedSsl { names: Vec::new(), is_default: false };
+    for claim in claims {
+        match &claim.what {
+            What::ServerName(name) => usage.names.push(name.to_string()),
+            What::DefaultCertificate => usage.is_default = true,
+            What::Credential(..) | What::Group(..) => {}
+        }
+    }
+    Ssl { id: id.to_owned(), usage: SslUse::Refused(usage), pairs: Vec::new(), acme: false }
+}
+
 /// The entry with its certificates.
 fn pairs(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, sink: &mut Sink) -> Option<Ssl> {
     if let Some(ordered_by_key) = keys.acme.as_ref() {
@@ -204,6 +218,7 @@ fn ordered(keys: SslKeys, usage: SslUse, acme: Option<&Acme>, path: &Path<'_>, s
         refuse("an OCSP response would be of the certificate before the renewal", "remove ocsp");
     }
     match &usage {
+        SslUse::Refused(_) => {}
         SslUse::Client => refuse("upstreams' trust is not the ACME server's to give", "name cert and key"),
         SslUse::Server(server) if server.names.is_empty() => {
             refuse("no certificate can be ordered without a name", "add sni or snis");

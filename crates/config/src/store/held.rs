@@ -79,7 +79,7 @@ fn alone(kind: Kind, id: &str, document: &Json, nothing: &Catalog) -> Result<Vec
     }
     let errors = sink.into_errors().diagnostics;
     let is_match_known = definition.is_some_and(|definition| definition.has_match())
-        && errors.iter().all(|error| !is_of_match(&error.path));
+        && errors.iter().all(|error| !is_of_match(kind, &error.path));
     Err(Refusal { reason: reason(&errors), is_match_known })
 }
 
@@ -103,8 +103,17 @@ pub(super) fn reason(errors: &[Diagnostic]) -> String {
     errors.iter().map(say).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether an error leaves it open what a route takes. A key that is not known may be one that would narrow it, misspelt.
-fn is_of_match(path: &str) -> bool {
+/// Whether an error leaves it open what a resource takes.
+fn is_of_match(kind: Kind, path: &str) -> bool {
+    let key = path.split(['.', '[']).next().unwrap_or_default();
+    match kind {
+        Kind::Ssls => ["type", "status", "sni", "snis", "default"].contains(&key),
+        _ => is_of_routes_match(key),
+    }
+}
+
+/// A key that is not known may be one that would narrow the route, misspelt.
+fn is_of_routes_match(key: &str) -> bool {
     // With "", what is wrong is of several keys, or one is missing.
     const OTHERS: [&str; 15] = [
         "",
@@ -123,5 +132,5 @@ fn is_of_match(path: &str) -> bool {
         "enable_websocket",
         "on_change",
     ];
-    !OTHERS.contains(&path.split(['.', '[']).next().unwrap_or_default())
+    !OTHERS.contains(&key)
 }

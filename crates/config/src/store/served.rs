@@ -255,6 +255,10 @@ impl Store {
             (None, Some(failed)) => {
                 let serving = match key.0 {
                     Kind::Consumers if !is_late => Serving::Unavailable,
+                    Kind::Ssls => {
+                        let has_match = definition.as_ref().is_some_and(Definition::has_match);
+                        without_previous(Kind::Ssls, has_match, policy)
+                    }
                     kind => without_previous(kind, true, policy),
                 };
                 (failed.clone(), serving)
@@ -267,7 +271,7 @@ impl Store {
         let rejected = Rejected { kind: key.0, id: key.1.to_string(), reason, origin: held.origin.clone(), serving };
         let definition = match serving {
             Serving::Previous => definition,
-            Serving::Unavailable => definition.and_then(|definition| definition.unavailable(&rejected.reason)),
+            Serving::Unavailable => definition.and_then(|definition| definition.unavailable(&key.1, &rejected.reason)),
             Serving::Nothing => None,
         };
         self.rejected.insert(key.clone(), rejected);
@@ -351,7 +355,7 @@ fn denying(rule: &str) -> Arc<Chain> {
 /// What is served where there is no version that was right.
 fn without_previous(kind: Kind, is_match_known: bool, global_rule: RejectedGlobalRule) -> Serving {
     match kind {
-        Kind::Routes | Kind::StreamRoutes if is_match_known => Serving::Unavailable,
+        Kind::Routes | Kind::StreamRoutes | Kind::Ssls if is_match_known => Serving::Unavailable,
         Kind::Routes | Kind::StreamRoutes | Kind::Ssls | Kind::Consumers => Serving::Nothing,
         Kind::GlobalRules if global_rule == RejectedGlobalRule::Ignore => Serving::Nothing,
         // Those that refer to it.

@@ -8,7 +8,7 @@ use crate::configuration::status::ConfigStatus;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use stillgate_config::Ssl;
+use stillgate_config::{Ssl, SslUse};
 use stillgate_proxy::Counters;
 use stillgate_proxy::access_log::rfc3339;
 
@@ -167,7 +167,8 @@ pub(crate) fn certificates(served: &Candidate, states: &BTreeMap<String, State>)
         not_after: ends.get(ssl.id.as_str()).copied().map(end),
         acme: ssl.acme.then(|| states.get(&ssl.id).cloned().unwrap_or_default()),
     };
-    served.loaded.config.ssls.iter().map(status).collect()
+    let is_used = |ssl: &&Arc<Ssl>| !matches!(ssl.usage, SslUse::Refused(_));
+    served.loaded.config.ssls.iter().filter(is_used).map(status).collect()
 }
 
 #[cfg(test)]

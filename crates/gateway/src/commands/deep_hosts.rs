@@ -23,7 +23,7 @@ pub(crate) fn deep_hosts(config: &Config) -> Vec<DeepHosts> {
     let servers = || {
         config.ssls.iter().filter_map(|ssl| match &ssl.usage {
             SslUse::Server(server) => Some((ssl.id.as_str(), server)),
-            SslUse::Client => None,
+            SslUse::Client | SslUse::Refused(_) => None,
         })
     };
     let names: HashSet<&str> = servers().flat_map(|(_, server)| &server.names).map(String::as_str).collect();

@@ -1,11 +1,12 @@
 //! Who is shown what, and who is let in.
 
 use super::*;
-use crate::Offer;
+use crate::{Offer, ServerTls};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::CertificateDer;
 use rustls::{DigitallySignedStruct, HandshakeKind, ProtocolVersion, SignatureScheme};
 use std::sync::Mutex;
+use stillgate_config::{RefusedSsl, Ssl, SslUse};
 
 /// The CA's certificate is in `ca.pem`, those of servers are by the names of their entries.
 fn servers(entries: &[(&str, &[&str])]) -> (Memory, Ca) {
@@ -362,4 +363,29 @@ impl ServerCertVerifier for Seen {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         crate::provider::provider().signature_verification_algorithms.supported_schemes()
     }
+}
+
+#[test]
+fn names_of_an_entry_that_cannot_be_used_get_no_handshake() {
+    let ca = ca("root");
+    let mut memory = Memory::default();
+    memory.put_pair("wild", issue(&params(&["*.example.com"]), &ca));
+    memory.put_pair("good", issue(&params(&["good.example.com"]), &ca));
+    let mut config = config(
+        "{id: w, cert: wild.pem, key: wild.key, sni: \"*.example.com\", default: true}, \
+         {id: g, cert: good.pem, key: good.key, sni: good.example.com}",
+    );
+    let open = memory.good(&config).server.unwrap();
+    let names = ["sec.example.com", "good.example.com"].map(str::to_owned).to_vec();
+    let usage = SslUse::Refused(RefusedSsl { names, is_default: false });
+    config.ssls.push(Arc::new(Ssl { id: "r".to_owned(), usage, pairs: Vec::new(), acme: false }));
+    let closed = memory.good(&config).server.unwrap();
+    let found = |server: &ServerTls, name| server.find(name, Offer::Http1).is_some();
+    for (name, is_closed) in [("sec.example.com", true), ("good.example.com", false), ("a.example.com", false)] {
+        assert!(found(&open, Some(name)) && open.allows(name.as_bytes(), None), "{name}");
+        assert_eq!(found(&closed, Some(name)), !is_closed, "{name}");
+        // Nor does a connection that was made for another name reach it.
+        assert_eq!(closed.allows(name.as_bytes(), None), !is_closed, "{name}");
+    }
+    assert!(found(&closed, None));
 }
