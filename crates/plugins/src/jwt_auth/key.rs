@@ -221,3 +221,35 @@ fn rsa_bits(der: &[u8]) -> Option<usize> {
         Err(_) => RSAPublicKey::from_der(der).ok().and_then(|(_, key)| of_key(&key)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+    /// RFC 7515 appendix A.4, whose payload is no JSON, so that it can be no token.
+    #[test]
+    fn the_example_of_es512_is_verified() {
+        let decoded = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap();
+        let x = "AekpBQ8ST8a8VcfVOTNl353vSrDCLLJXmPk06wTjxrrjcBpXp5EOnYG_NjFZ6OvLFV1jSfS9tsz4qUxcWceqwQGk";
+        let y = "ADSmRA43Z1DSNx_RvcLI87cdL07l6jQyyBXMoxVg_l2Th-x3S1WDhjDly79ajL4Kkd0AZMaZmh9ubmf63e3kyMj2";
+        // SubjectPublicKeyInfo of P-521 up to the point (RFC 5480).
+        let before = [
+            0x30, 0x81, 0x9b, 0x30, 0x10, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81,
+            0x04, 0x00, 0x23, 0x03, 0x81, 0x86, 0x00, 0x04,
+        ];
+        let der = [&before[..], &decoded(x), &decoded(y)].concat();
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der));
+        let key = Key::Public(public_key(Algorithm::Es512, pem.as_bytes()).unwrap());
+        let verifier = Verifier { algorithm: Algorithm::Es512, key, is_slow: true, grace_s: 0 };
+        let mut signature = decoded(
+            "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJ\
+             ZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn",
+        );
+        assert!(verifier.verifies(b"eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA", &signature));
+        assert!(!verifier.verifies(b"eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZB", &signature));
+        signature[9] ^= 1;
+        assert!(!verifier.verifies(b"eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA", &signature));
+        assert!(!verifier.verifies(b"eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA", &[0; 132]));
+    }
+}

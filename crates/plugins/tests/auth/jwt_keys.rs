@@ -126,6 +126,28 @@ fn the_examples_of_rfc_7515_are_verified() {
         "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9",
         "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
     );
+    // A.2
+    let modulus = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZ\
+                   S-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2\
+                   R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcD\
+                   TW9gb54h4FRWyuXpoQ";
+    let modulus = URL_SAFE_NO_PAD.decode(modulus).unwrap();
+    // RSAPublicKey (RFC 8017 appendix A.1.1), with the exponent 65537.
+    let der = [&[0x30, 0x82, 0x01, 0x0a, 0x02, 0x82, 0x01, 0x01, 0x00][..], &modulus, &[0x02, 0x03, 0x01, 0x00, 0x01]];
+    let key = pem("RSA PUBLIC KEY", &der.concat());
+    check(
+        &format!("algorithm: RS256, public_key: {key:?}"),
+        "eyJhbGciOiJSUzI1NiJ9",
+        "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZ\
+         cAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-e\
+         OkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw",
+    );
+    // A.5, which nothing verifies.
+    let consumers =
+        consumers(&[("joe", &[], &format!("jwt-auth: {{key: joe, algorithm: RS256, public_key: {key:?}}}"))]);
+    let plugins = with("jwt-auth: {key_claim_name: iss}", &consumers);
+    plugins.set_now_ms(1_300_819_379_999);
+    assert_ne!(who(&plugins, &format!("eyJhbGciOiJub25lIn0.{payload}.")), "joe");
     // A.3
     let point = |x: &str, y: &str| [URL_SAFE_NO_PAD.decode(x).unwrap(), URL_SAFE_NO_PAD.decode(y).unwrap()].concat();
     let xy = point("f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0");
