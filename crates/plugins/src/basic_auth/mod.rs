@@ -112,7 +112,10 @@ enum Outcome {
 
 /// A password, and whose it should be.
 struct Login {
-    attached: Attached,
+    /// `None`: nobody has the user name. The password is compared all the same, so that time does not tell.
+    attached: Option<Attached>,
+    /// Whose attempt it is.
+    identity: u128,
     proof: Arc<Proof>,
     password: Vec<u8>,
 }
@@ -134,18 +137,17 @@ impl Plugin for BasicAuth {
 
 /// Compares a password with a hash, where it was not right before.
 fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow {
-    let Login { attached, proof, password } = login;
-    let identity = proof.identity.0;
+    let Login { attached, identity, proof, password } = login;
     let (digest, attempt) = MEMORY.with_borrow_mut(|Memory { right, attempts }| {
         // With the credential's identity: what is right for one hash says nothing of another.
         let digest = right.digest(&[&identity.to_le_bytes(), &password]);
         match right.get(digest) {
-            Some(()) => (None, None),
-            None => (Some(digest), attempts.begin(identity, request.facts.client, request.worker.now_ms())),
+            Some(()) if attached.is_some() => (None, None),
+            _ => (Some(digest), attempts.begin(identity, request.facts.client, request.worker.now_ms())),
         }
     });
     let (digest, attempt) = match (digest, attempt) {
-        (None, _) => return config.finish(Ok(attached), request),
+        (None, _) => return config.finish(attached.ok_or(INVALID), request),
         (Some(_), None) => {
             request.response.add(RETRY_AFTER, FieldValue::constant(RETRY_AFTER_S));
             return Flow::Answer(Answer::text(429, TOO_MANY));
@@ -153,7 +155,7 @@ fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow
         (Some(digest), Some(attempt)) => (digest, attempt),
     };
     let is_right = move || match proof.get::<Password>() {
-        Some(Password::Hashed(hash)) => hash.is_of(&password),
+        Some(Password::Hashed(hash)) => hash.is_of(&password) && attached.is_some(),
         _ => false,
     };
     Flow::offload(is_right, move |is_right, request| {
@@ -166,7 +168,7 @@ fn compare(config: Arc<Config>, login: Login, request: &mut Request<'_>) -> Flow
             }
         });
         match is_right {
-            Ok(true) => config.finish(Ok(attached), request),
+            Ok(true) => config.finish(attached.ok_or(INVALID), request),
             Ok(false) => config.finish(Err(INVALID), request),
             Err(full) => full.into(),
         }
@@ -198,7 +200,17 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
     let header = request.first_header(AUTHORIZATION).ok_or(MISSING)?;
     let (user, password) = decode(header, buffer).ok_or(MALFORMED)?;
     let user = without_blanks(user, spare);
-    let (attached, proof) = request.consumers.find_with_proof(BasicAuth::NAME, user).ok_or(INVALID)?;
+    let Some((attached, proof)) = request.consumers.find_with_proof(BasicAuth::NAME, user) else {
+        let identity = MEMORY.with_borrow(|memory| memory.right.digest(&[user]));
+        let proof = request.consumers.stand_in(BasicAuth::NAME, identity as u64).ok_or(INVALID)?;
+        let password = without_line_end(password).to_vec();
+        return match proof.get::<Password>() {
+            Some(Password::Hashed(_)) => {
+                Ok(Outcome::Hashed(Login { attached: None, identity, proof: proof.clone(), password }))
+            }
+            _ => Err(INVALID),
+        };
+    };
     match proof.get::<Password>() {
         Some(Password::Plain(known)) => {
             match is_same(known, password) || is_same(known, without_blanks(password, spare)) {
@@ -208,7 +220,8 @@ fn find(request: &Request<'_>, buffer: &mut Vec<u8>, spare: &mut Vec<u8>) -> Res
         }
         Some(Password::Hashed(_)) => {
             let password = without_line_end(password).to_vec();
-            Ok(Outcome::Hashed(Login { attached, proof: proof.clone(), password }))
+            let (attached, identity) = (Some(attached), proof.identity.0);
+            Ok(Outcome::Hashed(Login { attached, identity, proof: proof.clone(), password }))
         }
         None => Err(INVALID),
     }

@@ -267,6 +267,25 @@ fn passwords_are_compared_with_hashes() {
     assert!(seen(&plugins, &["foo:other"]).contains("jack"));
 }
 
+/// Nothing but the consumers' names tells an unknown user from a wrong password: what is compared, and how often it may be.
+#[test]
+fn an_unknown_user_is_treated_as_a_wrong_password() {
+    let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
+    plugins.set_now_ms(1_700_000_000_000);
+    let answers = |user: &str| {
+        let wrong: Vec<String> = (0..34).map(|at| format!("{user}:{at}")).collect();
+        let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+        seen(&plugins, &wrong).replace(user, "user")
+    };
+    let known = answers("foo");
+    assert_eq!(known.matches("429").count(), 2);
+    assert_eq!(answers("nobody"), known);
+    // Not even with the password of the one whose hash it is.
+    assert!(!seen(&plugins, &["other:password", "other:bar"]).contains("Username"));
+    assert!(!seen(&plugins, &["other:password", "other:bar"]).contains("Username"));
+    assert!(seen(&plugins, &["moo:bar"]).contains("rose"));
+}
+
 #[test]
 fn wrong_passwords_are_throttled() {
     let plugins = super::harness::plugins("basic-auth: {}").unwrap().with_consumers(hashed());
