@@ -4,12 +4,12 @@
 
 use super::JwtAuthCredential;
 use crate::authentication::BASE64;
-use aws_lc_rs::hmac;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256,
     RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, VerificationAlgorithm,
 };
+use aws_lc_rs::{digest, hmac};
 use base64::Engine;
 use stillgate_plugin::CompileCredential;
 use stillgate_schema::Fault;
@@ -90,9 +90,32 @@ pub(crate) struct Verifier {
 }
 
 enum Key {
-    Shared(Box<hmac::Key>),
-    Public(ParsedPublicKey),
+    Shared(Shared),
+    Public(Box<ParsedPublicKey>),
 }
+
+/// A secret as HMAC uses it. What is made of it on the stack for each token that is not remembered would take more than a
+/// kibibyte if it were kept, for each of what may be a hundred thousand credentials.
+struct Shared {
+    algorithm: hmac::Algorithm,
+    secret: Box<[u8]>,
+}
+
+impl Shared {
+    fn new(algorithm: hmac::Algorithm, secret: &[u8]) -> Shared {
+        let hash = algorithm.digest_algorithm();
+        // What HMAC does itself with a secret that is longer than a block of its hash (RFC 2104 section 2).
+        let secret = match secret.len() > hash.block_len() {
+            true => digest::digest(hash, secret).as_ref().into(),
+            false => secret.into(),
+        };
+        Shared { algorithm, secret }
+    }
+}
+
+/// What a credential with a shared secret takes in its verifier, besides its secret of at most 128 bytes.
+const SHARED_BYTES_MAX: usize = 128;
+const _: () = assert!(size_of::<Verifier>() <= SHARED_BYTES_MAX);
 
 impl Verifier {
     /// Of a credential's keys.
@@ -113,14 +136,14 @@ impl Verifier {
                         }
                     },
                 };
-                Key::Shared(Box::new(hmac::Key::new(algorithm, &secret)))
+                Key::Shared(Shared::new(algorithm, &secret))
             }
             None => {
                 let Some(text) = &keys.public_key else {
                     return missing("public_key", "for this algorithm", "tokens are verified with it", cx);
                 };
                 match public_key(keys.algorithm, text.reveal().as_bytes()) {
-                    Ok(key) => Key::Public(key),
+                    Ok(key) => Key::Public(Box::new(key)),
                     Err(why) => {
                         return refuse("public_key", why, "give the PEM of the key that belongs to `algorithm`", cx);
                     }
@@ -131,7 +154,7 @@ impl Verifier {
             Key::Shared(_) => false,
             Key::Public(key) => {
                 let is_slow_curve = matches!(keys.algorithm, Algorithm::Es384 | Algorithm::Es512);
-                is_slow_curve || rsa_bits(key.as_ref()) > Some(FAST_RSA_BITS_MAX)
+                is_slow_curve || rsa_bits((**key).as_ref()) > Some(FAST_RSA_BITS_MAX)
             }
         };
         Some(Verifier { algorithm: keys.algorithm, key, is_slow, grace_s })
@@ -145,7 +168,9 @@ impl Verifier {
     /// Whether a signature is good.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         match &self.key {
-            Key::Shared(key) => hmac::verify(key, signed, signature).is_ok(),
+            Key::Shared(Shared { algorithm, secret }) => {
+                hmac::verify(&hmac::Key::new(*algorithm, secret), signed, signature).is_ok()
+            }
             Key::Public(key) => key.verify_sig(signed, signature).is_ok(),
         }
     }
@@ -227,6 +252,31 @@ mod tests {
     use super::*;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
+    /// Lengths about those of blocks, and case 6 of RFC 4231.
+    #[test]
+    fn secrets_of_any_length_are_those_of_hmac() {
+        let check = |secret: &[u8]| {
+            for algorithm in [hmac::HMAC_SHA256, hmac::HMAC_SHA384, hmac::HMAC_SHA512] {
+                let key = Key::Shared(Shared::new(algorithm, secret));
+                let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0 };
+                let good = hmac::sign(&hmac::Key::new(algorithm, secret), b"signed");
+                assert!(verifier.verifies(b"signed", good.as_ref()));
+                assert!(!verifier.verifies(b"signet", good.as_ref()));
+                let Key::Shared(shared) = &verifier.key else { panic!("made above") };
+                assert!(size_of::<Verifier>() + shared.secret.len() < 1024);
+            }
+        };
+        for length in [0, 1, 63, 64, 65, 127, 128, 129, 131, 60_000] {
+            check(&vec![0xaa; length]);
+        }
+        let key = Key::Shared(Shared::new(hmac::HMAC_SHA256, &[0xaa; 131]));
+        let verifier = Verifier { algorithm: Algorithm::Hs256, key, is_slow: false, grace_s: 0 };
+        let expected = "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54";
+        let expected: Vec<u8> =
+            (0..64).step_by(2).map(|at| u8::from_str_radix(&expected[at..at + 2], 16).unwrap()).collect();
+        assert!(verifier.verifies(b"Test Using Larger Than Block-Size Key - Hash Key First", &expected));
+    }
+
     /// RFC 7515 appendix A.4, whose payload is no JSON, so that it can be no token.
     #[test]
     fn the_example_of_es512_is_verified() {
@@ -240,7 +290,7 @@ mod tests {
         ];
         let der = [&before[..], &decoded(x), &decoded(y)].concat();
         let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der));
-        let key = Key::Public(public_key(Algorithm::Es512, pem.as_bytes()).unwrap());
+        let key = Key::Public(Box::new(public_key(Algorithm::Es512, pem.as_bytes()).unwrap()));
         let verifier = Verifier { algorithm: Algorithm::Es512, key, is_slow: true, grace_s: 0 };
         let mut signature = decoded(
             "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJ\
