@@ -41,6 +41,8 @@ cargo xtask bench plugins [--rounds N] [--seconds S] [--connections N] [--case N
                                       CPU that plugins add to a request, beside the like in nginx, HAProxy and Envoy
 cargo xtask bench consumers [--consumers N] [--additions N] [--json FILE]
                                       memory of N consumers, and how soon one more is served
+cargo xtask bench logger [--pairs N] [--seconds S] [--rate R] [--lab PATH] [--json FILE]
+                                      latency with http-logger to a receiver that stalls; memory and losses
 cargo xtask bench body   [--rounds N] [--json FILE]
                                       memory and throughput of 1 GiB of responses through a filter of bodies
 cargo xtask bench idle   [--connections N]

@@ -20,6 +20,7 @@ mod h2load;
 mod idle;
 mod lab_load;
 mod load_connection;
+mod logger;
 mod peers;
 mod plugins;
 mod process;
@@ -47,6 +48,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some("proxy") => proxy::run(args),
         Some("plugins") => plugins::run(args),
         Some("consumers") => consumers::run(args),
+        Some("logger") => logger::run(args),
         Some("body") => body::run(args),
         Some("idle") => idle::run(args),
         Some("reload") => reload::run(args),
@@ -61,7 +63,7 @@ pub(crate) fn run(mut args: Args) -> Result {
         Some(tunnels::node::ROLE) => tunnels::node::run(args),
         Some(tunnels::clients::ROLE) => tunnels::clients::run(args),
         _ => Err(
-            "bench what? proxy, plugins, consumers, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
+            "bench what? proxy, plugins, consumers, logger, body, idle, reload, routes, soak, explosion, generator, tunnels or upgrade; see `cargo xtask help`"
                 .into(),
         ),
     }

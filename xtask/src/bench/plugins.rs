@@ -1,13 +1,13 @@
 //! `cargo xtask bench plugins`: CPU that plugins add to a proxied request, beside the like in nginx, HAProxy and Envoy.
 //!
 //! Each gateway runs once, with one worker on CPU 0, and serves every case: without a feature, with each alone, and with all
-//! five. Requests of all cases have the same headers and paths of one length. Every run of a case stands between two runs of
-//! the plain one and is compared with their mean, so what drifts falls on both alike. A figure is the gateway's own CPU time,
+//! five. Requests of all cases have the same headers and paths of one length. Three runs of cases stand between two runs of the
+//! plain one and are compared with their mean, so what drifts falls on both alike. A figure is the gateway's own CPU time,
 //! of all its threads and processes, divided by the requests answered.
 
 use super::peers::Gateway;
 use super::process::{CpuTime, Running};
-use super::statistics::{median, quartiles};
+use super::statistics::median;
 use super::wrk::{self, Load};
 use super::{GATEWAY_CPU, OTHER_CPU};
 use crate::Result;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Instant;
 
 mod cases;
 mod envoy;
@@ -28,6 +29,10 @@ mod nginx;
 mod stillgate;
 
 const WARM_UP_SECONDS: u64 = 1;
+/// Cases between two runs of the plain one.
+const BETWEEN: usize = 3;
+/// Of cases with large answers: encoders of all of them at once are within the bound of their memory.
+const LARGE_CONNECTIONS_MAX: u32 = 4;
 
 struct Options {
     rounds: usize,
@@ -39,7 +44,6 @@ struct Options {
 struct Subject {
     name: &'static str,
     process: Running,
-    /// The plain one first.
     endpoints: Vec<Endpoint>,
 }
 
@@ -79,7 +83,7 @@ impl Measured {
 pub(super) fn run(mut args: Args) -> Result {
     let quick = args.flag("--quick");
     let options = Options {
-        rounds: args.value("--rounds")?.unwrap_or(if quick { 2 } else { 7 }).max(1),
+        rounds: args.value("--rounds")?.unwrap_or(if quick { 2 } else { 4 }).max(1),
         seconds: args.value("--seconds")?.unwrap_or(1).max(1),
         connections: args.value("--connections")?.unwrap_or(64),
     };
@@ -95,13 +99,15 @@ pub(super) fn run(mut args: Args) -> Result {
     let mut subjects = start_all(&binary, dir.path(), node, &chosen)?;
     let Options { rounds, seconds, connections } = &options;
     println!("\n{rounds} rounds of {seconds} s a gateway and case, {connections} connections, one worker each\n");
-    for subject in &subjects {
-        for endpoint in &subject.endpoints {
-            endpoint.check().map_err(|error| format!("{}: {error}", subject.name))?;
-            let load = load(endpoint.case, &options);
-            wrk::run(&load, endpoint.address, WARM_UP_SECONDS)
-                .map_err(|error| format!("{}, {}: {error}", subject.name, endpoint.case.name))?;
-        }
+    let endpoints =
+        || subjects.iter().flat_map(|subject| subject.endpoints.iter().map(move |endpoint| (subject.name, endpoint)));
+    // All of them before any load: what a load leaves behind is still being served.
+    for (name, endpoint) in endpoints() {
+        endpoint.check().map_err(|error| format!("{name}: {error}"))?;
+    }
+    for (name, endpoint) in endpoints() {
+        wrk::run(&load(endpoint.case, &options), endpoint.address, WARM_UP_SECONDS)
+            .map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))?;
     }
     let measured = measure(&mut subjects, &options)?;
     let results = report(&chosen, &measured);
@@ -116,10 +122,12 @@ pub(super) fn run(mut args: Args) -> Result {
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Case>> {
     let only = only.filter(|only| *only != "all").unwrap_or_default();
     let mut cases = cases::all();
-    let names: Vec<&str> = cases.iter().skip(1).map(|case| case.name).collect();
-    cases.retain(|case| case.features.is_empty() || case.name.contains(only));
-    match cases.len() {
-        1 => Err(format!("--case: all, or a part of one of: {}", names.join("; ")).into()),
+    let names: Vec<&str> = cases.iter().filter(|case| !case.is_plain()).map(|case| case.name).collect();
+    cases.retain(|case| case.is_plain() || case.name.contains(only));
+    let has_large = cases.iter().any(|case| !case.is_plain() && case.is_large);
+    cases.retain(|case| !case.is_plain() || has_large || !case.is_large);
+    match cases.iter().filter(|case| !case.is_plain()).count() {
+        0 => Err(format!("--case: all, or a part of one of: {}", names.join("; ")).into()),
         _ => Ok(cases),
     }
 }
@@ -162,7 +170,8 @@ fn start_all(binary: &Path, dir: &Path, node: SocketAddr, chosen: &[&'static Cas
 
 fn load(case: &Case, options: &Options) -> Load {
     let headers = cases::request_headers();
-    Load { path: case.path, headers, script: None, connections: options.connections, tls: None }
+    let most = if case.is_large { LARGE_CONNECTIONS_MAX } else { u32::MAX };
+    Load { path: case.path, headers, script: None, connections: options.connections.min(most), tls: None }
 }
 
 /// All rounds of all gateways; of each gateway and case what its rounds gave.
@@ -170,27 +179,52 @@ fn measure(subjects: &mut [Subject], options: &Options) -> Result<Vec<Measured>>
     let mut measured: Vec<Vec<Measured>> = subjects
         .iter()
         .map(|subject| {
-            let cases = subject.endpoints.iter().skip(1);
+            let cases = subject.endpoints.iter();
             cases.map(|endpoint| Measured { gateway: subject.name, case: endpoint.case, rounds: Vec::new() }).collect()
         })
         .collect();
-    for _ in 0..options.rounds {
+    let begin = Instant::now();
+    for round in 0..options.rounds {
         for (subject, own) in subjects.iter_mut().zip(&mut measured) {
-            let Subject { name, process, endpoints } = subject;
-            let mut sample = |endpoint: &Endpoint| {
-                sample(process, endpoint, options).map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))
-            };
-            let [plain, cases @ ..] = endpoints.as_slice() else { continue };
-            let mut before = sample(plain)?;
-            for (endpoint, measured) in cases.iter().zip(own) {
-                let with = sample(endpoint)?;
-                let after = sample(plain)?;
-                measured.rounds.push(Pair { without: before.midpoint(after), with });
-                before = after;
+            println!(
+                "{:5.0} s  round {} of {}: {}",
+                begin.elapsed().as_secs_f64(),
+                round + 1,
+                options.rounds,
+                subject.name
+            );
+            for is_large in [false, true] {
+                subject.round(is_large, own, options)?;
             }
         }
     }
-    Ok(measured.into_iter().flatten().collect())
+    Ok(measured.into_iter().flatten().filter(|measured| !measured.rounds.is_empty()).collect())
+}
+
+impl Subject {
+    /// One round of the cases with small or large answers: some of them, the plain one, some of them.
+    fn round(&mut self, is_large: bool, measured: &mut [Measured], options: &Options) -> Result {
+        let Subject { name, process, endpoints } = self;
+        let mut sample = |endpoint: &Endpoint| {
+            sample(process, endpoint, options).map_err(|error| format!("{name}, {}: {error}", endpoint.case.name))
+        };
+        let of_size = |endpoint: &&Endpoint| endpoint.case.is_large == is_large;
+        let Some(plain) = endpoints.iter().filter(of_size).find(|endpoint| endpoint.case.is_plain()) else {
+            return Ok(());
+        };
+        let mut cases: Vec<_> = endpoints.iter().zip(measured).filter(|(endpoint, _)| of_size(endpoint)).collect();
+        cases.retain(|(endpoint, _)| !endpoint.case.is_plain());
+        let mut before = sample(plain)?;
+        for some in cases.chunks_mut(BETWEEN) {
+            let with = some.iter().map(|(endpoint, _)| sample(endpoint)).collect::<std::result::Result<Vec<_>, _>>()?;
+            let after = sample(plain)?;
+            for ((_, measured), with) in some.iter_mut().zip(with) {
+                measured.rounds.push(Pair { without: before.midpoint(after), with });
+            }
+            before = after;
+        }
+        Ok(())
+    }
 }
 
 fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Result<Sample> {
@@ -207,7 +241,7 @@ fn sample(process: &mut Running, endpoint: &Endpoint, options: &Options) -> Resu
 fn report(cases: &[&'static Case], measured: &[Measured]) -> Value {
     println!(
         "{:32} {:10} {:>8} {:>8} {:>9} {:>16} {:>11} {:>7}",
-        "case", "gateway", "without", "with", "added", "quartiles", "added user", "ratio"
+        "case", "gateway", "without", "with", "added", "range", "added user", "ratio"
     );
     let mut results = Vec::new();
     for case in cases {
@@ -226,7 +260,7 @@ fn line(measured: &Measured) -> Value {
     let without = measured.median(|pair| pair.without.cpu_us);
     let with = measured.median(|pair| pair.with.cpu_us);
     let added: Vec<f64> = rounds.iter().map(|pair| pair.with.cpu_us - pair.without.cpu_us).collect();
-    let (low, high) = quartiles(&added);
+    let (low, high) = (added.iter().copied().fold(f64::MAX, f64::min), added.iter().copied().fold(f64::MIN, f64::max));
     let added_us = median(added.iter().copied());
     let user_us = measured.median(|pair| pair.with.user_us - pair.without.user_us);
     let ratio = measured.median(|pair| pair.with.cpu_us / pair.without.cpu_us);

@@ -55,7 +55,7 @@ impl Asker {
         Ok(Self { address, stream: BufReader::new(stream) })
     }
 
-    /// Gets `path` with further request headers; both gateway and admin address give bodies a length.
+    /// Gets `path` with further request headers; bodies have a length or come in chunks, without trailers.
     pub(super) fn get(&mut self, path: &str, headers: &[String]) -> Result<Answer> {
         let headers: String = headers.iter().flat_map(|line| [line, "\r\n"]).collect();
         write!(self.stream.get_mut(), "GET {path} HTTP/1.1\r\nHost: load.example\r\n{headers}\r\n")?;
@@ -63,7 +63,7 @@ impl Asker {
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| format!("not a status line: {line:?}"))?;
-        let (mut length, mut closes) = (0, false);
+        let (mut length, mut closes, mut is_chunked) = (0, false, false);
         let mut fields = Vec::new();
         loop {
             line.clear();
@@ -72,6 +72,7 @@ impl Asker {
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse()?;
             }
+            is_chunked |= name.eq_ignore_ascii_case("transfer-encoding");
             fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             closes |= name.eq_ignore_ascii_case("connection") && value.trim().eq_ignore_ascii_case("close");
         }
@@ -80,6 +81,17 @@ impl Asker {
         }
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
+        while is_chunked {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            let length = usize::from_str_radix(line.trim_end(), 16)?;
+            let begin = body.len();
+            // With the line break behind it.
+            body.resize(begin + length.min(BODY_BYTES_MAX) + 2, 0);
+            self.stream.read_exact(&mut body[begin..])?;
+            body.truncate(begin + length);
+            is_chunked = length > 0 && body.len() <= BODY_BYTES_MAX;
+        }
         if closes {
             *self = Self::connect(self.address)?;
         }

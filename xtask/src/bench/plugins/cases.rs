@@ -2,9 +2,10 @@
 
 use super::super::process::free_port;
 use super::super::served::Asker;
+use super::features::credentials::{AUTHORIZATION, TOKEN, TOKEN_HEADER};
 use super::features::{
-    CORS_FEATURE, Feature, KEY_AUTH, KEY_HEADER, LIMIT_COUNT, ORIGIN, OTHERS, REFERER, REGEX_PATH, RESPONSE_REWRITE,
-    Seen,
+    CORS_FEATURE, Feature, KEY_AUTH, KEY_HEADER, LIMIT_COUNT, ORIGIN, REFERER, REGEX_PATH, RESPONSE_REWRITE, Seen,
+    others,
 };
 use crate::Result;
 use std::net::SocketAddr;
@@ -14,27 +15,42 @@ const CONSUMERS: usize = 1000;
 /// The consumer that all requests come from.
 const CONSUMER: usize = 500;
 
+/// What cases of large answers are compared with.
+const LARGE_PLAIN: &str = "none, 16 KiB";
+
 /// A set of features, with a path of its own.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) features: Vec<&'static Feature>,
     /// All are of one length, so that none costs more to read.
     pub(super) path: &'static str,
+    /// Whether the answer is a text of 16 KiB.
+    pub(super) is_large: bool,
 }
 
-/// What each case is compared with, and then all cases. They are kept to the end of the process.
+/// What cases are compared with, of small answers and of large ones, and then all cases. They are kept to the end of the
+/// process.
 pub(super) fn all() -> Vec<&'static Case> {
     let five = [&KEY_AUTH, &LIMIT_COUNT, &CORS_FEATURE, &REGEX_PATH, &RESPONSE_REWRITE];
-    let alone = five.into_iter().chain(OTHERS).map(|feature| (feature.name, vec![feature]));
-    let cases = [("none", Vec::new())].into_iter().chain(alone).chain([("all five, regex_uri", five.to_vec())]);
+    let alone = five.into_iter().chain(others());
+    let alone = alone.map(|feature| (feature.name, feature.beside.into_iter().chain([feature]).collect()));
+    let plain = [("none", Vec::new()), (LARGE_PLAIN, Vec::new())];
+    let cases = plain.into_iter().chain(alone).chain([("all five, regex_uri", five.to_vec())]);
     let numbered = cases.enumerate().map(|(number, (name, features))| {
-        let path: &'static str = format!("/{number:02}/item").leak();
-        &*Box::leak(Box::new(Case { name, features, path }))
+        let is_large = name == LARGE_PLAIN || features.iter().any(|feature: &&Feature| feature.is_large);
+        let item = if is_large { "text" } else { "item" };
+        let path: &'static str = format!("/{number:02}/{item}").leak();
+        &*Box::leak(Box::new(Case { name, features, path, is_large }))
     });
     numbered.collect()
 }
 
 impl Case {
+    /// Whether it is one that others are compared with.
+    pub(super) fn is_plain(&self) -> bool {
+        self.features.is_empty()
+    }
+
     /// Whether the node sees another path than the client asked for.
     pub(super) fn rewrites(&self) -> bool {
         self.features.iter().any(|feature| feature.rewrites)
@@ -91,7 +107,17 @@ impl Endpoint {
 
 /// What every request has, so that those of the plain case cost as much to read.
 pub(super) fn request_headers() -> Vec<String> {
-    vec![format!("{KEY_HEADER}: {}", used_key()), format!("Origin: {ORIGIN}"), format!("Referer: {REFERER}")]
+    let fields = [
+        (KEY_HEADER, used_key()),
+        ("Origin", ORIGIN.to_owned()),
+        ("Referer", REFERER.to_owned()),
+        ("Authorization", AUTHORIZATION.to_owned()),
+        (TOKEN_HEADER, TOKEN.to_owned()),
+        ("User-Agent", "Bench/1.0 (of plugins)".to_owned()),
+        ("X-Real-IP", "203.0.113.7".to_owned()),
+        ("Accept-Encoding", "gzip, br, zstd".to_owned()),
+    ];
+    fields.map(|(name, value)| format!("{name}: {value}")).to_vec()
 }
 
 /// The key that requests have.

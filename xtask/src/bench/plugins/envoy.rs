@@ -25,12 +25,15 @@ pub(super) fn configure(
 
 fn listener(Endpoint { case, address }: &Endpoint) -> Value {
     let mut route = json!({ "match": { "path": case.path }, "route": { "cluster": "u" } });
-    let mut filters = Vec::new();
+    let (mut filters, mut managers) = (Vec::new(), Vec::new());
     for part in case.features.iter().filter_map(|feature| feature.envoy).map(|part| part()) {
         (part.route)(&mut route);
+        managers.push(part.manager);
         filters.extend(part.filter.map(|(name, typed)| filter(name, typed)));
     }
-    envoy::listener(*address, &route, filters)
+    let mut listener = envoy::listener(*address, &route, filters);
+    managers.iter().for_each(|change| change(&mut listener["filter_chains"][0]["filters"][0]["typed_config"]));
+    listener
 }
 
 fn filter(name: &str, mut typed: Value) -> Value {

@@ -8,7 +8,18 @@ use crate::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+pub(super) mod credentials;
+mod elsewhere;
+mod guards;
+mod shaping;
+
+/// All rows that are cases of their own beside the five.
+pub(super) fn others() -> impl Iterator<Item = &'static Feature> {
+    [OTHERS, credentials::ROWS, guards::ROWS, shaping::ROWS, elsewhere::ROWS].into_iter().flatten()
+}
 
 /// So many requests are admitted in a window: never fewer than the load sends.
 const LIMIT: u32 = 1_000_000_000;
@@ -38,8 +49,8 @@ pub(super) const PATH_REWRITTEN: &str = "/rewritten/item";
 /// A row.
 pub(super) struct Feature {
     pub(super) name: &'static str,
-    /// The plugin's name and its keys.
-    pub(super) stillgate: fn() -> (&'static str, Value),
+    /// The plugin's name and its keys. What it asks besides is the node.
+    pub(super) stillgate: fn(SocketAddr) -> (&'static str, Value),
     pub(super) nginx: Option<fn(&Path) -> Result<Nginx>>,
     /// Lines of a frontend.
     pub(super) haproxy: Option<fn(&Path) -> Result<String>>,
@@ -48,6 +59,12 @@ pub(super) struct Feature {
     pub(super) seen: Seen,
     /// Whether the node sees another path than the client asked for.
     pub(super) rewrites: bool,
+    /// What it takes in front of it.
+    pub(super) beside: Option<&'static Feature>,
+    /// Whether the answer is a text of 16 KiB, and so that of what it is compared with.
+    pub(super) is_large: bool,
+    /// `plugin_metadata` of Stillgate's plugin.
+    pub(super) metadata: Option<fn() -> Value>,
 }
 
 /// nginx's part.
@@ -64,7 +81,12 @@ pub(super) struct Envoy {
     /// The filter's type, and its configuration.
     pub(super) filter: Option<(&'static str, Value)>,
     pub(super) route: fn(&mut Value),
+    /// Changes of what handles connections.
+    pub(super) manager: fn(&mut Value),
 }
+
+/// An Envoy that does nothing more.
+const ENVOY: Envoy = Envoy { filter: None, route: |_| {}, manager: |_| {} };
 
 /// What an answer shows of a feature. What only the node sees is the node's to check.
 #[derive(Clone, Copy)]
@@ -83,18 +105,21 @@ pub(super) enum Seen {
 /// What most rows have in common.
 const NONE: Feature = Feature {
     name: "",
-    stillgate: || ("", Value::Null),
+    stillgate: |_| ("", Value::Null),
     nginx: None,
     haproxy: None,
     envoy: None,
     seen: Seen::Nothing,
     rewrites: false,
+    beside: None,
+    is_large: false,
+    metadata: None,
 };
 
 /// Those that the chain of five has too.
 pub(super) static KEY_AUTH: Feature = Feature {
     name: "key-auth",
-    stillgate: || ("key-auth", json!({})),
+    stillgate: |_| ("key-auth", json!({})),
     nginx: Some(|dir| {
         let keys: String = consumers().map(|(key, name)| format!("{key} {name};\n")).collect();
         let file = file(dir, "nginx.keys", &keys)?;
@@ -128,7 +153,7 @@ pub(super) static KEY_AUTH: Feature = Feature {
 
 pub(super) static LIMIT_COUNT: Feature = Feature {
     name: "limit-count",
-    stillgate: || ("limit-count", json!({ "count": LIMIT, "time_window": 3600, "rejected_code": 429 })),
+    stillgate: |_| ("limit-count", json!({ "count": LIMIT, "time_window": 3600, "rejected_code": 429 })),
     nginx: Some(|_| {
         Ok(Nginx {
             http: "limit_req_zone $binary_remote_addr zone=limit:1m rate=1000000r/s;\n ".to_owned(),
@@ -149,7 +174,7 @@ pub(super) static LIMIT_COUNT: Feature = Feature {
             "stat_prefix": "limit", "token_bucket": bucket,
             "filter_enabled": always("limit_enabled"), "filter_enforced": always("limit_enforced"),
         });
-        Envoy { filter: Some(("local_ratelimit.v3.LocalRateLimit", typed)), route: |_| {} }
+        Envoy { filter: Some(("local_ratelimit.v3.LocalRateLimit", typed)), ..ENVOY }
     }),
     seen: Seen::Nothing,
     ..NONE
@@ -157,7 +182,7 @@ pub(super) static LIMIT_COUNT: Feature = Feature {
 
 pub(super) static CORS_FEATURE: Feature = Feature {
     name: "cors",
-    stillgate: || {
+    stillgate: |_| {
         let [(_, methods), (_, headers), (_, age)] = CORS;
         let age: u32 = age.parse().unwrap_or_default();
         let keys = json!({
@@ -196,6 +221,7 @@ pub(super) static CORS_FEATURE: Feature = Feature {
             });
             route["typed_per_filter_config"] = json!({ "envoy.filters.http.cors": policy });
         },
+        ..ENVOY
     }),
     seen: Seen::Header("access-control-allow-origin", ORIGIN),
     ..NONE
@@ -203,20 +229,20 @@ pub(super) static CORS_FEATURE: Feature = Feature {
 
 pub(super) static REGEX_PATH: Feature = Feature {
     name: "proxy-rewrite, regex_uri",
-    stillgate: || {
+    stillgate: |_| {
         let rule = json!([PATH_PATTERN, format!("{PATH_PREFIX}$1")]);
         ("proxy-rewrite", json!({ "regex_uri": rule, "headers": set(REQUEST_FIELD) }))
     },
     nginx: Some(|_| location(format!("rewrite {PATH_PATTERN} {PATH_PREFIX}$1 break; {}", nginx_set()))),
     haproxy: Some(|_| Ok(format!("{}  http-request replace-path {PATH_PATTERN} {PATH_PREFIX}\\1\n", haproxy_set()))),
     envoy: Some(|| Envoy {
-        filter: None,
         route: |route| {
             let substitution = format!("{PATH_PREFIX}\\1");
             route["route"]["regex_rewrite"] =
                 json!({ "pattern": { "regex": PATH_PATTERN }, "substitution": substitution });
             route["request_headers_to_add"] = json!([envoy_set(REQUEST_FIELD)]);
         },
+        ..ENVOY
     }),
     rewrites: true,
     ..NONE
@@ -224,38 +250,38 @@ pub(super) static REGEX_PATH: Feature = Feature {
 
 pub(super) static RESPONSE_REWRITE: Feature = Feature {
     name: "response-rewrite",
-    stillgate: || ("response-rewrite", json!({ "headers": set(RESPONSE_FIELD) })),
+    stillgate: |_| ("response-rewrite", json!({ "headers": set(RESPONSE_FIELD) })),
     nginx: Some(|_| location(format!("add_header {} {}; ", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
     haproxy: Some(|_| Ok(format!("  http-response set-header {} {}\n", RESPONSE_FIELD.0, RESPONSE_FIELD.1))),
     envoy: Some(|| Envoy {
-        filter: None,
         route: |route| route["response_headers_to_add"] = json!([envoy_set(RESPONSE_FIELD)]),
+        ..ENVOY
     }),
     seen: Seen::Header("x-answer", RESPONSE_FIELD.1),
     ..NONE
 };
 
-/// The others, each a case of its own.
-pub(super) static OTHERS: &[Feature] = &[
+/// Further ones, each a case of its own.
+static OTHERS: &[Feature] = &[
     Feature {
         name: "proxy-rewrite, uri",
-        stillgate: || ("proxy-rewrite", json!({ "uri": PATH_REWRITTEN, "headers": set(REQUEST_FIELD) })),
+        stillgate: |_| ("proxy-rewrite", json!({ "uri": PATH_REWRITTEN, "headers": set(REQUEST_FIELD) })),
         nginx: Some(|_| location(format!("rewrite ^ {PATH_REWRITTEN} break; {}", nginx_set()))),
         haproxy: Some(|_| Ok(format!("{}  http-request set-path {PATH_REWRITTEN}\n", haproxy_set()))),
         envoy: Some(|| Envoy {
-            filter: None,
             route: |route| {
                 // A path is its own prefix.
                 route["route"]["prefix_rewrite"] = json!(PATH_REWRITTEN);
                 route["request_headers_to_add"] = json!([envoy_set(REQUEST_FIELD)]);
             },
+            ..ENVOY
         }),
         rewrites: true,
         ..NONE
     },
     Feature {
         name: "ip-restriction, 100,000 networks",
-        stillgate: || ("ip-restriction", json!({ "blacklist": networks().collect::<Vec<_>>() })),
+        stillgate: |_| ("ip-restriction", json!({ "blacklist": networks().collect::<Vec<_>>() })),
         nginx: Some(|dir| {
             let list: String = networks().map(|network| format!("{network} 1;\n")).collect();
             let http = format!(
@@ -273,7 +299,7 @@ pub(super) static OTHERS: &[Feature] = &[
     },
     Feature {
         name: "referer-restriction",
-        stillgate: || ("referer-restriction", json!({ "whitelist": ["bench.example", "*.other.example"] })),
+        stillgate: |_| ("referer-restriction", json!({ "whitelist": ["bench.example", "*.other.example"] })),
         nginx: Some(|_| {
             location("valid_referers bench.example *.other.example; if ($invalid_referer) { return 403; } ".to_owned())
         }),
@@ -290,7 +316,7 @@ pub(super) static OTHERS: &[Feature] = &[
     },
     Feature {
         name: "request-id",
-        stillgate: || ("request-id", json!({})),
+        stillgate: |_| ("request-id", json!({})),
         nginx: Some(|_| {
             location("proxy_set_header X-Request-Id $request_id; add_header X-Request-Id $request_id; ".to_owned())
         }),
@@ -299,45 +325,52 @@ pub(super) static OTHERS: &[Feature] = &[
   http-response set-header X-Request-Id %[var(txn.id)]\n"
                 .to_owned())
         }),
+        envoy: Some(|| Envoy {
+            manager: |manager| {
+                manager["generate_request_id"] = json!(true);
+                manager["always_set_request_id_in_response"] = json!(true);
+            },
+            ..ENVOY
+        }),
         seen: Seen::Present("x-request-id"),
         ..NONE
     },
     Feature {
         name: "redirect",
-        stillgate: || ("redirect", json!({ "uri": "/elsewhere", "ret_code": 301 })),
+        stillgate: |_| ("redirect", json!({ "uri": "/elsewhere", "ret_code": 301 })),
         nginx: Some(|_| location("return 301 /elsewhere; ".to_owned())),
         haproxy: Some(|_| Ok("  http-request redirect location /elsewhere code 301\n".to_owned())),
         envoy: Some(|| Envoy {
-            filter: None,
             route: |route| {
                 if let Some(route) = route.as_object_mut() {
                     route.remove("route");
                 }
                 route["redirect"] = json!({ "path_redirect": "/elsewhere" });
             },
+            ..ENVOY
         }),
         seen: Seen::Status(301),
         ..NONE
     },
     Feature {
         name: "mocking",
-        stillgate: || ("mocking", json!({ "response_example": "hello", "content_type": "text/plain" })),
+        stillgate: |_| ("mocking", json!({ "response_example": "hello", "content_type": "text/plain" })),
         nginx: Some(|_| location("default_type text/plain; return 200 hello; ".to_owned())),
         haproxy: Some(|_| Ok("  http-request return status 200 content-type text/plain string hello\n".to_owned())),
         envoy: Some(|| Envoy {
-            filter: None,
             route: |route| {
                 if let Some(route) = route.as_object_mut() {
                     route.remove("route");
                 }
                 route["direct_response"] = json!({ "status": 200, "body": { "inline_string": "hello" } });
             },
+            ..ENVOY
         }),
         ..NONE
     },
     Feature {
         name: "echo, headers",
-        stillgate: || ("echo", json!({ "before_body": "", "headers": { RESPONSE_FIELD.0: RESPONSE_FIELD.1 } })),
+        stillgate: |_| ("echo", json!({ "before_body": "", "headers": { RESPONSE_FIELD.0: RESPONSE_FIELD.1 } })),
         ..NONE
     },
 ];
@@ -377,5 +410,5 @@ fn envoy_set((name, value): (&str, &str)) -> Value {
 fn allowing(principal: &Value) -> Envoy {
     let policy = json!({ "permissions": [{ "any": true }], "principals": [principal] });
     let typed = json!({ "rules": { "action": "ALLOW", "policies": { "those": policy } } });
-    Envoy { filter: Some(("rbac.v3.RBAC", typed)), route: |_| {} }
+    Envoy { filter: Some(("rbac.v3.RBAC", typed)), ..ENVOY }
 }

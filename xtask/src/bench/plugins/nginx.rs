@@ -1,15 +1,20 @@
 //! nginx's part of the plugin bench: a server for each case, and the node behind all gateways.
 
 use super::super::OTHER_CPU;
-use super::super::peers::{self, NGINX_CONNECTIONS, NGINX_PASS, SMALL_BYTES};
+use super::super::peers::{self, LARGE_BYTES, NGINX_CONNECTIONS, NGINX_PASS, SMALL_BYTES};
 use super::super::process::{Running, free_port};
 use super::cases::{Case, Endpoint};
 use super::features::{PATH_REWRITTEN, REQUEST_FIELD};
 use crate::Result;
+use crate::step::root;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+
+/// What the large answer is made of.
+const TEXT: &str = "docs/configuration.md";
 
 /// Writes the configuration; the command that runs it.
 pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr) -> Result<Vec<String>> {
@@ -30,6 +35,16 @@ pub(super) fn configure(dir: &Path, endpoints: &[Endpoint], upstream: SocketAddr
     peers::nginx(dir, "nginx", NGINX_CONNECTIONS, &text)
 }
 
+/// A text as people write it, of [`LARGE_BYTES`].
+fn large() -> Result<Vec<u8>> {
+    let mut text = fs::read(root().join(TEXT))?;
+    if text.len() < LARGE_BYTES {
+        return Err(format!("{TEXT}: less than {LARGE_BYTES} bytes").into());
+    }
+    text.truncate(LARGE_BYTES);
+    Ok(text)
+}
+
 /// The node behind all gateways, on the other CPU. It refuses what should have been rewritten and was not.
 pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running, SocketAddr)> {
     let address = free_port()?;
@@ -38,10 +53,16 @@ pub(super) fn start_node(dir: &Path, cases: &[&'static Case]) -> Result<(Running
     let refused: String = rewriting.map(|case| format!("location = {} {{ return 404; }} ", case.path)).collect();
     let (name, value) = REQUEST_FIELD;
     let variable = name.to_ascii_lowercase().replace('-', "_");
+    let text = dir.join("text");
+    fs::write(&text, large()?)?;
+    let allowed = r#"{"result":{"allow":true}}"#;
     let server = format!(
         "server {{ listen {address} backlog=4096; default_type text/plain; {refused}
+  location ~ ^/[0-9]+/text$ {{ alias {text}; open_file_cache max=10; }}
+  location = /v1/data/bench {{ default_type application/json; return 200 '{allowed}'; }}
   location = {PATH_REWRITTEN} {{ if ($http_{variable} != \"{value}\") {{ return 412; }} {small} }}
-  location / {{ {small} }} }}"
+  location / {{ {small} }} }}",
+        text = text.display()
     );
     let words = peers::nginx(dir, "upstream", NGINX_CONNECTIONS, &server)?;
     let mut running = Running::spawn(&words, Some(OTHER_CPU), &dir.join("upstream.log"))?;

@@ -3,8 +3,9 @@
 use super::super::process::free_port;
 use super::super::{check, peers};
 use super::cases::{Case, Endpoint, consumers};
+use super::features::credentials::{PASSWORD, TOKEN_SECRET, USER};
 use crate::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
@@ -52,7 +53,7 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
         let plugins: serde_json::Map<String, Value> = case
             .features
             .iter()
-            .map(|feature| (feature.stillgate)())
+            .map(|feature| (feature.stillgate)(upstream))
             .map(|(name, keys)| (name.to_owned(), keys))
             .collect();
         // A `String` takes every write; JSON is YAML.
@@ -61,11 +62,20 @@ fn config(address: SocketAddr, cases: &[&Case], upstream: SocketAddr) -> String 
             let _ = writeln!(text, "    plugins: {}", Value::Object(plugins));
         }
     }
-    if cases.iter().flat_map(|case| &case.features).any(|feature| feature.name == "key-auth") {
-        text.push_str("consumers:\n");
+    let features = || cases.iter().flat_map(|case| &case.features);
+    for metadata in features().filter_map(|feature| feature.metadata) {
+        // As above.
+        let _ = write!(text, "plugin_metadata:\n  - {}\n", metadata());
+    }
+    text.push_str("consumers:\n");
+    let basic = json!({ "username": USER, "password": PASSWORD });
+    let token = json!({ "key": USER, "secret": TOKEN_SECRET });
+    let plugins = json!({ "basic-auth": basic, "jwt-auth": token });
+    let _ = writeln!(text, "  - {}", json!({ "username": USER, "plugins": plugins }));
+    if features().any(|feature| feature.name == "key-auth") {
         for (key, name) in consumers() {
-            // A `String` takes every write.
-            let _ = writeln!(text, "  - {{username: {name}, plugins: {{key-auth: {{key: {key}}}}}}}");
+            let _ =
+                writeln!(text, "  - {{username: {name}, labels: {{team: a}}, plugins: {{key-auth: {{key: {key}}}}}}}");
         }
     }
     text

@@ -1,0 +1,215 @@
+//! `cargo xtask bench logger`: latency with `http-logger` whose receiver stalls, against the same without the plugin.
+//!
+//! Pairs of blocks in ABBA order, each with a gateway of its own on one CPU, under the laboratory's open-loop load. The
+//! receiver takes connections and reads nothing as long as the load lasts, so that the entries come to their bound. Then it
+//! answers, and what it got and what was dropped must be as many entries as there were requests.
+
+use super::exposition::{fetch, sums};
+use super::lab_load::{Load, Outcome, write_mix};
+use super::process::{Running, free_port};
+use super::statistics::median;
+use super::{GATEWAY_CPU, OTHER_CPU, peers, schedule};
+use crate::Result;
+use crate::args::Args;
+use crate::packages::{self, NGINX};
+use receiver::Receiver;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+mod receiver;
+
+const CONNECTIONS: u32 = 64;
+/// Before what is measured: the bound is nearly reached by then.
+const LEAD_IN: Duration = Duration::from_secs(2);
+/// What p99.9 may be with the plugin: at most so many times what it is without, and at most so much more.
+const RATIO_MAX: f64 = 1.2;
+const MORE_US_MAX: f64 = 2000.0;
+/// What waits for one receiver, with the batch that is being written to it.
+const HELD_BYTES_MAX: f64 = 17.0 * 1024.0 * 1024.0;
+/// What waits is taken within it, once the receiver answers.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
+const SENT: &str = "stillgate_logger_sent_total";
+const DROPPED: &str = "stillgate_logger_dropped_total";
+
+/// What all blocks share.
+struct Place {
+    binary: PathBuf,
+    lab: PathBuf,
+    dir: tempfile::TempDir,
+    upstream: SocketAddr,
+    goes_first: bool,
+    rate: f64,
+    block: Duration,
+}
+
+/// What one block gave.
+struct Block {
+    outcome: Outcome,
+    rss_kib: u64,
+    entries: Option<Entries>,
+}
+
+/// What became of the entries.
+struct Entries {
+    requests: u64,
+    /// What waited at the end of the load.
+    held_bytes: f64,
+    sent: u64,
+    dropped: u64,
+    received: u64,
+}
+
+pub(super) fn run(mut args: Args) -> Result {
+    let pairs: usize = args.value("--pairs")?.unwrap_or(6).max(1);
+    let block = Duration::from_secs(args.value("--seconds")?.unwrap_or(10).max(1));
+    let rate = args.value("--rate")?.unwrap_or(10_000.0);
+    let json: Option<String> = args.value("--json")?;
+    let (binary, lab) = (super::binary(&mut args)?, super::lab(&mut args)?);
+    args.finish()?;
+    packages::ensure(&[NGINX])?;
+    let (binary, lab, dir) = (binary.path()?, lab.path()?, tempfile::tempdir()?);
+    let (upstream_process, upstream) = peers::start_upstream(dir.path())?;
+    let goes_first = schedule::put_first(&upstream_process.tree()?);
+    schedule::pin(OTHER_CPU)?;
+    println!(
+        "{rate} requests/s open loop on {CONNECTIONS} connections, {pairs} pairs of blocks of {} s\n",
+        block.as_secs()
+    );
+    let place = Place { binary, lab, dir, upstream, goes_first, rate, block };
+    let mut measured = Vec::new();
+    for pair in 0..pairs {
+        let [mut without, mut with] = [None, None];
+        for logs in if pair % 2 == 0 { [false, true] } else { [true, false] } {
+            let block = place.block(logs)?;
+            block.print();
+            *(if logs { &mut with } else { &mut without }) = Some(block);
+        }
+        measured.extend(without.zip(with));
+    }
+    let (results, faults) = judge(&measured);
+    if let Some(path) = json {
+        fs::write(&path, serde_json::to_string_pretty(&results)?)?;
+        println!("written to {path}");
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+impl Place {
+    /// A gateway's whole life.
+    fn block(&self, logs: bool) -> Result<Block> {
+        let (receiver, address, metrics) = (Receiver::start()?, free_port()?, free_port()?);
+        let config = self.dir.path().join("stillgate.yaml");
+        fs::write(&config, configuration(address, metrics, self.upstream, logs.then_some(receiver.address)))?;
+        let words = peers::stillgate_command(&self.binary, &config);
+        let mut gateway = Running::spawn(&words, Some(GATEWAY_CPU), &self.dir.path().join("log"))?;
+        gateway.wait_for(address)?;
+        let outcome = self.load(address)?.run(self.block)?;
+        gateway.check_alive()?;
+        let rss_kib = gateway.peak_rss_kib()?;
+        let entries = if logs { Some(account(metrics, &receiver)?) } else { None };
+        Ok(Block { outcome, rss_kib, entries })
+    }
+
+    fn load(&self, address: SocketAddr) -> Result<Load> {
+        let mix = write_mix(self.dir.path(), &["/any".to_owned()])?;
+        let (lab, goes_first) = (self.lab.clone(), self.goes_first);
+        Ok(Load { lab, address, rate: self.rate, connections: CONNECTIONS, mix, lead_in: LEAD_IN, goes_first })
+    }
+}
+
+fn configuration(address: SocketAddr, metrics: SocketAddr, node: SocketAddr, receiver: Option<SocketAddr>) -> String {
+    let extra = format!("  metrics:\n    address: \"{metrics}\"\n");
+    let mut text = peers::stillgate_config(address, None, node, 1, &extra);
+    if let Some(receiver) = receiver {
+        let keys = json!({ "uri": format!("http://{receiver}/logs"), "concat_method": "new_line", "timeout": 3600 });
+        text.push_str(&format!("    plugins: {}\n", json!({ "http-logger": keys })));
+    }
+    text
+}
+
+/// Lets the receiver answer, and waits till all entries are sent or dropped.
+fn account(metrics: SocketAddr, receiver: &Receiver) -> Result<Entries> {
+    let sum = |name: &str| -> Result<f64> { Ok(sums(&fetch(metrics, "/metrics")?, name, "")?.total) };
+    let held_bytes = sum("stillgate_logger_bytes")?;
+    receiver.answer();
+    let begin = Instant::now();
+    loop {
+        let [requests, sent, dropped] = ["stillgate_http_requests_total", SENT, DROPPED].map(sum);
+        let (requests, sent, dropped) = (requests? as u64, sent? as u64, dropped? as u64);
+        if sent + dropped >= requests || begin.elapsed() > TAKEN_TIMEOUT {
+            return Ok(Entries { requests, held_bytes, sent, dropped, received: receiver.entries() });
+        }
+        sleep(LOOK);
+    }
+}
+
+impl Block {
+    fn print(&self) {
+        let Outcome { p50_us, p99_us, p99_9_us, max_us, requests, failed, void, .. } = &self.outcome;
+        let name = if self.entries.is_some() { "stalled" } else { "without" };
+        println!(
+            "{name}  p50 {p50_us:5.0} µs  p99 {p99_us:6.0}  p99.9 {p99_9_us:6.0}  max {max_us:7.0}  {requests} requests, {failed} failed  peak RSS {:.1} MiB{}",
+            self.rss_kib as f64 / 1024.0,
+            if void.is_empty() { String::new() } else { format!("  VOID: {}", void.join("; ")) }
+        );
+        if let Some(Entries { requests, held_bytes, sent, dropped, received }) = &self.entries {
+            println!(
+                "         entries: {requests} = {dropped} dropped + {sent} sent; the receiver got {received}; {:.1} MiB waited",
+                held_bytes / 1024.0 / 1024.0
+            );
+        }
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.outcome.failed > 0 {
+            faults.push(format!("{} requests failed", self.outcome.failed));
+        }
+        let Some(Entries { requests, held_bytes, sent, dropped, received }) = &self.entries else { return faults };
+        if sent + dropped != *requests || received != sent {
+            faults.push(format!("{requests} requests, {sent} entries sent, {received} received, {dropped} dropped"));
+        }
+        if *held_bytes > HELD_BYTES_MAX {
+            faults.push(format!("{held_bytes} bytes waited"));
+        }
+        if *dropped == 0 {
+            faults.push("nothing was dropped: the bound was not reached; make it last longer".to_owned());
+        }
+        faults
+    }
+}
+
+/// The medians of the pairs that are not void, and what is wrong.
+fn judge(pairs: &[(Block, Block)]) -> (Value, Vec<String>) {
+    let is_valid = |block: &Block| block.outcome.void.is_empty();
+    let valid: Vec<_> = pairs.iter().filter(|(without, with)| is_valid(without) && is_valid(with)).collect();
+    let p99_9 = |of: fn(f64, f64) -> f64| {
+        median(valid.iter().map(|(without, with)| of(without.outcome.p99_9_us, with.outcome.p99_9_us)))
+    };
+    let (without, with) = (p99_9(|without, _| without), p99_9(|_, with| with));
+    let (ratio, more) = (p99_9(|without, with| with / without), p99_9(|without, with| with - without));
+    println!(
+        "\np99.9: {without:.0} µs without, {with:.0} stalled; within pairs {ratio:.3} times, {more:+.0} µs (medians of {} of {} pairs)",
+        valid.len(),
+        pairs.len()
+    );
+    let mut faults: Vec<String> =
+        pairs.iter().flat_map(|(without, with)| [without.faults(), with.faults()].concat()).collect();
+    if valid.len() * 2 <= pairs.len() {
+        faults.push("most pairs are void".to_owned());
+    }
+    if ratio > RATIO_MAX {
+        faults.push(format!("p99.9 is more than {RATIO_MAX} times what it is without"));
+    }
+    if more > MORE_US_MAX {
+        faults.push(format!("p99.9 is more than {MORE_US_MAX} µs above what it is without"));
+    }
+    let blocks = |(without, with): &(Block, Block)| json!([without.outcome.p99_9_us, with.outcome.p99_9_us]);
+    let all: Vec<Value> = pairs.iter().map(blocks).collect();
+    (json!({ "p99_9_us": all, "ratio": ratio, "more_us": more }), faults)
+}

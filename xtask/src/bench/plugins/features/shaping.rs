@@ -1,0 +1,134 @@
+//! What is sent: rows of plugins that answer, and that change heads and bodies.
+
+use super::super::envoy::EXTENSIONS;
+use super::{ENVOY, Envoy, Feature, NONE, REQUEST_FIELD, Seen, location, set};
+use serde_json::{Value, json};
+
+pub(super) static ROWS: &[Feature] = &[
+    Feature {
+        name: "fault-injection, abort",
+        stillgate: |_| ("fault-injection", json!({ "abort": { "http_status": 200, "body": "fault" } })),
+        nginx: Some(|_| location("default_type text/plain; return 200 fault; ".to_owned())),
+        haproxy: Some(|_| Ok("  http-request return status 200 content-type text/plain string fault\n".to_owned())),
+        envoy: Some(|| {
+            let abort = json!({ "http_status": 200, "percentage": { "numerator": 100 } });
+            Envoy { filter: Some(("fault.v3.HTTPFault", json!({ "abort": abort }))), ..ENVOY }
+        }),
+        ..NONE
+    },
+    Feature {
+        name: "real-ip",
+        stillgate: |_| ("real-ip", json!({ "source": "http_x_real_ip", "trusted_addresses": ["127.0.0.0/8"] })),
+        nginx: Some(|_| location("set_real_ip_from 127.0.0.0/8; real_ip_header X-Real-IP; ".to_owned())),
+        haproxy: Some(|_| Ok("  http-request set-src req.hdr(x-real-ip) if { src 127.0.0.0/8 }\n".to_owned())),
+        envoy: Some(|| Envoy {
+            manager: |manager| {
+                let kind = "http.original_ip_detection.custom_header";
+                let typed = json!({
+                    "@type": format!("{EXTENSIONS}.{kind}.v3.CustomHeaderConfig"),
+                    "header_name": "x-real-ip", "allow_extension_to_set_address_as_trusted": true,
+                });
+                manager["use_remote_address"] = json!(false);
+                manager["original_ip_detection_extensions"] =
+                    json!([{ "name": format!("envoy.{kind}"), "typed_config": typed }]);
+            },
+            ..ENVOY
+        }),
+        ..NONE
+    },
+    Feature {
+        name: "error-page, good answers",
+        stillgate: |_| ("error-page", json!({})),
+        nginx: Some(|_| location("proxy_intercept_errors on; error_page 502 /sorry; ".to_owned())),
+        metadata: Some(|| json!({ "id": "error-page", "enable": true, "error_502": { "body": "sorry" } })),
+        ..NONE
+    },
+    Feature {
+        name: "traffic-label",
+        stillgate: |_| {
+            let action = json!({ "set_headers": { REQUEST_FIELD.0: REQUEST_FIELD.1 } });
+            ("traffic-label", json!({ "rules": [{ "match": [["http_origin", "~=", "a"]], "actions": [action] }] }))
+        },
+        ..NONE
+    },
+    Feature {
+        name: "response-rewrite, vars",
+        stillgate: |_| ("response-rewrite", json!({ "headers": set(REQUEST_FIELD), "vars": [["status", "==", 200]] })),
+        haproxy: Some(|_| {
+            Ok(format!("  http-response set-header {} {} if {{ status 200 }}\n", REQUEST_FIELD.0, REQUEST_FIELD.1))
+        }),
+        seen: Seen::Header("x-bench", REQUEST_FIELD.1),
+        ..NONE
+    },
+    Feature {
+        name: "response-rewrite, filters, 16 KiB",
+        stillgate: |_| {
+            let filter = json!({ "regex": "gateway", "replace": "GATEWAY", "scope": "global" });
+            ("response-rewrite", json!({ "filters": [filter] }))
+        },
+        nginx: Some(|_| {
+            location("sub_filter gateway GATEWAY; sub_filter_once off; sub_filter_types text/plain; ".to_owned())
+        }),
+        is_large: true,
+        ..NONE
+    },
+    Feature {
+        name: "gzip, level 1, 16 KiB",
+        stillgate: |_| ("gzip", compression(1)),
+        nginx: Some(|_| location(nginx_gzip(1))),
+        haproxy: Some(|_| {
+            Ok("  filter compression\n  compression algo gzip\n  compression type text/plain\n".to_owned())
+        }),
+        envoy: Some(|| {
+            compressor("gzip", "Gzip", json!({ "compression_level": "COMPRESSION_LEVEL_1", "memory_level": 8 }))
+        }),
+        seen: Seen::Header("content-encoding", "gzip"),
+        is_large: true,
+        ..NONE
+    },
+    Feature {
+        name: "gzip, level 6, 16 KiB",
+        stillgate: |_| ("gzip", compression(6)),
+        nginx: Some(|_| location(nginx_gzip(6))),
+        envoy: Some(|| {
+            compressor("gzip", "Gzip", json!({ "compression_level": "COMPRESSION_LEVEL_6", "memory_level": 8 }))
+        }),
+        seen: Seen::Header("content-encoding", "gzip"),
+        is_large: true,
+        ..NONE
+    },
+    Feature {
+        name: "brotli, level 5, 16 KiB",
+        stillgate: |_| ("brotli", compression(5)),
+        envoy: Some(|| compressor("brotli", "Brotli", json!({ "quality": 5 }))),
+        seen: Seen::Header("content-encoding", "br"),
+        is_large: true,
+        ..NONE
+    },
+    Feature {
+        name: "zstd, level 3, 16 KiB",
+        stillgate: |_| ("zstd", compression(3)),
+        envoy: Some(|| compressor("zstd", "Zstd", json!({ "compression_level": 3 }))),
+        seen: Seen::Header("content-encoding", "zstd"),
+        is_large: true,
+        ..NONE
+    },
+];
+
+fn compression(level: u32) -> Value {
+    json!({ "types": ["text/plain"], "comp_level": level })
+}
+
+fn nginx_gzip(level: u32) -> String {
+    format!("gzip on; gzip_comp_level {level}; gzip_types text/plain; gzip_min_length 20; ")
+}
+
+fn compressor(name: &str, kind: &str, mut typed: Value) -> Envoy {
+    typed["@type"] = json!(format!("{EXTENSIONS}.compression.{name}.compressor.v3.{kind}"));
+    let common = json!({ "min_content_length": 20, "content_type": ["text/plain"] });
+    let typed = json!({
+        "response_direction_config": { "common_config": common },
+        "compressor_library": { "name": name, "typed_config": typed },
+    });
+    Envoy { filter: Some(("compressor.v3.Compressor", typed)), ..ENVOY }
+}
