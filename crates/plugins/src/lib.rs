@@ -22,7 +22,6 @@ mod consumer_restriction;
 mod cors;
 mod csrf;
 mod decimal;
-mod decimals;
 mod decoding;
 mod digested;
 mod echo;

@@ -4,7 +4,7 @@
 //! body of the request as it is about to go to the node, so requests that are refused before have none.
 
 use crate::asking::url;
-use crate::decimals::Decimal;
+use crate::decimal::Decimal;
 use crate::random;
 use std::time::Duration;
 use stillgate_plugin::body::FILTER_BYTES_MAX;

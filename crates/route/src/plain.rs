@@ -1,4 +1,4 @@
-//! Predicates evaluated one by one, without an index: for whoever explains, and for captures.
+//! Predicates evaluated one by one, without an index: for explanations and captures.
 //!
 //! It reads values as the matcher does and tests them by the same tests; it is slow and may allocate. Regexes that it had to
 //! compile are not kept: of a hundred thousand routes they would take more memory than the routes.

@@ -100,7 +100,7 @@ object! {
         address: SocketAddr = ADDRESS => required;
         /// Whether connections begin with a TLS handshake; the certificates are in `ssls`.
         tls: bool = Flag => default(false);
-        /// Whether every connection begins with a PROXY protocol header (version 1 or 2), as a balancer in front writes it. Its addresses are then those of the client, for `X-Forwarded-For`, routes and logs alike; where it says that the client came over TLS, `X-Forwarded-Proto` and `$scheme` are `https`. Whoever reaches this address is believed: let only the balancer do so. A connection without a good header within `timeouts.head` is closed.
+        /// Whether every connection begins with a PROXY protocol header (version 1 or 2), as a balancer in front writes it. Its addresses are then those of the client, for `X-Forwarded-For`, routes and logs alike; where it says that the client came over TLS, `X-Forwarded-Proto` and `$scheme` are `https`. Anyone who can reach this address is believed: let only the balancer reach it. A connection without a good header within `timeouts.head` is closed.
         proxy_protocol: bool = Flag => default(false);
         /// Whether HTTP/2 is spoken beside HTTP/1.1: offered in the TLS handshake (ALPN), and taken without TLS from a client that begins with it (prior knowledge).
         http2: bool = Flag => default(true);

@@ -218,7 +218,7 @@ resource! {
 }
 
 object! {
-    /// Keys of an upstream that mean what they say by themselves: they reach whoever uses them as they are read. A new one is a line
+    /// Keys of an upstream that are used as they are read, without a look at others. A new one is a line
     /// here, and its use.
     pub struct UpstreamOptions: Serialize {
         /// Further nodes tried after the first failed; as many as there are other nodes where it is absent.

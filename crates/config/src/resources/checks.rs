@@ -16,7 +16,8 @@ pub(crate) fn limits(written: At<UpstreamLimits>, path: &Path<'_>, sink: &mut Si
     }
     // One that is written as its default is not told from none.
     if limits.queue == 0 && limits.queue_timeout != QUEUE_TIMEOUT_DEFAULT {
-        let fault = Fault::new("has no effect without `queue`: nobody waits").hint("say how many requests may wait");
+        let fault =
+            Fault::new("has no effect without `queue`: no request waits").hint("say how many requests may wait");
         sink.warning(at, &path.key("limits").key("queue_timeout"), fault);
     }
     limits

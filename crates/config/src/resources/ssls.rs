@@ -49,7 +49,7 @@ impl Ssls {
             }
             (None, Some(ssl)) => {
                 let line = self.ids.get(&ssl.id).map_or(0, |known| known.line);
-                let fault = Fault::new(format!("{:?} is shown to nobody: no listener has TLS", ssl.id));
+                let fault = Fault::new(format!("{:?} has no effect: no listener has TLS", ssl.id));
                 let at = Position { line, column: 1 };
                 sink.warning(at, &Path::Root.key("ssls"), fault.hint("write `tls: true` in one of gateway.listeners"));
             }

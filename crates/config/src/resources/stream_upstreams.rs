@@ -38,7 +38,7 @@ pub(crate) fn check_stream_keys(keys: &mut UpstreamKeys, balance: &Balance, path
     }
     if keys.limits.value.queue > 0 {
         let limits = path.key("limits");
-        let fault = Fault::new("has no effect where no HTTP is spoken: nobody waits").hint("remove it");
+        let fault = Fault::new("has no effect where no HTTP is spoken: no request waits").hint("remove it");
         sink.warning(keys.limits.at, &limits.key("queue"), fault);
     }
     if let Balance::ConsistentHash(variable) = balance

@@ -94,7 +94,7 @@ impl Looker {
             };
             self.asked.extend(asked);
             if !asked.iter().any(|name| self.credentials.contains(name)) {
-                let message = "lets in nobody but an anonymous consumer, since no consumer has a credential of it";
+                let message = "no consumer has a credential for it, so only the anonymous consumer gets in";
                 self.tell(entry, Kind::LetsNobodyIn, message, route);
             }
             match first {

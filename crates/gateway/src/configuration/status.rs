@@ -1,4 +1,4 @@
-//! What is told of the configuration: which one is served since when, and why a later one is not.
+//! The status of the configuration: which one is served, since when, and why a later one is not.
 
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};

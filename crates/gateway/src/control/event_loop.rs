@@ -331,7 +331,7 @@ impl Control {
         let Some(access_log) = self.access_log.take_if(|_| has_ended) else { return };
         let written = spawn_blocking(|| access_log.finish(ACCESS_LOG_END_TIMEOUT));
         if !matches!(self.signals.ending.unless_asked(written).await, Some(Ok(true))) {
-            warn!("the access log's last lines are lost: whoever reads it is too slow");
+            warn!("the access log's last lines are lost: its reader is too slow");
         }
     }
 

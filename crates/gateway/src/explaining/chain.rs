@@ -39,7 +39,7 @@ enum Asker<'a> {
     NotKnown,
 }
 
-/// The consumer of a name, if one was given. An error is a sentence for whoever asked.
+/// The consumer of a name, if one was given. An error is a sentence for the user.
 pub(crate) fn consumer<'a>(config: &'a Config, name: Option<&str>) -> Result<Option<&'a Consumer>, String> {
     let Some(name) = name else { return Ok(None) };
     let consumers = &config.plugins.consumers;

@@ -21,7 +21,7 @@ pub(crate) struct ExplainQuery {
 const PARAMETERS: &str = "url, host, method, header, client, server, sni, route and consumer";
 
 impl ExplainQuery {
-    /// Of a query as it came; an error is a sentence for whoever asked.
+    /// Of a query as it came; an error is a sentence for the user.
     pub(crate) fn parse(query: &str) -> Result<ExplainQuery, String> {
         let (mut url, mut host, mut method) = (None, None, None);
         let (mut client, mut server, mut sni, mut route, mut consumer) = (None, None, None, None, None);

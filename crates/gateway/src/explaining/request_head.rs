@@ -74,7 +74,7 @@ impl RequestHead {
         of_connections.into_iter().filter(|variable| self.known(variable).is_none())
     }
 
-    /// Why no such request reaches a route: it would be refused before one is sought. A sentence for whoever made it up.
+    /// Why no such request reaches a route: it would be refused before one is looked for. A sentence for the user.
     pub(crate) fn flaw(&self) -> Option<String> {
         let RequestHead { method, scheme, authority, target, .. } = self;
         if method.is_empty() || !method.bytes().all(is_token_byte) {

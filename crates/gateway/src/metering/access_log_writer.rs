@@ -190,7 +190,7 @@ impl Writer {
         match self.failure.take() {
             Some(error) => warn!(lines, total = dropped, %error, "access log lines lost: writing fails"),
             None => {
-                warn!(lines, total = dropped, "access log lines lost: whoever reads the log, or the disk, is too slow")
+                warn!(lines, total = dropped, "access log lines lost: the reader of the log, or the disk, is too slow")
             }
         }
         self.reported = dropped;

@@ -75,7 +75,7 @@ impl Message {
     /// The message in a datagram.
     pub(crate) fn decode(datagram: &Datagram) -> io::Result<Message> {
         serde_json::from_slice(&datagram.bytes)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a message nobody knows: {error}")))
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("an unknown message: {error}")))
     }
 
     /// Sends it, as often as its descriptors take.

@@ -1,6 +1,6 @@
 //! Carrying values over: what a series of an ended process came to, and the word that a series has ended.
 //!
-//! Both are for whoever looks after the life of series; what serves requests uses neither.
+//! Both are for the code that keeps track of series; what serves requests uses neither.
 
 use super::Writer;
 use crate::declared::Declared;

@@ -5,7 +5,7 @@
 
 mod table;
 
-use crate::decimals::Decimal;
+use crate::decimal::Decimal;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;

@@ -56,7 +56,7 @@ pub(super) struct Why<'a, 'p, 'r> {
     pub(super) told: Vec<Told>,
 }
 
-/// What is told of one condition: `what: fact`. Neighbours that share the fact are told together.
+/// One condition as text: `what: fact`. Neighbours that share the fact are put together.
 pub(super) struct Line {
     what: String,
     fact: String,

@@ -1,4 +1,4 @@
-//! What can be wrong with an expression, in words for whoever must mend it at night.
+//! What can be wrong with an expression, in words for the person who must mend it at night.
 
 use super::excerpt::Excerpt;
 use super::{ERRORS_MAX, EXPRESSION_BYTES_MAX, NESTING_MAX, PREDICATES_MAX};

@@ -116,12 +116,12 @@ impl Pattern {
         &self.0.source
     }
 
-    /// Whether it matches anywhere in a value. Compiles the regex when first asked, so it is for whoever asks rarely.
+    /// Whether it matches anywhere in a value. Compiles the regex when first asked, so it is for callers that ask rarely.
     pub fn is_match(&self, value: &[u8]) -> bool {
         self.regex().is_match(value)
     }
 
-    /// As [`Pattern::is_match`], but nothing that had to be compiled for it stays: for whoever asks very many regexes once.
+    /// As [`Pattern::is_match`], but nothing that had to be compiled for it stays: for callers that ask very many regexes once each.
     pub(crate) fn is_match_once(&self, value: &[u8]) -> bool {
         match (self.anchored_prefix(), self.0.regex.get()) {
             (Some((prefix, _)), _) if !value.starts_with(prefix) => false,
