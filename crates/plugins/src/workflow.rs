@@ -3,6 +3,7 @@
 //! An action is another plugin's configuration, compiled as that plugin with an identity of its own, so that two limits of one
 //! workflow count apart.
 
+use crate::limit_conn::LimitConn;
 use crate::limit_count::LimitCount;
 use std::sync::Arc;
 use stillgate_plugin::{Answer, Compile, Define, Filter, Flow, Identity, Phase, Phases, Plugin, Request};
@@ -43,10 +44,11 @@ object! {
 pub(crate) enum ActionKeys {
     Return(u16),
     LimitCount(Box<<LimitCount as Define>::Keys>),
+    LimitConn(Box<<LimitConn as Define>::Keys>),
 }
 
 /// The names of the actions.
-const ACTIONS: [&str; 2] = ["return", LimitCount::NAME];
+const ACTIONS: [&str; 3] = ["return", LimitCount::NAME, LimitConn::NAME];
 
 /// A list of an action's name and its configuration.
 struct ActionKind;
@@ -68,6 +70,10 @@ impl Kind for ActionKind {
                 let keys = read(&map::<<LimitCount as Define>::Keys>(), configuration, &within, sink)?;
                 Some(ActionKeys::LimitCount(Box::new(keys)))
             }
+            name if name == LimitConn::NAME => {
+                let keys = read(&map::<<LimitConn as Define>::Keys>(), configuration, &within, sink)?;
+                Some(ActionKeys::LimitConn(Box::new(keys)))
+            }
             other => {
                 let fault = Fault::new(format!("unsupported action: {other}")).hint(format!("write {known}"));
                 sink.error(name.at, &path.index(0), fault);
@@ -81,6 +87,7 @@ impl Kind for ActionKind {
         let keys = [
             action("return", definitions.object::<WorkflowReturnKeys>()),
             action(LimitCount::NAME, definitions.object::<<LimitCount as Define>::Keys>()),
+            action(LimitConn::NAME, definitions.object::<<LimitConn as Define>::Keys>()),
         ];
         serde_json::json!({"title": "list of an action and its configuration", "anyOf": keys})
     }
@@ -149,14 +156,13 @@ impl Define for Workflow {
 const REJECTED: &[u8] = b"{\"error_msg\":\"rejected by workflow\"}\n";
 
 fn compile_action(action: ActionKeys, rule: usize, path: &Path<'_>, cx: &mut Compile<'_>) -> Option<Action> {
-    match action {
-        ActionKeys::Return(status) => Some(Action::Return(Answer::shared(status, Arc::from(REJECTED)))),
-        ActionKeys::LimitCount(keys) => {
-            let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
-            let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, sink: cx.sink };
-            Some(Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)))
-        }
-    }
+    let identity = Identity::of(&[&cx.identity.0.to_le_bytes(), &(rule as u64).to_le_bytes()]);
+    let mut cx = Compile { path, at: cx.at, origin: cx.origin, identity, sink: cx.sink };
+    Some(match action {
+        ActionKeys::Return(status) => Action::Return(Answer::shared(status, Arc::from(REJECTED))),
+        ActionKeys::LimitCount(keys) => Action::Limit(Box::new(LimitCount::compile(*keys, &mut cx)?)),
+        ActionKeys::LimitConn(keys) => Action::Limit(Box::new(LimitConn::compile(*keys, &mut cx)?)),
+    })
 }
 
 impl Plugin for Workflow {

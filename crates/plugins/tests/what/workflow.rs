@@ -85,7 +85,7 @@ fn bad_configurations_are_refused() {
         1:31: workflow.rules[0].actions[0]: expected an action such as [return, {code: 403}], found a list
         1:40: workflow.rules[0].actions[0][1]: the key "code" is missing; add it
         1:47: workflow.rules[0].actions[0][1].code: expected a whole number from 200 to 599, found the number 600
-        1:32: workflow.rules[0].actions[0][0]: unsupported action: fly; write return or limit-count
+        1:32: workflow.rules[0].actions[0][0]: unsupported action: fly; write return or limit-count or limit-conn
         1:31: workflow.rules[0].actions[0]: expected an action such as [return, {code: 403}], found a map
         1:34: workflow.rules[0].case[0][1]: "?": unknown operator; write one of "==", "~=", ">", ">=", "<", "<=", "~~", "~*", "in", "has", "ipmatch"
         1:11: workflow.rules[0].actions[0][1]: there is no limit; add `count` and `time_window`, or `rules`
