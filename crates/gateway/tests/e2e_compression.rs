@@ -31,6 +31,10 @@ fn routes() -> Vec<(&'static str, &'static str)> {
             "/mocked",
             r#"{"gzip": {"types": ["text/plain"]}, "mocking": {"content_type": "text/plain", "response_example": "made up, and made up once more"}}"#,
         ),
+        (
+            "/weighed",
+            r#"{"gzip": {"types": "*", "vary": true}, "brotli": {"types": "*", "min_length": 100, "vary": true}, "zstd": {"types": "*", "vary": true}}"#,
+        ),
         ("/plain", "{}"),
     ]
 }
@@ -148,6 +152,31 @@ fn what_has_no_body_or_is_coded_stays_as_it_is() {
     check(&answer, None, b"a public, long enough to be coded", "a filter behind the coding");
     let answer = ask(&mut client, "GET /mocked", &["Accept-Encoding: gzip"]);
     check(&answer, Some("gzip"), b"made up, and made up once more", "an answer of our own");
+    gateway.assert_healthy();
+}
+
+#[test]
+fn the_highest_weight_decides_among_codings() {
+    let node = Node::new();
+    let mut gateway = node.gateway(&routes());
+    let mut client = gateway.client();
+    let mut check_one = |accept: &str, body: &[u8], coding: Option<&str>| {
+        node.sends_whole(&with_length(&format!("{HTML}ETag: \"a\"\r\n"), body), false);
+        let answer = ask(&mut client, "GET /weighed", &[&format!("Accept-Encoding: {accept}")]);
+        check(&answer, coding, body, accept);
+        assert_eq!(answer.head.all("vary"), ["Accept-Encoding"], "{accept}");
+        assert_eq!(answer.head.get("etag"), Some(if coding.is_some() { "W/\"a\"" } else { "\"a\"" }), "{accept}");
+    };
+    let long = page(500);
+    check_one("gzip, br, zstd", &long, Some("zstd"));
+    check_one("gzip, br", &long, Some("br"));
+    check_one("gzip;q=0.9, br;q=0.8, zstd;q=0.7", &long, Some("gzip"));
+    check_one("gzip;q=0.1, br;q=0.8, zstd;q=0.7", &long, Some("br"));
+    check_one("gzip;q=0.8, br;q=0.8, zstd;q=0.7", &long, Some("br"));
+    check_one("*;q=0.5, gzip", &long, Some("gzip"));
+    check_one("gzip;q=0.5, identity", &long, None);
+    // Too short for brotli.
+    check_one("gzip;q=0.1, br, zstd;q=0.7", &page(70), Some("zstd"));
     gateway.assert_healthy();
 }
 

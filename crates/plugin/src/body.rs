@@ -167,6 +167,24 @@ impl BodyChanges {
         self.list.push((self.plugin, Change::Filter(filter)));
     }
 
+    /// How many changes there are.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The plugin of the last change, where that is a filter.
+    pub fn last_filter(&self) -> Option<&'static str> {
+        match self.list.last() {
+            Some((plugin, Change::Filter(_))) => Some(plugin),
+            _ => None,
+        }
+    }
+
+    /// Takes the last change back.
+    pub fn withdraw_last(&mut self) {
+        self.list.pop();
+    }
+
     /// Keeps the first bytes of the body as it goes on, so many and no fewer than was said before.
     pub fn capture(&mut self, bytes_max: usize) {
         self.capture.bytes_max = self.capture.bytes_max.max(bytes_max);

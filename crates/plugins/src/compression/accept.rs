@@ -1,4 +1,4 @@
-//! `Accept-Encoding` (RFC 9110 section 12.5.3): whether a client takes a coding.
+//! `Accept-Encoding` (RFC 9110 section 12.5.3): whether a client takes a coding, and how gladly.
 
 /// The codings that a client takes, as far as they matter for one of them. Weights are thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -9,11 +9,12 @@ struct Weights {
     identity: Option<u16>,
 }
 
-/// Whether a body may, and should, be sent in a coding to a client with these lines of `Accept-Encoding`: the coding is named
-/// or `*`, with a weight that is not zero and not below that of the plain body, where that has one.
+/// The weight of a coding for a client with these lines of `Accept-Encoding`, in thousandths, where a body may, and should, be
+/// sent in it: the coding is named or `*`, with a weight that is not zero and not below that of the plain body, where that has
+/// one. Otherwise zero.
 ///
 /// A client without the field would take any coding; as in nginx it gets none, since it may not know of them.
-pub(super) fn takes<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str) -> bool {
+pub(super) fn weight_of<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str) -> u16 {
     let mut weights = Weights::default();
     for item in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
         let mut parts = item.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
@@ -29,7 +30,7 @@ pub(super) fn takes<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &str) -> 
         place.get_or_insert(weight(parts));
     }
     let weight = weights.coding.or(weights.others).unwrap_or(0);
-    weight > 0 && weight >= weights.identity.unwrap_or(0)
+    if weight >= weights.identity.unwrap_or(0) { weight } else { 0 }
 }
 
 /// The weight of an item, of its parameters; 0 where it is no weight.
@@ -68,7 +69,7 @@ mod tests {
     #[test]
     fn weights_decide() {
         let check = |lines: &[&str], expected: bool| {
-            assert_eq!(takes(lines.iter().map(|line| line.as_bytes()), "gzip"), expected, "{lines:?}");
+            assert_eq!(weight_of(lines.iter().map(|line| line.as_bytes()), "gzip") > 0, expected, "{lines:?}");
         };
         check(&[], false);
         check(&[""], false);
@@ -97,5 +98,8 @@ mod tests {
         }
         check(&["gzip;level=1"], true);
         check(&["gzipped, ,;,"], false);
+        let weight = |line: &str, coding: &str| weight_of([line.as_bytes()].into_iter(), coding);
+        let line = "gzip;q=0.5, br;q=0.25, *;q=0.75, identity;q=0.3";
+        assert_eq!(["gzip", "br", "zstd"].map(|coding| weight(line, coding)), [500, 0, 750]);
     }
 }

@@ -1,6 +1,6 @@
 //! Which responses are compressed, and what becomes of their heads.
 
-use super::accept::takes;
+use super::accept::weight_of;
 use crate::body_fields::{CONTENT_ENCODING, CONTENT_TYPE, ETAG};
 use stillgate_plugin::Response;
 use stillgate_schema::kind::{some, text};
@@ -113,6 +113,9 @@ impl Policy {
         if !self.compresses(response) || !is_possible() {
             return false;
         }
+        if self.replaces(response) {
+            response.body.withdraw_last();
+        }
         OF_PLAIN_BODY.into_iter().for_each(|name| response.remove_header(name));
         response.set_header(CONTENT_ENCODING, FieldValue::constant(self.coding));
         weaken_etag(response);
@@ -130,7 +133,8 @@ impl Policy {
         };
         // Messages of gRPC have a coding of their own; nothing else reads them.
         let is_grpc = media_type.get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
-        let length = if response.body.is_empty() { response.length } else { response.body.length() };
+        let is_plain = response.body.is_empty() || (self.replaces(response) && response.body.count() == 1);
+        let length = if is_plain { response.length } else { response.body.length() };
         let is_new_enough = self.http_version == HttpVersion::Http10 || response.facts.protocol != "HTTP/1.0";
         let length = length.filter(|_| response.facts.method() != b"HEAD");
         is_listed && !is_grpc && length.is_none_or(|length| length >= self.min_length) && is_new_enough
@@ -143,15 +147,34 @@ impl Policy {
             return false;
         }
         let mut buffer = Vec::new();
-        if response.header(CONTENT_RANGE, &mut buffer).is_some() || is_coded(response, &mut buffer) {
+        if response.header(CONTENT_RANGE, &mut buffer).is_some()
+            || (is_coded(response, &mut buffer) && !self.replaces(response))
+        {
             return false;
         }
         let is_fixed = response.header(CACHE_CONTROL, &mut buffer).is_some_and(|value| names(value, "no-transform"));
-        let facts = response.facts;
-        let accepted = facts.request.fields.iter();
-        let accepted = accepted.filter(|field| field.name.of(facts.head).eq_ignore_ascii_case(b"accept-encoding"));
-        !is_fixed && takes(accepted.map(|field| field.value.of(facts.head)), self.coding)
+        !is_fixed && weight(response, self.coding) > 0
     }
+
+    /// Whether the body has been given the coding of another of these plugins, and the client would rather have this one.
+    fn replaces(&self, response: &Response<'_>) -> bool {
+        let other = match response.body.last_filter() {
+            Some("gzip") => "gzip",
+            Some("brotli") => "br",
+            Some("zstd") => "zstd",
+            _ => return false,
+        };
+        let is_its_coding = response.header(CONTENT_ENCODING, &mut Vec::new()) == Some(other.as_bytes());
+        is_its_coding && weight(response, self.coding) > weight(response, other)
+    }
+}
+
+/// The weight that the client gives a coding.
+fn weight(response: &Response<'_>, coding: &str) -> u16 {
+    let facts = response.facts;
+    let accepted = facts.request.fields.iter();
+    let accepted = accepted.filter(|field| field.name.of(facts.head).eq_ignore_ascii_case(b"accept-encoding"));
+    weight_of(accepted.map(|field| field.value.of(facts.head)), coding)
 }
 
 /// Whether the body has a coding already.

@@ -33,7 +33,7 @@ pub(crate) struct Zstd {
 impl Define for Zstd {
     type Keys = ZstdKeys;
     const NAME: &'static str = "zstd";
-    /// Before brotli (996) and gzip (995): the first that the client takes counts.
+    /// Before brotli (996) and gzip (995): of equal weights the first counts.
     const PRIORITY: i32 = 997;
     const PHASES: Phases = Phases::of(&[Phase::HeaderFilter, Phase::BodyFilter]);
 
