@@ -191,6 +191,11 @@ fn value_words(schema: &Json) -> String {
         Some("array") if schema["items"].is_object() => format!("list of {}", value_words(&schema["items"])),
         Some("array") => "list".to_owned(),
         Some("integer") => format!("{} to {}", schema["minimum"], schema["maximum"]),
+        // A float whose value is whole is written without `.0`.
+        Some("number") => match (schema["minimum"].as_f64(), schema["maximum"].as_f64()) {
+            (Some(min), Some(max)) => format!("{min} to {max}"),
+            _ => "number".to_owned(),
+        },
         Some("boolean") => "`true`, `false`".to_owned(),
         Some("object") => "map".to_owned(),
         _ => "text".to_owned(),

@@ -272,11 +272,11 @@ fn bad_configurations_are_refused() {
         1:40: opa.with_route: unknown key "with_route"; known keys: host, policy, ssl_verify, timeout, keepalive, keepalive_timeout, keepalive_pool, send_headers_upstream
         1:22: proxy-mirror.host: the host has a path; write it under `path`
         1:22: proxy-mirror.host: "grpc://a" is no URL; write `http://HOST/PATH` or `https://HOST/PATH`
-        1:48: proxy-mirror.sample_ratio: 0 is not from 0.00001 to 1
+        1:48: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the number 0
         1:40: proxy-mirror.path: "/a?b" is no path; begin with '/', without '?' and '&'
-        1:62: proxy-mirror.sample_ratio: expected a number, found the text "x"
+        1:62: proxy-mirror.sample_ratio: expected a number from 0.00001 to 1, found the text "x"
         1:20: limit-conn.conn: expected a whole number from 1 to 1000000, found the number 0
-        1:53: limit-conn.default_conn_delay: 0 is not from 0.001 to 3600
+        1:53: limit-conn.default_conn_delay: expected a number from 0.001 to 3600, found the number 0
         1:61: limit-conn.key: "no_such": unknown variable; write one of uri, request_uri, args, query_string, is_args, host, request_method, scheme, server_protocol, protocol, remote_addr, remote_port, realip_remote_addr, server_addr, server_port, ssl_server_name, ssl_protocol, ssl_cipher, ssl_client_verify, ssl_client_s_dn, ssl_client_serial, ssl_client_fingerprint, content_type, content_length, arg_NAME, http_NAME, cookie_NAME, uri_param_NAME
         1:78: limit-conn.policy: "redis" is not built yet; write local
         1:36: api-breaker.break_response_code: expected a whole number from 200 to 599, found the number 199
