@@ -1,0 +1,275 @@
+//! What a request pays for its plugins, in nanoseconds and in instructions: `cargo bench -p stillgate-plugins --bench requests`.
+//!
+//! All phases of a chain are called as the gateway calls them, without IO and without a gateway around them. Times are the
+//! best of several runs and for orientation: on a shared machine they are no gate. Instructions are callgrind's, where valgrind
+//! is installed: the program runs itself with two counts of requests and divides the difference.
+
+#![allow(clippy::unwrap_used, reason = "a bench may stop at the first surprise")]
+
+use cases::{Case, Kind};
+use std::cell::OnceCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use stillgate_limits::Limits;
+use stillgate_plugin::outbox::{Chunk, Counts, Outbox, Post};
+use stillgate_plugin::record::{NodeTries, Record};
+use stillgate_plugin::table::identity;
+use stillgate_plugin::{
+    BodyChanges, Chain, Consumer, Consumers, Credential, Ended, Facts, Flow, Level, MetadataTable, NoSecrets, Origin,
+    Phase, Process, Request, Response, Settled, Worker,
+};
+use stillgate_plugins::TABLE;
+use stillgate_route::path::normalise;
+use stillgate_schema::text::tree;
+use stillgate_schema::{Node, Path, Sink, Value};
+use stillgate_wire::{Edits, Fields, HeadLimits, RequestEdits, RequestHead, ResponseEdits};
+
+mod cases;
+
+const RUNS: usize = 7;
+/// Requests of one run.
+const REQUESTS: usize = 40_000;
+/// Requests that callgrind sees, and as many more.
+const COUNTED: usize = 2_000;
+const NOW_MS: u64 = 1_795_220_833_000;
+const PATH: &[u8] = b"/12/item";
+const LIMITS_BYTES: usize = 1024 * 1024;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let [case, count] = &words[..] {
+        let case = cases::all().into_iter().find(|one| one.name == *case).unwrap();
+        return Bench::of(case).run(count.parse().unwrap());
+    }
+    let wanted = words.first().map(String::as_str).unwrap_or_default();
+    println!("{:44} {:>8} {:>13} {:>9}", "case", "ns", "instructions", "mark, ns");
+    for case in cases::all().into_iter().filter(|case| case.name.contains(wanted)) {
+        let (name, mark) = (case.name, case.mark_ns);
+        let mut bench = Bench::of(case);
+        let mut once = || {
+            let begin = Instant::now();
+            bench.run(REQUESTS);
+            begin.elapsed().as_nanos() as f64 / REQUESTS as f64
+        };
+        let best = (0..RUNS).map(|_| once()).fold(f64::MAX, f64::min);
+        let instructions = counted(name).map_or("-".to_owned(), |count| format!("{count:.0}"));
+        let mark = mark.map_or(String::new(), |mark| mark.to_string());
+        println!("{name:44} {best:>8.0} {instructions:>13} {mark:>9}");
+    }
+}
+
+/// Instructions of one request; `None`: there is no valgrind.
+fn counted(name: &str) -> Option<f64> {
+    let all = |count: usize| {
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        let output = command.arg(std::env::current_exe().ok()?).args([name, &count.to_string()]).output().ok()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (_, total) = log.lines().find_map(|line| line.split_once("Collected : "))?;
+        total.trim().parse::<f64>().ok()
+    };
+    Some((all(2 * COUNTED)? - all(COUNTED)?) / COUNTED as f64)
+}
+
+/// Takes everything, and sends nothing.
+#[derive(Default)]
+struct Nowhere(Option<Chunk>);
+
+impl Post for Nowhere {
+    fn post(&mut self, mut chunk: Chunk) -> Result<(), Chunk> {
+        chunk.clear();
+        self.0 = Some(chunk);
+        Ok(())
+    }
+
+    fn empty(&mut self) -> Option<Chunk> {
+        self.0.take()
+    }
+}
+
+/// A chain, what it needs, and the requests that it gets in turn.
+struct Bench {
+    chain: Chain,
+    consumers: Consumers,
+    metadata: MetadataTable,
+    worker: Worker,
+    heads: Vec<(Vec<u8>, RequestHead)>,
+    next: usize,
+    kept: Kept,
+}
+
+/// What a connection keeps from request to request.
+#[derive(Default)]
+struct Kept {
+    edits: RequestEdits,
+    early: Edits,
+    response: ResponseEdits,
+    body: BodyChanges,
+    settled: Settled,
+    tries: NodeTries,
+    process: Process,
+}
+
+fn parsed(text: &str) -> Node {
+    tree::parse(0, text, &|_| None, &mut Sink::default()).unwrap().root
+}
+
+fn worker() -> Worker {
+    let limits = OnceLock::new();
+    limits.get_or_init(|| Arc::new(Limits::create(LIMITS_BYTES).unwrap()));
+    let outbox = Outbox::new(Box::new(Nowhere::default()), Arc::new(Counts::new(["opentelemetry"])));
+    let worker = Worker::new(Arc::new(limits)).sending(outbox, Arc::default(), [1, 2]);
+    worker.set_now_ms(NOW_MS);
+    worker
+}
+
+impl Bench {
+    fn of(case: Case) -> Bench {
+        let mut sink = Sink::default();
+        let origin = Origin { level: Level::Route, id: "r".into() };
+        let entries = TABLE.compile(&parsed(&case.plugins), &origin, &NoSecrets, &Path::Root, &mut sink);
+        let mut metadata = MetadataTable::default();
+        if let Some((plugin, text)) = case.metadata {
+            let (node, part) = (parsed(text), TABLE.find(plugin).unwrap().1.metadata.unwrap());
+            let of = identity(plugin, &origin, &node, &Path::Root, &mut sink);
+            metadata.insert(plugin, of, (part.read)(&node, &Path::Root, &mut sink).unwrap());
+        }
+        let mut consumers = Consumers::default();
+        for (number, credential) in case.credentials.iter().enumerate() {
+            let Value::Map(written) = parsed(credential).value else { panic!("a map") };
+            let plugin = TABLE.find(&written[0].key).unwrap().1;
+            let (lookup, proof) = (plugin.credential.unwrap().read)(&written[0].value, &Path::Root, &mut sink).unwrap();
+            let (labels, plugins, credentials) = Default::default();
+            let consumer = Consumer { name: format!("c{number}").into(), group: None, labels, plugins, credentials };
+            consumers.insert(consumer, vec![Credential { plugin: plugin.name, lookup, place: None, proof }]).unwrap();
+        }
+        let heads = case.fields.iter().map(|fields| {
+            let target = std::str::from_utf8(PATH).unwrap();
+            let head =
+                format!("GET {target} HTTP/1.1\r\nHost: h\r\nUser-Agent: bench/1.0\r\n{fields}\r\n").into_bytes();
+            let mut request = RequestHead::default();
+            request.advance(&head, &HeadLimits::default()).unwrap();
+            (head, request)
+        });
+        let chain = Chain::merge([&entries[..]]).unwrap();
+        assert_eq!(chain.is_empty(), case.kind == Kind::Nothing);
+        let (heads, next, kept) = (heads.collect(), 0, Kept::default());
+        Bench { chain, consumers, metadata, worker: worker(), heads, next, kept }
+    }
+
+    fn run(&mut self, count: usize) {
+        for _ in 0..count {
+            self.next = (self.next + 1) % self.heads.len();
+            self.request();
+        }
+    }
+
+    fn request(&mut self) {
+        let Bench { chain, consumers, metadata, worker, heads, next, kept } = self;
+        let (head, request) = &heads[*next];
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 40000));
+        let mut scratch = Vec::new();
+        let facts = Facts {
+            head,
+            request,
+            host: b"h",
+            path: normalise(PATH, &mut scratch).ok(),
+            client: peer.ip(),
+            client_port: peer.port(),
+            peer,
+            trusted_proxies: &[],
+            local: peer,
+            protocol: "HTTP/1.1",
+            scheme: "http",
+            tls: None,
+            route: None,
+        };
+        let Kept { edits, early, response, body, settled, tries, process } = kept;
+        edits.clear();
+        early.clear();
+        response.clear();
+        body.clear();
+        settled.clear();
+        let mut consumer = None;
+        let mut request = Request {
+            facts,
+            edits,
+            body,
+            received: None,
+            settled,
+            response: early,
+            consumer: &mut consumer,
+            consumers,
+            worker,
+            metadata,
+        };
+        for phase in [Phase::Rewrite, Phase::Access, Phase::BeforeProxy] {
+            for (_, entry) in chain.of(phase) {
+                let flow = match phase {
+                    Phase::Rewrite => entry.plugin.rewrite(&mut request),
+                    Phase::Access => entry.plugin.access(&mut request),
+                    _ => entry.plugin.before_proxy(&mut request),
+                };
+                let flow = match flow {
+                    Flow::Offload(offload) => (offload.then)(Ok((offload.work)()), &mut request),
+                    flow => flow,
+                };
+                assert!(matches!(flow, Flow::Continue), "{}", entry.name);
+            }
+        }
+        respond(chain, request, response, tries, process);
+    }
+}
+
+/// The response's phases.
+fn respond(chain: &Chain, request: Request<'_>, edits: &mut ResponseEdits, tries: &NodeTries, process: &Process) {
+    let Request { facts, edits: asked, body, settled, consumer, consumers, worker, metadata, .. } = request;
+    let fields = Fields::default();
+    let mut response = Response {
+        facts,
+        came_with: 200,
+        is_of_node: true,
+        was_asked: true,
+        fields: &fields,
+        head: b"",
+        length: Some(100),
+        edits,
+        body,
+        consumer: *consumer,
+        consumers,
+        settled,
+        ended: None,
+        worker,
+        metadata,
+    };
+    chain.of(Phase::HeaderFilter).for_each(|(_, entry)| entry.plugin.header_filter(&mut response));
+    let id = OnceCell::new();
+    let record = Record {
+        end_unix_ms: NOW_MS,
+        method: b"GET",
+        target: PATH,
+        version: "HTTP/1.1",
+        status: 200,
+        bytes_sent: 300,
+        body_bytes_sent: 100,
+        bytes_received: 200,
+        request_time_us: 150,
+        upstream_time_us: Some(100),
+        asked_us: Some(20),
+        node_time_us: Some(100),
+        tries,
+        route_id: Some("r"),
+        service_id: None,
+        client: facts.client,
+        vars: &facts,
+        trace: response.settled.trace,
+        id: &id,
+        process,
+    };
+    let ended = Ended { record, request_edits: &asked.fields, request_body: None, response_body: None };
+    response.ended = Some(&ended);
+    chain.of(Phase::Log).for_each(|(_, entry)| entry.plugin.log(&mut response));
+}
