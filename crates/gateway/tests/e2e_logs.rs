@@ -6,6 +6,8 @@ mod measured;
 use logs::{Collected, STILLGATE, dropped, entries_of, http_logger, receiver, sent, stalled};
 use measured::Measured;
 use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stillgate_testkit::{Gateway, Setup, Upstream, eventually};
 
 /// The bound of what waits for one receiver, with what is being written to it.
@@ -135,6 +137,32 @@ fn a_receiver_that_stalls_costs_memory_up_to_its_bound() {
     let held = measured.scrape().one("stillgate_logger_bytes", &[("plugin", "http-logger")]);
     assert!(held > 1e6 && held <= HELD_BYTES_MAX, "{held}");
     measured.gateway.assert_healthy();
+}
+
+#[test]
+fn after_a_stall_every_request_is_sent_or_dropped() {
+    const REQUESTS: u64 = 400;
+    let (node, answers) = (Upstream::echo(), Arc::new(AtomicBool::new(false)));
+    let waits_for = answers.clone();
+    let (receiver, seen) = receiver(move |_| {
+        while !waits_for.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        200
+    });
+    let keys = "batch_max_size: 10, include_resp_body: true, timeout: 3600, inactive_timeout: 1";
+    let measured = Measured::start(http_logger(&node, &receiver, keys), "");
+    let mut client = measured.gateway.client();
+    for _ in 0..REQUESTS {
+        assert_eq!(client.get("/a?size=100000").head.status(), 200);
+    }
+    eventually("what has no room to be counted", || dropped(&measured, "http-logger") > 0);
+    assert_eq!(sent(&measured, "http-logger"), 0);
+    answers.store(true, Ordering::Relaxed);
+    let counted = || (sent(&measured, "http-logger"), dropped(&measured, "http-logger"));
+    eventually("all to be counted", || counted().0 + counted().1 == REQUESTS);
+    assert_eq!(seen.accepted(), counted().0);
+    assert_eq!(measured.scrape().one("stillgate_logger_bytes", &[("plugin", "http-logger")]), 0.0);
 }
 
 #[test]
