@@ -64,7 +64,7 @@ fn main() {
 fn counted(name: &str) -> Option<f64> {
     let all = |count: usize| {
         let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*Bench::run*"]);
         let output = command.arg(std::env::current_exe().ok()?).args([name, &count.to_string()]).output().ok()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -160,6 +160,8 @@ impl Bench {
         Bench { chain, consumers, metadata, worker: worker(), heads, next, kept }
     }
 
+    /// Alone what callgrind counts.
+    #[inline(never)]
     fn run(&mut self, count: usize) {
         for _ in 0..count {
             self.next = (self.next + 1) % self.heads.len();
